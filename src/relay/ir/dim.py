@@ -1,0 +1,460 @@
+"""The one algebra of dimensions: integers, polynomials over atoms, and ``?``.
+
+A `Dim` is a Python ``int`` when it is known, a `SymDim` (a polynomial with integer coefficients over atoms, always in
+normal form, so that equal polynomials compare equal) when it is symbolic, and `ANY` when nothing is known. An atom is a
+`DimVar` or one of floordiv, mod, min, max applied to two dims. Types, relations, shape functions, loop bounds, allocation
+sizes and plans all use this algebra. Arithmetic is Python's: ``//`` and ``%`` round towards minus infinity.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeGuard
+
+_serial = itertools.count()
+
+DimOpKind = Literal["floordiv", "mod", "min", "max"]
+
+
+class _Arithmetic:
+    """Python operators for symbolic dims, shared by variables and polynomials."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Dim) -> Dim:
+        return dim_add(self, other)  # type: ignore[arg-type]
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Dim) -> Dim:
+        return dim_add(self, dim_mul(-1, other))  # type: ignore[arg-type]
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return dim_add(other, dim_mul(-1, self))  # type: ignore[arg-type]
+
+    def __mul__(self, other: Dim) -> Dim:
+        return dim_mul(self, other)  # type: ignore[arg-type]
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return dim_floordiv(self, other)  # type: ignore[arg-type]
+
+    def __mod__(self, other: Dim) -> Dim:
+        return dim_mod(self, other)  # type: ignore[arg-type]
+
+    def __neg__(self) -> Dim:
+        return dim_mul(-1, self)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DimVar:
+    """A dimension variable. Compared by identity; the name is a hint for printing. ``lo``/``hi`` bound its run-time values."""
+
+    name: str
+    lo: int = 0
+    hi: int | None = None
+    serial: int = field(default_factory=lambda: next(_serial))
+
+    def __repr__(self) -> str:
+        return f"DimVar({self.name}#{self.serial})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DimOp:
+    """A non-polynomial operation on two dims. Interned: structurally equal operations are the same object."""
+
+    op: DimOpKind
+    a: Dim
+    b: Dim
+    serial: int
+
+    def __repr__(self) -> str:
+        return f"{self.op}({self.a}, {self.b})"
+
+
+Atom = DimVar | DimOp
+Monomial = tuple[tuple[Atom, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SymDim(_Arithmetic):
+    """A polynomial: ``terms`` maps monomials (atoms with powers, in serial order) to non-zero coefficients, in a fixed order."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(default=0, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, SymDim) and self._hash == other._hash and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return dim_text(self)
+
+
+class AnyDim:
+    """The type of `ANY`, a dimension about which nothing is known (``?``)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "?"
+
+    def __reduce__(self) -> str:
+        return "ANY"
+
+
+ANY: Final = AnyDim()
+Dim = int | SymDim | AnyDim
+
+
+def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, int], ...]]:
+    return (-sum(p for _, p in monomial), tuple((a.serial, p) for a, p in monomial))
+
+
+def _polynomial(terms: dict[Monomial, int]) -> Dim:
+    live = [(m, c) for m, c in terms.items() if c != 0]
+    if not live:
+        return 0
+    if len(live) == 1 and live[0][0] == ():
+        return live[0][1]
+    if len(live) > 1:
+        live.sort(key=lambda t: _order(t[0]))
+    key = tuple(live)
+    return SymDim(key, hash(key))
+
+
+def dim_var(name: str, lo: int = 0, hi: int | None = None) -> SymDim:
+    """A fresh dimension variable as a dim."""
+    return as_dim(DimVar(name, lo, hi))
+
+
+def as_dim(atom: Atom) -> SymDim:
+    """The polynomial that is just this atom."""
+    key = ((((atom, 1),), 1),)
+    return SymDim(key, hash(key))
+
+
+def as_var(dim: Dim) -> DimVar | None:
+    """The variable, if the dim is exactly one variable."""
+    if isinstance(dim, SymDim) and len(dim.terms) == 1:
+        monomial, coefficient = dim.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(monomial[0][0], DimVar):
+            return monomial[0][0]
+    return None
+
+
+def is_any(dim: Dim) -> TypeGuard[AnyDim]:
+    return isinstance(dim, AnyDim)
+
+
+def is_symbolic(dim: Dim) -> TypeGuard[SymDim]:
+    return isinstance(dim, SymDim)
+
+
+def _terms(dim: int | SymDim) -> dict[Monomial, int]:
+    if isinstance(dim, SymDim):
+        return dict(dim.terms)
+    return {(): int(dim)} if dim else {}
+
+
+def dim_add(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if isinstance(a, AnyDim) or isinstance(b, AnyDim):
+        return ANY
+    out = _terms(a)
+    for monomial, coefficient in _terms(b).items():
+        out[monomial] = out.get(monomial, 0) + coefficient
+    return _polynomial(out)
+
+
+def dim_sub(a: Dim, b: Dim) -> Dim:
+    return dim_add(a, dim_mul(-1, b))
+
+
+def _monomial_product(a: Monomial, b: Monomial) -> Monomial:
+    powers: dict[Atom, int] = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda t: t[0].serial))
+
+
+def dim_mul(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if isinstance(a, AnyDim) or isinstance(b, AnyDim):
+        return 0 if a == 0 or b == 0 else ANY
+    out: dict[Monomial, int] = {}
+    for ma, ca in _terms(a).items():
+        for mb, cb in _terms(b).items():
+            m = _monomial_product(ma, mb)
+            out[m] = out.get(m, 0) + ca * cb
+    return _polynomial(out)
+
+
+_interned: dict[tuple[DimOpKind, Dim, Dim], DimOp] = {}
+
+
+def _dim_op(op: DimOpKind, a: Dim, b: Dim) -> Dim:
+    key = (op, a, b)
+    node = _interned.get(key)
+    if node is None:
+        node = _interned.setdefault(key, DimOp(op, a, b, next(_serial)))
+    return as_dim(node)
+
+
+def dim_floordiv(a: Dim, b: Dim) -> Dim:
+    """``a // b``. Splits off the terms that ``b`` divides exactly. Raises ZeroDivisionError for ``b == 0``."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if isinstance(a, AnyDim) or isinstance(b, AnyDim):
+        return ANY
+    if b == 0:
+        raise ZeroDivisionError("division of a dimension by zero")
+    exact, rest = _divide(a, b)
+    if rest == 0:
+        return exact
+    if rest == a:
+        return _dim_op("floordiv", a, b)
+    return dim_add(exact, dim_floordiv(rest, b))
+
+
+def dim_mod(a: Dim, b: Dim) -> Dim:
+    """``a % b``. Raises ZeroDivisionError for ``b == 0``."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if isinstance(a, AnyDim) or isinstance(b, AnyDim):
+        return ANY
+    if b == 0:
+        raise ZeroDivisionError("modulus of a dimension by zero")
+    _, rest = _divide(a, b)
+    if isinstance(rest, int) and isinstance(b, int):
+        return rest % b
+    return 0 if rest == 0 else _dim_op("mod", rest, b)
+
+
+def _divide(a: int | SymDim, b: int | SymDim) -> tuple[Dim, Dim]:
+    """Write ``a = exact * b + rest``, term by term, for a divisor that is one monomial; exact for ``a == b`` in any case."""
+    if a == b:
+        return 1, 0
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return 0, a
+    (bm, bc), *_ = divisor.items()
+    need = dict(bm)
+    exact: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for m, c in _terms(a).items():
+        powers = dict(m)
+        fits = all(powers.get(atom, 0) >= p for atom, p in need.items())
+        if fits and (c % bc == 0 or not need):
+            # With a constant divisor a coefficient such as 7 // 4 leaves 3 in the rest: 7n = 4n + 3n.
+            left = tuple((atom, p - need.get(atom, 0)) for atom, p in m if p > need.get(atom, 0))
+            exact[left] = exact.get(left, 0) + c // bc
+            if c % bc:
+                rest[m] = c % bc
+        else:
+            rest[m] = c
+    return _polynomial(exact), _polynomial(rest)
+
+
+def ceil_div(a: Dim, b: Dim) -> Dim:
+    return dim_floordiv(dim_sub(dim_add(a, b), 1), b)
+
+
+def dim_min(a: Dim, b: Dim) -> Dim:
+    return _extreme("min", a, b)
+
+
+def dim_max(a: Dim, b: Dim) -> Dim:
+    return _extreme("max", a, b)
+
+
+def _extreme(op: Literal["min", "max"], a: Dim, b: Dim) -> Dim:
+    if isinstance(a, AnyDim) or isinstance(b, AnyDim):
+        return ANY
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b) if op == "min" else max(a, b)
+    if a == b:
+        return a
+    lo, hi = dim_bounds(dim_sub(a, b))
+    if lo is not None and lo >= 0:
+        return b if op == "min" else a
+    if hi is not None and hi <= 0:
+        return a if op == "min" else b
+    first, second = sorted((a, b), key=_sort_key)
+    return _dim_op(op, first, second)
+
+
+def _sort_key(dim: Dim) -> tuple[object, ...]:
+    if isinstance(dim, SymDim):
+        return (1, tuple((_order(m), c) for m, c in dim.terms))
+    return (0, dim)
+
+
+def dim_bounds(dim: Dim) -> tuple[int | None, int | None]:
+    """A lower and an upper bound of the run-time value (None: unbounded), from the bounds of the variables."""
+    if isinstance(dim, int):
+        return dim, dim
+    if isinstance(dim, AnyDim):
+        return 0, None
+    lo: int | None = 0
+    hi: int | None = 0
+    for monomial, coefficient in dim.terms:
+        mlo: int | None = 1
+        mhi: int | None = 1
+        for atom, power in monomial:
+            alo, ahi = _atom_bounds(atom)
+            if alo is None or alo < 0:  # a factor of unknown sign: give up on this monomial
+                mlo, mhi = None, None
+                break
+            mlo = None if mlo is None else mlo * alo**power
+            mhi = None if mhi is None or ahi is None else mhi * ahi**power
+        if coefficient < 0:
+            mlo, mhi = mhi, mlo
+        lo = None if lo is None or mlo is None else lo + mlo * coefficient
+        hi = None if hi is None or mhi is None else hi + mhi * coefficient
+    return lo, hi
+
+
+def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
+    if isinstance(atom, DimVar):
+        return atom.lo, atom.hi
+    alo, ahi = dim_bounds(atom.a)
+    blo, bhi = dim_bounds(atom.b)
+    match atom.op:
+        case "min":
+            lo = None if alo is None or blo is None else min(alo, blo)
+            highs = [h for h in (ahi, bhi) if h is not None]
+            return lo, min(highs) if highs else None
+        case "max":
+            lows = [x for x in (alo, blo) if x is not None]
+            return max(lows) if lows else None, None if ahi is None or bhi is None else max(ahi, bhi)
+        case "mod":
+            return (0, None if bhi is None else bhi - 1) if blo is not None and blo > 0 else (None, None)
+        case "floordiv":
+            if isinstance(atom.b, int) and atom.b > 0:
+                return None if alo is None else alo // atom.b, None if ahi is None else ahi // atom.b
+            if alo is not None and alo >= 0 and blo is not None and blo > 0:
+                return 0, None if ahi is None else ahi // blo
+            return None, None
+
+
+def known_equal(a: Dim, b: Dim) -> bool:
+    """Equal for every value of the variables."""
+    return not isinstance(a, AnyDim) and not isinstance(b, AnyDim) and a == b
+
+
+def known_different(a: Dim, b: Dim) -> bool:
+    """Different for every value of the variables (within their bounds)."""
+    if isinstance(a, AnyDim) or isinstance(b, AnyDim):
+        return False
+    lo, hi = dim_bounds(dim_sub(a, b))
+    return (lo is not None and lo > 0) or (hi is not None and hi < 0)
+
+
+def dim_atoms(dim: Dim) -> Iterator[Atom]:
+    """The atoms of the polynomial itself (not those inside atoms)."""
+    if isinstance(dim, SymDim):
+        for monomial, _ in dim.terms:
+            for atom, _ in monomial:
+                yield atom
+
+
+def dim_vars(dim: Dim) -> Iterator[DimVar]:
+    """Every variable in the dim, in order of occurrence, repetitions included."""
+    todo: list[Dim] = [dim]
+    while todo:
+        for atom in dim_atoms(todo.pop()):
+            if isinstance(atom, DimVar):
+                yield atom
+            else:
+                todo += (atom.a, atom.b)
+
+
+def dim_substitute(dim: Dim, value_of: Callable[[DimVar], Dim | None]) -> Dim:
+    """Replace variables (None keeps one) and normalise again. The same object when nothing changed."""
+    if not isinstance(dim, SymDim):
+        return dim
+    changed = False
+    total: Dim = 0
+    for monomial, coefficient in dim.terms:
+        product: Dim = coefficient
+        for atom, power in monomial:
+            if isinstance(atom, DimVar):
+                new = value_of(atom)
+                value: Dim = as_dim(atom) if new is None else new
+                changed |= new is not None
+            else:
+                a, b = dim_substitute(atom.a, value_of), dim_substitute(atom.b, value_of)
+                if a is atom.a and b is atom.b:
+                    value = as_dim(atom)
+                else:
+                    changed = True
+                    value = APPLY[atom.op](a, b)
+            for _ in range(power):
+                product = dim_mul(product, value)
+        total = dim_add(total, product)
+    return total if changed else dim
+
+
+APPLY: Final[Mapping[DimOpKind, Callable[[Dim, Dim], Dim]]] = {
+    "floordiv": dim_floordiv,
+    "mod": dim_mod,
+    "min": dim_min,
+    "max": dim_max,
+}
+
+
+def dim_evaluate(dim: Dim, env: Mapping[DimVar, int]) -> int:
+    """The value of a dim under an assignment of its variables. Raises KeyError for a variable without a value."""
+    value = dim_substitute(dim, lambda v: env[v])
+    if not isinstance(value, int):
+        raise ValueError(f"dimension {dim} has no value")
+    return value
+
+
+def shape_size(shape: tuple[Dim, ...]) -> Dim:
+    """The number of elements of a shape."""
+    size: Dim = 1
+    for dim in shape:
+        size = dim_mul(size, dim)
+    return size
+
+
+def dim_text(dim: Dim, name_of: Callable[[DimVar], str] = lambda v: v.name) -> str:
+    """The dim in the text format: ``4*n + 1``, ``(n // 2)``, ``min(n, 8)``, ``?``."""
+    if isinstance(dim, int):
+        return str(dim)
+    if isinstance(dim, AnyDim):
+        return "?"
+    out = ""
+    for monomial, coefficient in dim.terms:
+        factors = [_atom_text(atom, name_of) for atom, power in monomial for _ in range(power)]
+        magnitude = abs(coefficient)
+        if magnitude != 1 or not factors:
+            factors.insert(0, str(magnitude))
+        term = "*".join(factors)
+        if not out:
+            out = term if coefficient > 0 else f"-{term}"
+        else:
+            out += f" + {term}" if coefficient > 0 else f" - {term}"
+    return out
+
+
+def _atom_text(atom: Atom, name_of: Callable[[DimVar], str]) -> str:
+    if isinstance(atom, DimVar):
+        return name_of(atom)
+    a, b = dim_text(atom.a, name_of), dim_text(atom.b, name_of)
+    match atom.op:
+        case "floordiv":
+            return f"(({a}) // ({b}))"
+        case "mod":
+            return f"(({a}) % ({b}))"
+        case "min" | "max":
+            return f"{atom.op}({a}, {b})"

@@ -1,0 +1,219 @@
+"""The expressions of the language, on a page.
+
+Nodes are frozen and compare by identity (structural equality and hashing are `relay.ir.equality`). ``ty`` is filled by
+inference, ``span`` by the parser. Sharing a node twice means computing it once (the text format's ``%0 = e;``); `Block`
+holds what ``let`` binds, in order, flat: ``let %x = a; let %y = b; r`` is one block of two bindings, so that depth of
+nesting never grows with the length of a program. The middle end's form is blocks in A-normal form (`relay.transform.blocks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from relay.ir.span import Span
+from relay.ir.types import Relation, Type, TypeArg, TypeParam
+
+Attr = None | bool | int | float | str | tuple["Attr", ...] | Type | Mapping[str, "Attr"]
+Attrs = Mapping[str, "Attr"]
+NO_ATTRS: Attrs = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var:
+    """A local variable: an identity; the name is a hint. ``annotation`` is the type the user wrote, ``ty`` the inferred one."""
+
+    name: str
+    annotation: Type | None = None
+    ty: Type | None = field(default=None)
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GlobalVar:
+    """``@name``."""
+
+    name: str
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A tensor constant. ``data`` is read-only; sub-byte types are held unpacked as ml_dtypes arrays; ``dtype`` is its name."""
+
+    data: npt.NDArray[np.generic]
+    dtype: str
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpRef:
+    """An operator by name (``nn.dense``), looked up in `relay.op`."""
+
+    name: str
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstructorRef:
+    """A constructor by name, used as a function (or, without fields, called with no arguments)."""
+
+    name: str
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    fn: Expr
+    args: tuple[Expr, ...]
+    attrs: Attrs = NO_ATTRS
+    type_args: tuple[TypeArg, ...] = ()
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """``fn[type_params](params) -> ret_type where constraints { body }``, with attributes such as Primitive."""
+
+    params: tuple[Var, ...]
+    body: Expr
+    ret_type: Type | None = None
+    type_params: tuple[TypeParam, ...] = ()
+    attrs: Attrs = NO_ATTRS
+    constraints: tuple[Relation, ...] = ()
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """``let var = value;``. A function value may refer to its own variable. Sequencing binds a variable named ``_``."""
+
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A sequence of bindings and a result; each binding is in scope in what follows it."""
+
+    bindings: tuple[Binding, ...]
+    result: Expr
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tuple:
+    fields: tuple[Expr, ...]
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proj:
+    """``e.n``."""
+
+    tuple: Expr
+    index: int
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If:
+    cond: Expr
+    then: Expr
+    orelse: Expr
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PWild:
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PVar:
+    var: Var
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PConstructor:
+    name: str
+    fields: tuple[Pattern, ...] = ()
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PTuple:
+    fields: tuple[Pattern, ...]
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clause:
+    pattern: Pattern
+    body: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """``match (data) { ... }`` (complete: exhaustive by checking) or ``match? (data)`` (partial: may fail at run time)."""
+
+    data: Expr
+    clauses: tuple[Clause, ...]
+    complete: bool = True
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RefNew:
+    value: Expr
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RefRead:
+    ref: Expr
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RefWrite:
+    """``ref := value``; its value is the empty tuple."""
+
+    ref: Expr
+    value: Expr
+    ty: Type | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grad:
+    """``grad(fn)``: typed here, eliminated by the differentiation pass."""
+
+    fn: Expr
+    ty: Type | None = None
+    span: Span | None = None
+
+
+Pattern = PWild | PVar | PConstructor | PTuple
+Expr = (
+    Var | GlobalVar | Constant | OpRef | ConstructorRef | Call | Function | Block | Tuple | Proj | If | Match
+    | RefNew | RefRead | RefWrite | Grad
+)  # fmt: skip

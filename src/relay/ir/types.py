@@ -1,0 +1,143 @@
+"""The types of the language, on a page.
+
+Types are immutable and compare structurally; type variables and dimension variables compare by identity (alpha-equality
+of polymorphic function types is `relay.ir.equality`). A base type is its name (``"float32"``, ``"int4"``, ``"float32x4"``
+with lanes) or a type variable of kind BaseType.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from relay.ir.dim import Dim, DimVar
+
+_serial = itertools.count()
+
+
+class Kind(Enum):
+    """The papers' kinds. A dimension parameter is a `DimVar`, whose kind is Dim."""
+
+    TYPE = "Type"
+    SHAPE = "Shape"
+    BASE_TYPE = "BaseType"
+    CONSTRAINT = "Constraint"
+    ADT = "ADT"
+    DIM = "Dim"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypeVar:
+    """A type, shape or base-type variable: a parameter (rigid), or an unknown of inference (``flexible``)."""
+
+    name: str
+    kind: Kind = Kind.TYPE
+    flexible: bool = False
+    serial: int = field(default_factory=lambda: next(_serial))
+
+    def __repr__(self) -> str:
+        return f"{'?' if self.flexible else ''}{self.name}#{self.serial}"
+
+
+BaseType = str | TypeVar
+Shape = tuple[Dim, ...] | TypeVar
+TypeParam = TypeVar | DimVar
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor of a shape and a base type. Rank 0 is a scalar. ``device`` is None where placement has not been decided."""
+
+    shape: Shape
+    dtype: BaseType
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    fields: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FuncType:
+    """``fn[type_params](params) -> ret where constraints``."""
+
+    params: tuple[Type, ...]
+    ret: Type
+    type_params: tuple[TypeParam, ...] = ()
+    constraints: tuple[Relation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RefType:
+    value: Type
+
+
+@dataclass(frozen=True, slots=True)
+class AdtType:
+    """An algebraic data type applied to its arguments: ``List[Tensor[(4,), float32]]``."""
+
+    name: str
+    args: tuple[TypeArg, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A type relation used as a constraint: a named relation over types and attributes."""
+
+    name: str
+    args: tuple[TypeArg, ...]
+    attrs: tuple[tuple[str, object], ...] = ()
+
+
+Type = TensorType | TupleType | FuncType | RefType | AdtType | TypeVar
+# What a type argument can be: a type, a shape, a dim or a base type, by the kind of the parameter.
+TypeArg = Type | tuple[Dim, ...] | Dim | str
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructorDef:
+    """A constructor: its tag is its position in the definition; ``fields`` mention the definition's type parameters."""
+
+    name: str
+    fields: tuple[Type, ...]
+    adt: str
+    tag: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypeDef:
+    """``type List[A] { Cons(A, List[A]), Nil, }``; ``extern type`` has no constructors and ``extern`` set."""
+
+    name: str
+    params: tuple[TypeParam, ...]
+    constructors: tuple[ConstructorDef, ...]
+    extern: bool = False
+
+
+DTYPE_BITS: Mapping[str, int] = {
+    "bool": 8, "int4": 4, "uint4": 4,
+    "int8": 8, "int16": 16, "int32": 32, "int64": 64,
+    "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64,
+    "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64,
+}  # fmt: skip
+
+
+def dtype_bits(dtype: str) -> int:
+    """Storage bits of one element (a bool takes a byte). Raises KeyError for a base type without storage."""
+    return DTYPE_BITS[dtype]
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
+
+
+def scalar(dtype: str) -> TensorType:
+    """The type of a rank-0 tensor."""
+    return TensorType((), dtype)
