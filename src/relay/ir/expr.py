@@ -74,7 +74,7 @@ class ConstructorRef:
 class Call:
     fn: Expr
     args: tuple[Expr, ...]
-    attrs: Attrs = NO_ATTRS
+    attrs: Attrs = field(default_factory=lambda: NO_ATTRS)
     type_args: tuple[TypeArg, ...] = ()
     ty: Type | None = None
     span: Span | None = None
@@ -88,7 +88,7 @@ class Function:
     body: Expr
     ret_type: Type | None = None
     type_params: tuple[TypeParam, ...] = ()
-    attrs: Attrs = NO_ATTRS
+    attrs: Attrs = field(default_factory=lambda: NO_ATTRS)
     constraints: tuple[Relation, ...] = ()
     ty: Type | None = None
     span: Span | None = None

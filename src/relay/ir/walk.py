@@ -1,0 +1,204 @@
+"""The one walker, the one rewriter and the one substitution over expressions. All iterative.
+
+`children` and `rebuild` say what a node consists of; everything else is made of these two. `rewrite` returns the same object
+where nothing changed, and "unchanged" is ``is``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from relay.ir.expr import (
+    Binding, Block, Call, Clause, Constant, ConstructorRef, Expr, Function, GlobalVar, Grad, If, Match, OpRef, Pattern,
+    PConstructor, Proj, PTuple, PVar, PWild, RefNew, RefRead, RefWrite, Tuple, Var,
+)  # fmt: skip
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions, in evaluation order (a block's values, then its result). Binders are not children."""
+    match e:
+        case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
+            return ()
+        case Call():
+            return (e.fn, *e.args)
+        case Function():
+            return (e.body,)
+        case Block():
+            return (*(b.value for b in e.bindings), e.result)
+        case Tuple():
+            return e.fields
+        case Proj():
+            return (e.tuple,)
+        case If():
+            return (e.cond, e.then, e.orelse)
+        case Match():
+            return (e.data, *(c.body for c in e.clauses))
+        case RefNew():
+            return (e.value,)
+        case RefRead():
+            return (e.ref,)
+        case RefWrite():
+            return (e.ref, e.value)
+        case Grad():
+            return (e.fn,)
+
+
+def rebuild(e: Expr, kids: Sequence[Expr]) -> Expr:
+    """The node over new children (in `children`'s order); the same object when they are the old ones."""
+    old = children(e)
+    if len(old) == len(kids) and all(a is b for a, b in zip(old, kids, strict=True)):
+        return e
+    match e:
+        case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
+            return e
+        case Call():
+            return Call(kids[0], tuple(kids[1:]), e.attrs, e.type_args, e.ty, e.span)
+        case Function():
+            return replace(e, body=kids[0])
+        case Block():
+            bindings = tuple(
+                b if b.value is v else Binding(b.var, v) for b, v in zip(e.bindings, kids[:-1], strict=True)
+            )
+            return Block(bindings, kids[-1], e.ty, e.span)
+        case Tuple():
+            return Tuple(tuple(kids), e.ty, e.span)
+        case Proj():
+            return Proj(kids[0], e.index, e.ty, e.span)
+        case If():
+            return If(kids[0], kids[1], kids[2], e.ty, e.span)
+        case Match():
+            clauses = tuple(
+                c if c.body is b else Clause(c.pattern, b) for c, b in zip(e.clauses, kids[1:], strict=True)
+            )
+            return Match(kids[0], clauses, e.complete, e.ty, e.span)
+        case RefNew():
+            return RefNew(kids[0], e.ty, e.span)
+        case RefRead():
+            return RefRead(kids[0], e.ty, e.span)
+        case RefWrite():
+            return RefWrite(kids[0], kids[1], e.ty, e.span)
+        case Grad():
+            return Grad(kids[0], e.ty, e.span)
+
+
+def post_order(root: Expr) -> Iterator[Expr]:
+    """Every node of the graph once, children before parents."""
+    seen: set[int] = set()
+    todo: list[tuple[Expr, bool]] = [(root, False)]
+    while todo:
+        node, ready = todo.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            todo.append((node, True))
+            for kid in reversed(children(node)):
+                if id(kid) not in seen:
+                    todo.append((kid, False))
+
+
+def rewrite(root: Expr, visit: Callable[[Expr], Expr], memo: dict[int, Expr] | None = None) -> Expr:
+    """Rewrite bottom-up: ``visit`` is given each node over already rewritten children and returns its replacement.
+
+    A shared node is visited once and stays shared. ``memo`` maps the id of an old node to its replacement; entries given in
+    advance cut the traversal there.
+    """
+    done: dict[int, Expr] = {} if memo is None else memo
+    todo: list[tuple[Expr, bool]] = [(root, False)]
+    while todo:
+        node, ready = todo.pop()
+        if id(node) in done:
+            continue
+        kids = children(node)
+        if ready or not kids:
+            done[id(node)] = visit(rebuild(node, [done[id(k)] for k in kids]))
+        else:
+            todo.append((node, True))
+            todo.extend((k, False) for k in reversed(kids) if id(k) not in done)
+    return done[id(root)]
+
+
+def pattern_vars(pattern: Pattern) -> list[Var]:
+    """The variables a pattern binds, left to right."""
+    out: list[Var] = []
+    todo: list[Pattern] = [pattern]
+    while todo:
+        p = todo.pop()
+        match p:
+            case PVar():
+                out.append(p.var)
+            case PConstructor() | PTuple():
+                todo.extend(reversed(p.fields))
+            case PWild():
+                pass
+    return out
+
+
+def bound_vars(e: Expr) -> tuple[Var, ...]:
+    """The variables a node itself binds."""
+    match e:
+        case Function():
+            return e.params
+        case Block():
+            return tuple(b.var for b in e.bindings)
+        case Match():
+            return tuple(v for c in e.clauses for v in pattern_vars(c.pattern))
+        case _:
+            return ()
+
+
+def free_vars(root: Expr) -> list[Var]:
+    """The free variables in order of first use. (Variables are identities, so bound anywhere inside means not free.)"""
+    bound: set[int] = set()
+    used: dict[int, Var] = {}
+    for node in post_order(root):
+        bound.update(id(v) for v in bound_vars(node))
+        if isinstance(node, Var):
+            used.setdefault(id(node), node)
+    return [v for k, v in used.items() if k not in bound]
+
+
+def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """Replace free variables. Capture cannot happen, because variables are identities; the caller freshens copies."""
+    if not mapping:
+        return root
+    return rewrite(root, lambda e: mapping.get(e, e) if isinstance(e, Var) else e)
+
+
+def rename_pattern(pattern: Pattern, fresh: Mapping[Var, Var]) -> Pattern:
+    """A pattern with its variables replaced."""
+    match pattern:
+        case PVar():
+            return PVar(fresh.get(pattern.var, pattern.var), pattern.span)
+        case PConstructor():
+            return PConstructor(pattern.name, tuple(rename_pattern(f, fresh) for f in pattern.fields), pattern.span)
+        case PTuple():
+            return PTuple(tuple(rename_pattern(f, fresh) for f in pattern.fields), pattern.span)
+        case PWild():
+            return pattern
+
+
+def freshen(root: Expr, mapping: Mapping[Var, Expr] | None = None) -> Expr:
+    """A copy in which every bound variable is new (for inlining), with free variables replaced by ``mapping``."""
+    fresh: dict[Var, Var] = {}
+    for node in post_order(root):
+        for v in bound_vars(node):
+            fresh[v] = Var(v.name, v.annotation, v.ty, v.span)
+    uses: dict[Var, Expr] = {**(mapping or {}), **fresh}
+
+    def visit(e: Expr) -> Expr:
+        match e:
+            case Var():
+                return uses.get(e, e)
+            case Function():
+                return replace(e, params=tuple(fresh[p] for p in e.params))
+            case Block():
+                return Block(tuple(Binding(fresh[b.var], b.value) for b in e.bindings), e.result, e.ty, e.span)
+            case Match():
+                clauses = tuple(Clause(rename_pattern(c.pattern, fresh), c.body) for c in e.clauses)
+                return Match(e.data, clauses, e.complete, e.ty, e.span)
+            case _:
+                return e
+
+    return rewrite(root, visit)

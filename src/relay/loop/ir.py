@@ -1,0 +1,123 @@
+"""The loop-nest IR, on a page.
+
+A kernel is a `Kernel`: buffers (its operands), dim variables (its int64 arguments) and a body of statements over the scalar
+expressions of `relay.te.scalar`, whose `Load`s read `Buffer`s. Loops run from 0 to an extent and carry how they run:
+
+    serial      one after the other
+    parallel    iterations are independent and may run on several threads, in chunks of ``grain``
+    vectorized  iterations are independent (or reduce into a register buffer) and become vector lanes; any extent: the rest
+                of a division by the lane count runs masked or scalar
+    unrolled    expanded at code generation (a constant extent)
+
+`Alloc` scopes: ``register`` (constant shape, every index constant after unrolling and vectorising: lives in registers),
+``stack`` (constant shape, small), ``worker`` (in the calling thread's slice of the workspace; shape may be symbolic) and
+``workspace`` (shared by the whole kernel; only outside parallel loops).
+Nodes are frozen and compared by identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from relay.ir.dim import Dim, DimVar
+from relay.te.scalar import Axis, Scalar, Source
+
+LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
+Scope = Literal["operand", "register", "stack", "worker", "workspace"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer(Source):
+    """Typed memory with a row-major shape. ``alignment`` is in bytes and a promise (operands from outside promise one element)."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+    scope: Scope = "operand"
+    alignment: int = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class For:
+    """``for var in 0..extent``. The extent is an int64 expression; var.extent is its dim where it has one."""
+
+    var: Axis
+    extent: Scalar
+    body: Stmt
+    kind: LoopKind = "serial"
+    grain: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    buffer: Buffer
+    indices: tuple[Scalar, ...]
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LetScalar:
+    """Bind a scalar variable (an `Axis` of the value's dtype) for the body."""
+
+    var: Axis
+    value: Scalar
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """Run ``then`` where the boolean holds, else ``orelse``."""
+
+    cond: Scalar
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Switch:
+    """Run case number ``value`` (the residue dispatch of symbolic sizes); a value out of range runs nothing."""
+
+    value: Scalar
+    cases: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alloc:
+    """The buffer exists (uninitialised) in the body."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seq:
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fail:
+    """Return an error code from the kernel (an index out of its declared bounds): codes are in `relay.loop.errors`."""
+
+    code: int
+
+
+Stmt = For | Store | LetScalar | Branch | Switch | Alloc | Seq | Fail
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A compiled unit: ``inputs`` then ``outputs`` in the order of the kernel's buffers, ``dims`` in the order of its sizes.
+
+    ``in_place`` pairs (input, output) may be given the same memory. ``shared_bytes`` and ``worker_bytes`` are what it needs of
+    workspace: ``shared_bytes + workers * worker_bytes``, each a multiple of 64.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    dims: tuple[DimVar, ...]
+    body: Stmt
+    in_place: tuple[tuple[int, int], ...] = ()
+    shared_bytes: Dim = 0
+    worker_bytes: Dim = 0

@@ -1,0 +1,281 @@
+"""Declaring operators. One declaration is the whole operator.
+
+    @operator("nn.dense")
+    def dense(data: te.Tensor, weight: te.Tensor, *, units: int | None = None, out_dtype: str = "") -> te.Tensor:
+        ...
+
+Positional parameters are inputs: ``te.Tensor``, or ``tuple[te.Tensor, ...]`` for an input that is a tuple of any number of tensors.
+Keyword-only parameters are attributes with their defaults. From the body come the type relation and shape function (traced on
+symbolic sizes), the fusion class, the interpreter's meaning and the kernels. The four kinds:
+
+    expression    the body returns te tensors (`operator`)
+    view          the same, and the result is the first input's memory seen with another shape (`view`)
+    composition   the body returns an expression of the language over its argument variables (`composition`)
+    routine       a runtime routine with a declared relation and a reference meaning (`routine`)
+
+Shape modes: ``independent`` (sizes follow from sizes), ``data`` (`result_shape` gives an int64 vector computed from the inputs, and
+the body gets the result's dims as ``out_shape``), ``upper_bound`` (the body's last tensor is an int64 vector with the real extents
+of the first axis of each other output; the caller sees outputs cut to these).
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from relay import te
+from relay.ir.diagnostics import OperatorError
+from relay.ir.dim import Dim
+from relay.ir.effects import Effect
+from relay.ir.expr import Attr, Attrs
+from relay.ir.types import Type
+
+OperatorKind = Literal["expression", "view", "composition", "routine"]
+ShapeMode = Literal["independent", "data", "upper_bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input: one tensor, or (``variadic``) a tuple of tensors."""
+
+    name: str
+    variadic: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttrSpec:
+    """An attribute: its annotation (as a Python type) and default; ``required`` has none."""
+
+    name: str
+    annotation: Any
+    default: Attr
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """A declared operator. ``define`` is the body; see the module's text for what it returns by kind."""
+
+    name: str
+    kind: OperatorKind
+    inputs: tuple[Input, ...]
+    attrs: tuple[AttrSpec, ...]
+    define: Callable[..., Any]
+    effects: Effect = Effect.PURE
+    shape_mode: ShapeMode = "independent"
+    result_shape: Callable[..., te.Tensor] | None = None
+    result_rank: Callable[..., int] | None = None
+    relation: Callable[[Sequence[Type], Attrs], Type] | None = None
+    reference: Callable[..., Any] | None = None
+    doc: str = ""
+
+    def complete_attrs(self, given: Attrs) -> dict[str, Attr]:
+        """The attributes with defaults filled in. Raises OperatorError for unknown, missing or ill-typed ones."""
+        out: dict[str, Attr] = {}
+        known = {a.name: a for a in self.attrs}
+        for name in given:
+            if name not in known:
+                has = ", ".join(known) or "no attributes"
+                raise OperatorError(f"operator {self.name} has no attribute {name!r}", hint=f"it has: {has}")
+        for spec in self.attrs:
+            if spec.name in given:
+                out[spec.name] = _checked(self.name, spec, given[spec.name])
+            elif spec.required:
+                raise OperatorError(f"operator {self.name} needs the attribute {spec.name!r}")
+            else:
+                out[spec.name] = spec.default
+        return out
+
+
+def _checked(op: str, spec: AttrSpec, value: Attr) -> Attr:
+    if _fits(spec.annotation, value):
+        return value
+    if _fits(spec.annotation, float(value)) if isinstance(value, int) else False:
+        return float(value) if isinstance(value, int) else value
+    if isinstance(value, int) and not isinstance(value, bool) and value in (0, 1) and _fits(spec.annotation, True):
+        return bool(value)
+    if isinstance(value, list):
+        return _checked(op, spec, tuple(value))
+    if isinstance(value, int | float) and _fits(spec.annotation, (value,)):
+        return (value,)  # one number where a sequence is expected
+    raise OperatorError(f"attribute {spec.name!r} of {op} must be {_type_text(spec.annotation)}, not {value!r}")
+
+
+def _type_text(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) if isinstance(annotation, type) else str(annotation)  # type: ignore[return-value]
+
+
+def _fits(annotation: Any, value: object) -> bool:
+    if annotation is Any or annotation is Attr:
+        return True
+    origin = typing.get_origin(annotation)
+    if origin is tuple:
+        args = typing.get_args(annotation)
+        if not isinstance(value, tuple):
+            return False
+        if len(args) == 2 and args[1] is Ellipsis:
+            return all(_fits(args[0], v) for v in value)
+        return len(args) == len(value) and all(_fits(a, v) for a, v in zip(args, value, strict=True))
+    if origin is Literal:
+        return value in typing.get_args(annotation)
+    if origin is not None or not isinstance(annotation, type):  # unions
+        return any(_fits(a, value) for a in typing.get_args(annotation))
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+_operators: dict[str, Operator] = {}
+
+
+def register(op: Operator) -> Operator:
+    """Make an operator known by its name (a later declaration of the same name takes its place)."""
+    _operators[op.name] = op
+    return op
+
+
+def get(name: str) -> Operator:
+    """The operator of this name. Raises OperatorError with the nearest names when there is none."""
+    found = _operators.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, _operators, 3)
+        raise OperatorError(
+            f"unknown operator {name!r}", hint=f"did you mean {' or '.join(near)}?" if near else "relay.op.names() lists them"
+        )
+    return found
+
+
+def exists(name: str) -> bool:
+    return name in _operators
+
+
+def names() -> list[str]:
+    """The names of all operators, sorted."""
+    return sorted(_operators)
+
+
+def _signature(fn: Callable[..., Any], skip: tuple[str, ...] = ()) -> tuple[tuple[Input, ...], tuple[AttrSpec, ...]]:
+    hints = typing.get_type_hints(fn)
+    inputs: list[Input] = []
+    attrs: list[AttrSpec] = []
+    for p in inspect.signature(fn).parameters.values():
+        if p.name in skip:
+            continue
+        if p.kind is inspect.Parameter.KEYWORD_ONLY:
+            required = p.default is inspect.Parameter.empty
+            attrs.append(AttrSpec(p.name, hints.get(p.name, Any), None if required else p.default, required))
+        else:
+            variadic = typing.get_origin(hints.get(p.name)) is tuple
+            inputs.append(Input(p.name, variadic, p.default is not inspect.Parameter.empty))
+    return tuple(inputs), tuple(attrs)
+
+
+Decorator = Callable[[Callable[..., Any]], Operator]
+
+
+def operator(
+    name: str,
+    *,
+    effects: Effect = Effect.PURE,
+    shape_mode: ShapeMode = "independent",
+    result_shape: Callable[..., te.Tensor] | None = None,
+    result_rank: Callable[..., int] | None = None,
+) -> Decorator:
+    """Declare an operator by a tensor expression. Applying the result to expressions makes a call (see `relay.op.build`)."""
+
+    def declare(fn: Callable[..., Any]) -> Operator:
+        inputs, attrs = _signature(fn, ("out_shape",))
+        return register(
+            Operator(name, "expression", inputs, attrs, fn, effects, shape_mode, result_shape, result_rank, doc=fn.__doc__ or "")
+        )
+
+    return declare
+
+
+def view(name: str) -> Decorator:
+    """Declare an operator whose result is the first input's memory with another shape (same elements in the same order)."""
+
+    def declare(fn: Callable[..., Any]) -> Operator:
+        inputs, attrs = _signature(fn)
+        return register(Operator(name, "view", inputs, attrs, fn, doc=fn.__doc__ or ""))
+
+    return declare
+
+
+def composition(name: str) -> Decorator:
+    """Declare an operator as a program: the body is given argument expressions and attributes and returns an expression."""
+
+    def declare(fn: Callable[..., Any]) -> Operator:
+        inputs, attrs = _signature(fn)
+        return register(Operator(name, "composition", inputs, attrs, fn, doc=fn.__doc__ or ""))
+
+    return declare
+
+
+def routine(
+    name: str,
+    *,
+    relation: Callable[[Sequence[Type], Attrs], Type],
+    reference: Callable[..., Any],
+    effects: Effect = Effect.PURE,
+) -> Decorator:
+    """Declare a runtime routine: ``relation`` types it, ``reference`` (NumPy arrays in, arrays out) is its meaning.
+
+    The decorated function only carries the signature and the documentation.
+    """
+
+    def declare(fn: Callable[..., Any]) -> Operator:
+        inputs, attrs = _signature(fn)
+        op = Operator(
+            name, "routine", inputs, attrs, fn, effects, "data", relation=relation, reference=reference, doc=fn.__doc__ or ""
+        )
+        return register(op)
+
+    return declare
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """One operator applied to inputs of known rank: its placeholders (flat, variadic inputs in order) and its outputs."""
+
+    inputs: tuple[te.Tensor, ...]
+    outputs: tuple[te.Tensor, ...]
+    is_tuple: bool
+    demands: tuple[te.Demand, ...]
+
+
+def trace(
+    op: Operator,
+    inputs: Sequence[tuple[Sequence[Dim], str] | Sequence[tuple[Sequence[Dim], str]]],
+    attrs: Attrs,
+    collector: te.Trace | None = None,
+    out_shape: tuple[Dim, ...] | None = None,
+) -> Traced:
+    """Run an expression's or view's definition on placeholders. ``inputs``: (shape, dtype) per tensor input, a list of such for a
+    variadic one. Raises te.Undetermined, te.DefinitionError and OperatorError."""
+    collector = collector or te.Trace()
+    start = len(collector.demands)
+    flat: list[te.Tensor] = []
+    args: list[Any] = []
+    for spec, given in zip(op.inputs, inputs, strict=False):
+        if spec.variadic:
+            group = tuple(te.placeholder(f"{spec.name}{n}", s, d) for n, (s, d) in enumerate(given))  # type: ignore[misc]
+            flat += group
+            args.append(group)
+        else:
+            shape, dtype = typing.cast("tuple[Sequence[Dim], str]", given)
+            tensor = te.placeholder(spec.name, shape, dtype)
+            flat.append(tensor)
+            args.append(tensor)
+    keywords: Mapping[str, Any] = op.complete_attrs(attrs)
+    if op.shape_mode == "data":
+        keywords = {**keywords, "out_shape": out_shape}
+    with te.tracing(collector):
+        result = op.define(*args, **keywords)
+    outputs = (result,) if isinstance(result, te.Tensor) else tuple(result)
+    return Traced(tuple(flat), outputs, not isinstance(result, te.Tensor), tuple(collector.demands[start:]))

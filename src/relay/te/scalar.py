@@ -1,0 +1,341 @@
+"""Scalar expressions: what a tensor expression says about one element, and what a loop nest computes.
+
+The same nodes serve two levels. In a tensor expression (`relay.te.tensor`) a `Load` reads a `te.Tensor`; in a loop nest
+(`relay.loop.ir`) it reads a `Buffer`. Index arithmetic is int64. A `Dim` enters as `Size`. Every node knows its dtype.
+Integer ``floordiv`` and ``mod`` round towards minus infinity, like dims do; ``truncdiv``/``truncmod`` towards zero, like C.
+Nodes are frozen and compared by identity; trees may share (they are DAGs), so walk them with a memo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from relay.ir.dim import Dim, SymDim
+
+BinaryOp = Literal[
+    "add", "sub", "mul", "div", "floordiv", "mod", "truncdiv", "truncmod", "min", "max",
+    "and", "or", "xor", "shl", "shr", "pow", "atan2",
+]  # fmt: skip
+CompareOp = Literal["eq", "ne", "lt", "le", "gt", "ge"]
+# Elementary functions. Code generation has one vectorised implementation of each with a stated error bound.
+UnaryOp = Literal[
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p",
+    "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid", "isnan", "isinf", "isfinite", "sign",
+]  # fmt: skip
+ReduceKind = Literal["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"]
+
+
+class Operators:
+    """Python operators on scalar expressions; numbers become constants of the other side's dtype."""
+
+    __slots__ = ()
+    dtype: str
+
+    def __add__(self, other: object) -> Scalar:
+        return binary("add", self, other)
+
+    def __radd__(self, other: object) -> Scalar:
+        return binary("add", other, self)
+
+    def __sub__(self, other: object) -> Scalar:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: object) -> Scalar:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: object) -> Scalar:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: object) -> Scalar:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: object) -> Scalar:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: object) -> Scalar:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: object) -> Scalar:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: object) -> Scalar:
+        return binary("mod", self, other)
+
+    def __neg__(self) -> Scalar:
+        return unary("neg", self)
+
+    def __lt__(self, other: object) -> Scalar:
+        return compare("lt", self, other)
+
+    def __le__(self, other: object) -> Scalar:
+        return compare("le", self, other)
+
+    def __gt__(self, other: object) -> Scalar:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: object) -> Scalar:
+        return compare("ge", self, other)
+
+    def equal(self, other: object) -> Scalar:
+        return compare("eq", self, other)
+
+    def not_equal(self, other: object) -> Scalar:
+        return compare("ne", self, other)
+
+    def __and__(self, other: object) -> Scalar:
+        return binary("and", self, other)
+
+    def __or__(self, other: object) -> Scalar:
+        return binary("or", self, other)
+
+    def astype(self, dtype: str) -> Scalar:
+        return cast(self, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(Operators):
+    """A literal. ``value`` is a Python bool, int or float (inf and nan included)."""
+
+    value: bool | int | float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Size(Operators):
+    """The run-time value of a dimension, as int64."""
+
+    dim: Dim
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis(Operators):
+    """An index variable that runs over ``[0, extent)``; also the loop variables and scalar let-variables of loop nests."""
+
+    name: str
+    extent: Dim
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(Operators):
+    """One element of a tensor (te) or buffer (loop). ``indices`` has one int64 expression per axis."""
+
+    source: Source
+    indices: tuple[Scalar, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unary(Operators):
+    op: UnaryOp
+    a: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary(Operators):
+    """``and``/``or``/``xor`` are bitwise on integers and logical on bool; ``shr`` is arithmetic on signed types."""
+
+    op: BinaryOp
+    a: Scalar
+    b: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compare(Operators):
+    op: CompareOp
+    a: Scalar
+    b: Scalar
+    dtype: str = "bool"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(Operators):
+    """``a`` where ``cond``, else ``b``. Only the chosen side's loads need be in bounds (padding is written so)."""
+
+    cond: Scalar
+    a: Scalar
+    b: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(Operators):
+    """Convert: float to integer truncates and saturates (nan becomes 0), integer to integer wraps, to bool is ``!= 0``."""
+
+    a: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce(Operators):
+    """A reduction over ``axes``; only at the root of a stage's body. ``argmax``/``argmin`` give the first index along the one axis."""
+
+    kind: ReduceKind
+    axes: tuple[Axis, ...]
+    body: Scalar
+    dtype: str
+
+
+class Source:
+    """What a Load reads: a te.Tensor or a loop Buffer."""
+
+    __slots__ = ()
+
+
+Scalar = Const | Size | Axis | Load | Unary | Binary | Compare | Select | Cast | Reduce
+_NODES = (Const, Size, Axis, Load, Unary, Binary, Compare, Select, Cast, Reduce)
+
+TRUE = Const(True, "bool")
+FALSE = Const(False, "bool")
+
+
+def wrap(value: object, dtype: str) -> Scalar:
+    """A scalar expression from an expression (kept), a number (a constant of ``dtype``) or a dim (a size)."""
+    if isinstance(value, _NODES):
+        return value
+    if isinstance(value, SymDim):
+        return cast(Size(value), dtype)
+    if isinstance(value, bool | int | float):
+        if dtype == "bool":
+            return Const(bool(value), dtype)
+        return Const(float(value) if dtype.startswith(("float", "bfloat")) else int(value), dtype)
+    raise TypeError(f"not a scalar expression: {value!r}")
+
+
+def _pair(a: object, b: object) -> tuple[Scalar, Scalar]:
+    if isinstance(a, _NODES):
+        return a, wrap(b, a.dtype)
+    if isinstance(b, _NODES):
+        return wrap(a, b.dtype), b
+    return wrap(a, "int64"), wrap(b, "int64")
+
+
+def binary(op: BinaryOp, a: object, b: object) -> Scalar:
+    """A binary operation on operands of one dtype (numbers adopt the other's). Raises TypeError when the dtypes differ."""
+    x, y = _pair(a, b)
+    if x.dtype != y.dtype:
+        raise TypeError(f"{op} of {x.dtype} and {y.dtype}: cast one of them")
+    if isinstance(y, Const) and not isinstance(y.value, bool) and y.value == (1 if op in ("mul", "floordiv", "div") else 0):
+        # x + 0 is x only for integers: -0.0 + 0.0 is 0.0.
+        if x.dtype.startswith(("int", "uint")) and op in ("add", "sub", "mul", "floordiv"):
+            return x
+    if isinstance(x, Const) and op == "add" and x.value == 0 and x.dtype.startswith(("int", "uint")):
+        return y
+    return Binary(op, x, y, x.dtype)
+
+
+def compare(op: CompareOp, a: object, b: object) -> Scalar:
+    x, y = _pair(a, b)
+    if x.dtype != y.dtype:
+        raise TypeError(f"comparison of {x.dtype} and {y.dtype}: cast one of them")
+    return Compare(op, x, y)
+
+
+def unary(op: UnaryOp, a: Scalar | Operators) -> Scalar:
+    x = wrap(a, "float32")
+    return Unary(op, x, "bool" if op in ("isnan", "isinf", "isfinite") else x.dtype)
+
+
+def cast(a: Scalar | Operators, dtype: str) -> Scalar:
+    x = wrap(a, dtype)
+    return x if x.dtype == dtype else Cast(x, dtype)
+
+
+def select(cond: Scalar, a: object, b: object) -> Scalar:
+    x, y = _pair(a, b)
+    if x.dtype != y.dtype:
+        raise TypeError(f"select of {x.dtype} and {y.dtype}: cast one of them")
+    return Select(cond, x, y, x.dtype)
+
+
+def minimum(a: object, b: object) -> Scalar:
+    return binary("min", a, b)
+
+
+def maximum(a: object, b: object) -> Scalar:
+    return binary("max", a, b)
+
+
+def children(node: Scalar) -> tuple[Scalar, ...]:
+    """The direct operands of a node."""
+    match node:
+        case Const() | Size() | Axis():
+            return ()
+        case Load():
+            return node.indices
+        case Unary() | Cast():
+            return (node.a,)
+        case Binary() | Compare():
+            return (node.a, node.b)
+        case Select():
+            return (node.cond, node.a, node.b)
+        case Reduce():
+            return (node.body,)
+
+
+def rebuild(node: Scalar, operands: tuple[Scalar, ...]) -> Scalar:
+    """The node over new operands; the same object when they are the old ones."""
+    if all(new is old for new, old in zip(operands, children(node), strict=True)):
+        return node
+    match node:
+        case Const() | Size() | Axis():
+            return node
+        case Load():
+            return Load(node.source, operands, node.dtype)
+        case Unary():
+            return Unary(node.op, operands[0], node.dtype)
+        case Cast():
+            return Cast(operands[0], node.dtype)
+        case Binary():
+            return Binary(node.op, operands[0], operands[1], node.dtype)
+        case Compare():
+            return Compare(node.op, operands[0], operands[1])
+        case Select():
+            return Select(operands[0], operands[1], operands[2], node.dtype)
+        case Reduce():
+            return Reduce(node.kind, node.axes, operands[0], node.dtype)
+
+
+def transform(root: Scalar, visit: Callable[[Scalar], Scalar], memo: dict[int, Scalar] | None = None) -> Scalar:
+    """Rewrite bottom-up: ``visit`` is given each node over already rewritten operands and returns its replacement. Iterative."""
+    done: dict[int, Scalar] = {} if memo is None else memo
+    todo: list[tuple[Scalar, bool]] = [(root, False)]
+    while todo:
+        node, ready = todo.pop()
+        if id(node) in done:
+            continue
+        kids = children(node)
+        if ready or not kids:
+            done[id(node)] = visit(rebuild(node, tuple(done[id(k)] for k in kids)))
+        else:
+            todo.append((node, True))
+            todo.extend((k, False) for k in kids if id(k) not in done)
+    return done[id(root)]
+
+
+def walk(root: Scalar) -> list[Scalar]:
+    """Every node once, operands before users."""
+    out: list[Scalar] = []
+    seen: set[int] = set()
+    todo: list[tuple[Scalar, bool]] = [(root, False)]
+    while todo:
+        node, ready = todo.pop()
+        if ready:
+            out.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            todo.append((node, True))
+            todo.extend((k, False) for k in children(node))
+    return out
+
+
+def substitute(root: Scalar, mapping: dict[Axis, Scalar]) -> Scalar:
+    """Replace index variables."""
+    return transform(root, lambda n: mapping.get(n, n) if isinstance(n, Axis) else n) if mapping else root
+
+

@@ -1,0 +1,394 @@
+"""Tensor expressions: what an operator computes, element by element.
+
+    def dense(x, w):
+        k = te.reduce_axis(x.shape[1])
+        return te.compute((x.shape[0], w.shape[0]), lambda i, j: te.sum(x[i, k] * w[j, k], k))
+
+`compute` makes a stage: index variables and a body (several bodies make a stage of several outputs, all of one shape). A
+body is a scalar expression, or one `Reduce` of such. `scan` is a recurrence along one axis. A definition is an acyclic
+graph of stages from placeholders to outputs; shapes are dims, so one definition serves every size.
+
+While a definition is traced, `require_equal` and `require` record what it demands of its sizes, and asking for a fact about a
+dim that inference has not found yet raises `Undetermined`, upon which the type relation waits for news of that dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from relay.ir.dim import (
+    ANY,
+    Dim,
+    DimVar,
+    dim_max,
+    dim_sub,
+    dim_vars,
+    is_any,
+    known_different,
+    known_equal,
+)
+from relay.te.scalar import Axis, Const, Load, Operators, Reduce, ReduceKind, Scalar, Size, Source, minimum, walk, wrap
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placeholder:
+    """An input of a definition."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """A stage: for every index of ``axes``, one element of each output. ``bodies`` share the axes; reductions share theirs."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    bodies: tuple[Scalar, ...]
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(axis.extent for axis in self.axes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """A recurrence: along axis number ``dim``, ``state = update(state)``; every state is an element of the output.
+
+    ``state`` is the variable that stands for the previous state in ``update`` (an `Axis` of the state's dtype used as a
+    scalar variable); ``init`` is the state before the first element. ``exclusive`` outputs the state before the update,
+    ``reverse`` runs from the end.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    dim: int
+    state: Axis
+    init: Scalar
+    update: Scalar
+    reverse: bool = False
+    exclusive: bool = False
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(axis.extent for axis in self.axes)
+
+
+Stage = Placeholder | Compute | Scan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor(Source):
+    """Output ``index`` of a stage. ``t[i, j]`` is a load; indices are scalar expressions, ints or dims."""
+
+    stage: Stage
+    index: int
+    shape: tuple[Dim, ...]
+    dtype: str
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    def __getitem__(self, indices: object) -> Load:
+        given = indices if isinstance(indices, tuple) else (indices,)
+        if len(given) != len(self.shape):
+            raise IndexError(f"{self.name} has rank {len(self.shape)} but is read with {len(given)} indices")
+        return Load(self, tuple(wrap(i, "int64") for i in given), self.dtype)
+
+    def __call__(self, *indices: object) -> Load:
+        return self[indices]
+
+
+# -- making stages
+
+
+def placeholder(name: str, shape: Sequence[Dim], dtype: str) -> Tensor:
+    """An input of a shape and dtype."""
+    stage = Placeholder(name, tuple(shape), dtype)
+    return Tensor(stage, 0, stage.shape, dtype)
+
+
+def reduce_axis(extent: Dim, name: str = "k") -> Axis:
+    """An index variable to reduce over."""
+    return Axis(name, extent)
+
+
+_INDEX_NAMES = "ijklmnopq"
+
+
+def _axes(shape: Sequence[Dim]) -> tuple[Axis, ...]:
+    return tuple(Axis(_INDEX_NAMES[n] if n < len(_INDEX_NAMES) else f"i{n}", d) for n, d in enumerate(shape))
+
+
+def compute(shape: Sequence[Dim], body: Callable[..., object], name: str = "out", dtype: str | None = None) -> Tensor:
+    """The tensor whose element at ``i, j, ...`` is ``body(i, j, ...)``. ``dtype`` is needed only where the body is a number."""
+    axes = _axes(shape)
+    value = wrap(body(*axes), dtype or "float32")
+    stage = Compute(name, axes, (value,))
+    return Tensor(stage, 0, stage.shape, value.dtype)
+
+
+def compute_many(shape: Sequence[Dim], body: Callable[..., Sequence[Scalar | Operators]], name: str = "out") -> tuple[Tensor, ...]:
+    """Several tensors of one shape from one traversal; reductions among the bodies must be over the same axes."""
+    axes = _axes(shape)
+    values = tuple(wrap(v, "float32") for v in body(*axes))
+    stage = Compute(name, axes, values)
+    return tuple(Tensor(stage, n, stage.shape, v.dtype) for n, v in enumerate(values))
+
+
+def scan(
+    shape: Sequence[Dim],
+    dim: int,
+    init: Callable[..., object],
+    update: Callable[..., object],
+    dtype: str,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    name: str = "scan",
+) -> Tensor:
+    """A recurrence along axis ``dim``: ``init(*other)`` gets the indices without that axis, ``update(state, *indices)`` all."""
+    axes = _axes(shape)
+    state = Axis("state", 1, dtype)
+    others = tuple(a for n, a in enumerate(axes) if n != dim)
+    stage = Scan(
+        name, axes, dim, state, wrap(init(*others), dtype), wrap(update(state, *axes), dtype), reverse, exclusive
+    )
+    return Tensor(stage, 0, stage.shape, dtype)
+
+
+def _reduce(kind: ReduceKind, body: Scalar | Operators, axes: Axis | Sequence[Axis], dtype: str | None = None) -> Scalar:
+    value = wrap(body, "float32")
+    over = (axes,) if isinstance(axes, Axis) else tuple(axes)
+    return Reduce(kind, over, value, dtype or value.dtype) if over else value
+
+
+def sum(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
+    """Sum over index variables. The accumulator has the body's dtype (float16 and bfloat16 are accumulated in float32)."""
+    return _reduce("sum", body, axes)
+
+
+def prod(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
+    return _reduce("prod", body, axes)
+
+
+def max(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
+    return _reduce("max", body, axes)
+
+
+def min(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
+    return _reduce("min", body, axes)
+
+
+def all(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
+    return _reduce("all", body, axes)
+
+
+def any(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
+    return _reduce("any", body, axes)
+
+
+def argmax(body: Scalar | Operators, axis: Axis, dtype: str = "int32") -> Scalar:
+    """The first position of the maximum along one axis."""
+    return _reduce("argmax", body, axis, dtype)
+
+
+def argmin(body: Scalar | Operators, axis: Axis, dtype: str = "int32") -> Scalar:
+    return _reduce("argmin", body, axis, dtype)
+
+
+def size(dim: Dim, dtype: str = "int64") -> Scalar:
+    """A dimension as a scalar value."""
+    return wrap(dim, dtype) if isinstance(dim, int) else Size(dim).astype(dtype)
+
+
+def const(value: bool | int | float, dtype: str) -> Const:
+    out = wrap(value, dtype)
+    assert isinstance(out, Const)
+    return out
+
+
+# -- what a definition demands of its sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """``left == right`` (or ``left <= right``) must hold; ``why`` names what agrees: ``"the reduced axes of dense"``."""
+
+    left: Dim
+    right: Dim
+    why: str
+    relation: str = "=="
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """What tracing one definition collects. ``unknown`` are the dim variables that inference may still solve."""
+
+    demands: list[Demand] = field(default_factory=list)
+    is_unknown: Callable[[DimVar], bool] = lambda _: False
+    gradual: frozenset[DimVar] = frozenset()
+
+
+class Undetermined(Exception):
+    """A fact about these unknown dims is needed before the definition can go on."""
+
+    def __init__(self, variables: tuple[DimVar, ...]) -> None:
+        super().__init__(f"needs {', '.join(v.name for v in variables)}")
+        self.variables = variables
+
+
+class DefinitionError(Exception):
+    """The operator cannot be applied to these inputs; the message says what was expected and found."""
+
+
+_current: ContextVar[Trace | None] = ContextVar("relay_te_trace", default=None)
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Collect demands in ``trace`` while definitions run."""
+    token = _current.set(trace)
+    try:
+        yield trace
+    finally:
+        _current.reset(token)
+
+
+def _trace() -> Trace:
+    return _current.get() or Trace()
+
+
+def require_equal(left: Dim, right: Dim, why: str) -> Dim:
+    """Demand that two dims agree, and give their common value (the more specific one)."""
+    if known_equal(left, right):
+        return left
+    if known_different(left, right):
+        raise DefinitionError(f"{why} must agree: {left} and {right}")
+    _trace().demands.append(Demand(left, right, why))
+    return right if isinstance(right, int) or is_any(left) else left
+
+
+def require_at_most(left: Dim, right: Dim, why: str) -> None:
+    """Demand ``left <= right``."""
+    if known_equal(left, right):
+        return
+    if isinstance(left, int) and isinstance(right, int):
+        if left > right:
+            raise DefinitionError(f"{why}: {left} is more than {right}")
+        return
+    _trace().demands.append(Demand(left, right, why, "<="))
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise DefinitionError with the message when the condition does not hold."""
+    if not condition:
+        raise DefinitionError(message)
+
+
+def known_is(dim: Dim, value: int) -> bool:
+    """Whether a dim is this number: waits for inference where that is still open; a rigid variable is not."""
+    if isinstance(dim, int):
+        return dim == value
+    trace = _trace()
+    unknown = tuple(v for v in dim_vars(dim) if trace.is_unknown(v))
+    if unknown:
+        raise Undetermined(unknown)
+    return False
+
+
+def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
+    """The dim that ``a`` and ``b`` broadcast to: equal, or one of them 1. Two unknown dims of inference wait for news.
+
+    A gradual dim (from ``?``) against a known one must be that size or 1; only a run-time check tells, and the result is the
+    known size (for two gradual ones their maximum).
+    """
+    if known_equal(a, b):
+        return a
+    if known_is(a, 1):
+        return b
+    if known_is(b, 1):
+        return a
+    gradual = _trace().gradual
+    loose_a, loose_b = _is_gradual(a, gradual), _is_gradual(b, gradual)
+    if loose_a and loose_b:
+        return ANY if is_any(a) or is_any(b) else dim_max(a, b)
+    if loose_a or loose_b:
+        return b if loose_a else a
+    return require_equal(a, b, why)
+
+
+def _is_gradual(dim: Dim, gradual: frozenset[DimVar]) -> bool:
+    return is_any(dim) or (bool(gradual) and not gradual.isdisjoint(dim_vars(dim)))
+
+
+def broadcast_shapes(a: Sequence[Dim], b: Sequence[Dim], why: str) -> tuple[Dim, ...]:
+    """NumPy's broadcasting rule on shapes."""
+    rank = len(a) if len(a) > len(b) else len(b)
+    left = (1,) * (rank - len(a)) + tuple(a)
+    right = (1,) * (rank - len(b)) + tuple(b)
+    return tuple(broadcast_dims(x, y, why) for x, y in zip(left, right, strict=True))
+
+
+def broadcast_index(tensor: Tensor, indices: Sequence[Scalar | Operators]) -> Load:
+    """Read a tensor at an index of the shape it is broadcast to (axes of size 1 are read at 0)."""
+    own = list(indices)[len(indices) - tensor.ndim :]
+    gradual = _trace().gradual
+    at: list[object] = []
+    for dim, index in zip(tensor.shape, own, strict=True):
+        if isinstance(dim, int):
+            at.append(0 if dim == 1 else index)
+        elif _is_gradual(dim, gradual):
+            # Only at run time is it known whether this axis is broadcast: a size-1 axis is read at 0.
+            at.append(_gradual_index(dim, index))
+        else:
+            at.append(index)
+    return tensor[tuple(at)]
+
+
+def _gradual_index(dim: Dim, index: Scalar | Operators) -> Scalar:
+    return minimum(index, size(dim_sub(dim, 1)))
+
+
+# -- reading definitions
+
+
+def stages(outputs: Sequence[Tensor]) -> list[Stage]:
+    """The stages that the outputs are made of, producers first. Iterative."""
+    order: list[Stage] = []
+    seen: set[int] = set()
+    todo: list[tuple[Stage, bool]] = [(t.stage, False) for t in reversed(outputs)]
+    while todo:
+        stage, ready = todo.pop()
+        if ready:
+            order.append(stage)
+            continue
+        if id(stage) in seen:
+            continue
+        seen.add(id(stage))
+        todo.append((stage, True))
+        for root in stage_bodies(stage):
+            for node in walk(root):
+                if isinstance(node, Load) and isinstance(node.source, Tensor) and id(node.source.stage) not in seen:
+                    todo.append((node.source.stage, False))
+    return order
+
+
+def stage_bodies(stage: Stage) -> tuple[Scalar, ...]:
+    """The scalar expressions of a stage."""
+    match stage:
+        case Placeholder():
+            return ()
+        case Compute():
+            return stage.bodies
+        case Scan():
+            return (stage.init, stage.update)
