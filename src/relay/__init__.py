@@ -1,0 +1,1 @@
+"""Relay: a deep-learning compiler in which a network is a program and an operator is one expression."""

@@ -1,0 +1,32 @@
+"""Target descriptions: what plans and code generation know about the machine code is made for (never "this machine")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A CPU to generate code for. Part of every kernel's cache key.
+
+    ``triple``, ``cpu`` and ``features`` are LLVM's names; ``vector_bits`` is the register width to vectorise for and
+    ``vector_registers`` how many there are; ``masked`` says whether masked loads and stores are cheap. Cache sizes are in bytes.
+    """
+
+    triple: str
+    cpu: str = "generic"
+    features: tuple[str, ...] = ()
+    vector_bits: int = 128
+    vector_registers: int = 16
+    masked: bool = False
+    fma: bool = True
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+    l3_bytes: int = 8 << 20
+
+    def lanes(self, bits: int) -> int:
+        """Elements of this many bits in a vector register (at least 1)."""
+        return max(1, self.vector_bits // max(bits, 8))
+
+    def with_features(self, *features: str) -> Target:
+        return replace(self, features=(*self.features, *features))
