@@ -1,0 +1,101 @@
+"""Which tensors of a block live in its arena: those whose every use is known and ends inside the block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from relay.ir.expr import Block, Call, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
+from relay.ir.trampoline import Step
+from relay.ir.walk import children
+from relay.lower.liveness import nested_blocks
+
+# What a variable's value is made of: the key of a tensor, a tuple of such, or something unknown (None).
+Origin = int | tuple["Origin", ...] | None
+
+
+@dataclass(slots=True, eq=False)
+class Tensors:
+    """The candidate tensors of one block by key: where each is made and last read, and which escape."""
+
+    origin: dict[Var, Origin] = field(default_factory=dict)
+    start: dict[int, int] = field(default_factory=dict)
+    end: dict[int, int] = field(default_factory=dict)
+    escaped: set[int] = field(default_factory=set)
+
+    def keys_of(self, e: Expr) -> list[int]:
+        """The keys of every tensor reachable through the value of an atom."""
+        if not isinstance(e, Var):
+            return []
+        out: list[int] = []
+        todo = [self.origin.get(e)]
+        while todo:
+            origin = todo.pop()
+            if isinstance(origin, tuple):
+                todo.extend(origin)
+            elif origin is not None:
+                out.append(origin)
+        return out
+
+
+def is_primitive_call(e: Expr) -> bool:
+    """A call of a fused primitive."""
+    return isinstance(e, Call) and isinstance(e.fn, Function)
+
+
+def analyse(
+    block: Block, outputs_of: Callable[[Var], Origin], is_view: Callable[[str], bool], only_reads: Callable[[str], bool]
+) -> Step[Tensors]:
+    """Find intervals and escapes. ``outputs_of`` gives keys to what a primitive call makes; ``is_view`` and ``only_reads`` tell
+    operators that pass on their first argument's memory, and that keep no reference to any argument."""
+    tensors = Tensors()
+    for position, binding in enumerate(block.bindings):
+        value = binding.value
+        if is_primitive_call(value):
+            origin = outputs_of(binding.var)
+            tensors.origin[binding.var] = origin
+            for key in tensors.keys_of(binding.var):
+                tensors.start[key] = tensors.end[key] = position
+        yield _use(value, binding.var, position, tensors, is_view, only_reads)
+    tensors.escaped.update(tensors.keys_of(block.result))
+    return tensors
+
+
+def _use(
+    value: Expr,
+    var: Var,
+    position: int,
+    tensors: Tensors,
+    is_view: Callable[[str], bool],
+    only_reads: Callable[[str], bool],
+) -> Step[None]:
+    for operand in children(value):
+        for key in tensors.keys_of(operand):
+            tensors.end[key] = position
+    match value:
+        case Var():
+            tensors.origin[var] = tensors.origin.get(value)
+        case Tuple():
+            tensors.origin[var] = tuple(
+                tensors.origin.get(f) if isinstance(f, Var) else None for f in value.fields
+            )
+        case Proj():
+            whole = tensors.origin.get(value.tuple) if isinstance(value.tuple, Var) else None
+            tensors.origin[var] = whole[value.index] if isinstance(whole, tuple) else None
+        case Call(fn=Function()):
+            pass
+        case Call(fn=OpRef(name=name)) if is_view(name):
+            source = value.args[0]
+            tensors.origin[var] = tensors.origin.get(source) if isinstance(source, Var) else None
+        case Call(fn=OpRef(name=name)) if only_reads(name):
+            pass
+        case If() | Match():
+            for inner in nested_blocks(value):
+                for binding in inner.bindings:
+                    yield _use(binding.value, binding.var, position, tensors, is_view, only_reads)
+                tensors.escaped.update(tensors.keys_of(inner.result))
+                for key in tensors.keys_of(inner.result):
+                    tensors.end[key] = position
+        case _:
+            for operand in children(value):
+                tensors.escaped.update(tensors.keys_of(operand))

@@ -1,0 +1,106 @@
+"""Storage planning: the tensors of a block that nobody outside can reach share one allocation.
+
+Each planned tensor has an interval, from the binding that makes it to its last use. Tensors whose intervals do not overlap
+may share a slot; the block's arena is its slots one after the other. Sizes are dims, so the same plan serves static and
+symbolic shapes: a slot fits a tensor when the slot is provably at least as large, and a free slot that is not is widened to the
+maximum when the tensor is provably larger. What cannot be compared gets a slot of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, dim_sub, shape_size
+from relay.ir.types import TensorType, dtype_bits
+
+ALIGNMENT = 64
+
+
+def tensor_bytes(ty: TensorType) -> Dim:
+    """Bytes of a tensor's elements (sub-byte elements are packed)."""
+    assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
+    bits = dtype_bits(ty.dtype)
+    size = shape_size(ty.shape)
+    return dim_mul(size, bits // 8) if bits % 8 == 0 else ceil_div(dim_mul(size, bits), 8)
+
+
+def aligned(size: Dim) -> Dim:
+    """The size rounded up to the alignment."""
+    return dim_mul(ceil_div(size, ALIGNMENT), ALIGNMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A tensor to place: ``key`` names it, it is written at ``start`` and last read at ``end``; ``reuse`` is the key of a tensor of
+    the same size that is last read at ``start`` and whose memory the kernel may overwrite."""
+
+    key: int
+    size: Dim
+    start: int
+    end: int
+    reuse: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Byte offsets by key, and the bytes of the whole arena."""
+
+    offsets: dict[int, Dim]
+    total: Dim
+
+
+@dataclass(slots=True)
+class _Slot:
+    size: Dim
+    free_from: int  # the first binding at which it may be written again
+
+
+def _at_least(a: Dim, b: Dim) -> bool:
+    """``a >= b`` whatever the variables are."""
+    if a == b:
+        return True
+    low, _ = dim_bounds(dim_sub(a, b))
+    return low is not None and low >= 0
+
+
+def place(intervals: list[Interval]) -> Placement:
+    """Give every interval a slot. Intervals are in order of ``start``. O(intervals x slots), and slots are few."""
+    slots: list[_Slot] = []
+    slot_of: dict[int, int] = {}
+    for want in intervals:
+        size = aligned(want.size)
+        chosen = _choose(slots, slot_of, want, size)
+        if chosen is None:
+            chosen = len(slots)
+            slots.append(_Slot(size, 0))
+        slot = slots[chosen]
+        if not _at_least(slot.size, size):
+            slot.size = size
+        slot.free_from = max(slot.free_from, want.end + 1)
+        slot_of[want.key] = chosen
+    starts: list[Dim] = []
+    total: Dim = 0
+    for slot in slots:
+        starts.append(total)
+        total = dim_add(total, slot.size)
+    return Placement({key: starts[index] for key, index in slot_of.items()}, total)
+
+
+def _choose(slots: list[_Slot], slot_of: dict[int, int], want: Interval, size: Dim) -> int | None:
+    if want.reuse is not None and want.reuse in slot_of:
+        index = slot_of[want.reuse]
+        if slots[index].free_from <= want.start + 1 and _at_least(slots[index].size, size):
+            return index
+    best: int | None = None
+    for index, slot in enumerate(slots):
+        if slot.free_from > want.start:
+            continue
+        if slot.size == size:
+            return index
+        if _at_least(slot.size, size):
+            # The smallest slot that fits; slots that cannot be compared stay in order of creation.
+            if best is None or not _at_least(slot.size, slots[best].size):
+                best = index
+        elif _at_least(size, slot.size) and best is None:
+            best = index
+    return best

@@ -1,0 +1,85 @@
+"""What the functions of one executable share: constants, messages, kernels, routines, and the numbers of functions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from relay.ir.dim import DimVar
+from relay.ir.expr import Constant, Function
+from relay.plan.kernel_plan import KernelPlan
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A primitive with its plan, and the dims of this occurrence in the order of the plan's kernel dims."""
+
+    plan: KernelPlan
+    dims: tuple[DimVar, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """Tables under construction. ``planned`` maps the id of a primitive `Function` to its plan."""
+
+    functions: Mapping[str, int]
+    planned: Mapping[int, Planned]
+    shape_planned: Mapping[int, Planned]
+    constants: list[tuple[Array, str]] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    kernels: list[KernelPlan] = field(default_factory=list)
+    routines: list[str] = field(default_factory=list)
+    _constant_of: dict[tuple[str, tuple[int, ...], bytes], int] = field(default_factory=dict)
+    _by_identity: dict[int, tuple[Array, int]] = field(default_factory=dict)
+    _message_of: dict[str, int] = field(default_factory=dict)
+    _kernel_of: dict[int, int] = field(default_factory=dict)
+
+    def constant(self, constant: Constant) -> int:
+        """The number of a constant; equal contents are stored once."""
+        known = self._by_identity.get(id(constant.data))
+        if known is not None and known[0] is constant.data:
+            return known[1]
+        data = np.ascontiguousarray(constant.data).reshape(constant.data.shape)
+        digest = hashlib.blake2b(data.view(np.uint8).data if data.size and data.ndim else data.tobytes(), digest_size=16)
+        key = (constant.dtype, data.shape, digest.digest())
+        index = self._constant_of.get(key)
+        if index is None:
+            index = self._constant_of[key] = len(self.constants)
+            self.constants.append((data, constant.dtype))
+        self._by_identity[id(constant.data)] = (constant.data, index)
+        return index
+
+    def message(self, text: str) -> int:
+        """The number of a message."""
+        index = self._message_of.get(text)
+        if index is None:
+            index = self._message_of[text] = len(self.messages)
+            self.messages.append(text)
+        return index
+
+    def kernel(self, plan: KernelPlan) -> int:
+        """The number of a kernel."""
+        index = self._kernel_of.get(id(plan))
+        if index is None:
+            index = self._kernel_of[id(plan)] = len(self.kernels)
+            self.kernels.append(plan)
+        return index
+
+    def routine(self, name: str) -> int:
+        """The number of a runtime routine."""
+        if name not in self.routines:
+            self.routines.append(name)
+        return self.routines.index(name)
+
+
+def plan_of(unit: Unit, primitive: Function) -> Planned:
+    """The plan of a primitive function."""
+    return unit.planned[id(primitive)]
+
+
