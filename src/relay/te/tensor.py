@@ -23,6 +23,7 @@ from relay.ir.dim import (
     ANY,
     Dim,
     DimVar,
+    dim_bounds,
     dim_max,
     dim_sub,
     dim_vars,
@@ -280,12 +281,11 @@ def require_equal(left: Dim, right: Dim, why: str) -> Dim:
 
 def require_at_most(left: Dim, right: Dim, why: str) -> None:
     """Demand ``left <= right``."""
-    if known_equal(left, right):
+    low, high = dim_bounds(dim_sub(right, left))
+    if low is not None and low >= 0:
         return
-    if isinstance(left, int) and isinstance(right, int):
-        if left > right:
-            raise DefinitionError(f"{why}: {left} is more than {right}")
-        return
+    if high is not None and high < 0:
+        raise DefinitionError(f"{why}: {left} is more than {right}")
     _trace().demands.append(Demand(left, right, why, "<="))
 
 
