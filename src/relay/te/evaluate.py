@@ -247,7 +247,9 @@ class _Evaluator:
             todo.append((node, True))
             if isinstance(node, Load):
                 source = self._source(node)
-                todo.extend((i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d]))
+                todo.extend(
+                    (i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d])
+                )
             else:
                 todo.extend((k, False) for k in children(node))
         return memo[id(root)]
@@ -261,7 +263,9 @@ class _Evaluator:
                 return np.array(dim_evaluate(node.dim, self.dims), np.int64).reshape(ones)
             case Axis():
                 p = grid.position[node]
-                return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(grid.along(p))
+                return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(
+                    grid.along(p)
+                )
             case Load():
                 return self._load(node, grid, memo)
             case Unary():
@@ -332,7 +336,7 @@ class _Evaluator:
         if node.kind in ("argmax", "argmin"):
             find = np.argmax if node.kind == "argmax" else np.argmin
             held = value.astype(numpy_dtype(numeric.compute_dtype(node.body.dtype)), copy=False)
-            return find(held, axis=over[0], keepdims=True).astype(numpy_dtype(node.dtype))
+            return np.asarray(find(held, axis=over[0], keepdims=True), numpy_dtype(node.dtype))
         held_name = _accumulator(node)
         out = _FOLD[node.kind](value.astype(numpy_dtype(held_name), copy=False), over)
         return numeric.cast(out, held_name, node.dtype)
@@ -394,9 +398,7 @@ def _inside(form: _Affine | None, size: int) -> bool:
     return form is not None and form.lo >= 0 and form.hi < size
 
 
-def _gather(
-    source: Array, forms: list[_Affine], indices: dict[int, Array], grid: _Grid
-) -> tuple[Array, list[_Affine]]:
+def _gather(source: Array, forms: list[_Affine], indices: dict[int, Array], grid: _Grid) -> tuple[Array, list[_Affine]]:
     """Read the indexed axes through their index arrays: a new source whose first axes are the grid's axes that the indices vary on."""
     # An affine axis that varies on one of those too has to be read together with them.
     settled = False
@@ -428,7 +430,8 @@ def _strided(source: Array, forms: Sequence[_Affine], grid: _Grid) -> Array:
         for p, c in form.coefficients.items():
             shape[p] = grid.lengths[p]
             strides[p] += c * stride
-    origin = source[tuple(slice(form.const, None) for form in forms)]
+    start: tuple[Any, ...] = (*(slice(form.const, None) for form in forms), ...)
+    origin = source[start]
     return np.lib.stride_tricks.as_strided(origin, shape, strides, writeable=False)
 
 
@@ -449,20 +452,19 @@ def _factors(node: Reduce) -> list[Scalar]:
 
 def _matrix_product(a: Array, b: Array, grid: _Grid, over: tuple[int, ...]) -> Array:
     """Sum ``a * b`` over positions ``over`` of the grid (kept with size 1), as one batched matrix product."""
-    for p in over:
-        if b.shape[p] == 1:
+    repeats = math.prod(grid.lengths[p] for p in over if a.shape[p] == b.shape[p] == 1)
+    for p in over:  # an axis of one operand alone is summed first
+        if a.shape[p] > 1 and b.shape[p] == 1:
             a = a.sum(p, keepdims=True, dtype=a.dtype)
-        elif a.shape[p] == 1:
+        elif b.shape[p] > 1 and a.shape[p] == 1:
             b = b.sum(p, keepdims=True, dtype=b.dtype)
     varies = [p for p in range(grid.rank) if p not in over]
     inner = [p for p in over if a.shape[p] > 1]
     batch = [p for p in varies if a.shape[p] > 1 and b.shape[p] > 1]
     rows = [p for p in varies if a.shape[p] > 1 and b.shape[p] == 1]
     columns = [p for p in varies if p not in batch and p not in rows]
-    repeats = math.prod(grid.lengths[p] for p in over if p not in inner and a.shape[p] == b.shape[p] == 1)
     sizes = [math.prod(grid.lengths[p] for p in group) for group in (batch, rows, inner, columns)]
-    done = set(over) - set(inner)
-    # Sums above have already run over the axes of one operand alone; both have size 1 there now.
+    done = [p for p in over if p not in inner]
     left = a.transpose([*batch, *rows, *inner, *columns, *done]).reshape(sizes[0], sizes[1], sizes[2])
     b_columns = math.prod(b.shape[p] for p in columns)
     right = b.transpose([*batch, *inner, *columns, *rows, *done]).reshape(sizes[0], sizes[2], b_columns)
@@ -471,7 +473,7 @@ def _matrix_product(a: Array, b: Array, grid: _Grid, over: tuple[int, ...]) -> A
     shaped = product.reshape([max(a.shape[p], b.shape[p]) for p in order] + [1] * len(over))
     back = np.argsort([*order, *over])
     out = shaped.transpose(back)
-    return out if repeats == 1 else out * out.dtype.type(repeats)
+    return out if repeats == 1 else np.multiply(out, out.dtype.type(repeats))
 
 
 def _pieces(ranges: list[tuple[int, int]], work: int) -> list[list[tuple[int, int]]]:
@@ -482,7 +484,8 @@ def _pieces(ranges: list[tuple[int, int]], work: int) -> list[list[tuple[int, in
     start, stop = ranges[side]
     step = max(1, (stop - start) * _BLOCK // work)
     return [
-        [(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)] for at in range(start, stop, step)
+        [(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)]
+        for at in range(start, stop, step)
     ]
 
 
@@ -518,27 +521,6 @@ def _identity(kind: ReduceKind, dtype: str) -> Array:
         case "prod" | "all":
             return numeric.literal(1, dtype)
         case "max" | "min":
-            return least(dtype) if kind == "max" else greatest(dtype)
+            return numeric.least(dtype) if kind == "max" else numeric.greatest(dtype)
         case _ as never:
             assert_never(never)
-
-
-def least(dtype: str) -> Array:
-    """The least value of a dtype (minus infinity for floats)."""
-    return _limit(dtype, -1)
-
-
-def greatest(dtype: str) -> Array:
-    """The greatest value of a dtype (infinity for floats)."""
-    return _limit(dtype, 1)
-
-
-def _limit(dtype: str, sign: int) -> Array:
-    if dtype == "bool":
-        return np.array(sign > 0)
-    if dtype.startswith(("float", "bfloat")):
-        return numeric.literal(sign * math.inf, dtype)
-    bits = int(dtype.lstrip("uint"))
-    if dtype.startswith("u"):
-        return numeric.literal((1 << bits) - 1 if sign > 0 else 0, dtype)
-    return numeric.literal((1 << (bits - 1)) - 1 if sign > 0 else -(1 << (bits - 1)), dtype)

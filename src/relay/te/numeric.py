@@ -7,6 +7,7 @@ sign for an arithmetic shift to the right); float to integer saturates and nan b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -35,7 +36,8 @@ _COMPUTE: Final[Mapping[str, str]] = {
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype (one of ml_dtypes for bfloat16, int4, uint4) of a base type. Raises TypeError for one without storage."""
-    return np.dtype(_EXTENDED.get(name, name))
+    dtype: np.dtype[Any] = np.dtype(_EXTENDED.get(name, name))
+    return dtype
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
@@ -64,12 +66,28 @@ def _bits(dtype: str) -> int:
     return int(dtype.lstrip("uint"))
 
 
+def least(dtype: str) -> Array:
+    """The least value of a dtype (minus infinity for floats), a 0-d array."""
+    if is_float(dtype):
+        return literal(-math.inf, dtype)
+    return literal(0 if dtype == "bool" or dtype.startswith("u") else -(1 << (_bits(dtype) - 1)), dtype)
+
+
+def greatest(dtype: str) -> Array:
+    """The greatest value of a dtype (infinity for floats), a 0-d array."""
+    if is_float(dtype):
+        return literal(math.inf, dtype)
+    if dtype == "bool":
+        return literal(True, dtype)
+    return literal((1 << (_bits(dtype) - (0 if dtype.startswith("u") else 1))) - 1, dtype)
+
+
 def cast(a: Array, source: str, target: str) -> Array:
     """Convert as `te.scalar.Cast` says: float to integer truncates and saturates, integer to integer wraps, to bool is ``!= 0``."""
     if source == target:
         return a
     if target == "bool":
-        return a.astype(numpy_dtype(compute_dtype(source))) != 0
+        return np.not_equal(a.astype(numpy_dtype(compute_dtype(source))), 0)
     if is_float(target):
         if is_integer(source):
             a = a.astype(numpy_dtype(compute_dtype(source)), copy=False)
@@ -187,7 +205,7 @@ def _truncdiv(a: Array, b: Array) -> Array:
     if a.dtype.kind == "u":
         return floor
     up = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
-    return floor + up.astype(a.dtype)
+    return np.asarray(floor + up.astype(a.dtype))
 
 
 def _truncmod(a: Array, b: Array) -> Array:
