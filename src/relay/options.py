@@ -1,0 +1,71 @@
+"""What a compilation can be told. One frozen object, passed down and part of every cache key."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from relay.ir.diagnostics import RelayError
+
+EXECUTORS = ("vm",)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of `relay.compile`.
+
+    target      "cpu" (this machine), a level ("x86-64-v3"), or an LLVM triple and features; see `relay.codegen.target`
+    executor    "vm"
+    opt_level   the papers' levels (Figure 10): 0 none, 1 fusion, 2 constant folding, 3 everything
+    threads     how many threads a run may use (None: all that the process may use); not part of compiled code
+    entries     the functions that can be called from outside
+    cache       keep compiled kernels and programs on disk and take them from there
+    cache_dir   where (None: the user's cache directory)
+    workers     processes that build kernels (None: one per core)
+    """
+
+    target: str = "cpu"
+    executor: str = "vm"
+    opt_level: int = 3
+    threads: int | None = None
+    entries: tuple[str, ...] = ("main",)
+    cache: bool = True
+    cache_dir: Path | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise RelayError(f"unknown executor {self.executor!r}", hint=f"executors are {', '.join(EXECUTORS)}")
+        if self.opt_level not in (0, 1, 2, 3):
+            raise RelayError(f"opt_level must be 0, 1, 2 or 3, not {self.opt_level!r}")
+        if self.threads is not None and self.threads < 1:
+            raise RelayError(f"threads must be at least 1, not {self.threads!r}")
+
+    @property
+    def directory(self) -> Path | None:
+        """The cache directory, or None when nothing is to be cached."""
+        if not self.cache:
+            return None
+        return self.cache_dir or Path(platformdirs.user_cache_dir("relay"))
+
+    @property
+    def worker_count(self) -> int:
+        return self.workers if self.workers is not None else len(os.sched_getaffinity(0))
+
+
+def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:
+    """Options from an object and keywords on top of it. Raises RelayError for a keyword that is not an option."""
+    known = {f.name for f in fields(Options)}
+    for name in keywords:
+        if name not in known:
+            raise RelayError(f"unknown option {name!r}", hint=f"options are {', '.join(sorted(known))}")
+    base = given or Options()
+    if "cache_dir" in keywords and keywords["cache_dir"] is not None:
+        keywords = {**keywords, "cache_dir": Path(keywords["cache_dir"])}
+    if "entries" in keywords:
+        keywords = {**keywords, "entries": tuple(keywords["entries"])}
+    return Options(**{**{n: getattr(base, n) for n in known}, **keywords})
