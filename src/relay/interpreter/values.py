@@ -1,0 +1,68 @@
+"""The values of the interpreter: tensors are NumPy arrays (rank 0 for scalars), tuples are tuples, algebraic values are `AdtValue`;
+functions and references are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relay.interpreter.scopes import Scopes
+from relay.ir.dim import DimVar
+from relay.ir.expr import Expr, Function
+from relay.ir.types import ConstructorDef
+from relay.ir.value import AdtValue
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(slots=True, eq=False)
+class Environment:
+    """One activation of a function: the values of its variables and of its shared nodes, and the sizes that it knows."""
+
+    values: dict[Expr, Value]
+    dims: dict[DimVar, int]
+    scopes: Scopes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closure:
+    """A function value: the function, what it captured, the sizes known where it was made. ``first`` are arguments already given."""
+
+    function: Function
+    captured: dict[Expr, Value]
+    dims: Mapping[DimVar, int]
+    scopes: Scopes
+    name: str
+    first: tuple[Value, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<function {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorValue:
+    """An operator used as a value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructorValue:
+    """A constructor used as a value."""
+
+    definition: ConstructorDef
+
+
+@dataclass(slots=True, eq=False)
+class Reference:
+    """A cell of the store. Two references are equal when they are the same cell."""
+
+    value: Value = field(repr=False)
+
+
+Value: TypeAlias = "Array | tuple[Value, ...] | AdtValue | Closure | OperatorValue | ConstructorValue | Reference"
