@@ -1,0 +1,5 @@
+"""``python -m relay`` is the command line."""
+
+from relay.cli.main import main
+
+main()

@@ -1,0 +1,97 @@
+"""Inputs given on a command line: ``x=data.npy``, ``x=[1, 2, 3]``, ``x=random``, ``n=32`` for a dimension."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from relay.ir.diagnostics import FileError, RelayError, TypeError_
+
+Array = npt.NDArray[Any]
+Spec = Mapping[str, Any]
+RANDOM_SIZE = 16  # a dimension that nobody fixes
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a base type, ml_dtypes' where NumPy has none."""
+    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
+
+
+def load_weights(path: Path) -> dict[str, Array]:
+    """Named arrays from a ``.safetensors`` or ``.npz`` file."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+        from safetensors.numpy import load_file
+
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise FileError(f"no such file: {path}") from error
+    except Exception as error:
+        raise FileError(f"cannot read weights from {path}: {error}") from error
+
+
+def arguments(params: Sequence[Spec], given: Sequence[str], dims: Sequence[str], seed: int) -> list[object]:
+    """One value per parameter from ``name=value`` texts; parameters that are not named get seeded random tensors."""
+    by_name = dict(_split(text) for text in given)
+    sizes = {name: _size(name, value) for name, value in map(_split, dims)}
+    names = [p["name"] for p in params]
+    for name in by_name:
+        if name not in names:
+            raise RelayError(f"the entry has no parameter %{name}", hint=f"it has: {', '.join(names) or 'none'}")
+    random = np.random.default_rng(seed)
+    return [_value(p["name"], p["type"], by_name.get(p["name"], "random"), sizes, random) for p in params]
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise RelayError(f"{text!r} is not of the form name=value")
+    return name.lstrip("%"), value
+
+
+def _size(name: str, value: str) -> int:
+    if not value.isdecimal():
+        raise RelayError(f"the size of dimension {name} must be a number, not {value!r}")
+    return int(value)
+
+
+def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.random.Generator) -> object:
+    if spec["kind"] != "tensor":
+        if spec["kind"] == "tuple" and text == "random":
+            return tuple(_value(f"{name}.{n}", f, text, sizes, random) for n, f in enumerate(spec["fields"]))
+        raise TypeError_(f"%{name} is not a tensor: it cannot be given on the command line", hint="call the program from Python")
+    dtype = numpy_dtype(spec["dtype"])
+    if text == "random":
+        return _random(spec, dtype, sizes, random)
+    if text.endswith(".npy"):
+        try:
+            loaded: Array = np.load(text, allow_pickle=False)
+        except FileNotFoundError as error:
+            raise FileError(f"no such file: {text}") from error
+        except (OSError, ValueError) as error:
+            raise FileError(f"cannot read an array from {text}: {error}") from error
+        return loaded
+    try:
+        literal = np.asarray(ast.literal_eval(text))
+        return literal.astype(dtype)
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise RelayError(
+            f"cannot read a value of %{name} from {text!r}", hint="give a number, a nested list, a .npy file, or random"
+        ) from error
+
+
+def _random(spec: Spec, dtype: np.dtype[Any], sizes: dict[str, int], random: np.random.Generator) -> Array:
+    shape = tuple(d if isinstance(d, int) else sizes.get(d or "", RANDOM_SIZE) for d in spec["shape"])
+    if dtype.kind == "b":
+        return random.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return random.integers(0, 2, shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)

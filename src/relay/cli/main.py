@@ -1,0 +1,255 @@
+"""The command line: one verb each. Errors are one message on standard error; exit codes 2 (bad input), 1 (failed while running),
+130 (interrupted)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+import relay
+from relay.cli import inputs
+from relay.ir.diagnostics import ExecutionError, FileError, RelayError
+from relay.ir.module import Module
+
+app = typer.Typer(
+    help="Relay: compile, run and look into programs that are neural networks.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+
+File = Annotated[Path, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)]
+Program = Annotated[Path, typer.Argument(help="A program (.relay).", show_default=False)]
+TargetOption = Annotated[str, typer.Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")]
+Level = Annotated[int, typer.Option("--opt-level", "-O", help="0 none, 1 fusion, 2 constant folding, 3 everything.")]
+Entry = Annotated[str, typer.Option(help="The function to call.")]
+Weights = Annotated[Path | None, typer.Option(help="Bind parameters by name from a .safetensors or .npz file.")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", "-i", help="name=value: a number, a nested list, FILE.npy or random.")]
+Dims = Annotated[list[str] | None, typer.Option("--dim", "-d", help="name=size: a dimension of random inputs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Threads = Annotated[int | None, typer.Option(help="Threads that a run may use (default: all).")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the cache.")]
+
+
+def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
+    """The typed program of a file, with weights bound."""
+    if not path.exists():
+        raise FileError(f"no such file: {path}")
+    module = relay.load_module(path)
+    return module.bind(inputs.load_weights(weights), entry=entry) if weights else module
+
+
+def read_executable(path: Path, entry: str, weights: Path | None, **options: Any) -> relay.Executable:
+    """A compiled executable, or one compiled now."""
+    if not path.exists():
+        raise FileError(f"no such file: {path}")
+    if path.suffix == ".rlx":
+        return relay.load(path, threads=options.get("threads"))
+    with progress(f"compiling {path}"):
+        return relay.compile(read_module(path, weights, entry), entries=(entry,), **options)
+
+
+def progress(what: str) -> Any:
+    """A spinner on standard error for work that may take over a second (nothing where that is not a terminal)."""
+    return errors.status(what)
+
+
+@app.command()
+def compile(
+    file: Program,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The executable to write (default: FILE.rlx).")] = None,
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    no_cache: NoCache = False,
+    as_json: Json = False,
+) -> None:
+    """Compile a program to an executable file."""
+    start = time.perf_counter()
+    exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, cache=not no_cache)
+    out = output or file.with_suffix(".rlx")
+    exe.save(out)
+    seconds = time.perf_counter() - start
+    if as_json:
+        print(json.dumps({"output": str(out), "bytes": out.stat().st_size, "seconds": round(seconds, 3)}))
+    else:
+        print(f"{out}: {out.stat().st_size:,} bytes in {seconds:.2f} s")
+
+
+@app.command()
+def run(
+    file: File,
+    given: Inputs = None,
+    dim: Dims = None,
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
+    interpret: Annotated[bool, typer.Option("--interpret", help="Use the definitional interpreter.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the result (one tensor) to a .npy file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a program and print its result."""
+    if interpret:
+        module = read_module(file, weights, entry)
+        result = relay.evaluate(module, *inputs.arguments(relay.signature(module, entry), given or [], dim or [], seed), entry=entry)
+    else:
+        exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
+        result = exe.run(entry, *inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed))
+    if output is not None:
+        if isinstance(result, tuple | list):
+            raise RelayError("only a single tensor can be written to a .npy file")
+        _write(output, lambda path: np.save(path, np.asarray(result)))
+    elif as_json:
+        print(json.dumps(plain(result)))
+    else:
+        print(shown(result))
+
+
+@app.command()
+def bench(
+    file: File,
+    given: Inputs = None,
+    dim: Dims = None,
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    threads: Threads = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Time calls of a program on given or random inputs."""
+    exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
+    args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], 0)
+    exe.run(entry, *args)
+    times: list[float] = []
+    with progress("measuring"):
+        end = time.perf_counter() + seconds
+        while len(times) < 3 or time.perf_counter() < end:
+            start = time.perf_counter()
+            exe.run(entry, *args)
+            times.append(time.perf_counter() - start)
+    low, median, high = (float(np.percentile(times, q)) * 1e6 for q in (5, 50, 95))
+    if as_json:
+        print(json.dumps({"runs": len(times), "median_us": median, "p5_us": low, "p95_us": high}))
+    else:
+        print(f"{median:.1f} us per call (5 % to 95 %: {low:.1f} to {high:.1f}; {len(times)} runs)")
+
+
+@app.command()
+def opt(
+    file: Program,
+    passes: Annotated[str, typer.Option(help="Passes in order, separated by commas: name or name{option=value}.")] = "",
+    list_passes: Annotated[bool, typer.Option("--list", help="List the passes and stop.")] = False,
+    weights: Weights = None,
+    entry: Entry = "main",
+) -> None:
+    """Apply passes to a program and print it."""
+    from relay.transform.base import available_passes, parse_passes
+
+    if list_passes:
+        for name, cls in sorted(available_passes().items()):
+            print(f"{name:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
+        return
+    module = read_module(file, weights, entry)
+    print(relay.Pipeline(parse_passes(passes, relay.pipeline.pass_services()))(module))
+
+
+@app.command()
+def inspect(
+    file: Program,
+    show: Annotated[str, typer.Option(help="passes, plans, loops, bytecode, llvm, asm, memory or times.")] = "bytecode",
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    as_json: Json = False,
+) -> None:
+    """Show what the compiler makes of a program."""
+    from relay.cli.inspect import VIEWS
+
+    view = VIEWS.get(show)
+    if view is None:
+        raise RelayError(f"cannot show {show!r}", hint=f"it is one of {', '.join(VIEWS)}")
+    module = read_module(file, weights, entry)
+    options = relay.Options(target=target, opt_level=opt_level, entries=(entry,), cache=False)
+    found = view(module, options)
+    print(json.dumps(found) if as_json else "\n".join(f"== {title}\n{text}" for title, text in found))
+
+
+def shown(value: object) -> str:
+    """A result for people."""
+    if isinstance(value, tuple | list):
+        opening, closing = "()" if isinstance(value, tuple) else "[]"
+        return opening + ", ".join(shown(v) for v in value) + closing
+    if isinstance(value, relay.Tensor | np.ndarray):
+        array = np.asarray(value)
+        return f"Tensor[{array.shape}, {value.dtype}]\n{np.array2string(array, threshold=200)}"
+    return repr(value)
+
+
+def plain(value: object) -> object:
+    """A result as JSON can hold it."""
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    if isinstance(value, relay.Tensor | np.ndarray):
+        array = np.asarray(value)
+        return array.astype(np.float64 if array.dtype.kind not in "biu" else array.dtype).tolist()
+    return repr(value) if value is not None else None
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{time.monotonic_ns()}.npy")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Run a command; every error ends in one message and its exit code."""
+    try:
+        app(standalone_mode=False)
+    except ExecutionError as error:
+        errors.print(f"error: {error}")
+        sys.exit(1)
+    except RelayError as error:
+        errors.print(f"error: {error}")
+        sys.exit(2)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    except MemoryError:
+        errors.print("error: out of memory")
+        sys.exit(1)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a wrong command line
+            errors.print(f"error: {error.format_message()}")
+            sys.exit(2)
+        raise
+
+
+if __name__ == "__main__":
+    main()
