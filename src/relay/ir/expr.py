@@ -15,10 +15,11 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from relay.ir.dim import AnyDim, SymDim
 from relay.ir.span import Span
 from relay.ir.types import Relation, Type, TypeArg, TypeParam
 
-Attr = None | bool | int | float | str | tuple["Attr", ...] | Type | Mapping[str, "Attr"]
+Attr = None | bool | int | float | str | tuple["Attr", ...] | Type | SymDim | AnyDim | Mapping[str, "Attr"]
 Attrs = Mapping[str, "Attr"]
 NO_ATTRS: Attrs = MappingProxyType({})
 

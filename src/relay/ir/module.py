@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from relay.ir.diagnostics import RelayError
-from relay.ir.expr import Function
+from relay.ir.expr import Function, GlobalVar
 from relay.ir.types import ConstructorDef, TypeDef
+from relay.ir.walk import post_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,3 +39,15 @@ class Module:
         if new.keys() == self.functions.keys() and all(new[n] is f for n, f in self.functions.items()):
             return self
         return Module(new, self.types, self.sources)
+
+
+def reachable(functions: Mapping[str, Function], roots: Iterable[str]) -> list[str]:
+    """The names of the functions that ``roots`` call, directly or not, themselves included, in order of discovery."""
+    found: dict[str, None] = {name: None for name in roots if name in functions}
+    todo = list(found)
+    while todo:
+        for node in post_order(functions[todo.pop()]):
+            if isinstance(node, GlobalVar) and node.name in functions and node.name not in found:
+                found[node.name] = None
+                todo.append(node.name)
+    return list(found)

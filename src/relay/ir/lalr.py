@@ -1,0 +1,162 @@
+"""A small, fast LALR(1) engine over lark's tables.
+
+Lark checks the grammar and makes the tables; this loop runs them. It allocates nothing per token but what the actions build,
+needs no Python stack however deep the input nests, and costs a few tenths of a microsecond per step, where lark's own loop
+(made for parse trees, token objects and any lexer) costs several.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from lark import Lark
+from lark.lexer import Lexer
+from lark.parsers.lalr_analysis import Shift
+
+from relay.ir.diagnostics import SyntaxError_
+from relay.ir.lexer import Tokens
+
+START_SYMBOLS = ("module", "expression", "type_only")
+
+# A reduction: the action's name ("" passes the only value on), how many values it takes, and the nonterminal it makes.
+Reduction = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """``actions[state][kind]`` is the next state (a shift) or a reduction; ``goto[state][nonterminal]`` the state after it."""
+
+    actions: tuple[Mapping[str, int | Reduction], ...]
+    goto: tuple[Mapping[str, int], ...]
+    start: Mapping[str, int]
+    accept: Mapping[str, int]
+
+
+class _NoLexer(Lexer):
+    """Lark is asked for tables only."""
+
+    def __init__(self, conf: object) -> None:
+        pass
+
+    def lex(self, lexer_state: Any, parser_state: Any) -> Any:
+        raise NotImplementedError
+
+
+@cache
+def tables() -> Tables:
+    """The tables of the grammar (made once per process)."""
+    grammar = importlib.resources.files("relay.ir").joinpath("grammar.lark").read_text()
+    lark = Lark(grammar, parser="lalr", lexer=_NoLexer, start=list(START_SYMBOLS))
+    kind_of = {t.name: t.pattern.value for t in lark.terminals}
+    table = lark.parser.parser._parse_table  # the one place where lark's inside is touched
+    actions: list[Mapping[str, int | Reduction]] = []
+    goto: list[Mapping[str, int]] = []
+    number = {state: n for n, state in enumerate(table.states)}
+    nonterminals = {rule.origin.name for rule in lark.rules}
+    for row in table.states.values():
+        acts: dict[str, int | Reduction] = {}
+        gotos: dict[str, int] = {}
+        for symbol, (action, argument) in row.items():
+            if action is Shift:
+                if symbol in nonterminals:
+                    gotos[symbol] = number[argument]
+                else:
+                    acts[kind_of.get(symbol, symbol)] = number[argument]
+            else:
+                name = argument.alias or ""
+                if not name and len(argument.expansion) != 1:
+                    raise AssertionError(f"the rule {argument} needs an alias")
+                acts[kind_of.get(symbol, symbol)] = (str(name), len(argument.expansion), str(argument.origin.name))
+        actions.append(acts)
+        goto.append(gotos)
+    return Tables(
+        tuple(actions),
+        tuple(goto),
+        {name: number[state] for name, state in table.start_states.items()},
+        {name: number[state] for name, state in table.end_states.items()},
+    )
+
+
+class Actions(Protocol):
+    """Has a method for each alias; ``position`` is the index of the token the parser looks at."""
+
+    position: int
+
+
+def parse(tokens: Tokens, start: str, actions: Actions) -> Any:
+    """Run the tables over the tokens; values of tokens are their indices. Raises SyntaxError_ at the first token that cannot follow."""
+    table = tables()
+    acts, gotos = table.actions, table.goto
+    method: dict[str, Callable[..., Any]] = {
+        r[0]: getattr(actions, r[0]) for row in acts for r in row.values() if isinstance(r, tuple) and r[0]
+    }
+    state = table.start[start]
+    accept = table.accept[start]
+    states = [state]
+    values: list[Any] = []
+    push_state, push_value = states.append, values.append
+    for position, kind in enumerate(tokens.kinds):
+        actions.position = position
+        while True:
+            action = acts[state].get(kind)
+            if isinstance(action, int):
+                state = action
+                push_state(state)
+                push_value(position)
+                break
+            if action is None:
+                raise _unexpected(tokens, position, acts[state])
+            name, size, made = action
+            if not name:
+                states[-1] = state = gotos[states[-2]][made]
+                continue
+            if size:
+                arguments = values[-size:]
+                del values[-size:], states[-size:]
+                push_value(method[name](*arguments))
+            else:
+                push_value(method[name]())
+            state = gotos[states[-1]][made]
+            push_state(state)
+            if state == accept:
+                return values[0]
+    raise AssertionError("the tokens do not end with $END")
+
+
+_GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("an expression", frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "const", "meta", "ref", "grad", "fn", "if",
+                                 "match", "match?", "(", "{", "-", "!"})),
+    ("a type or dimension", frozenset({"NAME", "INT", "?", "UNKNOWN", "(", "fn", "ref", "-"})),
+    ("an operator", frozenset({"+", "*", "/", "<", "<=", ">", ">=", "==", "!=", "-"})),
+    ("dimension arithmetic", frozenset({"*", "//", "%"})),
+)  # fmt: skip
+_WORDS = {
+    "LOCAL": "a variable %name", "GRAPH": "a graph variable %0", "GLOBAL": "a function name @name", "NAME": "a name", "INT": "an integer",
+    "FLOAT": "a number", "BOOL": "True or False", "STRING": "a string", "PROJ": "a projection .0", "UNKNOWN": "an unknown size ?n",
+    "$END": "the end of the text",
+}  # fmt: skip
+
+
+def _unexpected(tokens: Tokens, position: int, row: Mapping[str, object]) -> SyntaxError_:
+    rest = set(row)
+    words: list[str] = []
+    for word, group in _GROUPS:
+        if group <= rest:
+            words.append(word)
+            rest -= group
+    words += sorted(_WORDS.get(kind, f"'{kind}'") for kind in rest)
+    expected = words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" or {words[-1]}"
+    text = tokens.texts[position]
+    found = f"'{text}'" if text else "the end of the text"
+    hint = ""
+    if not text and "}" in rest:
+        hint = "a '{' is not closed"
+    elif tokens.kinds[position] == "def" or (
+        tokens.kinds[position] == "}" and ";" in rest | {";"} and "an expression" in words
+    ):
+        hint = "a body ends with an expression (its value), without a semicolon"
+    return SyntaxError_(f"expected {expected}, found {found}", tokens.span(position), hint, tokens.text)
