@@ -1,0 +1,91 @@
+// What the files of the Python module share: the two wrapper types and the conversions between Python and values.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "relay/cycles.h"
+#include "relay/error.h"
+#include "relay/executable.h"
+#include "relay/object.h"
+
+namespace nb = nanobind;
+
+namespace relay {
+
+// relay.Tensor: one reference to a shared tensor; empty after it has been donated.
+class PyTensor {
+ public:
+  explicit PyTensor(Tensor* tensor) : tensor_(tensor) {}  // takes over the reference
+  PyTensor(const PyTensor&) = delete;
+  PyTensor(PyTensor&& other) noexcept : tensor_(std::exchange(other.tensor_, nullptr)) {}
+  ~PyTensor() {
+    if (tensor_ != nullptr) release(static_cast<Object*>(tensor_));
+  }
+  Tensor* get() const {
+    if (tensor_ == nullptr) fail(Status::invalid_argument, "this tensor was donated to a call and is gone");
+    return tensor_;
+  }
+  bool donated() const { return tensor_ == nullptr; }
+  Tensor* take() {
+    Tensor* tensor = get();
+    tensor_ = nullptr;
+    return tensor;
+  }
+
+ private:
+  Tensor* tensor_;
+};
+
+// Any other value: constructor value, tuple, closure, reference.
+class PyValue {
+ public:
+  explicit PyValue(Value value) : value_(value) {}  // takes over the reference, which is shared
+  PyValue(const PyValue&) = delete;
+  PyValue(PyValue&& other) noexcept : value_(std::exchange(other.value_, Value{})) {}
+  ~PyValue() {
+    if (value_.kind != Kind::object) return;
+    MutatorScope scope;
+    release(value_);
+  }
+  const Value& get() const { return value_; }
+
+ private:
+  Value value_;
+};
+
+// The Python object for a shared value, whose reference is taken over. Scalars become tensors of rank 0.
+nb::object to_python(Value value);
+
+// The value for a Python object: tensors, arrays, numbers, tuples, PyValues. `dtype` is the element type that is expected, or
+// any_dtype; numbers take it. A donated Tensor gives its reference away. What is reachable from elsewhere is shared.
+// Throws Error(invalid_argument) that says what was expected and found, without naming the place.
+Value from_python(nb::handle object, uint8_t dtype, bool donate);
+
+// A tensor from any array-like object: without a copy where its memory allows and `copy` is false.
+Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy);
+
+// The tensor as a NumPy array: a read-only view, or a copy for element types that NumPy has no packed form of.
+nb::object tensor_to_numpy(Tensor* tensor);
+
+// The bytes of an object with the buffer protocol, while this lives.
+class Bytes {
+ public:
+  explicit Bytes(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~Bytes() { PyBuffer_Release(&view_); }
+  Bytes(const Bytes&) = delete;
+  const void* data() const { return view_.buf; }
+  size_t size() const { return static_cast<size_t>(view_.len); }
+
+ private:
+  Py_buffer view_;
+};
+
+void init_tensor(nb::module_& m);
+void init_value(nb::module_& m);
+void init_executable(nb::module_& m);
+void init_runtime(nb::module_& m);
+void init_errors(nb::module_& m);
+
+}  // namespace relay

@@ -1,0 +1,176 @@
+// relay.executable's loaded programs: running them from Python.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "bindings.h"
+#include "relay/vm.h"
+
+namespace relay {
+namespace {
+
+const Entry& need_entry(const Executable& exe, std::string_view name) {
+  const Entry* entry = exe.find_entry(name);
+  if (entry != nullptr) return *entry;
+  std::string known;
+  for (const Entry& e : exe.entries) known += (known.empty() ? "" : ", ") + e.name;
+  fail(Status::invalid_argument, "the executable has no entry '%.*s'; it has: %s", static_cast<int>(name.size()), name.data(),
+       known.c_str());
+}
+
+// Ctrl-C: lets Python's signal handlers run. Only the main thread ever sees a signal here.
+bool interrupted(void*) {
+  PyGILState_STATE state = PyGILState_Ensure();
+  bool raised = PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return raised;
+}
+
+// Arguments of one call: few fit in place.
+class Arguments {
+ public:
+  explicit Arguments(size_t n) {
+    if (n > few) many_.resize(n);
+    data_ = n > few ? many_.data() : in_place_;
+  }
+  ~Arguments() {
+    for (size_t i = 0; i < filled_; ++i) release(data_[i]);
+  }
+  Arguments(const Arguments&) = delete;
+  void add(Value v) { data_[filled_++] = v; }
+  Value* data() { return data_; }
+  size_t size() const { return filled_; }
+
+ private:
+  static constexpr size_t few = 16;
+  Value in_place_[few];
+  std::vector<Value> many_;
+  Value* data_;
+  size_t filled_ = 0;
+};
+
+nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view name, nb::handle sequence, int64_t threads,
+                     nb::handle donate) {
+  std::shared_ptr<Executable> exe = self;  // another thread may drop the Python object meanwhile
+  const Entry& entry = need_entry(*exe, name);
+  nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "arguments must be a sequence"));
+  if (!items.is_valid()) throw nb::python_error();
+  auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  if (count != entry.dtypes.size())
+    fail(Status::invalid_argument, "%s takes %zu arguments and got %zu", entry.name.c_str(), entry.dtypes.size(), count);
+  std::vector<bool> donated;
+  if (PyTuple_Check(donate.ptr()) && PyTuple_GET_SIZE(donate.ptr()) > 0) {
+    donated.resize(count);
+    for (nb::handle index : nb::borrow<nb::tuple>(donate)) {
+      auto i = nb::cast<int64_t>(index);
+      if (i < 0 || static_cast<size_t>(i) >= count)
+        fail(Status::invalid_argument, "%s has no argument %lld to donate", entry.name.c_str(), static_cast<long long>(i));
+      donated[static_cast<size_t>(i)] = true;
+    }
+  }
+  Arguments arguments(count);
+  PyObject** item = PySequence_Fast_ITEMS(items.ptr());
+  for (size_t i = 0; i < count; ++i) {
+    try {
+      arguments.add(from_python(item[i], entry.dtypes[i], !donated.empty() && donated[i]));
+    } catch (const Error& error) {
+      throw Error(error.status, format("argument %zu of %s: %s", i, entry.name.c_str(), error.what()));
+    }
+  }
+  RunOptions options;
+  options.threads = threads;
+  options.poll = interrupted;
+  Value result;
+  try {
+    nb::gil_scoped_release released;
+    result = run(*exe, entry.function, arguments.data(), static_cast<uint32_t>(count), options);
+  } catch (const Error& error) {
+    if (error.status == Status::interrupted && PyErr_Occurred()) throw nb::python_error();
+    throw;
+  }
+  maybe_collect_shared();
+  return to_python(result);
+}
+
+std::shared_ptr<Executable> load_bytes(nb::handle object) {
+  Bytes bytes(object);
+  return Executable::from_bytes(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+void init_executable(nb::module_& m) {
+  nb::class_<Executable>(m, "Executable", "A loaded program. Any number of threads may run it at the same time.")
+      .def_static("load", &Executable::load, nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+                  "Load a .rlx file. The native code in it is trusted.")
+      .def_static("from_bytes", load_bytes, nb::arg("bytes"), "The same from the bytes of such a file.")
+      .def_prop_ro("triple", [](const Executable& e) { return e.triple; })
+      .def_prop_ro("features", [](const Executable& e) { return e.features; })
+      .def_prop_ro("entries",
+                   [](const Executable& e) {
+                     std::vector<std::string> names;
+                     for (const Entry& entry : e.entries) names.push_back(entry.name);
+                     return names;
+                   })
+      .def("entry_info", [](const Executable& e, std::string_view name) { return need_entry(e, name).info; },
+           nb::arg("name"), "The text the compiler left with the entry.")
+      .def("run", run_entry, nb::arg("name"), nb::arg("args"), nb::arg("threads") = 0, nb::arg("donate") = nb::make_tuple(),
+           "Run an entry. Arguments: tensors (of this or any library), numbers, tuples, Values. threads: how many may take "
+           "part (0: all that are available). donate: numbers of the arguments whose Tensor is given up, so that its "
+           "memory can hold the result.")
+      .def(
+          "set_limits", [](Executable& e, int64_t stack_bytes) { e.set_stack_limit(stack_bytes); },
+          nb::arg("stack_bytes"), "How large the control stack of a run may grow.")
+      .def(
+          "replace_kernel",
+          [](Executable& e, const std::string& name, nb::handle object, const std::string& symbol) {
+            Bytes bytes(object);
+            e.replace_kernel(name, bytes.data(), bytes.size(), symbol);
+          },
+          nb::arg("name"), nb::arg("object"), nb::arg("symbol"),
+          "Use another native function for the kernels of that name, also in runs that are in progress.")
+      .def("profile", [](Executable& e, bool on) { e.profiling.store(on); }, nb::arg("on"),
+           "Switch the counting of kernel calls and their time on or off.")
+      .def("kernel_statistics",
+           [](const Executable& e) {
+             nb::dict out;
+             for (const auto& kernel : e.kernels) {
+               nb::str name(kernel->name.c_str(), kernel->name.size());
+               uint64_t calls = kernel->calls.load(), ns = kernel->nanoseconds.load();
+               if (out.contains(name)) {
+                 nb::object before = out[name];
+                 calls += nb::cast<uint64_t>(before[0]);
+                 ns += nb::cast<uint64_t>(before[1]);
+               }
+               out[name] = nb::make_tuple(calls, ns);
+             }
+             return out;
+           },
+           "For every kernel its calls and nanoseconds while profiling was on.")
+      .def("reset_statistics",
+           [](Executable& e) {
+             for (const auto& kernel : e.kernels) {
+               kernel->calls = 0;
+               kernel->nanoseconds = 0;
+             }
+           })
+      .def("statistics", [](const Executable& e) {
+        int64_t constant_bytes = 0;
+        for (const Tensor* constant : e.constants) constant_bytes += constant->bytes();
+        int64_t words = 0;
+        for (const Function& f : e.functions) words += f.words;
+        nb::dict out;
+        out["functions"] = e.functions.size();
+        out["code_words"] = words;
+        out["kernels"] = e.kernels.size();
+        out["constants"] = e.constants.size();
+        out["constant_bytes"] = constant_bytes;
+        return out;
+      });
+}
+
+}  // namespace relay

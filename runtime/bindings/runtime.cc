@@ -1,0 +1,98 @@
+// The process: tables of the runtime, memory statistics, the machine.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "relay/checksum.h"
+#include "relay/cpu.h"
+#include "relay/device.h"
+#include "relay/opcode.h"
+#include "relay/storage_pool.h"
+#include "relay/thread_pool.h"
+
+namespace relay {
+namespace {
+
+int32_t need_device(const std::string& name) {
+  int32_t index = device_from_name(name.c_str());
+  if (index < 0) fail(Status::invalid_argument, "unknown device '%s'; there are cpu and fake", name.c_str());
+  return index;
+}
+
+}  // namespace
+
+void init_runtime(nb::module_& m) {
+  m.def(
+      "opcodes",
+      [] {
+        nb::list out;
+        for (const OpcodeInfo& op : opcode_table) out.append(nb::make_tuple(op.name, op.operands, op.text));
+        return out;
+      },
+      "The instruction set in the order of its numbers: (name, operand letters, what it does).");
+  m.def(
+      "dtypes",
+      [] {
+        nb::list out;
+        for (const DTypeInfo& dtype : dtype_table) out.append(nb::make_tuple(dtype.name, static_cast<int>(dtype.bits)));
+        return out;
+      },
+      "The element types in the order of their codes: (name, bits).");
+  m.def(
+      "devices",
+      [] {
+        nb::list out;
+        for (int32_t i = 0; i < device_count; ++i) out.append(device(i).name());
+        return out;
+      },
+      "The devices in the order of their indices.");
+  m.def(
+      "routine_arity",
+      [](const std::string& name) -> nb::object {
+        const Routine* routine = find_routine(name);
+        if (routine == nullptr) return nb::none();
+        return nb::int_(routine->arguments);
+      },
+      nb::arg("name"), "How many arguments a runtime routine takes, or None when there is none of that name.");
+  m.def(
+      "checksum", [](nb::handle object, uint64_t seed) {
+        Bytes bytes(object);
+        return checksum(bytes.data(), bytes.size(), seed);
+      },
+      nb::arg("bytes"), nb::arg("seed") = 0, "The 64-bit checksum of executable files.");
+  m.def("host_architecture", [] { return host_architecture(); });
+  m.def("cpu_features", [] { return cpu_features(); }, "LLVM's names of the features this machine has.");
+  m.def("cpu_has", [](const std::string& name) { return cpu_has(name); }, nb::arg("feature"));
+  m.def("available_threads", [] { return available_threads(); });
+  m.def(
+      "live_objects",
+      [] {
+        nb::dict out;
+        for (int i = 0; i < object_type_count; ++i) {
+          auto type = static_cast<ObjectType>(i);
+          constexpr const char* names[] = {"storage", "tensor", "adt", "closure", "ref"};
+          out[names[i]] = live_objects(type);
+        }
+        return out;
+      },
+      "How many runtime objects of each type are alive.");
+  m.def("collect", [] { return collect_shared(); },
+        "Free what only cycles through references keep alive. Returns how many references were freed.");
+  m.def(
+      "pool_statistics",
+      [](const std::string& name) {
+        PoolStatistics s = pool_statistics(need_device(name));
+        nb::dict out;
+        out["live_bytes"] = s.live_bytes;
+        out["peak_bytes"] = s.peak_bytes;
+        out["cached_bytes"] = s.cached_bytes;
+        out["allocations"] = s.allocations;
+        return out;
+      },
+      nb::arg("device") = "cpu", "Bytes in use, the most ever in use, bytes waiting for reuse, and blocks handed out.");
+  m.def("pool_reset_peak", [](const std::string& name) { pool_reset_peak(need_device(name)); }, nb::arg("device") = "cpu");
+  m.def("pool_trim", [](const std::string& name) { pool_trim(need_device(name)); }, nb::arg("device") = "cpu",
+        "Give memory that waits for reuse back to the device.");
+}
+
+}  // namespace relay

@@ -1,0 +1,192 @@
+// relay.Value: constructor values, tuples, closures and references; and the conversions of arguments and results.
+#include <nanobind/stl/string.h>
+
+#include "bindings.h"
+#include "../src/operations.h"
+
+namespace relay {
+namespace {
+
+Value scalar_from_int(nb::handle object, DType dtype) {
+  if (info(dtype).kind == DTypeKind::uint && bits(dtype) == 64) {
+    unsigned long long x = PyLong_AsUnsignedLongLong(object.ptr());
+    if (PyErr_Occurred()) throw nb::python_error();
+    return Value::scalar(dtype, x);
+  }
+  int overflow = 0;
+  long long x = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  uint32_t width = bits(dtype);
+  bool fits = !overflow;
+  if (width < 64 && fits) {
+    bool is_signed = info(dtype).kind == DTypeKind::sint;
+    long long low = is_signed ? -(1LL << (width - 1)) : 0, high = is_signed ? (1LL << (width - 1)) - 1 : (1LL << width) - 1;
+    fits = x >= low && x <= high;
+  }
+  if (!fits)
+    fail(Status::invalid_argument, "the number %s does not fit %s", nb::cast<std::string>(nb::str(object)).c_str(),
+         dtype_name(dtype));
+  uint64_t mask = width == 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
+  return Value::scalar(dtype, static_cast<uint64_t>(x) & mask);
+}
+
+uint64_t float_bits(double x, DType dtype) {
+  uint64_t raw = 0;
+  if (dtype == DType::float64_) {
+    std::memcpy(&raw, &x, 8);
+    return raw;
+  }
+  if (dtype == DType::float16_) {
+    char bytes[2];
+    if (PyFloat_Pack2(x, bytes, 1) != 0) throw nb::python_error();
+    std::memcpy(&raw, bytes, 2);
+    return raw;
+  }
+  auto narrow = static_cast<float>(x);
+  uint32_t word;
+  std::memcpy(&word, &narrow, 4);
+  if (dtype == DType::float32_) return word;
+  if (narrow != narrow) return word >> 16 | 0x40;  // bfloat16: a NaN stays one
+  return (word + 0x7FFF + (word >> 16 & 1)) >> 16;  // to nearest, ties to even
+}
+
+Value scalar_from_number(nb::handle object, uint8_t expected) {
+  bool is_bool = PyBool_Check(object.ptr()), is_int = !is_bool && PyLong_Check(object.ptr());
+  DType natural = is_bool ? DType::bool_ : is_int ? DType::int64_ : DType::float64_;
+  DType dtype = expected == any_dtype ? natural : static_cast<DType>(expected);
+  switch (info(dtype).kind) {
+    case DTypeKind::boolean:
+      if (is_bool) return Value::boolean(object.ptr() == Py_True);
+      break;
+    case DTypeKind::sint:
+    case DTypeKind::uint:
+      if (is_int) return scalar_from_int(object, dtype);
+      break;
+    case DTypeKind::ieee:
+    case DTypeKind::brain: {
+      if (is_bool) break;
+      double x = PyFloat_AsDouble(object.ptr());
+      if (x == -1.0 && PyErr_Occurred()) throw nb::python_error();
+      return Value::scalar(dtype, float_bits(x, dtype));
+    }
+  }
+  fail(Status::invalid_argument, "expected %s, found the Python %s %s", dtype_name(dtype),
+       is_bool ? "bool" : is_int ? "int" : "float", nb::cast<std::string>(nb::str(object)).c_str());
+}
+
+Value adt_from_sequence(int32_t tag, nb::handle sequence) {
+  nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "expected a sequence of fields"));
+  if (!items.is_valid()) throw nb::python_error();
+  auto n = static_cast<uint32_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  Adt* adt = new_adt(tag, n);
+  Owned keep(Value::of(adt));
+  for (uint32_t i = 0; i < n; ++i)
+    adt->fields()[i] = from_python(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), any_dtype, false);
+  share(keep.slot());
+  return keep.take();
+}
+
+const Adt* need_adt(const PyValue& self) {
+  Adt* adt = as_adt(self.get());
+  if (adt == nullptr)
+    fail(Status::invalid_argument, "%s has no tag and no fields", describe(self.get()).c_str());
+  return adt;
+}
+
+nb::object field(const Adt* adt, int64_t index) {
+  if (index < 0 || index >= adt->size) throw nb::index_error("no such field");
+  Value v = adt->fields()[index];
+  retain(v);
+  return to_python(v);
+}
+
+}  // namespace
+
+nb::object to_python(Value value) {
+  switch (value.kind) {
+    case Kind::nil: return nb::none();
+    case Kind::scalar: {
+      Value boxed = Value::of(box_scalar(value));
+      share(boxed);
+      return nb::cast(PyTensor(as_tensor(boxed)));
+    }
+    case Kind::object: break;
+  }
+  if (Tensor* tensor = as_tensor(value)) return nb::cast(PyTensor(tensor));
+  return nb::cast(PyValue(value));
+}
+
+Value from_python(nb::handle object, uint8_t dtype, bool donate) {
+  PyTensor* tensor;
+  if (nb::try_cast(object, tensor, false)) {
+    if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)
+      fail(Status::invalid_argument, "expected %s, found %s", dtype_name(static_cast<DType>(dtype)),
+           dtype_name(tensor->get()->dtype));
+    if (donate) return Value::of(tensor->take());
+    retain(static_cast<Object*>(tensor->get()));
+    return Value::of(tensor->get());
+  }
+  if (PyFloat_CheckExact(object.ptr()) || PyLong_Check(object.ptr())) return scalar_from_number(object, dtype);
+  PyValue* value;
+  if (nb::try_cast(object, value, false)) {
+    if (dtype != any_dtype)
+      fail(Status::invalid_argument, "expected a tensor of %s, found %s", dtype_name(static_cast<DType>(dtype)),
+           describe(value->get()).c_str());
+    retain(value->get());
+    return value->get();
+  }
+  if (PyTuple_Check(object.ptr())) {
+    if (dtype != any_dtype)
+      fail(Status::invalid_argument, "expected a tensor of %s, found a tuple", dtype_name(static_cast<DType>(dtype)));
+    return adt_from_sequence(tuple_tag, object);
+  }
+  Tensor* made = tensor_from_array(object, dtype, false);
+  if (made->rank > 0) return Value::of(made);
+  // A NumPy scalar: its element, unboxed.
+  Owned keep(Value::of(made));
+  return scalar_of(keep.get());
+}
+
+void init_value(nb::module_& m) {
+  nb::class_<PyValue>(m, "Value", "A constructor value, tuple, closure or reference of a Relay program.")
+      .def_static(
+          "adt",
+          [](int32_t tag, nb::handle fields) {
+            if (tag < 0) throw nb::value_error("a constructor's tag is not negative");
+            return PyValue(adt_from_sequence(tag, fields));
+          },
+          nb::arg("tag"), nb::arg("fields"), "The value of the constructor with that tag.")
+      .def_static("tuple", [](nb::handle fields) { return PyValue(adt_from_sequence(tuple_tag, fields)); },
+                  nb::arg("fields"))
+      .def_prop_ro("kind",
+                   [](const PyValue& self) {
+                     Adt* adt = as_adt(self.get());
+                     if (adt != nullptr) return adt->tag == tuple_tag ? "tuple" : "adt";
+                     return as_closure(self.get()) != nullptr ? "closure" : "ref";
+                   },
+                   "\"adt\", \"tuple\", \"closure\" or \"ref\".")
+      .def_prop_ro("tag", [](const PyValue& self) { return need_adt(self)->tag; }, "The constructor's tag; -1: a tuple.")
+      .def_prop_ro("fields",
+                   [](const PyValue& self) {
+                     const Adt* adt = need_adt(self);
+                     nb::object out = nb::steal(PyTuple_New(adt->size));
+                     for (uint32_t i = 0; i < adt->size; ++i)
+                       PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), field(adt, i).release().ptr());
+                     return nb::cast<nb::tuple>(out);
+                   })
+      .def("field", [](const PyValue& self, int64_t index) { return field(need_adt(self), index); }, nb::arg("index"))
+      .def("read",
+           [](const PyValue& self) {
+             Ref* ref = as_ref(self.get());
+             if (ref == nullptr) fail(Status::invalid_argument, "%s is not a reference", describe(self.get()).c_str());
+             Value held;
+             {
+               MutatorScope scope;
+               held = read(ref);
+             }
+             return to_python(held);
+           },
+           "What a reference holds.")
+      .def("__repr__", [](const PyValue& self) { return "<" + describe(self.get()) + ">"; });
+}
+
+}  // namespace relay

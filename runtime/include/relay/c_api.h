@@ -1,0 +1,82 @@
+/* Running saved Relay executables from C.
+ *
+ * Functions that can fail return a status (RELAY_OK is 0) or a null pointer; relay_last_error() then says why, per
+ * thread. A relay_value is one owned reference, given back with relay_value_free; its contents never change. One executable
+ * may be run by any number of threads at once. The native code in an executable is trusted. */
+#ifndef RELAY_C_API_H
+#define RELAY_C_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RELAY_API __attribute__((visibility("default")))
+#else
+#define RELAY_API
+#endif
+
+typedef enum relay_status {
+  RELAY_OK = 0,
+  RELAY_INVALID_ARGUMENT = 1,
+  RELAY_INVALID_FILE = 2,
+  RELAY_INCOMPATIBLE = 3,
+  RELAY_FAILED = 4,
+  RELAY_RECURSION_LIMIT = 5,
+  RELAY_OUT_OF_MEMORY = 6,
+  RELAY_INTERRUPTED = 7
+} relay_status;
+
+typedef enum relay_kind { RELAY_TENSOR = 0, RELAY_ADT = 1, RELAY_CLOSURE = 2, RELAY_REF = 3, RELAY_NIL = 4 } relay_kind;
+
+typedef struct relay_executable relay_executable;
+typedef struct relay_value relay_value;
+
+/* What went wrong in this thread's last failing call. */
+RELAY_API const char* relay_last_error(void);
+
+/* --- executables --- */
+RELAY_API relay_executable* relay_load(const char* path);
+RELAY_API void relay_executable_free(relay_executable* executable);
+RELAY_API size_t relay_entry_count(const relay_executable* executable);
+RELAY_API const char* relay_entry_name(const relay_executable* executable, size_t entry);
+RELAY_API size_t relay_entry_parameters(const relay_executable* executable, size_t entry);
+/* The number of the entry of that name, or -1. */
+RELAY_API int64_t relay_find(const relay_executable* executable, const char* name);
+/* The most bytes that the control stack of one run may take. */
+RELAY_API relay_status relay_set_stack_limit(relay_executable* executable, int64_t bytes);
+
+/* Runs an entry. The arguments stay the caller's. threads: how many may take part, 0 for all there are. cancel: null, or
+ * something another thread sets to non-zero to stop the run (RELAY_INTERRUPTED). *result is a new reference. */
+RELAY_API relay_status relay_run(relay_executable* executable, size_t entry, relay_value* const* arguments, size_t count,
+                                 int64_t threads, const volatile unsigned char* cancel, relay_value** result);
+
+/* --- values --- dtype: "float32", "int64", "bool", ...; dims may be null when rank is 0 */
+RELAY_API relay_value* relay_tensor_copy(const char* dtype, size_t rank, const int64_t* dims, const void* data);
+/* Uses the memory where it is, without writing it; release(user) when it is no longer needed (release may be null). */
+RELAY_API relay_value* relay_tensor_borrow(const char* dtype, size_t rank, const int64_t* dims, const void* data,
+                                           void (*release)(void* user), void* user);
+/* A constructor's value; tag -1 is a tuple. The fields stay the caller's. */
+RELAY_API relay_value* relay_adt(int32_t tag, relay_value* const* fields, size_t count);
+RELAY_API void relay_value_free(relay_value* value);
+
+RELAY_API relay_kind relay_value_kind(const relay_value* value);
+/* Of tensors on the host (null or 0 for other values). */
+RELAY_API const void* relay_tensor_data(const relay_value* tensor);
+RELAY_API size_t relay_tensor_bytes(const relay_value* tensor);
+RELAY_API size_t relay_tensor_rank(const relay_value* tensor);
+RELAY_API const int64_t* relay_tensor_dims(const relay_value* tensor);
+RELAY_API const char* relay_tensor_dtype(const relay_value* tensor);
+/* Of constructor values and tuples. The field is a new reference; null when there is none. */
+RELAY_API int32_t relay_value_tag(const relay_value* value);
+RELAY_API size_t relay_value_field_count(const relay_value* value);
+RELAY_API relay_value* relay_value_field(const relay_value* value, size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

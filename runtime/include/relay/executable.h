@@ -1,0 +1,114 @@
+// Executable: a loaded, verified program. Immutable but for its kernel table, so any number of threads may run it.
+//
+// The file (.rlx), little-endian throughout:
+//   header   magic "RELAYEXE", version u32, section count u32, total length u64, checksum u64 of all bytes but its own
+//   sections a table of {kind u32, zero u32, offset u64, length u64}, then their bytes, each aligned to 64
+// Section kinds and their contents are listed beside the reader (image.cc) and in relay.executable.format, which writes
+// them. Constant tensors are used where they lie in the mapped file.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "relay/elf_loader.h"
+#include "relay/kernel.h"
+#include "relay/object.h"
+#include "relay/routine.h"
+
+namespace relay {
+
+struct Span {
+  uint32_t pc;  // from this word of the function's code on
+  std::string text;
+};
+
+struct Function {
+  std::string name;
+  uint32_t arity = 0;
+  uint32_t registers = 0;  // the parameters are the first of them
+  const int32_t* code = nullptr;
+  uint32_t words = 0;
+  std::vector<Span> spans;
+};
+
+struct KernelOperand {
+  DType dtype;
+  uint8_t rank;
+  uint16_t alignment;  // bytes that the address must be a multiple of
+  int32_t in_place;    // for an output: the input it may share memory with, or -1
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<KernelOperand> operands;  // inputs, then outputs
+  uint32_t outputs = 0;
+  uint32_t dims = 0;
+  uint32_t object = 0;
+  std::string symbol;
+  std::atomic<relay_kernel> entry{nullptr};  // replaceable while the program runs
+  std::atomic<uint64_t> calls{0}, nanoseconds{0};  // while profiling is on
+};
+
+struct Entry {
+  std::string name;
+  uint32_t function;
+  std::string info;             // a JSON text for the embedding program
+  std::vector<uint8_t> dtypes;  // per parameter: its element type or any_dtype
+};
+
+inline constexpr int64_t default_stack_bytes = int64_t{1} << 30;
+
+class Executable {
+ public:
+  // Both throw Error (invalid_file, incompatible). from_bytes copies.
+  static std::shared_ptr<Executable> load(const std::string& path);
+  static std::shared_ptr<Executable> from_bytes(const void* bytes, size_t size);
+  ~Executable();
+  Executable(const Executable&) = delete;
+
+  uint64_t id = 0;  // never used twice in a process
+  std::string triple;
+  std::vector<std::string> features;
+  std::vector<std::string> strings;
+  std::vector<Function> functions;
+  std::vector<Tensor*> constants;  // immortal
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  std::vector<const Routine*> routines;
+  std::vector<Entry> entries;
+
+  // Bytes that the control stack of a run may take. Set: rounded up to pages; Error(invalid_argument) below 64 KiB.
+  int64_t stack_limit() const { return stack_limit_.load(std::memory_order_relaxed); }
+  void set_stack_limit(int64_t bytes);
+
+  std::atomic<bool> profiling{false};
+  uint32_t scratch_bytes = 0;  // what a run needs above its newest frame for the operands of one instruction
+
+  const Entry* find_entry(std::string_view name) const;
+
+  // Replaces the code of every kernel of that name. Running programs pick it up at their next call; old code stays
+  // mapped as long as the executable lives.
+  void replace_kernel(const std::string& name, const void* object, size_t size, const std::string& symbol);
+
+ private:
+  Executable() = default;
+  friend class ImageReader;
+  Storage* image_ = nullptr;  // the file's bytes; constants keep it alive after the executable is gone
+  std::atomic<int64_t> stack_limit_{default_stack_bytes};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<NativeObject>> objects_;
+  std::unordered_map<std::string_view, const Entry*> by_name_;
+};
+
+// Checks all bytecode of the executable; Error(invalid_file) says where and why. What has passed cannot make the dispatch
+// loop read or jump outside its tables: registers, labels, indices and arities are right, and code cannot fall off
+// its end. That values are of the kinds an instruction needs is checked as it runs.
+void verify(const Executable& executable);
+
+}  // namespace relay

@@ -1,0 +1,36 @@
+// Runtime routines: operators that no tensor expression can say. They allocate their own results.
+//
+// Each takes its tensors first and its attributes after them as scalars. Host tensors only. Comparison orders NaN last,
+// like every other value when descending is asked for: NaN then comes first. Sorting is stable.
+//
+//   unique(x[n])                                   -> x'[m]                sorted, each value once
+//   nonzero(x[...])                                -> int64[rank, m]       indices of elements that are not zero
+//   argwhere(x[...])                               -> int64[m, rank]       the same, one row per element
+//   sort(x[...], axis, descending)                 -> like x
+//   argsort(x[...], axis, descending, dtype)       -> dtype like x         dtype: the code of int32 or int64
+//   topk(x[...], k, axis, largest, dtype)          -> (values, indices)    the axis becomes min(k, its size), in order
+//   non_max_suppression(boxes[n, 4], scores[n], iou_threshold, score_threshold, max_output)
+//                                                  -> int64[m]             kept boxes, best score first; boxes are
+//                                                     (y1, x1, y2, x2); max_output < 0: no limit. The storage is made
+//                                                     for the bound n; the shape is the real extent.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "relay/value.h"
+
+namespace relay {
+
+struct Routine {
+  const char* name;
+  uint32_t arguments;
+  Value (*run)(const Value* arguments);  // borrows them; throws Error
+};
+
+// The routine of that name, or null.
+const Routine* find_routine(std::string_view name);
+
+inline constexpr uint32_t most_routine_arguments = 8;
+
+}  // namespace relay

@@ -1,0 +1,38 @@
+// A lock for sections of a few instructions.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace relay {
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Spinlock {
+ public:
+  void lock() {
+    int spins = 0;
+    while (flag_.exchange(true, std::memory_order_acquire)) {
+      while (flag_.load(std::memory_order_relaxed)) {
+        if (++spins < 128)
+          cpu_relax();
+        else
+          sched_yield();  // the holder may be descheduled
+      }
+    }
+  }
+  bool try_lock() { return !flag_.exchange(true, std::memory_order_acquire); }
+  void unlock() { flag_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> flag_{false};
+};
+
+}  // namespace relay

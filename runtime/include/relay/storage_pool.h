@@ -1,0 +1,30 @@
+// The storage pool: one per device. Freed blocks wait in free lists, one per size class (four classes per power of two),
+// and are handed out again; what waits is bounded, and very large blocks go straight back to the device.
+#pragma once
+
+#include <cstdint>
+
+namespace relay {
+
+struct PoolStatistics {
+  int64_t live_bytes;    // in blocks that are in use
+  int64_t peak_bytes;    // the most that live_bytes has been
+  int64_t cached_bytes;  // in blocks that wait
+  int64_t allocations;   // blocks handed out so far
+};
+
+struct Block {
+  void* data;
+  int64_t bytes;  // at least what was asked
+};
+
+// A block of at least `bytes`, aligned to 64. Throws Error(out_of_memory).
+Block pool_allocate(int32_t device, int64_t bytes);
+void pool_free(int32_t device, Block block);
+
+PoolStatistics pool_statistics(int32_t device);
+void pool_reset_peak(int32_t device);
+// Gives all waiting blocks back to the device.
+void pool_trim(int32_t device);
+
+}  // namespace relay

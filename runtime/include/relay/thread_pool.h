@@ -1,0 +1,24 @@
+// The process's thread pool, for the parallel regions of kernels.
+//
+// A region's index range is cut at multiples of its grain into one contiguous piece per participant; what a body computes
+// for one grain never depends on the piece it is in, so results are the same for any number of threads and whichever
+// thread runs a piece. The calling thread takes part. A region that starts inside another, or while another thread's
+// region is in progress, runs inline on its caller. Threads spin for a short while when a region ends and then sleep.
+// A forked child starts with no threads and makes its own.
+#pragma once
+
+#include <cstdint>
+
+#include "relay/kernel.h"
+
+namespace relay {
+
+// How many threads the process may use at once: its CPU affinity, cut by the control group's CPU quota. At least 1.
+int64_t available_threads();
+
+inline constexpr int64_t max_threads = 256;
+
+// The context's parallel_for: up to context->num_workers threads take part.
+int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain);
+
+}  // namespace relay

@@ -1,0 +1,394 @@
+// Reads executable files. Everything is bounds-checked; a file that is not exactly right is refused.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "relay/checksum.h"
+#include "relay/cpu.h"
+#include "relay/device.h"
+#include "relay/error.h"
+#include "relay/executable.h"
+#include "relay/thread_pool.h"
+
+namespace relay {
+namespace {
+
+constexpr char magic[8] = {'R', 'E', 'L', 'A', 'Y', 'E', 'X', 'E'};
+constexpr uint32_t version = 1;
+constexpr size_t header_bytes = 32, checksum_at = 24, section_entry_bytes = 24;
+constexpr size_t constant_alignment = 64;
+
+enum SectionKind : uint32_t {
+  strings_section = 1,    // n, then n x {length, bytes}
+  target_section = 2,     // triple, n, then n features (strings)
+  functions_section = 3,  // n, then n x {name, arity, registers, words, code.., spans, spans x {pc, string}}
+  constants_section = 4,  // n, then n x {dtype, rank, u64 offset in the file, rank x i64 size}
+  kernels_section = 5,    // n, then n x {name, object, symbol, outputs, dims, operands,
+                          //             operands x {u8 dtype, u8 rank, u16 alignment, i32 in-place input}}
+  objects_section = 6,    // n, then n x {u64 offset in the file, u64 length}
+  routines_section = 7,   // n, then n names
+  entries_section = 8,    // n, then n x {name, function, info, parameters, parameters x u8 dtype}
+  data_section = 9,       // the bytes that constants and objects point at
+  section_kinds = 9,
+};
+
+struct Mapping {
+  void* data;
+  size_t bytes;
+};
+
+void unmap(void* owner) {
+  auto* mapping = static_cast<Mapping*>(owner);
+  munmap(mapping->data, mapping->bytes);
+  delete mapping;
+}
+
+std::atomic<uint64_t> next_id{1};
+
+}  // namespace
+
+// Reads the bytes of one image into one Executable.
+class ImageReader {
+ public:
+  ImageReader(Executable& out, const std::byte* bytes, size_t size) : out_(out), bytes_(bytes), size_(size) {}
+
+  void read() {
+    read_header();
+    open(strings_section, "strings", &ImageReader::read_strings);
+    open(target_section, "target", &ImageReader::read_target);
+    open(functions_section, "functions", &ImageReader::read_functions);
+    open(constants_section, "constants", &ImageReader::read_constants);
+    open(objects_section, "objects", &ImageReader::read_objects);
+    open(kernels_section, "kernels", &ImageReader::read_kernels);
+    open(routines_section, "routines", &ImageReader::read_routines);
+    open(entries_section, "entries", &ImageReader::read_entries);
+    verify(out_);
+    set_scratch();
+  }
+
+ private:
+  [[noreturn]] void bad(const std::string& why) const {
+    fail(Status::invalid_file, "not a usable executable: %s", why.c_str());
+  }
+
+  template <class T>
+  T peek(size_t at) const {
+    T value;
+    std::memcpy(&value, bytes_ + at, sizeof(T));
+    return value;
+  }
+
+  void read_header() {
+    if (size_ < header_bytes) bad("it is too short to hold a header; the file is damaged or cut off");
+    if (std::memcmp(bytes_, magic, sizeof magic) != 0) bad("it does not begin as a Relay executable");
+    auto found = peek<uint32_t>(8);
+    if (found != version)
+      bad(format("it has format version %u and this runtime reads version %u; compile the program again", found, version));
+    auto count = peek<uint32_t>(12);
+    auto length = peek<uint64_t>(16);
+    if (length != size_)
+      bad(format("its header says %llu bytes and it has %zu; the file is damaged or cut off",
+                 static_cast<unsigned long long>(length), size_));
+    uint64_t sum = checksum(bytes_, checksum_at);
+    sum = checksum(bytes_ + header_bytes, size_ - header_bytes, sum);
+    if (sum != peek<uint64_t>(checksum_at)) bad("its checksum does not match; the file is damaged");
+    if (count > section_kinds || header_bytes + count * section_entry_bytes > size_) bad("its section table is too long");
+    for (uint32_t i = 0; i < count; ++i) {
+      size_t at = header_bytes + i * section_entry_bytes;
+      auto kind = peek<uint32_t>(at);
+      auto offset = peek<uint64_t>(at + 8), bytes = peek<uint64_t>(at + 16);
+      if (kind == 0 || kind > section_kinds || sections_[kind].present) bad("its section table lists a section wrongly");
+      if (offset > size_ || bytes > size_ - offset || offset % constant_alignment) bad("a section lies outside the file");
+      sections_[kind] = {true, offset, offset + bytes};
+    }
+  }
+
+  void open(SectionKind kind, const char* name, void (ImageReader::*read)()) {
+    if (!sections_[kind].present) bad(format("the section of %s is missing", name));
+    section_ = name;
+    at_ = sections_[kind].begin;
+    end_ = sections_[kind].end;
+    (this->*read)();
+    if (at_ != end_) bad(format("the section of %s is longer than its contents", name));
+  }
+
+  template <class T>
+  T next() {
+    if (end_ - at_ < sizeof(T)) bad(format("the section of %s is cut off", section_));
+    T value = peek<T>(at_);
+    at_ += sizeof(T);
+    return value;
+  }
+  uint32_t word() { return next<uint32_t>(); }
+  const std::byte* take(uint64_t bytes) {
+    if (end_ - at_ < bytes) bad(format("the section of %s is cut off", section_));
+    const std::byte* at = bytes_ + at_;
+    at_ += bytes;
+    return at;
+  }
+  // A count of things that take at least `each` bytes: checked before anything of that size is allocated.
+  uint32_t count(size_t each) {
+    uint32_t n = word();
+    if (n > (end_ - at_) / each) bad(format("the section of %s is cut off", section_));
+    return n;
+  }
+  const std::string& string() {
+    uint32_t index = word();
+    if (index >= out_.strings.size()) bad(format("the section of %s uses a string that is not there", section_));
+    return out_.strings[index];
+  }
+  DType dtype(uint32_t code) const {
+    if (code >= dtype_count) bad(format("the section of %s has an unknown dtype", section_));
+    return static_cast<DType>(code);
+  }
+
+  void read_strings() {
+    for (uint32_t n = count(4); n > 0; --n) {
+      uint32_t length = word();
+      auto* text = reinterpret_cast<const char*>(take(length));
+      out_.strings.emplace_back(text, length);
+    }
+  }
+
+  void read_target() {
+    out_.triple = string();
+    for (uint32_t n = count(4); n > 0; --n) out_.features.push_back(string());
+    std::string architecture = out_.triple.substr(0, out_.triple.find('-'));
+    if (architecture == "arm64") architecture = "aarch64";
+    if (architecture == "amd64") architecture = "x86_64";
+    if (architecture != host_architecture())
+      fail(Status::incompatible, "the executable was compiled for '%s' and this machine is %s; compile it for this target",
+           out_.triple.c_str(), host_architecture());
+    std::string missing;
+    for (const std::string& feature : out_.features) {
+      if (feature.empty() || feature[0] == '-') continue;
+      std::string_view name(feature);
+      if (name[0] == '+') name.remove_prefix(1);
+      if (!cpu_has(name)) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    }
+    if (!missing.empty())
+      fail(Status::incompatible, "the executable needs CPU features that this machine does not have: %s; compile it for "
+           "this machine or for a more general target", missing.c_str());
+  }
+
+  void read_functions() {
+    uint32_t n = count(20);
+    out_.functions.reserve(n);
+    for (; n > 0; --n) {
+      Function f;
+      f.name = string();
+      f.arity = word();
+      f.registers = word();
+      f.words = word();
+      f.code = reinterpret_cast<const int32_t*>(take(uint64_t{f.words} * 4));
+      for (uint32_t spans = count(8); spans > 0; --spans) {
+        uint32_t pc = word();
+        f.spans.push_back({pc, string()});
+        if (f.spans.size() > 1 && f.spans[f.spans.size() - 2].pc > pc) bad("source spans are out of order");
+      }
+      out_.functions.push_back(std::move(f));
+    }
+  }
+
+  const std::byte* data(uint64_t offset, uint64_t bytes) const {
+    const Section& s = sections_[data_section];
+    if (!s.present || offset < s.begin || offset > s.end || bytes > s.end - offset)
+      bad(format("the section of %s points outside the data", section_));
+    return bytes_ + offset;
+  }
+
+  void read_constants() {
+    for (uint32_t n = count(16); n > 0; --n) {
+      DType type = dtype(word());
+      uint32_t rank = word();
+      auto offset = next<uint64_t>();
+      if (rank > max_rank) bad("a constant has too many axes");
+      int64_t shape[max_rank];
+      for (uint32_t i = 0; i < rank; ++i) shape[i] = next<int64_t>();
+      int64_t elements = count_elements(rank, shape);
+      int64_t bytes = elements < 0 ? -1 : packed_bytes(type, elements);
+      if (bytes < 0) bad("a constant's shape is impossible");
+      if (offset % constant_alignment) bad("a constant is not aligned");
+      data(offset, static_cast<uint64_t>(bytes));
+      retain(out_.image_);
+      Tensor* constant = new_tensor(out_.image_, static_cast<int64_t>(offset), type, rank, shape);
+      constant->flags |= Object::immortal;
+      out_.constants.push_back(constant);
+    }
+  }
+
+  void read_objects() {
+    for (uint32_t n = count(16); n > 0; --n) {
+      auto offset = next<uint64_t>(), bytes = next<uint64_t>();
+      out_.objects_.push_back(std::make_unique<NativeObject>(data(offset, bytes), bytes, "the executable"));
+    }
+  }
+
+  void read_kernels() {
+    for (uint32_t n = count(24); n > 0; --n) {
+      auto kernel = std::make_unique<Kernel>();
+      kernel->name = string();
+      kernel->object = word();
+      kernel->symbol = string();
+      kernel->outputs = word();
+      kernel->dims = word();
+      uint32_t operands = count(8);
+      if (kernel->outputs > operands) bad("a kernel has more outputs than operands");
+      if (kernel->dims > 0xFFFF || operands > 0xFFFF) bad("a kernel has too many operands");
+      for (uint32_t i = 0; i < operands; ++i) {
+        KernelOperand operand;
+        operand.dtype = dtype(next<uint8_t>());
+        operand.rank = next<uint8_t>();
+        operand.alignment = next<uint16_t>();
+        operand.in_place = next<int32_t>();
+        if (operand.rank > max_rank) bad("a kernel operand has too many axes");
+        if (operand.alignment == 0 || (operand.alignment & (operand.alignment - 1)))
+          bad("a kernel operand's alignment is not a power of two");
+        if (operand.in_place < -1 || operand.in_place >= static_cast<int32_t>(operands - kernel->outputs))
+          bad("a kernel's in-place pair names no input");
+        kernel->operands.push_back(operand);
+      }
+      if (kernel->object >= out_.objects_.size()) bad("a kernel names a native object that is not there");
+      void* code = out_.objects_[kernel->object]->find(kernel->symbol);
+      if (code == nullptr)
+        bad(format("kernel %s: its native object has no function '%s'", kernel->name.c_str(), kernel->symbol.c_str()));
+      kernel->entry.store(reinterpret_cast<relay_kernel>(code), std::memory_order_relaxed);
+      out_.kernels.push_back(std::move(kernel));
+    }
+  }
+
+  void read_routines() {
+    for (uint32_t n = count(4); n > 0; --n) {
+      const std::string& name = string();
+      const Routine* routine = find_routine(name);
+      if (routine == nullptr) bad(format("it needs the runtime routine '%s', which this runtime does not have", name.c_str()));
+      out_.routines.push_back(routine);
+    }
+  }
+
+  void read_entries() {
+    uint32_t n = count(16);
+    out_.entries.reserve(n);
+    for (; n > 0; --n) {
+      Entry entry;
+      entry.name = string();
+      entry.function = word();
+      entry.info = string();
+      for (uint32_t parameters = count(1); parameters > 0; --parameters) {
+        auto code = next<uint8_t>();
+        if (code != any_dtype) dtype(code);
+        entry.dtypes.push_back(code);
+      }
+      take((4 - entry.dtypes.size() % 4) % 4);
+      if (entry.function >= out_.functions.size()) bad("an entry names a function that is not there");
+      if (entry.dtypes.size() != out_.functions[entry.function].arity)
+        bad(format("entry %s lists %zu parameters and its function takes %u", entry.name.c_str(), entry.dtypes.size(),
+                   out_.functions[entry.function].arity));
+      out_.entries.push_back(std::move(entry));
+    }
+    for (const Entry& entry : out_.entries)
+      if (!out_.by_name_.emplace(entry.name, &entry).second) bad(format("two entries are named %s", entry.name.c_str()));
+  }
+
+  void set_scratch() {
+    size_t bytes = 256;
+    for (const auto& kernel : out_.kernels)
+      bytes = std::max(bytes, sizeof(void*) * (kernel->operands.size() + kernel->dims));
+    for (const Function& f : out_.functions) bytes = std::max(bytes, sizeof(Value) * size_t{f.arity});
+    out_.scratch_bytes = static_cast<uint32_t>(bytes + 15) & ~15u;
+  }
+
+  struct Section {
+    bool present = false;
+    uint64_t begin = 0, end = 0;
+  };
+  Executable& out_;
+  const std::byte* bytes_;
+  size_t size_;
+  Section sections_[section_kinds + 1];
+  const char* section_ = "";
+  uint64_t at_ = 0, end_ = 0;
+};
+
+std::shared_ptr<Executable> Executable::load(const std::string& path) {
+  int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(Status::invalid_file, "cannot open %s: %s", path.c_str(), std::strerror(errno));
+  struct stat status;
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(file);
+    fail(Status::invalid_file, "%s is not a regular file", path.c_str());
+  }
+  auto bytes = static_cast<size_t>(status.st_size);
+  void* data = bytes == 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  int error = errno;
+  close(file);
+  if (bytes == 0) fail(Status::invalid_file, "%s is empty", path.c_str());
+  if (data == MAP_FAILED) fail(Status::invalid_file, "cannot map %s: %s", path.c_str(), std::strerror(error));
+  std::shared_ptr<Executable> made(new Executable);
+  made->id = next_id++;
+  made->image_ = new_external_storage(data, static_cast<int64_t>(bytes), true, unmap, new Mapping{data, bytes});
+  made->image_->flags |= Object::shared;
+  try {
+    ImageReader(*made, static_cast<const std::byte*>(data), bytes).read();
+  } catch (const Error& error) {
+    throw Error(error.status, path + ": " + error.what());
+  }
+  return made;
+}
+
+std::shared_ptr<Executable> Executable::from_bytes(const void* bytes, size_t size) {
+  size_t room = std::max<size_t>(size, 1);
+  void* data = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) fail(Status::out_of_memory, "out of memory: %zu bytes for an executable", size);
+  std::memcpy(data, bytes, size);
+  mprotect(data, room, PROT_READ);
+  std::shared_ptr<Executable> made(new Executable);
+  made->id = next_id++;
+  made->image_ = new_external_storage(data, static_cast<int64_t>(size), true, unmap, new Mapping{data, room});
+  made->image_->flags |= Object::shared;
+  ImageReader(*made, static_cast<const std::byte*>(data), size).read();
+  return made;
+}
+
+Executable::~Executable() {
+  for (Tensor* constant : constants) {
+    constant->flags = 0;
+    release(static_cast<Object*>(constant));
+  }
+  if (image_ != nullptr) release(static_cast<Object*>(image_));
+}
+
+const Entry* Executable::find_entry(std::string_view name) const {
+  auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+void Executable::set_stack_limit(int64_t bytes) {
+  constexpr int64_t least = int64_t{1} << 16, most = int64_t{1} << 46, page = 4096;
+  if (bytes < least || bytes > most)
+    fail(Status::invalid_argument, "a control stack takes from 65536 bytes to 64 TiB, not %lld", static_cast<long long>(bytes));
+  stack_limit_.store((bytes + page - 1) / page * page);
+}
+
+void Executable::replace_kernel(const std::string& name, const void* object, size_t size, const std::string& symbol) {
+  auto code = std::make_unique<NativeObject>(static_cast<const std::byte*>(object), size, "kernel " + name);
+  void* function = code->find(symbol);
+  if (function == nullptr)
+    fail(Status::invalid_argument, "kernel %s: the new native object has no function '%s'", name.c_str(), symbol.c_str());
+  std::lock_guard guard(mutex_);
+  bool found = false;
+  for (auto& kernel : kernels) {
+    if (kernel->name != name) continue;
+    kernel->entry.store(reinterpret_cast<relay_kernel>(function), std::memory_order_release);
+    found = true;
+  }
+  if (!found) fail(Status::invalid_argument, "the executable has no kernel named %s", name.c_str());
+  objects_.push_back(std::move(code));
+}
+
+}  // namespace relay

@@ -1,0 +1,306 @@
+#include "relay/object.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "relay/cycles.h"
+#include "relay/device.h"
+#include "relay/error.h"
+#include "relay/storage_pool.h"
+
+namespace relay {
+
+const char* type_name(ObjectType type) {
+  switch (type) {
+    case ObjectType::storage: return "storage";
+    case ObjectType::tensor: return "tensor";
+    case ObjectType::adt: return "constructor value";
+    case ObjectType::closure: return "closure";
+    case ObjectType::ref: return "reference";
+  }
+  return "object";
+}
+
+// --- counting what is alive: one counter set per thread, added up on demand --------------------------------------
+
+namespace {
+
+struct Counters {
+  std::atomic<int64_t> live[object_type_count]{};
+};
+
+std::mutex& counters_mutex() {
+  static std::mutex& mutex = *new std::mutex;
+  return mutex;
+}
+std::vector<Counters*>& all_counters() {
+  static auto& list = *new std::vector<Counters*>;
+  return list;
+}
+
+// Counters outlive their thread: what it freed or made stays counted.
+Counters& thread_counters() {
+  thread_local Counters* mine = [] {
+    auto* made = new Counters;
+    std::lock_guard guard(counters_mutex());
+    all_counters().push_back(made);
+    return made;
+  }();
+  return *mine;
+}
+
+void count(ObjectType type, int64_t change) {
+  auto& counter = thread_counters().live[static_cast<int>(type)];
+  counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+}
+
+template <class T, class... Args>
+T* make(size_t trailing, Args... args) {
+  void* memory = std::malloc(sizeof(T) + trailing);
+  if (memory == nullptr) fail(Status::out_of_memory, "out of memory: %zu bytes for an object", sizeof(T) + trailing);
+  T* object = new (memory) T(args...);
+  count(object->type, 1);
+  return object;
+}
+
+void free_object(Object* object) {
+  count(object->type, -1);
+  std::free(object);
+}
+
+void destroy_storage(Storage* storage) {
+  if (storage->block != nullptr) pool_free(storage->device, {storage->block, storage->block_bytes});
+  if (storage->on_release != nullptr) storage->on_release(storage->owner);
+  free_object(storage);
+}
+
+// Takes one reference away; true when it was the last.
+bool drop(Object* object) {
+  if (object->is_immortal()) return false;
+  if (object->is_shared()) return object->count.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  uint32_t count = object->count.load(std::memory_order_relaxed) - 1;
+  object->count.store(count, std::memory_order_relaxed);
+  return count == 0;
+}
+
+// A work list that needs no memory of its own for the common, narrow shapes.
+class WorkList {
+ public:
+  void push(Object* object) {
+    if (size_ < inline_size)
+      inline_[size_++] = object;
+    else
+      spill_.push_back(object);
+  }
+  Object* pop() {
+    if (!spill_.empty()) {
+      Object* object = spill_.back();
+      spill_.pop_back();
+      return object;
+    }
+    return size_ == 0 ? nullptr : inline_[--size_];
+  }
+
+ private:
+  static constexpr int inline_size = 32;
+  Object* inline_[inline_size];
+  int size_ = 0;
+  std::vector<Object*> spill_;
+};
+
+}  // namespace
+
+int64_t live_objects(ObjectType type) {
+  std::lock_guard guard(counters_mutex());
+  int64_t total = 0;
+  for (Counters* counters : all_counters())
+    total += counters->live[static_cast<int>(type)].load(std::memory_order_relaxed);
+  return total;
+}
+
+void retain_flagged(Object* object) {
+  if (!object->is_immortal()) object->count.fetch_add(1, std::memory_order_relaxed);
+}
+
+void release_flagged(Object* object) {
+  if (drop(object)) destroy(object);
+}
+
+void destroy(Object* object) {
+  if (object->type == ObjectType::tensor) {  // the common case needs no list
+    Storage* storage = static_cast<Tensor*>(object)->storage;
+    free_object(object);
+    if (drop(storage)) destroy_storage(storage);
+    return;
+  }
+  if (object->type == ObjectType::storage) return destroy_storage(static_cast<Storage*>(object));
+
+  WorkList dead;
+  auto lose = [&dead](Value v) {
+    if (v.kind == Kind::object && drop(v.object)) dead.push(v.object);
+  };
+  for (; object != nullptr; object = dead.pop()) {
+    switch (object->type) {
+      case ObjectType::storage: destroy_storage(static_cast<Storage*>(object)); continue;
+      case ObjectType::tensor: {
+        Storage* storage = static_cast<Tensor*>(object)->storage;
+        if (drop(storage)) dead.push(storage);
+        break;
+      }
+      case ObjectType::adt: {
+        auto* adt = static_cast<Adt*>(object);
+        for (uint32_t i = 0; i < adt->size; ++i) lose(adt->fields()[i]);
+        break;
+      }
+      case ObjectType::closure: {
+        auto* closure = static_cast<Closure*>(object);
+        for (uint32_t i = 0; i < closure->size; ++i) lose(closure->captured()[i]);
+        break;
+      }
+      case ObjectType::ref: {
+        auto* ref = static_cast<Ref*>(object);
+        unlink(ref);
+        lose(ref->value);
+        ref->~Ref();
+        break;
+      }
+    }
+    free_object(object);
+  }
+}
+
+void share(Value& slot) {
+  std::vector<Object*> work;
+  auto visit = [&work](Value& v) {
+    if (v.kind != Kind::object) return;
+    if (v.object->is_immortal()) {
+      auto* constant = static_cast<Tensor*>(v.object);
+      retain(constant->storage);
+      v.object = new_tensor(constant->storage, constant->offset, constant->dtype, constant->rank, constant->shape());
+    }
+    if (!v.object->is_shared()) {
+      v.object->flags |= Object::shared;
+      work.push_back(v.object);
+    }
+  };
+  visit(slot);
+  while (!work.empty()) {
+    Object* object = work.back();
+    work.pop_back();
+    switch (object->type) {
+      case ObjectType::storage: break;
+      case ObjectType::tensor: {
+        Storage* storage = static_cast<Tensor*>(object)->storage;
+        if (!storage->is_shared()) storage->flags |= Object::shared;
+        break;
+      }
+      case ObjectType::adt: {
+        auto* adt = static_cast<Adt*>(object);
+        for (uint32_t i = 0; i < adt->size; ++i) visit(adt->fields()[i]);
+        break;
+      }
+      case ObjectType::closure: {
+        auto* closure = static_cast<Closure*>(object);
+        for (uint32_t i = 0; i < closure->size; ++i) visit(closure->captured()[i]);
+        break;
+      }
+      case ObjectType::ref: {
+        auto* ref = static_cast<Ref*>(object);
+        adopt_shared(ref);
+        visit(ref->value);
+        break;
+      }
+    }
+  }
+}
+
+// --- making objects ----------------------------------------------------------------------------------------------
+
+Storage* new_storage(int64_t bytes, int64_t alignment, int32_t device_index) {
+  int64_t slack = alignment > storage_alignment ? alignment : 0;
+  if (bytes < 0 || bytes > INT64_MAX - 8192)
+    fail(Status::failed, "cannot allocate a storage of %lld bytes", static_cast<long long>(bytes));
+  Block block = pool_allocate(device_index, bytes + slack);
+  Storage* storage;
+  try {
+    storage = make<Storage>(0);
+  } catch (...) {
+    pool_free(device_index, block);
+    throw;
+  }
+  auto address = reinterpret_cast<uintptr_t>(block.data);
+  uintptr_t aligned = slack ? (address + static_cast<uintptr_t>(alignment) - 1) & ~(static_cast<uintptr_t>(alignment) - 1)
+                            : address;
+  storage->device = device_index;
+  storage->data = reinterpret_cast<std::byte*>(aligned);
+  storage->bytes = bytes;
+  storage->capacity = block.bytes - static_cast<int64_t>(aligned - address);
+  storage->block = block.data;
+  storage->block_bytes = block.bytes;
+  return storage;
+}
+
+Storage* new_external_storage(void* data, int64_t bytes, bool read_only, void (*on_release)(void*), void* owner) {
+  Storage* storage = make<Storage>(0);
+  storage->data = static_cast<std::byte*>(data);
+  storage->bytes = bytes;
+  storage->read_only = read_only;
+  storage->on_release = on_release;
+  storage->owner = owner;
+  return storage;
+}
+
+Tensor* new_tensor(Storage* storage, int64_t offset, DType dtype, uint32_t rank, const int64_t* shape) {
+  Tensor* tensor;
+  try {
+    tensor = make<Tensor>(rank * sizeof(int64_t), dtype, static_cast<uint16_t>(rank));
+  } catch (...) {
+    release(storage);
+    throw;
+  }
+  tensor->storage = storage;
+  tensor->offset = offset;
+  for (uint32_t i = 0; i < rank; ++i) tensor->shape()[i] = shape[i];
+  return tensor;
+}
+
+Tensor* new_host_tensor(DType dtype, uint32_t rank, const int64_t* shape) {
+  int64_t n = count_elements(rank, shape);
+  int64_t bytes = n < 0 ? -1 : packed_bytes(dtype, n);
+  return new_tensor(new_storage(bytes, storage_alignment, host_device), 0, dtype, rank, shape);
+}
+
+Adt* new_adt(int32_t tag, uint32_t size) {
+  Adt* adt = make<Adt>(size * sizeof(Value), tag, size);
+  for (uint32_t i = 0; i < size; ++i) new (adt->fields() + i) Value;
+  return adt;
+}
+
+Closure* new_closure(uint32_t function, uint32_t size, uint64_t executable) {
+  Closure* closure = make<Closure>(size * sizeof(Value), function, size, executable);
+  for (uint32_t i = 0; i < size; ++i) new (closure->captured() + i) Value;
+  return closure;
+}
+
+Ref* new_ref() { return make<Ref>(0); }
+
+Tensor* box_scalar(Value scalar) {
+  Tensor* tensor = new_host_tensor(scalar.dtype, 0, nullptr);
+  std::memcpy(tensor->data(), &scalar.bits, scalar_bytes(scalar.dtype));
+  return tensor;
+}
+
+int64_t count_elements(uint32_t rank, const int64_t* shape) {
+  int64_t n = 1;
+  bool zero = false, overflow = false;
+  for (uint32_t i = 0; i < rank; ++i) {
+    if (shape[i] < 0) return -1;
+    zero |= shape[i] == 0;
+    overflow |= __builtin_mul_overflow(n, shape[i], &n);
+  }
+  return zero ? 0 : overflow ? -1 : n;
+}
+
+}  // namespace relay

@@ -1,0 +1,378 @@
+#include "relay/routine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <type_traits>
+#include <vector>
+
+#include "operations.h"
+#include "relay/device.h"
+#include "relay/error.h"
+#include "relay/object.h"
+
+namespace relay {
+namespace {
+
+// --- elements ----------------------------------------------------------------------------------------------------
+
+// The two half-width floats order and compare as the float32 they stand for.
+struct Half {
+  uint16_t raw;
+  operator float() const {
+    uint32_t sign = static_cast<uint32_t>(raw & 0x8000) << 16, exponent = raw >> 10 & 31, fraction = raw & 0x3FF;
+    float magnitude;
+    if (exponent == 0) {
+      magnitude = std::ldexp(static_cast<float>(fraction), -24);
+    } else {
+      uint32_t word = exponent == 31 ? 0x7F800000u | fraction << 13 : (exponent + 112) << 23 | fraction << 13;
+      std::memcpy(&magnitude, &word, 4);
+    }
+    return sign ? -magnitude : magnitude;
+  }
+};
+struct Brain {
+  uint16_t raw;
+  operator float() const {
+    uint32_t word = static_cast<uint32_t>(raw) << 16;
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+  }
+};
+
+template <class T>
+constexpr bool is_floating = std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
+
+// A total order: NaN after every number.
+template <class T>
+bool before(const T& a, const T& b) {
+  if constexpr (is_floating<T>) {
+    auto x = static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(a);
+    auto y = static_cast<decltype(x)>(b);
+    return x < y || (std::isnan(y) && !std::isnan(x));
+  } else {
+    return a < b;
+  }
+}
+
+template <class T>
+bool nonzero_element(const T& x) {
+  if constexpr (is_floating<T>)
+    return static_cast<float>(x) != 0.0f;
+  else
+    return x != 0;
+}
+template <>
+bool nonzero_element(const double& x) {
+  return x != 0.0;
+}
+
+// Calls f with a null pointer of the element type.
+template <class F>
+auto with_type(DType dtype, const char* routine, F&& f) {
+  switch (dtype) {
+    case DType::bool_:
+    case DType::uint8_: return f(static_cast<uint8_t*>(nullptr));
+    case DType::int8_: return f(static_cast<int8_t*>(nullptr));
+    case DType::int16_: return f(static_cast<int16_t*>(nullptr));
+    case DType::int32_: return f(static_cast<int32_t*>(nullptr));
+    case DType::int64_: return f(static_cast<int64_t*>(nullptr));
+    case DType::uint16_: return f(static_cast<uint16_t*>(nullptr));
+    case DType::uint32_: return f(static_cast<uint32_t*>(nullptr));
+    case DType::uint64_: return f(static_cast<uint64_t*>(nullptr));
+    case DType::float16_: return f(static_cast<Half*>(nullptr));
+    case DType::bfloat16_: return f(static_cast<Brain*>(nullptr));
+    case DType::float32_: return f(static_cast<float*>(nullptr));
+    case DType::float64_: return f(static_cast<double*>(nullptr));
+    case DType::int4_:
+    case DType::uint4_: break;
+  }
+  fail(Status::failed, "%s does not take tensors of %s", routine, dtype_name(dtype));
+}
+
+// --- arguments ---------------------------------------------------------------------------------------------------
+
+// A tensor argument on the host; a scalar counts as a tensor of rank 0. Imported memory may sit at any address, so
+// elements are copied into vectors before they are worked on.
+class Input {
+ public:
+  Input(const Value& v, const char* routine) {
+    if (v.kind == Kind::scalar) {
+      boxed_ = Owned(Value::of(box_scalar(v)));
+      tensor_ = as_tensor(boxed_.get());
+    } else {
+      tensor_ = as_tensor(v);
+    }
+    if (tensor_ == nullptr) fail(Status::failed, "%s needs a tensor and got %s", routine, describe(v).c_str());
+    if (tensor_->storage->device != host_device)
+      fail(Status::failed, "%s needs a tensor on the host and got one on device %s", routine,
+           device(tensor_->storage->device).name());
+  }
+  DType dtype() const { return tensor_->dtype; }
+  uint32_t rank() const { return tensor_->rank; }
+  const int64_t* shape() const { return tensor_->shape(); }
+  template <class T>
+  std::vector<T> elements() const {
+    std::vector<T> out(static_cast<size_t>(tensor_->elements()));
+    if (!out.empty()) std::memcpy(static_cast<void*>(out.data()), tensor_->data(), out.size() * sizeof(T));
+    return out;
+  }
+
+ private:
+  Owned boxed_;
+  const Tensor* tensor_;
+};
+
+double to_double(const Value& v, const char* routine) {
+  Value scalar = scalar_of(v);
+  if (scalar.dtype == DType::int64_) return static_cast<double>(static_cast<int64_t>(scalar.bits));
+  if (scalar.dtype == DType::float32_) {
+    float x;
+    std::memcpy(&x, &scalar.bits, 4);
+    return static_cast<double>(x);
+  }
+  if (scalar.dtype != DType::float64_)
+    fail(Status::failed, "%s expects a number and got %s", routine, describe(v).c_str());
+  double x;
+  std::memcpy(&x, &scalar.bits, 8);
+  return x;
+}
+
+bool to_flag(const Value& v) {
+  Value scalar = scalar_of(v);
+  return scalar.dtype == DType::bool_ ? (scalar.bits & 1) != 0 : to_int64(scalar) != 0;
+}
+
+uint32_t to_axis(const Value& v, uint32_t rank, const char* routine) {
+  int64_t axis = to_int64(v);
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis >= static_cast<int64_t>(rank))
+    fail(Status::failed, "%s: there is no axis %lld in a tensor of rank %u", routine,
+         static_cast<long long>(to_int64(v)), rank);
+  return static_cast<uint32_t>(axis);
+}
+
+DType to_index_dtype(const Value& v, const char* routine) {
+  int64_t code = to_int64(v);
+  if (code != static_cast<int64_t>(DType::int32_) && code != static_cast<int64_t>(DType::int64_))
+    fail(Status::failed, "%s: indices are int32 or int64, not dtype %lld", routine, static_cast<long long>(code));
+  return static_cast<DType>(code);
+}
+
+template <class T>
+T* data(Tensor* tensor) {
+  return reinterpret_cast<T*>(tensor->data());
+}
+
+void put_index(Tensor* tensor, int64_t at, int64_t index) {
+  if (tensor->dtype == DType::int32_)
+    data<int32_t>(tensor)[at] = static_cast<int32_t>(index);
+  else
+    data<int64_t>(tensor)[at] = index;
+}
+
+Value tuple(Tensor* a, Tensor* b) {
+  Adt* pair = new_adt(tuple_tag, 2);
+  pair->fields()[0] = Value::of(a);
+  pair->fields()[1] = Value::of(b);
+  return Value::of(pair);
+}
+
+// A tensor split around one axis: outer x size x inner elements.
+struct Lines {
+  int64_t outer = 1, size, inner = 1;
+  Lines(const Input& x, uint32_t axis) : size(x.shape()[axis]) {
+    for (uint32_t i = 0; i < axis; ++i) outer *= x.shape()[i];
+    for (uint32_t i = axis + 1; i < x.rank(); ++i) inner *= x.shape()[i];
+  }
+};
+
+// For every line along the axis, its elements' positions in order: f(line's first element, its number, positions). Only
+// the first `wanted` positions of each line are in order.
+template <class T, class F>
+void each_order(const std::vector<T>& x, const Lines& lines, bool descending, int64_t wanted, F&& f) {
+  std::vector<int64_t> order(static_cast<size_t>(lines.size));
+  for (int64_t o = 0; o < lines.outer; ++o) {
+    for (int64_t i = 0; i < lines.inner; ++i) {
+      const T* line = x.data() + o * lines.size * lines.inner + i;
+      std::iota(order.begin(), order.end(), 0);
+      // Ties keep their positions' order, which also makes the order total: partial and full sorts agree.
+      auto less = [&](int64_t a, int64_t b) {
+        const T &u = line[a * lines.inner], &v = line[b * lines.inner];
+        if (descending ? before(v, u) : before(u, v)) return true;
+        if (descending ? before(u, v) : before(v, u)) return false;
+        return a < b;
+      };
+      if (wanted < lines.size)
+        std::partial_sort(order.begin(), order.begin() + wanted, order.end(), less);
+      else
+        std::sort(order.begin(), order.end(), less);
+      f(line, o, i, order);
+    }
+  }
+}
+
+// --- the routines ------------------------------------------------------------------------------------------------
+
+Value unique_values(const Value* arguments) {
+  Input x(arguments[0], "unique");
+  if (x.rank() != 1) fail(Status::failed, "unique takes a vector and got rank %u", x.rank());
+  return with_type(x.dtype(), "unique", [&]<class T>(T*) {
+    std::vector<T> values = x.elements<T>();
+    std::sort(values.begin(), values.end(), before<T>);
+    auto same = [](const T& a, const T& b) { return !before(a, b) && !before(b, a); };
+    values.erase(std::unique(values.begin(), values.end(), same), values.end());
+    auto n = static_cast<int64_t>(values.size());
+    Tensor* out = new_host_tensor(x.dtype(), 1, &n);
+    if (n > 0) std::memcpy(static_cast<void*>(out->data()), values.data(), values.size() * sizeof(T));
+    return Value::of(out);
+  });
+}
+
+Value nonzero_indices(const Value* arguments, const char* routine, bool by_row) {
+  Input x(arguments[0], routine);
+  return with_type(x.dtype(), routine, [&]<class T>(T*) {
+    std::vector<T> values = x.elements<T>();
+    std::vector<int64_t> found;
+    for (size_t i = 0; i < values.size(); ++i)
+      if (nonzero_element(values[i])) found.push_back(static_cast<int64_t>(i));
+    int64_t n = static_cast<int64_t>(found.size()), rank = x.rank();
+    int64_t shape[2] = {by_row ? n : rank, by_row ? rank : n};
+    Tensor* out = new_host_tensor(DType::int64_, 2, shape);
+    auto* indices = data<int64_t>(out);
+    for (int64_t row = 0; row < n; ++row) {
+      int64_t rest = found[static_cast<size_t>(row)];
+      for (int64_t axis = rank; axis-- > 0;) {
+        int64_t size = x.shape()[axis];
+        indices[by_row ? row * rank + axis : axis * n + row] = rest % size;
+        rest /= size;
+      }
+    }
+    return Value::of(out);
+  });
+}
+Value nonzero(const Value* arguments) { return nonzero_indices(arguments, "nonzero", false); }
+Value argwhere(const Value* arguments) { return nonzero_indices(arguments, "argwhere", true); }
+
+// The values, indices, or both of the first `k` of every line in order.
+Value ordered(const Input& x, uint32_t axis, bool descending, int64_t k, bool want_values, bool want_indices,
+              DType index_dtype, const char* routine) {
+  return with_type(x.dtype(), routine, [&]<class T>(T*) {
+    std::vector<T> elements = x.elements<T>();
+    Lines lines(x, axis);
+    int64_t shape[max_rank];
+    std::copy(x.shape(), x.shape() + x.rank(), shape);
+    shape[axis] = k;
+    Owned values, indices;
+    if (want_values) values = Owned(Value::of(new_host_tensor(x.dtype(), x.rank(), shape)));
+    if (want_indices) indices = Owned(Value::of(new_host_tensor(index_dtype, x.rank(), shape)));
+    each_order<T>(elements, lines, descending, k, [&](const T* line, int64_t o, int64_t i, const auto& order) {
+      for (int64_t j = 0; j < k; ++j) {
+        int64_t at = (o * k + j) * lines.inner + i, from = order[static_cast<size_t>(j)];
+        if (want_values) data<T>(as_tensor(values.get()))[at] = line[from * lines.inner];
+        if (want_indices) put_index(as_tensor(indices.get()), at, from);
+      }
+    });
+    if (!want_indices) return values.take();
+    if (!want_values) return indices.take();
+    return tuple(as_tensor(values.take()), as_tensor(indices.take()));
+  });
+}
+
+Value sort_values(const Value* arguments) {
+  Input x(arguments[0], "sort");
+  uint32_t axis = to_axis(arguments[1], x.rank(), "sort");
+  return ordered(x, axis, to_flag(arguments[2]), x.shape()[axis], true, false, DType::int64_, "sort");
+}
+
+Value argsort(const Value* arguments) {
+  Input x(arguments[0], "argsort");
+  uint32_t axis = to_axis(arguments[1], x.rank(), "argsort");
+  return ordered(x, axis, to_flag(arguments[2]), x.shape()[axis], false, true, to_index_dtype(arguments[3], "argsort"),
+                 "argsort");
+}
+
+Value topk(const Value* arguments) {
+  Input x(arguments[0], "topk");
+  int64_t k = to_int64(arguments[1]);
+  uint32_t axis = to_axis(arguments[2], x.rank(), "topk");
+  if (k < 0) fail(Status::failed, "topk: k is %lld", static_cast<long long>(k));
+  return ordered(x, axis, to_flag(arguments[3]), std::min(k, x.shape()[axis]), true, true,
+                 to_index_dtype(arguments[4], "topk"), "topk");
+}
+
+struct Box {
+  double y1, x1, y2, x2;
+  double area() const { return (y2 - y1) * (x2 - x1); }
+};
+
+double overlap(const Box& a, const Box& b) {
+  double height = std::min(a.y2, b.y2) - std::max(a.y1, b.y1), width = std::min(a.x2, b.x2) - std::max(a.x1, b.x1);
+  if (height <= 0 || width <= 0) return 0;
+  double both = height * width;
+  return both / (a.area() + b.area() - both);
+}
+
+Value non_max_suppression(const Value* arguments) {
+  constexpr const char* me = "non_max_suppression";
+  Input boxes(arguments[0], me), scores(arguments[1], me);
+  if (boxes.rank() != 2 || scores.rank() != 1 || boxes.shape()[1] != 4 || boxes.shape()[0] != scores.shape()[0])
+    fail(Status::failed, "%s takes boxes of shape (n, 4) and scores of shape (n,); got %s and %s", me,
+         describe(arguments[0]).c_str(), describe(arguments[1]).c_str());
+  double iou = to_double(arguments[2], me), least = to_double(arguments[3], me);
+  int64_t most = to_int64(arguments[4]), n = scores.shape()[0];
+  if (most < 0) most = n;
+
+  auto as_doubles = [](const Input& x) {
+    return with_type(x.dtype(), me, [&]<class T>(T*) {
+      std::vector<T> elements = x.elements<T>();
+      std::vector<double> out(elements.size());
+      for (size_t i = 0; i < out.size(); ++i) {
+        if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Brain>)
+          out[i] = static_cast<double>(static_cast<float>(elements[i]));
+        else
+          out[i] = static_cast<double>(elements[i]);
+      }
+      return out;
+    });
+  };
+  std::vector<double> score = as_doubles(scores), corner = as_doubles(boxes);
+  auto box = [&](int64_t i) {
+    const double* at = corner.data() + 4 * i;
+    return Box{std::min(at[0], at[2]), std::min(at[1], at[3]), std::max(at[0], at[2]), std::max(at[1], at[3])};
+  };
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < n; ++i)
+    if (score[static_cast<size_t>(i)] > least) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return before(score[static_cast<size_t>(b)], score[static_cast<size_t>(a)]);
+  });
+
+  Storage* storage = new_storage(n * 8, storage_alignment, host_device);  // the upper bound
+  auto* kept = reinterpret_cast<int64_t*>(storage->data);
+  int64_t count = 0;
+  for (int64_t candidate : order) {
+    if (count == most) break;
+    Box mine = box(candidate);
+    bool suppressed = std::any_of(kept, kept + count, [&](int64_t other) { return overlap(mine, box(other)) > iou; });
+    if (!suppressed) kept[count++] = candidate;
+  }
+  return Value::of(new_tensor(storage, 0, DType::int64_, 1, &count));
+}
+
+constexpr Routine routines[] = {
+    {"unique", 1, unique_values}, {"nonzero", 1, nonzero}, {"argwhere", 1, argwhere},
+    {"sort", 3, sort_values},     {"argsort", 4, argsort}, {"topk", 5, topk},
+    {"non_max_suppression", 5, non_max_suppression},
+};
+
+}  // namespace
+
+const Routine* find_routine(std::string_view name) {
+  for (const Routine& routine : routines)
+    if (name == routine.name) return &routine;
+  return nullptr;
+}
+
+}  // namespace relay

@@ -1,0 +1,278 @@
+#include "relay/thread_pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "relay/spinlock.h"
+
+namespace relay {
+namespace {
+
+// --- how many CPUs -----------------------------------------------------------------------------------------------
+
+double read_ratio(const std::string& path_quota, const std::string& path_period) {
+  double quota = 0, period = 100000;
+  FILE* file = std::fopen(path_quota.c_str(), "r");
+  if (file == nullptr) return 0;
+  int fields = std::fscanf(file, "%lf %lf", &quota, &period);  // "max 100000" reads no field
+  std::fclose(file);
+  if (fields < 1 || quota <= 0) return 0;
+  if (!path_period.empty()) {
+    file = std::fopen(path_period.c_str(), "r");
+    if (file != nullptr) {
+      if (std::fscanf(file, "%lf", &period) != 1) period = 100000;
+      std::fclose(file);
+    }
+  }
+  return period > 0 ? quota / period : 0;
+}
+
+// The tightest CPU quota on the way from this process's control group to the root, in CPUs; 0 for none.
+double control_group_quota() {
+  std::string group;
+  if (FILE* file = std::fopen("/proc/self/cgroup", "r")) {
+    char line[4096];
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+      if (std::strncmp(line, "0::", 3) != 0) continue;
+      group = line + 3;
+      while (!group.empty() && group.back() == '\n') group.pop_back();
+    }
+    std::fclose(file);
+  }
+  double tightest = 0;
+  auto consider = [&tightest](double quota) {
+    if (quota > 0 && (tightest == 0 || quota < tightest)) tightest = quota;
+  };
+  for (;;) {
+    consider(read_ratio("/sys/fs/cgroup" + group + "/cpu.max", ""));
+    size_t slash = group.rfind('/');
+    if (slash == std::string::npos || group.size() <= 1) break;
+    group.resize(slash);
+  }
+  consider(read_ratio("/sys/fs/cgroup/cpu.max", ""));
+  consider(read_ratio("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
+  return tightest;
+}
+
+// --- the pool ----------------------------------------------------------------------------------------------------
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// The participant number of this thread while it is inside a region, else -1.
+thread_local int64_t current_worker = -1;
+
+constexpr int spin_rounds = 2000;  // some tens of microseconds
+
+// One region at a time. `ticket` holds the region's generation (upper half) and the next piece to take (lower half); a
+// thread takes a piece by advancing it. The region's fields are only rewritten when all its pieces are done, so fields
+// read before a ticket was won in the same generation belong to that generation.
+class Pool {
+ public:
+  int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain,
+              int64_t workers, uint32_t pieces) {
+    start_threads(workers - 1);
+    context_.store(context, std::memory_order_relaxed);
+    body_.store(body, std::memory_order_relaxed);
+    env_.store(env, std::memory_order_relaxed);
+    n_.store(n, std::memory_order_relaxed);
+    grain_.store(grain, std::memory_order_relaxed);
+    pieces_.store(pieces, std::memory_order_relaxed);
+    workers_.store(workers, std::memory_order_relaxed);
+    result_.store(0, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+    uint32_t generation = static_cast<uint32_t>(ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+    ticket_.store(static_cast<uint64_t>(generation) << 32, std::memory_order_seq_cst);
+    generation_.store(generation, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(generation_);
+    work(0);
+    for (int spins = 0; done_.load(std::memory_order_acquire) != pieces;) {
+      if (++spins < spin_rounds)
+        cpu_relax();
+      else
+        sched_yield();
+    }
+    return result_.load(std::memory_order_relaxed);
+  }
+
+  bool try_lock() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void unlock() { busy_.store(false, std::memory_order_release); }
+
+ private:
+  void start_threads(int64_t wanted) {
+    for (; threads_ < std::min(wanted, max_threads - 1); ++threads_) {
+      auto* start = new Start{this, threads_ + 1};
+      pthread_attr_t attributes;
+      pthread_attr_init(&attributes);
+      pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+      // Signals belong to the embedding program's threads.
+      sigset_t all, old;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &old);
+      pthread_t thread;
+      int failed = pthread_create(&thread, &attributes, enter, start);
+      pthread_sigmask(SIG_SETMASK, &old, nullptr);
+      pthread_attr_destroy(&attributes);
+      if (failed) {  // the pieces are then run by those there are
+        delete start;
+        return;
+      }
+    }
+  }
+
+  struct Start {
+    Pool* pool;
+    int64_t worker;
+  };
+  static void* enter(void* argument) {
+    auto* start = static_cast<Start*>(argument);
+    Start copy = *start;
+    delete start;
+    copy.pool->serve(copy.worker);
+    return nullptr;
+  }
+
+  [[noreturn]] void serve(int64_t worker) {
+    uint32_t seen = 0;
+    for (;;) {
+      uint32_t now = generation_.load(std::memory_order_acquire);
+      for (int spins = 0; now == seen && spins < spin_rounds; ++spins) {
+        cpu_relax();
+        now = generation_.load(std::memory_order_acquire);
+      }
+      if (now == seen) {
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+        if (generation_.load(std::memory_order_seq_cst) == seen) futex_wait(generation_, seen);
+        sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+        continue;
+      }
+      seen = now;
+      work(worker);
+    }
+  }
+
+  void work(int64_t worker) {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    for (;;) {
+      relay_kernel_context* context = context_.load(std::memory_order_relaxed);
+      relay_parallel_body body = body_.load(std::memory_order_relaxed);
+      void* env = env_.load(std::memory_order_relaxed);
+      int64_t n = n_.load(std::memory_order_relaxed), grain = grain_.load(std::memory_order_relaxed);
+      uint32_t pieces = pieces_.load(std::memory_order_relaxed);
+      if (worker >= workers_.load(std::memory_order_relaxed)) return;
+      auto piece = static_cast<uint32_t>(ticket);
+      if (piece >= pieces) return;
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        continue;
+      if (result_.load(std::memory_order_relaxed) == 0) {
+        int64_t blocks = (n - 1) / grain + 1;
+        int64_t share = blocks / pieces, more = blocks % pieces;
+        int64_t first = piece * share + std::min<int64_t>(piece, more);
+        int64_t last = first + share + (piece < more);
+        current_worker = worker;
+        int32_t result = body(context, env, first * grain, std::min(n, last * grain), worker);
+        current_worker = -1;
+        int32_t none = 0;
+        if (result != 0) result_.compare_exchange_strong(none, result, std::memory_order_relaxed);
+      }
+      done_.fetch_add(1, std::memory_order_release);
+      ticket = ticket_.load(std::memory_order_acquire);
+    }
+  }
+
+  std::atomic<bool> busy_{false};
+  int64_t threads_ = 0;  // guarded by busy_
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<uint32_t> generation_{0};
+  std::atomic<int32_t> sleepers_{0};
+  alignas(64) std::atomic<uint32_t> done_{0};
+  alignas(64) std::atomic<relay_kernel_context*> context_{nullptr};
+  std::atomic<relay_parallel_body> body_{nullptr};
+  std::atomic<void*> env_{nullptr};
+  std::atomic<int64_t> n_{0}, grain_{1}, workers_{0};
+  std::atomic<uint32_t> pieces_{0};
+  std::atomic<int32_t> result_{0};
+};
+
+Pool& pool() {
+  static Pool* made = [] {
+    static Pool* pool;
+    pool = new Pool;
+    // The child has none of the threads, and perhaps half a region: it begins anew in the same place.
+    pthread_atfork(nullptr, nullptr, [] {
+      new (pool) Pool;
+      current_worker = -1;
+    });
+    return pool;
+  }();
+  return *made;
+}
+
+}  // namespace
+
+namespace {
+
+int64_t count_available() {
+  // Large masks: a cpu_set_t covers 1024 CPUs, more need the dynamic form.
+  int64_t count = 0;
+  for (int cpus = 1024; cpus <= 1 << 16; cpus *= 4) {
+    cpu_set_t* set = CPU_ALLOC(cpus);
+    size_t size = CPU_ALLOC_SIZE(cpus);
+    bool ok = sched_getaffinity(0, size, set) == 0;
+    if (ok) count = CPU_COUNT_S(size, set);
+    CPU_FREE(set);
+    if (ok) break;
+  }
+  if (count <= 0) count = std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
+  static const double quota = control_group_quota();
+  if (quota > 0) count = std::min<int64_t>(count, std::max<int64_t>(1, static_cast<int64_t>(std::ceil(quota))));
+  return std::min(count, max_threads);
+}
+
+}  // namespace
+
+int64_t available_threads() {
+  // Asked by every run, and changed by nobody in a hurry: looked up once a second.
+  static std::atomic<int64_t> known{0}, looked_up{0};
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  if (known.load(std::memory_order_relaxed) == 0 || looked_up.load(std::memory_order_relaxed) != time.tv_sec) {
+    looked_up.store(time.tv_sec, std::memory_order_relaxed);
+    known.store(count_available(), std::memory_order_relaxed);
+  }
+  return known.load(std::memory_order_relaxed);
+}
+
+int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain) {
+  if (n <= 0) return 0;
+  grain = std::max<int64_t>(grain, 1);
+  if (current_worker >= 0) return body(context, env, 0, n, current_worker);  // nested: this worker's own slice
+  int64_t workers = std::min(context->num_workers, max_threads);
+  int64_t blocks = (n - 1) / grain + 1;
+  if (workers <= 1 || blocks == 1) return body(context, env, 0, n, 0);
+  Pool& p = pool();
+  if (!p.try_lock()) return body(context, env, 0, n, 0);
+  int32_t result = p.run(context, body, env, n, grain, workers, static_cast<uint32_t>(std::min(blocks, workers)));
+  p.unlock();
+  return result;
+}
+
+}  // namespace relay

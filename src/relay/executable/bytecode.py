@@ -1,0 +1,232 @@
+"""The instruction set, and an assembler for it.
+
+The list is ``runtime/opcodes.def``; it reaches Python through the runtime that was built from it, so the two cannot
+disagree. An instruction is its number followed by its operands, all int32 words; operand letters are explained there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from relay import _runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Opcode:
+    """One instruction: its number, name, operand letters and meaning."""
+
+    number: int
+    name: str
+    operands: str
+    text: str
+
+
+OPCODES: Final[tuple[Opcode, ...]] = tuple(
+    Opcode(number, name, operands, text) for number, (name, operands, text) in enumerate(_runtime.opcodes())
+)
+BY_NAME: Final[dict[str, Opcode]] = {op.name: op for op in OPCODES}
+
+DTYPES: Final[tuple[str, ...]] = tuple(name for name, _ in _runtime.dtypes())
+DTYPE_CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(DTYPES)}
+DTYPE_BITS: Final[dict[str, int]] = dict(_runtime.dtypes())
+DEVICES: Final[tuple[str, ...]] = tuple(_runtime.devices())
+ANY_DTYPE: Final = 255
+
+ENDS_CONTROL: Final = frozenset({"Ret", "TailInvoke", "TailInvokeClosure", "Goto", "Switch", "Fatal"})
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """The NumPy dtype (an ml_dtypes extension for bfloat16, int4, uint4) of an element type's name."""
+    return np.dtype(getattr(ml_dtypes, name)) if name in ("bfloat16", "int4", "uint4") else np.dtype(name)
+
+
+def scalar_bits(dtype: str, value: int | float | bool) -> int:
+    """The raw bits, as an unsigned 64-bit number, of a scalar of the dtype.
+
+    Raises ValueError when an integer does not fit.
+    """
+    width = DTYPE_BITS[dtype]
+    if dtype == "bool":
+        return int(bool(value))
+    if "int" in dtype:
+        low, high = (0, 2**width) if dtype.startswith("u") else (-(2 ** (width - 1)), 2 ** (width - 1))
+        if int(value) != value or not low <= value < high:
+            raise ValueError(f"{value} is not a number of {dtype}")
+        return int(value) & (2**width - 1)
+    array = np.asarray(value, dtype=numpy_dtype(dtype))
+    return int.from_bytes(array.tobytes(), "little")
+
+
+class Label:
+    """A place in a function's code; ``Assembler.bind`` says where."""
+
+    __slots__ = ("position",)
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+
+
+Operand: TypeAlias = int | float | str | None | Label | Sequence[int] | Sequence[Label]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCode:
+    """A function's code. ``spans``: from each word index on, the source the code came from, in increasing order."""
+
+    name: str
+    arity: int
+    registers: int
+    code: NDArray[np.int32]
+    spans: tuple[tuple[int, str], ...] = ()
+
+
+class Assembler:
+    """Builds one function. Registers 0 .. num_params - 1 are its parameters."""
+
+    def __init__(self, name: str, num_params: int) -> None:
+        self.name = name
+        self.arity = num_params
+        self._registers = num_params
+        self._words: list[int] = []
+        self._fixups: list[tuple[int, Label]] = []
+        self._spans: list[tuple[int, str]] = []
+        self._last: str | None = None
+
+    def reg(self) -> int:
+        """A new register."""
+        self._registers += 1
+        return self._registers - 1
+
+    def label(self) -> Label:
+        """A new label, to be bound once."""
+        return Label()
+
+    def bind(self, label: Label) -> None:
+        """The label means the next instruction."""
+        if label.position is not None:
+            raise ValueError(f"a label of {self.name} is bound twice")
+        label.position = len(self._words)
+
+    def span(self, text: str) -> None:
+        """Instructions from here on come from this source text; "" for none in particular."""
+        at = len(self._words)
+        if self._spans and self._spans[-1][0] == at:
+            self._spans.pop()
+        if (self._spans[-1][1] if self._spans else "") != text:
+            self._spans.append((at, text))
+
+    def emit(self, opcode: str, *operands: Operand) -> None:
+        """Append an instruction. Operands by letter: registers and indices are ints; ``o`` an int or None; ``t`` a dtype
+        name; ``v`` a device name or index; ``l`` a Label; ``R`` registers; ``L`` Labels; ``LoadConsti``'s immediate a
+        number of its dtype."""
+        op = BY_NAME[opcode]
+        if len(operands) != len(op.operands):
+            raise ValueError(f"{opcode} takes {len(op.operands)} operands ({op.operands}), not {len(operands)}")
+        words = self._words
+        words.append(op.number)
+        dtype = ""
+        for letter, operand in zip(op.operands, operands, strict=True):
+            match letter, operand:
+                case "t", str():
+                    dtype = operand
+                    words.append(DTYPE_CODES[operand])
+                case "v", str():
+                    words.append(DEVICES.index(operand))
+                case "o", None:
+                    words.append(-1)
+                case "l", Label():
+                    self._fix(operand)
+                case "L", [*targets]:
+                    words.append(len(targets))
+                    for target in targets:
+                        if not isinstance(target, Label):
+                            raise TypeError(f"{opcode} takes a list of labels")
+                        self._fix(target)
+                case "R", [*registers]:
+                    words.append(len(registers))
+                    for register in registers:
+                        words.append(self._index(opcode, register))
+                case "I", int() | float():
+                    raw = scalar_bits(dtype, operand) if opcode == "LoadConsti" else int(operand)
+                    words += [_signed(raw & 0xFFFFFFFF), _signed(raw >> 32 & 0xFFFFFFFF)]
+                case ("d" | "r" | "o" | "i" | "v" | "f" | "k" | "c" | "m" | "u"), _:
+                    words.append(self._index(opcode, operand))
+                case _:
+                    raise TypeError(f"{opcode}: operand {operand!r} does not fit its letter {letter!r}")
+        self._last = opcode
+
+    def _index(self, opcode: str, operand: object) -> int:
+        if not isinstance(operand, (int, np.integer)) or isinstance(operand, bool):
+            raise TypeError(f"{opcode}: expected a number, found {operand!r}")
+        return int(operand)
+
+    def _fix(self, label: Label) -> None:
+        self._fixups.append((len(self._words), label))
+        self._words.append(0)
+
+    def finish(self) -> FunctionCode:
+        """The code, with its labels filled in. Raises ValueError for an unbound label or code that runs off its end."""
+        end = len(self._words)
+        if self._last not in ENDS_CONTROL:
+            raise ValueError(f"the code of {self.name} runs off its end")
+        for at, label in self._fixups:
+            if label.position is None or label.position == end:
+                raise ValueError(f"a label of {self.name} leads nowhere")
+            self._words[at] = label.position
+        code = np.array(self._words, dtype=np.int32)
+        return FunctionCode(self.name, self.arity, self._registers, code, tuple(self._spans))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A decoded instruction at a word index. Operands as words; lists as tuples; ``I`` as one signed number."""
+
+    at: int
+    opcode: Opcode
+    operands: tuple[int | tuple[int, ...], ...]
+
+
+def decode(code: NDArray[np.int32]) -> list[Instruction]:
+    """The instructions of a function's code.
+
+    Raises ValueError where the code is not a sequence of instructions.
+    """
+    words = code.tolist()
+    out: list[Instruction] = []
+    at = 0
+    while at < len(words):
+        start = at
+        if not 0 <= words[at] < len(OPCODES):
+            raise ValueError(f"word {at} is not an instruction")
+        op = OPCODES[words[at]]
+        at += 1
+        operands: list[int | tuple[int, ...]] = []
+        for letter in op.operands:
+            if letter in "RL":
+                count = words[at] if at < len(words) else -1
+                if count < 0 or at + 1 + count > len(words):
+                    raise ValueError(f"the instruction at word {start} is cut off")
+                operands.append(tuple(words[at + 1 : at + 1 + count]))
+                at += 1 + count
+            elif letter == "I":
+                if at + 2 > len(words):
+                    raise ValueError(f"the instruction at word {start} is cut off")
+                operands.append((words[at + 1] << 32) | (words[at] & 0xFFFFFFFF))
+                at += 2
+            else:
+                if at >= len(words):
+                    raise ValueError(f"the instruction at word {start} is cut off")
+                operands.append(words[at])
+                at += 1
+        out.append(Instruction(start, op, tuple(operands)))
+    return out

@@ -1,0 +1,252 @@
+"""The executable file (.rlx): what is in it, and how it is written. The runtime (``runtime/src/image.cc``) reads it.
+
+Little-endian throughout. A header of 32 bytes: magic, version, number of sections, total length, and a 64-bit checksum of every
+other byte. Then a table of sections (kind, zero, offset, length) and the sections, each aligned to 64 bytes. Constants and
+native objects lie in the data section, so that the runtime can use them where they are mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relay import _runtime
+from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPE_CODES, FunctionCode
+from relay.ir.diagnostics import FileError
+
+MAGIC: Final = b"RELAYEXE"
+VERSION: Final = 1
+_HEADER: Final = 32
+_ENTRY: Final = 24
+_ALIGN: Final = 64
+
+_STRINGS, _TARGET, _FUNCTIONS, _CONSTANTS, _KERNELS, _OBJECTS, _ROUTINES, _ENTRIES, _DATA = range(1, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOperand:
+    """A kernel's buffer. ``alignment`` in bytes (0: that of one element); ``in_place``: for an output, the input whose memory it
+    may share, or -1."""
+
+    dtype: str
+    rank: int
+    alignment: int = 0
+    in_place: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """A compiled kernel: function ``symbol`` of native object number ``object``. ``operands``: inputs, then ``outputs`` outputs;
+    ``dims``: how many symbolic sizes it takes."""
+
+    name: str
+    object: int
+    symbol: str
+    operands: tuple[KernelOperand, ...]
+    outputs: int
+    dims: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A function that can be called from outside. ``dtypes``: the element type of each parameter, None for anything; ``info``: a
+    text for whoever loads the program (the compiler leaves its types there, as JSON)."""
+
+    name: str
+    function: int
+    dtypes: tuple[str | None, ...]
+    info: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableImage:
+    """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are NumPy arrays (with ml_dtypes
+    for bfloat16, int4 and uint4), ``objects`` ELF relocatable objects, ``features`` names of CPU features the kernels need."""
+
+    functions: tuple[FunctionCode, ...]
+    entries: tuple[Entry, ...]
+    constants: tuple[NDArray[Any], ...] = ()
+    kernels: tuple[KernelEntry, ...] = ()
+    objects: tuple[bytes, ...] = ()
+    routines: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+    triple: str = f"{_runtime.host_architecture()}-unknown-linux-gnu"
+    features: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytearray:
+        """The whole file."""
+        return _write(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file: completely, or not at all. Raises FileError."""
+        data = self.to_bytes()
+        target = Path(path)
+        temporary: str | None = None
+        try:
+            handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
+            os.replace(temporary, target)
+        except OSError as error:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+            raise FileError(f"cannot write {target}: {error.strerror}") from error
+
+
+class _Strings:
+    def __init__(self, first: tuple[str, ...]) -> None:
+        self.texts = list(first)  # bytecode numbers messages by position
+        self._index: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        index = self._index.get(text)
+        if index is None:
+            index = self._index[text] = len(self.texts)
+            self.texts.append(text)
+        return index
+
+    def section(self) -> bytes:
+        out = bytearray(_words(len(self.texts)))
+        for text in self.texts:
+            raw = text.encode("utf-8", "surrogatepass")
+            out += _words(len(raw)) + raw
+        return bytes(out)
+
+
+class _Data:
+    """The data section: pieces, each aligned, whose offsets in the file are known once the section's own is."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, memoryview]] = []
+        self.size = 0
+
+    def add(self, piece: memoryview) -> int:
+        at = self.size
+        self.pieces.append((at, piece))
+        self.size = _aligned(at + piece.nbytes)
+        return at
+
+
+def _words(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+def constant_bytes(array: NDArray[Any]) -> memoryview:
+    """The elements as the runtime stores them: row-major, elements narrower than a byte packed low bits first."""
+    if array.dtype.name in ("int4", "uint4"):
+        flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
+        padded = np.concatenate([flat, np.zeros(flat.size % 2, np.uint8)])
+        return memoryview(np.ascontiguousarray(padded[0::2] | (padded[1::2] << 4)))
+    contiguous = np.ascontiguousarray(array).reshape(-1)
+    return memoryview(contiguous.view(np.uint8) if contiguous.size else b"")
+
+
+def _dtype_code(name: str) -> int:
+    if name not in DTYPE_CODES:
+        raise ValueError(f"there is no element type {name!r}")
+    return DTYPE_CODES[name]
+
+
+def _write(image: ExecutableImage) -> bytearray:
+    strings, data = _Strings(image.messages), _Data()
+
+    target = _words(strings(image.triple), len(image.features), *(strings(name) for name in image.features))
+
+    functions = bytearray(_words(len(image.functions)))
+    for function in image.functions:
+        code = np.ascontiguousarray(function.code, dtype="<i4")
+        functions += _words(strings(function.name), function.arity, function.registers, code.size)
+        functions += code.tobytes()
+        functions += _words(len(function.spans))
+        for at, text in function.spans:
+            functions += _words(at, strings(text))
+
+    placed = [(array, data.add(constant_bytes(array))) for array in image.constants]
+    objects = [(len(raw), data.add(memoryview(raw))) for raw in image.objects]
+
+    kernels = bytearray(_words(len(image.kernels)))
+    for kernel in image.kernels:
+        kernels += _words(strings(kernel.name), kernel.object, strings(kernel.symbol))
+        kernels += _words(kernel.outputs, kernel.dims, len(kernel.operands))
+        for operand in kernel.operands:
+            alignment = operand.alignment or max(1, DTYPE_BITS[operand.dtype] // 8)
+            kernels += struct.pack("<BBHi", _dtype_code(operand.dtype), operand.rank, alignment, operand.in_place)
+
+    routines = _words(len(image.routines), *(strings(name) for name in image.routines))
+
+    entries = bytearray(_words(len(image.entries)))
+    for entry in image.entries:
+        codes = bytes(ANY_DTYPE if name is None else _dtype_code(name) for name in entry.dtypes)
+        entries += _words(strings(entry.name), entry.function, strings(entry.info), len(codes))
+        entries += codes + bytes(-len(codes) % 4)
+
+    # The sizes of the sections that hold offsets into the data are known before the offsets are.
+    constants_size = 4 + sum(16 + 8 * array.ndim for array in image.constants)
+    objects_size = 4 + 16 * len(objects)
+    sizes = {
+        _STRINGS: len(texts := strings.section()),
+        _TARGET: len(target),
+        _FUNCTIONS: len(functions),
+        _CONSTANTS: constants_size,
+        _KERNELS: len(kernels),
+        _OBJECTS: objects_size,
+        _ROUTINES: len(routines),
+        _ENTRIES: len(entries),
+        _DATA: data.size,
+    }
+    offsets: dict[int, int] = {}
+    at = _aligned(_HEADER + _ENTRY * len(sizes))
+    for kind, size in sizes.items():
+        offsets[kind] = at
+        at = _aligned(at + size)
+    base = offsets[_DATA]
+
+    constants = bytearray(_words(len(placed)))
+    for array, offset in placed:
+        constants += struct.pack("<IIQ", _dtype_code(array.dtype.name), array.ndim, base + offset)
+        constants += struct.pack(f"<{array.ndim}q", *array.shape)
+    object_table = bytearray(_words(len(objects)))
+    for size, offset in objects:
+        object_table += struct.pack("<QQ", base + offset, size)
+
+    out = bytearray(at)
+    out[0:24] = MAGIC + struct.pack("<IIQ", VERSION, len(sizes), at)
+    contents = {
+        _STRINGS: texts,
+        _TARGET: target,
+        _FUNCTIONS: functions,
+        _CONSTANTS: constants,
+        _KERNELS: kernels,
+        _OBJECTS: object_table,
+        _ROUTINES: routines,
+        _ENTRIES: entries,
+    }
+    for number, (kind, size) in enumerate(sizes.items()):
+        struct.pack_into("<IIQQ", out, _HEADER + _ENTRY * number, kind, 0, offsets[kind], size)
+        if kind in contents:
+            out[offsets[kind] : offsets[kind] + size] = contents[kind]
+    for offset, piece in data.pieces:
+        out[base + offset : base + offset + piece.nbytes] = piece
+    view = memoryview(out)
+    checksum = _runtime.checksum(view[_HEADER:], _runtime.checksum(view[:24]))
+    view.release()
+    struct.pack_into("<Q", out, 24, checksum)
+    return out
