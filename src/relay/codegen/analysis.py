@@ -1,0 +1,219 @@
+"""Can a vectorized loop become vector code, how wide, and what does it reduce?
+
+A value *varies* when it differs from lane to lane: it depends on the loop's variable, or on memory that does. The loop stays
+scalar when its control flow varies in ways masks do not cover, or when a store neither moves with the loop's variable
+nor is a reduction this module recognises: ``acc[c] = acc[c] op f(v)`` into a small local buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from relay.codegen.values import register_bits
+from relay.ir.types import is_float
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.target import Target
+from relay.loop.walk import expressions, same, statements
+from relay.te.scalar import Axis, Binary, BinaryOp, Compare, Const, Load, Scalar, Select, Size, children, walk
+
+REDUCING: frozenset[str] = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
+LOCAL: frozenset[str] = frozenset({"register", "stack"})
+# Accumulators of a reduction that waits for the result of its last step: enough to fill the pipeline of two units.
+_CHAINS = 4
+_MAX_ACCUMULATED = 64
+
+
+@dataclass(slots=True)
+class VectorPlan:
+    """``lanes`` per step; ``reductions`` into which buffer by which operation; ``chains`` of independent accumulators.
+
+    ``private`` buffers are allocated in the body and hold one element per lane. ``tiles`` are register buffers of the
+    surroundings indexed by the loop's variable: the loop is expanded, so that their indices are constants.
+    """
+
+    lanes: int
+    reductions: dict[Buffer, BinaryOp] = field(default_factory=dict)
+    chains: int = 1
+    private: set[Buffer] = field(default_factory=set)
+    tiles: set[Buffer] = field(default_factory=set)
+
+
+def reduction_step(store: Store) -> tuple[BinaryOp, Load, Scalar] | None:
+    """``acc[c] = acc[c] op f`` as (op, acc[c], f), the accumulator on either side."""
+    value = store.value
+    if not isinstance(value, Binary) or value.op not in REDUCING:
+        return None
+    for own, other in ((value.a, value.b), (value.b, value.a)):
+        if (
+            isinstance(own, Load)
+            and own.source is store.buffer
+            and all(same(i, j) for i, j in zip(own.indices, store.indices, strict=True))
+        ):
+            return value.op, own, other
+    return None
+
+
+class _Varying:
+    """Which expressions vary, given the variables and buffers that do."""
+
+    def __init__(self, axis: Axis) -> None:
+        self.axes = {axis}
+        self.buffers: set[Buffer] = set()
+        self._memo: dict[int, bool] = {}
+
+    def __call__(self, root: Scalar) -> bool:
+        memo = self._memo
+        if id(root) in memo:
+            return memo[id(root)]
+        for node in walk(root):
+            if id(node) not in memo:
+                memo[id(node)] = (
+                    (isinstance(node, Axis) and node in self.axes)
+                    or (isinstance(node, Load) and node.source in self.buffers)
+                    or any(memo[id(k)] for k in children(node))
+                )
+        return memo[id(root)]
+
+
+def vector_plan(loop: For, target: Target) -> VectorPlan | None:
+    """How to run a vectorized loop in vectors; None: it has to run element by element."""
+    varies = _Varying(loop.var)
+    plan = VectorPlan(1)
+    stored: dict[Buffer, list[Store]] = {}
+    bits = 8
+    for stmt in statements(loop.body):
+        match stmt:
+            case For():
+                if stmt.kind == "vectorized" or varies(stmt.extent):
+                    return None
+            case Switch():
+                if varies(stmt.value):
+                    return None
+            case Alloc():
+                if stmt.buffer.scope not in LOCAL:
+                    return None
+                plan.private.add(stmt.buffer)
+                varies.buffers.add(stmt.buffer)
+            case LetScalar():
+                if varies(stmt.value):
+                    varies.axes.add(stmt.var)
+                bits = max(bits, _widest(stmt.value, varies))
+            case Branch():
+                bits = max(bits, _widest(stmt.cond, varies))
+            case Store():
+                bits = max(bits, register_bits(stmt.buffer.dtype), _widest(stmt.value, varies))
+                moves = any(varies(i) for i in stmt.indices)
+                if stmt.buffer in plan.private:
+                    if moves:
+                        return None
+                elif moves:
+                    if stmt.buffer.scope == "register":
+                        plan.tiles.add(stmt.buffer)
+                else:
+                    stored.setdefault(stmt.buffer, []).append(stmt)
+            case Seq() | Fail():
+                pass
+    for buffer, stores in stored.items():
+        op = _reduction(loop.body, buffer, stores)
+        if op is None:
+            return None
+        plan.reductions[buffer] = op
+    plan.tiles |= _tiles_read(loop.body, varies)
+    if any(_reads_moving(loop.body, buffer, varies) for buffer in plan.private):
+        return None
+    if any(is_float(buffer.dtype) or plan.reductions[buffer] == "mul" for buffer in plan.reductions):
+        plan.chains = _CHAINS
+    elif plan.reductions:
+        plan.chains = 2
+    plan.lanes = _lanes(loop, bits, target)
+    return plan if plan.lanes > 1 else None
+
+
+def _reduction(body: Stmt, buffer: Buffer, stores: list[Store]) -> BinaryOp | None:
+    """The one operation by which all stores to a buffer accumulate, when nothing else reads it."""
+    size = 1
+    for dim in buffer.shape:
+        if not isinstance(dim, int):
+            return None
+        size *= dim
+    if buffer.scope not in LOCAL or size > _MAX_ACCUMULATED:
+        return None
+    steps = [reduction_step(s) for s in stores]
+    allowed: set[int] = set()
+    ops: set[BinaryOp] = set()
+    for step in steps:
+        if step is None:
+            return None
+        ops.add(step[0])
+        allowed.add(id(step[1]))
+    if len(ops) != 1:
+        return None
+    for stmt in statements(body):
+        for root in expressions(stmt):
+            for node in walk(root):
+                if isinstance(node, Load) and node.source is buffer and id(node) not in allowed:
+                    return None
+    # A step's own operand must not see the accumulator through sharing either.
+    for step in steps:
+        assert step is not None
+        if any(isinstance(n, Load) and n.source is buffer for n in walk(step[2])):
+            return None
+    return ops.pop()
+
+
+def _tiles_read(body: Stmt, varies: _Varying) -> set[Buffer]:
+    found: set[Buffer] = set()
+    for stmt in statements(body):
+        for root in expressions(stmt):
+            for node in walk(root):
+                if (
+                    isinstance(node, Load)
+                    and isinstance(node.source, Buffer)
+                    and node.source.scope == "register"
+                    and node.source not in varies.buffers
+                    and any(varies(i) for i in node.indices)
+                ):
+                    found.add(node.source)
+    return found
+
+
+def _reads_moving(body: Stmt, buffer: Buffer, varies: _Varying) -> bool:
+    """Whether a lane's private buffer is read at an index that varies."""
+    for stmt in statements(body):
+        for root in expressions(stmt):
+            for node in walk(root):
+                if isinstance(node, Load) and node.source is buffer and any(varies(i) for i in node.indices):
+                    return True
+    return False
+
+
+def _widest(root: Scalar, varies: _Varying) -> int:
+    """The widest element that computing an expression keeps in vectors; index arithmetic does not count."""
+    bits = 8
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or not varies(node):
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load):
+            bits = max(bits, register_bits(node.dtype))
+            continue
+        if node.dtype == "int64" and not any(isinstance(n, Load) for n in walk(node)):
+            continue
+        if not isinstance(node, Const | Size | Compare | Select | Axis):
+            bits = max(bits, register_bits(node.dtype))
+        todo.extend(children(node))
+    return bits
+
+
+def _lanes(loop: For, bits: int, target: Target) -> int:
+    lanes = target.lanes(bits)
+    extent = loop.extent
+    if isinstance(extent, Const) or (isinstance(extent, Size) and isinstance(extent.dim, int)):
+        count = int(extent.value) if isinstance(extent, Const) else extent.dim
+        assert isinstance(count, int)
+        # A short loop takes the narrowest vector that covers it, or without masks the widest that it fills.
+        power = 1 << max(0, (count - 1).bit_length() if target.masked else count.bit_length() - 1)
+        lanes = min(lanes, power)
+    return lanes

@@ -1,0 +1,437 @@
+"""Arithmetic on one element or on a vector of them: integer and float operations, comparisons, selections.
+
+Integers wrap; ``floordiv`` and ``mod`` round towards minus infinity, ``truncdiv`` and ``truncmod`` towards zero, and a
+division by zero gives 0 (never a trap); shifting by the width or more (or by a negative amount) shifts everything out.
+Float ``min`` and ``max`` propagate nan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from relay.codegen.builder import Builder, float_literal, mangled, vec
+from relay.codegen.values import Value, is_signed, register_type
+from relay.ir.types import dtype_bits, is_float
+from relay.loop.target import Target
+from relay.te.scalar import BinaryOp, CompareOp
+
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+
+
+class Arithmetic:
+    """Emits operations through a builder. Results are as wide as the widest operand; uniform operands are spread."""
+
+    def __init__(self, builder: Builder, target: Target) -> None:
+        self.b = builder
+        self.target = target
+
+    # -- making values
+
+    def constant(self, value: bool | int | float, dtype: str) -> Value:
+        if is_float(dtype):
+            return Value(float_literal(float(value), register_type(dtype)), dtype, const=float(value))
+        if dtype == "bool":
+            return Value("true" if value else "false", dtype, const=bool(value))
+        bits = dtype_bits(dtype)
+        number = int(value) & ((1 << bits) - 1)
+        if is_signed(dtype) and number >> (bits - 1):
+            number -= 1 << bits
+        return Value(str(number), dtype, const=number, multiple=abs(number), nonneg=number >= 0)
+
+    def index(self, value: int) -> Value:
+        return self.constant(value, "int64")
+
+    def spread(self, value: Value, lanes: int) -> Value:
+        """The value as a vector (of one lane: as a scalar)."""
+        if value.lanes == lanes and not value.is_ramp:
+            return value
+        if value.is_ramp:
+            base = self.spread(Value(value.text, value.dtype), lanes)
+            steps = ", ".join(f"i64 {lane * value.stride}" for lane in range(lanes))
+            return Value(self.b.emit(f"add {vec('i64', lanes)} {base.text}, <{steps}>"), value.dtype, lanes)
+        assert value.lanes == 1, "vectors of one loop have one width"
+        element = register_type(value.dtype)
+        return Value(self.splat(element, value.text, lanes), value.dtype, lanes)
+
+    def splat(self, element: str, text: str, lanes: int) -> str:
+        if lanes == 1:
+            return text
+        if not text.startswith("%"):
+            return f"splat ({element} {text})"
+        type_ = vec(element, lanes)
+        first = self.b.emit(f"insertelement {type_} poison, {element} {text}, i64 0")
+        return self.b.emit(f"shufflevector {type_} {first}, {type_} poison, <{lanes} x i32> zeroinitializer")
+
+    def together(self, *values: Value) -> tuple[int, list[str]]:
+        """The common lane count and the operands' texts at that width."""
+        lanes = max(v.lanes for v in values)
+        return lanes, [self.spread(v, lanes).text for v in values]
+
+    # -- operations
+
+    def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
+        """One of the operations of `relay.te.scalar` but the float ones that `relay.codegen.math` has (pow, atan2)."""
+        dtype = a.dtype
+        if dtype == "int64":
+            known = self._index(op, a, b)
+            if known is not None:
+                return known
+        lanes, (x, y) = self.together(a, b)
+        type_ = vec(register_type(dtype), lanes)
+        if is_float(dtype):
+            return Value(self._float(op, x, y, type_, dtype, lanes), dtype, lanes)
+        if dtype == "bool":
+            return Value(self._bool(op, x, y, type_), dtype, lanes)
+        text = self._int(op, a, b, x, y, type_, dtype, lanes)
+        if lanes > 1:
+            return Value(text, dtype, lanes)
+        nonneg = a.nonneg and b.nonneg and op in ("add", "mul", "floordiv", "mod", "min", "max") and dtype == "int64"
+        nonneg |= dtype == "int64" and op == "mod" and isinstance(b.const, int) and b.const > 0
+        return Value(text, dtype, 1, multiple=_multiple(op, a, b), nonneg=nonneg)
+
+    def _index(self, op: BinaryOp, a: Value, b: Value) -> Value | None:
+        """int64 operations on known numbers and ramps that need no vector (or no instruction at all)."""
+        if isinstance(a.const, int) and isinstance(b.const, int):
+            folded = _fold(op, a.const, b.const)
+            return None if folded is None else self.index(folded)
+        if op in ("add", "sub") and b.const == 0:
+            return a
+        if (op == "add" and a.const == 0) or (op == "mul" and a.const == 1):
+            return b
+        if op in ("mul", "floordiv", "truncdiv") and b.const == 1:
+            return a
+        if op == "mul" and 0 in (a.const, b.const) or (op == "mod" and b.const == 1):
+            return self.index(0)
+        if not (a.is_ramp or b.is_ramp) or (a.lanes > 1 and not a.is_ramp) or (b.lanes > 1 and not b.is_ramp):
+            return None
+        lanes = max(a.lanes, b.lanes)
+        base_a, base_b = base_of(a), base_of(b)
+        if op in ("add", "sub"):
+            stride = a.stride + b.stride if op == "add" else a.stride - b.stride
+            return with_stride(self.binary(op, base_a, base_b), stride, lanes)
+        if op == "mul":
+            ramp, factor = (a, b) if a.is_ramp else (b, a)
+            if not isinstance(factor.const, int) or factor.is_ramp:
+                return None
+            return with_stride(self.binary("mul", base_of(ramp), factor), ramp.stride * factor.const, lanes)
+        if op in ("floordiv", "mod") and isinstance(b.const, int) and b.const > 0 and a.stride > 0:
+            # All lanes lie between two multiples of the divisor when the base is on a grid the ramp does not leave.
+            divisor, grid = b.const, gcd(a.multiple, b.const)
+            if (lanes - 1) * a.stride < grid:
+                if op == "floordiv":
+                    return self.binary("floordiv", base_a, b)
+                return with_stride(self.binary("mod", base_a, b), a.stride, lanes)
+            if a.stride % divisor == 0:
+                if op == "mod":
+                    return self.binary("mod", base_a, b)
+                return with_stride(self.binary("floordiv", base_a, b), a.stride // divisor, lanes)
+        return None
+
+    def _float(self, op: BinaryOp, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
+        emit = self.b.emit
+        if op in _FLOAT_OPS:
+            return emit(f"{_FLOAT_OPS[op]} {type_} {x}, {y}")
+        match op:
+            case "min" | "max":
+                better = emit(f"fcmp {'ogt' if op == 'max' else 'olt'} {type_} {x}, {y}")
+                one = self.select_text(better, x, y, type_, lanes)
+                return self.select_text(emit(f"fcmp uno {type_} {x}, {x}"), x, one, type_, lanes)
+            case "floordiv" | "truncdiv":
+                quotient = emit(f"fdiv {type_} {x}, {y}")
+                return self.rounding("floor" if op == "floordiv" else "trunc", quotient, register_type(dtype), lanes)
+            case "mod" | "truncmod":
+                return self._float_mod(op, x, y, register_type(dtype), lanes)
+            case _:
+                raise AssertionError(f"{op} of {dtype} is not arithmetic of this module")
+
+    def _float_mod(self, op: BinaryOp, x: str, y: str, element: str, lanes: int) -> str:
+        """The remainder, exact while the quotient is below 2**29 (float) or 2**52 (double)."""
+        emit, type_ = self.b.emit, vec(element, lanes)
+        wide = vec("double", lanes)
+        a, b = (emit(f"fpext {type_} {v} to {wide}") for v in (x, y)) if element == "float" else (x, y)
+        quotient = self.rounding("trunc", emit(f"fdiv {wide} {a}, {b}"), "double", lanes)
+        product_sum = emit(f"fsub {wide} {a}, {emit(f'fmul {wide} {quotient}, {b}')}")
+        if element == "double" and self.target.fma:
+            negative = emit(f"fneg {wide} {quotient}")
+            product_sum = self.intrinsic("fma", "double", lanes, negative, b, a)
+        rest = emit(f"fptrunc {wide} {product_sum} to {type_}") if element == "float" else product_sum
+        zero = self.splat(element, "0.0", lanes)
+        infinite = emit(f"fcmp oeq {type_} {self.intrinsic('fabs', element, lanes, y)}, {self._infinity(element, lanes)}")
+        finite = emit(f"fcmp one {type_} {self.intrinsic('fabs', element, lanes, x)}, {self._infinity(element, lanes)}")
+        both = emit(f"and {vec('i1', lanes)} {infinite}, {finite}")
+        rest = self.select_text(both, x, rest, type_, lanes)
+        # A quotient rounded over an integer leaves a rest of the wrong sign; floored remainders have the divisor's.
+        sign, addend = (y, y) if op == "mod" else (x, self.intrinsic("copysign", element, lanes, y, x))
+        below = emit(f"fcmp olt {type_} {rest}, {zero}")
+        wrong = emit(f"xor {vec('i1', lanes)} {below}, {emit(f'fcmp olt {type_} {sign}, {zero}')}")
+        nonzero = emit(f"fcmp one {type_} {rest}, {zero}")
+        adjusted = emit(f"fadd {type_} {rest}, {addend}")
+        return self.select_text(emit(f"and {vec('i1', lanes)} {wrong}, {nonzero}"), adjusted, rest, type_, lanes)
+
+    def _infinity(self, element: str, lanes: int) -> str:
+        return self.splat(element, "0x7FF0000000000000", lanes)
+
+    def _bool(self, op: BinaryOp, x: str, y: str, type_: str) -> str:
+        names = {"and": "and", "or": "or", "xor": "xor", "min": "and", "max": "or", "mul": "and", "add": "or"}
+        if op == "sub":
+            return self.b.emit(f"xor {type_} {x}, {y}")
+        assert op in names, f"{op} of bool"
+        return self.b.emit(f"{names[op]} {type_} {x}, {y}")
+
+    def _int(self, op: BinaryOp, a: Value, b: Value, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
+        emit, signed = self.b.emit, is_signed(dtype)
+        if op in _INT_OPS:
+            return emit(f"{_INT_OPS[op]} {type_} {x}, {y}")
+        match op:
+            case "min" | "max":
+                name = f"{'s' if signed else 'u'}{op}"
+                return self.intrinsic(name, register_type(dtype), lanes, x, y)
+            case "floordiv" | "mod" | "truncdiv" | "truncmod" | "div":
+                return self._divide(op, a, b, x, y, type_, dtype, lanes)
+            case "shl" | "shr":
+                return self._shift(op, x, y, type_, dtype, lanes)
+            case "pow":
+                return self._power(x, y, dtype, lanes)
+            case _:
+                raise AssertionError(f"{op} of {dtype}")
+
+    def _divide(self, op: BinaryOp, a: Value, b: Value, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
+        emit, element, masks = self.b.emit, register_type(dtype), vec('i1', lanes)
+        signed = is_signed(dtype) and not (a.nonneg and b.nonneg)
+        remainder = op in ("mod", "truncmod")
+        floored = op in ("floordiv", "mod")
+        if isinstance(b.const, int) and b.const == 0:
+            return self.splat(element, "0", lanes)
+        safe, zero = y, ""
+        if not isinstance(b.const, int) or b.const == -1:
+            one = self.splat(element, "1", lanes)
+            zero = emit(f"icmp eq {type_} {y}, {self.splat(element, '0', lanes)}")
+            bad = zero
+            if signed:
+                least = self.splat(element, str(-(1 << (dtype_bits(dtype) - 1))), lanes)
+                minimum = emit(f"icmp eq {type_} {x}, {least}")
+                minus = emit(f"icmp eq {type_} {y}, {self.splat(element, '-1', lanes)}")
+                over = emit(f"and {vec('i1', lanes)} {minimum}, {minus}")
+                bad = emit(f"or {vec('i1', lanes)} {zero}, {over}")
+            safe = self.select_text(bad, one, y, type_, lanes)
+        if not signed:
+            result = emit(f"{'urem' if remainder else 'udiv'} {type_} {x}, {safe}")
+        elif not floored:
+            result = emit(f"{'srem' if remainder else 'sdiv'} {type_} {x}, {safe}")
+        elif isinstance(b.const, int) and b.const > 0 and b.const & (b.const - 1) == 0:
+            shift = self.splat(element, str(b.const.bit_length() - 1), lanes)
+            low = self.splat(element, str(b.const - 1), lanes)
+            return emit(f"and {type_} {x}, {low}") if remainder else emit(f"ashr {type_} {x}, {shift}")
+        else:
+            rest = emit(f"srem {type_} {x}, {safe}")
+            nothing = self.splat(element, "0", lanes)
+            crosses = emit(f"icmp slt {type_} {emit(f'xor {type_} {rest}, {safe}')}, {nothing}")
+            inexact = emit(f"icmp ne {type_} {rest}, {nothing}")
+            adjust = emit(f"and {vec('i1', lanes)} {crosses}, {inexact}")
+            if remainder:
+                result = self.select_text(adjust, emit(f"add {type_} {rest}, {safe}"), rest, type_, lanes)
+            else:
+                quotient = emit(f"sdiv {type_} {x}, {safe}")
+                result = emit(f"add {type_} {quotient}, {emit(f'sext {masks} {adjust} to {type_}')}")
+        return self.select_text(zero, self.splat(element, "0", lanes), result, type_, lanes) if zero else result
+
+    def _shift(self, op: BinaryOp, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
+        emit, element, bits = self.b.emit, register_type(dtype), dtype_bits(dtype)
+        inside = emit(f"icmp ult {type_} {y}, {self.splat(element, str(bits), lanes)}")
+        if op == "shr" and is_signed(dtype):
+            amount = self.select_text(inside, y, self.splat(element, str(bits - 1), lanes), type_, lanes)
+            return emit(f"ashr {type_} {x}, {amount}")
+        amount = self.select_text(inside, y, self.splat(element, "0", lanes), type_, lanes)
+        shifted = emit(f"{'shl' if op == 'shl' else 'lshr'} {type_} {x}, {amount}")
+        return self.select_text(inside, shifted, self.splat(element, "0", lanes), type_, lanes)
+
+    def _power(self, x: str, y: str, dtype: str, lanes: int) -> str:
+        """Integer power by squaring, a loop over the exponent's bits; a negative exponent gives 1/x truncated."""
+        b, element, bits = self.b, register_type(dtype), dtype_bits(dtype)
+        type_, mask = vec(element, lanes), vec("i1", lanes)
+        one, zero = self.splat(element, "1", lanes), self.splat(element, "0", lanes)
+        loop, done, before = b.name("pow"), b.name("powdone"), b.block
+        b.jump(loop)
+        b.start(loop)
+        step, result, base, rest = (f"%{b.name()}" for _ in range(4))
+        next_step, next_result, next_base, next_rest = (f"%{b.name()}" for _ in range(4))
+        b.do(f"{step} = phi i32 [ 0, %{before} ], [ {next_step}, %{loop} ]")
+        for name, first, following in ((result, one, next_result), (base, x, next_base), (rest, y, next_rest)):
+            b.do(f"{name} = phi {type_} [ {first}, %{before} ], [ {following}, %{loop} ]")
+        odd = b.emit(f"trunc {type_} {rest} to {mask}")
+        product = b.emit(f"mul {type_} {result}, {base}")
+        b.do(f"{next_result} = select {mask} {odd}, {type_} {product}, {type_} {result}")
+        b.do(f"{next_base} = mul {type_} {base}, {base}")
+        b.do(f"{next_rest} = lshr {type_} {rest}, {one}")
+        b.do(f"{next_step} = add i32 {step}, 1")
+        b.branch(b.emit(f"icmp ult i32 {next_step}, {bits}"), loop, done)
+        b.start(done)
+        if not is_signed(dtype):
+            return next_result
+        negative = b.emit(f"icmp slt {type_} {y}, {zero}")
+        unit = b.emit(f"icmp eq {type_} {x}, {one}")
+        minus = b.emit(f"icmp eq {type_} {x}, {self.splat(element, '-1', lanes)}")
+        invertible = b.emit(f"or {mask} {unit}, {minus}")
+        inverse = self.select_text(invertible, next_result, zero, type_, lanes)
+        return self.select_text(negative, inverse, next_result, type_, lanes)
+
+    def compare(self, op: CompareOp, a: Value, b: Value) -> Value:
+        if isinstance(a.const, int) and isinstance(b.const, int) and a.dtype == "int64":
+            return self.constant(_COMPARE[op](a.const, b.const), "bool")
+        lanes, (x, y) = self.together(a, b)
+        type_ = vec(register_type(a.dtype), lanes)
+        if is_float(a.dtype):
+            return Value(self.b.emit(f"fcmp {_ORDERED[op]} {type_} {x}, {y}"), "bool", lanes)
+        sign = "" if op in ("eq", "ne") else "s" if is_signed(a.dtype) else "u"
+        return Value(self.b.emit(f"icmp {sign}{op} {type_} {x}, {y}"), "bool", lanes)
+
+    def select(self, cond: Value, a: Value, b: Value) -> Value:
+        """``a`` where ``cond``, else ``b``, without branches."""
+        if cond.const is not None:
+            return a if cond.const else b
+        if cond.is_uniform and a.is_uniform and b.is_uniform:
+            text = self.select_text(cond.text, a.text, b.text, register_type(a.dtype), 1)
+            return Value(text, a.dtype, multiple=gcd(a.multiple, b.multiple), nonneg=a.nonneg and b.nonneg)
+        lanes = max(cond.lanes, a.lanes, b.lanes)
+        x, y = self.spread(a, lanes).text, self.spread(b, lanes).text
+        type_ = vec(register_type(a.dtype), lanes)
+        return Value(self.select_text(cond.text, x, y, type_, cond.lanes), a.dtype, lanes)
+
+    def select_text(self, cond: str, x: str, y: str, type_: str, lanes: int) -> str:
+        return self.b.emit(f"select {vec('i1', lanes)} {cond}, {type_} {x}, {type_} {y}")
+
+    def intrinsic(self, name: str, element: str, lanes: int, *operands: str) -> str:
+        """An LLVM intrinsic whose operands and result all have one type."""
+        type_ = vec(element, lanes)
+        extra = [("i1", "false")] if name == "abs" else []
+        given = [(type_, v) for v in operands] + extra
+        return self.b.call(f"llvm.{name}.{mangled(element, lanes)}", type_, *given)
+
+    def rounding(self, name: str, x: str, element: str, lanes: int) -> str:
+        """floor, ceil, trunc or roundeven. Machines with the instruction use it; others do it through integers."""
+        from_baseline = self.target.triple.startswith("x86_64") and "sse4.1" not in self.target.features
+        if not from_baseline:
+            return self.intrinsic(name, element, lanes, x)
+        type_ = vec(element, lanes)
+        bits = 32 if element == "float" else 64
+        integer = vec(f"i{bits}", lanes)
+        emit = self.b.emit
+        limit = float_literal(2.0 ** (23 if bits == 32 else 52), element)
+        magnitude = self.intrinsic("fabs", element, lanes, x)
+        small = emit(f"fcmp olt {type_} {magnitude}, {self.splat(element, limit, lanes)}")
+        if name == "roundeven":
+            # Adding and taking away the first float without fraction bits rounds to nearest even.
+            big = self.splat(element, limit, lanes)
+            rounded = emit(f"fsub {type_} {emit(f'fadd {type_} {magnitude}, {big}')}, {big}")
+        else:
+            safe = self.select_text(small, x, self.splat(element, "0.0", lanes), type_, lanes)
+            rounded = emit(f"sitofp {integer} {emit(f'fptosi {type_} {safe} to {integer}')} to {type_}")
+            if name != "trunc":
+                one = self.splat(element, "1.0" if name == "ceil" else "-1.0", lanes)
+                off = emit(f"fcmp {'olt' if name == 'ceil' else 'ogt'} {type_} {rounded}, {safe}")
+                rounded = self.select_text(off, emit(f"fadd {type_} {rounded}, {one}"), rounded, type_, lanes)
+            rounded = self.intrinsic("fabs", element, lanes, rounded)
+        signed = self.intrinsic("copysign", element, lanes, rounded, x)
+        return self.select_text(small, signed, x, type_, lanes)
+
+    # -- across lanes
+
+    def any_lane(self, mask: str, lanes: int) -> str:
+        return self.b.call(f"llvm.vector.reduce.or.v{lanes}i1", "i1", (vec("i1", lanes), mask))
+
+    def horizontal(self, op: BinaryOp, value: Value) -> Value:
+        """All lanes combined in a fixed order: halves, then halves of halves."""
+        lanes, text, element = value.lanes, value.text, register_type(value.dtype)
+        while lanes > 1:
+            half, type_ = lanes // 2, vec(element, lanes)
+            parts = [self._lanes(text, type_, range(start, start + half)) for start in (0, half)]
+            if half == 1:
+                parts = [self.b.emit(f"extractelement {type_} {text}, i64 {n}") for n in (0, 1)]
+            combined = self.binary(op, Value(parts[0], value.dtype, half), Value(parts[1], value.dtype, half))
+            lanes, text = half, combined.text
+        return Value(text, value.dtype)
+
+    def _lanes(self, text: str, type_: str, which: Sequence[int]) -> str:
+        order = ", ".join(f"i32 {n}" for n in which)
+        return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{len(which)} x i32> <{order}>")
+
+    def identity(self, op: BinaryOp, dtype: str) -> Value:
+        """The value that leaves the other operand as it is."""
+        match op:
+            case "add" | "or" | "xor":
+                return self.constant(False if dtype == "bool" else 0, dtype)
+            case "mul" | "and":
+                if dtype == "bool":
+                    return self.constant(True, dtype)
+                return self.constant(1 if op == "mul" else -1, dtype)
+            case "max" | "min":
+                if is_float(dtype):
+                    return self.constant(float("-inf") if op == "max" else float("inf"), dtype)
+                if dtype == "bool":
+                    return self.constant(op == "min", dtype)
+                bits = dtype_bits(dtype)
+                low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed(dtype) else (0, (1 << bits) - 1)
+                return self.constant(low if op == "max" else high, dtype)
+            case _:
+                raise AssertionError(f"{op} does not reduce")
+
+
+def base_of(value: Value) -> Value:
+    """A ramp's value in lane 0; a uniform value itself."""
+    if not value.is_ramp:
+        return value
+    const = None if value.text.startswith("%") else int(value.text)
+    return Value(value.text, value.dtype, const=const, multiple=value.multiple, nonneg=value.nonneg)
+
+
+def with_stride(base: Value, stride: int, lanes: int) -> Value:
+    """The ramp from a base; the base itself when nothing changes from lane to lane."""
+    if stride == 0:
+        return base
+    return Value(base.text, base.dtype, lanes, stride, None, base.multiple, base.nonneg and stride > 0)
+
+
+def _multiple(op: BinaryOp, a: Value, b: Value) -> int:
+    if a.dtype != "int64":
+        return 1
+    if op in ("add", "sub", "min", "max"):
+        return gcd(a.multiple, b.multiple)
+    if op == "mul":
+        return a.multiple * b.multiple
+    if op == "mod":
+        return gcd(a.multiple, b.multiple)
+    return 1
+
+
+def _fold(op: BinaryOp, a: int, b: int) -> int | None:
+    match op:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "floordiv":
+            return a // b if b else 0
+        case "mod":
+            return a % b if b else 0
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+        case _:
+            return None
+
+
+_COMPARE = {
+    "eq": int.__eq__,
+    "ne": int.__ne__,
+    "lt": int.__lt__,
+    "le": int.__le__,
+    "gt": int.__gt__,
+    "ge": int.__ge__,
+}
+

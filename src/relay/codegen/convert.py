@@ -1,0 +1,145 @@
+"""Conversions: between element types, and between an element's form in a register and in memory.
+
+float16 and bfloat16 are bits in memory and float in registers. bfloat16 is converted with integer operations; float16 with
+the machine's instructions where it has them (F16C, AArch64) and with integer operations elsewhere.
+"""
+
+from __future__ import annotations
+
+from relay.codegen.arith import Arithmetic
+from relay.codegen.builder import float_literal, mangled, vec
+from relay.codegen.target import has, is_x86
+from relay.codegen.values import Value, is_signed, register_type
+from relay.ir.types import dtype_bits, is_float
+
+
+class Conversions:
+    """Emits conversions through the arithmetic's builder."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self.a = arithmetic
+        self.b = arithmetic.b
+        self.native_half = not is_x86(arithmetic.target) or has(arithmetic.target, "f16c")
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Convert as `relay.te.scalar.Cast` says. A uniform or a vector stays one; a ramp becomes a vector."""
+        source = value.dtype
+        if source == dtype:
+            return value
+        if isinstance(value.const, bool | int) and not value.is_ramp:
+            return self.a.constant(value.const, dtype)
+        if value.is_ramp:
+            value = self.a.spread(value, value.lanes)
+        lanes, text = value.lanes, value.text
+        old, new = register_type(source), register_type(dtype)
+        from_, to, emit = vec(old, lanes), vec(new, lanes), self.b.emit
+        if dtype == "bool":
+            zero = self.a.splat(old, "0.0" if is_float(source) else "0", lanes)
+            return Value(emit(f"{'fcmp une' if is_float(source) else 'icmp ne'} {from_} {text}, {zero}"), dtype, lanes)
+        if is_float(dtype):
+            if not is_float(source):
+                signed = is_signed(source)
+                text = emit(f"{'sitofp' if signed else 'uitofp'} {from_} {text} to {to}")
+            elif old != new:
+                text = emit(f"{'fpext' if new == 'double' else 'fptrunc'} {from_} {text} to {to}")
+            if dtype in ("float16", "bfloat16"):
+                text = self.from_memory(self.to_memory(text, dtype, lanes), dtype, lanes)
+            return Value(text, dtype, lanes)
+        if is_float(source):
+            name = f"llvm.{'fptosi' if is_signed(dtype) else 'fptoui'}.sat.{mangled(new, lanes)}.{mangled(old, lanes)}"
+            return Value(self.b.call(name, to, (from_, text)), dtype, lanes)
+        wide, narrow = dtype_bits(dtype), 1 if source == "bool" else dtype_bits(source)
+        if wide < narrow:
+            return Value(emit(f"trunc {from_} {text} to {to}"), dtype, lanes)
+        if wide == narrow:
+            return Value(text, dtype, lanes)
+        extended = emit(f"{'sext' if is_signed(source) else 'zext'} {from_} {text} to {to}")
+        return Value(extended, dtype, lanes, nonneg=lanes == 1 and not is_signed(source))
+
+    def from_memory(self, text: str, dtype: str, lanes: int) -> str:
+        """The register form of loaded elements (not of sub-byte ones)."""
+        emit = self.b.emit
+        if dtype == "bool":
+            return emit(f"icmp ne {vec('i8', lanes)} {text}, {self.a.splat('i8', '0', lanes)}")
+        if dtype == "bfloat16":
+            wide = emit(f"zext {vec('i16', lanes)} {text} to {vec('i32', lanes)}")
+            high = emit(f"shl {vec('i32', lanes)} {wide}, {self.a.splat('i32', '16', lanes)}")
+            return emit(f"bitcast {vec('i32', lanes)} {high} to {vec('float', lanes)}")
+        if dtype == "float16":
+            return self._half_to_float(text, lanes)
+        return text
+
+    def to_memory(self, text: str, dtype: str, lanes: int) -> str:
+        """The memory form of register elements (not of sub-byte ones)."""
+        emit = self.b.emit
+        if dtype == "bool":
+            return emit(f"zext {vec('i1', lanes)} {text} to {vec('i8', lanes)}")
+        if dtype == "bfloat16":
+            return self._float_to_brain(text, lanes)
+        if dtype == "float16":
+            return self._float_to_half(text, lanes)
+        return text
+
+    def _int(self, op: str, x: str, y: str | int, lanes: int) -> str:
+        other = self.a.splat("i32", str(y), lanes) if isinstance(y, int) else y
+        return self.b.emit(f"{op} {vec('i32', lanes)} {x}, {other}")
+
+    def _pick(self, cond: str, x: str, y: str, lanes: int) -> str:
+        return self.a.select_text(cond, x, y, vec("i32", lanes), lanes)
+
+    def _float_to_brain(self, text: str, lanes: int) -> str:
+        """Round to nearest even on the bits; a nan stays one (quiet)."""
+        emit, word = self.b.emit, vec("i32", lanes)
+        bits = emit(f"bitcast {vec('float', lanes)} {text} to {word}")
+        high = self._int("lshr", bits, 16, lanes)
+        odd = self._int("and", high, 1, lanes)
+        rounded = self._int("lshr", self._int("add", self._int("add", bits, 0x7FFF, lanes), odd, lanes), 16, lanes)
+        nan = emit(f"fcmp uno {vec('float', lanes)} {text}, {text}")
+        chosen = self._pick(nan, self._int("or", high, 0x40, lanes), rounded, lanes)
+        return emit(f"trunc {word} {chosen} to {vec('i16', lanes)}")
+
+    def _half_to_float(self, text: str, lanes: int) -> str:
+        emit, word, single = self.b.emit, vec("i32", lanes), vec("float", lanes)
+        if self.native_half:
+            half = emit(f"bitcast {vec('i16', lanes)} {text} to {vec('half', lanes)}")
+            return emit(f"fpext {vec('half', lanes)} {half} to {single}")
+        bits = emit(f"zext {vec('i16', lanes)} {text} to {word}")
+        magnitude = self._int("and", bits, 0x7FFF, lanes)
+        sign = self._int("shl", self._int("and", bits, 0x8000, lanes), 16, lanes)
+        normal = self._int("add", self._int("shl", magnitude, 13, lanes), 112 << 23, lanes)
+        special = emit(f"icmp uge {word} {magnitude}, {self.a.splat('i32', str(0x7C00), lanes)}")
+        large = self._pick(special, self._int("add", normal, 112 << 23, lanes), normal, lanes)
+        # A subnormal half is its bits times 2**-24, exact in float.
+        scaled = emit(
+            f"fmul {single} {emit(f'uitofp {word} {magnitude} to {single}')}, "
+            f"{self.a.splat('float', float_literal(2.0**-24), lanes)}"
+        )
+        tiny = emit(f"icmp ult {word} {magnitude}, {self.a.splat('i32', str(0x400), lanes)}")
+        small = emit(f"bitcast {single} {scaled} to {word}")
+        chosen = self._pick(tiny, small, large, lanes)
+        return emit(f"bitcast {word} {self._int('or', chosen, sign, lanes)} to {single}")
+
+    def _float_to_half(self, text: str, lanes: int) -> str:
+        emit, word, single = self.b.emit, vec("i32", lanes), vec("float", lanes)
+        short = vec("i16", lanes)
+        if self.native_half:
+            half = emit(f"fptrunc {single} {text} to {vec('half', lanes)}")
+            return emit(f"bitcast {vec('half', lanes)} {half} to {short}")
+        bits = emit(f"bitcast {single} {text} to {word}")
+        magnitude = self._int("and", bits, 0x7FFFFFFF, lanes)
+        sign = self._int("and", self._int("lshr", bits, 16, lanes), 0x8000, lanes)
+        odd = self._int("and", self._int("lshr", magnitude, 13, lanes), 1, lanes)
+        biased = self._int("sub", self._int("add", magnitude, 0xFFF, lanes), 112 << 23, lanes)
+        normal = self._int("lshr", self._int("add", biased, odd, lanes), 13, lanes)
+        # 0.5 has its last bit at 2**-24, the unit of subnormal halves: adding it rounds there.
+        positive = emit(f"bitcast {word} {magnitude} to {single}")
+        shifted = emit(f"fadd {single} {positive}, {self.a.splat('float', '0.5', lanes)}")
+        subnormal = self._int("sub", emit(f"bitcast {single} {shifted} to {word}"), 0x3F000000, lanes)
+
+        def at_least(limit: int) -> str:
+            return emit(f"icmp uge {word} {magnitude}, {self.a.splat('i32', str(limit), lanes)}")
+
+        out = self._pick(at_least(0x38800000), normal, subnormal, lanes)
+        out = self._pick(at_least(0x47800000), self.a.splat("i32", str(0x7C00), lanes), out, lanes)
+        out = self._pick(at_least(0x7F800001), self.a.splat("i32", str(0x7E00), lanes), out, lanes)
+        return emit(f"trunc {word} {self._int('or', out, sign, lanes)} to {short}")

@@ -1,0 +1,237 @@
+"""Scalar expressions to instructions, without recursion: each node of the expression's graph once.
+
+A `Select` whose sides load what may be out of bounds becomes a branch, or in vector code masked loads; one of pure arithmetic
+becomes an instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relay.codegen.builder import vec
+from relay.codegen.frame import Frame
+from relay.codegen.values import Value, register_type
+from relay.ir.dim import known_equal
+from relay.ir.types import is_float
+from relay.loop.errors import LoopError
+from relay.loop.ir import Buffer, Store
+from relay.loop.walk import same
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    children,
+    walk,
+)
+
+Task = Scalar | Callable[[], None]
+
+
+class Expressions:
+    """Evaluates expressions in a frame. Values are remembered until `forget`, in nested scopes inside branches."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.f = frame
+        self._scopes: list[dict[int, Value]] = [{}]
+        self._risky: set[int] = set()
+
+    def forget(self) -> None:
+        """Memory has changed, or control has moved: loads are made anew."""
+        self._scopes = [{}]
+
+    def value(self, root: Scalar) -> Value:
+        """The value of an expression in the current lanes and mask."""
+        self._note_risky_loads(root)
+        todo: list[Task] = [root]
+        while todo:
+            task = todo.pop()
+            if callable(task):
+                task()
+            elif self._find(task) is None:
+                self._visit(task, todo)
+        found = self._find(root)
+        assert found is not None
+        return found
+
+    def _find(self, node: Scalar) -> Value | None:
+        for scope in reversed(self._scopes):
+            value = scope.get(id(node))
+            if value is not None:
+                return value
+        return None
+
+    def _get(self, node: Scalar) -> Value:
+        value = self._find(node)
+        assert value is not None
+        return value
+
+    def _put(self, node: Scalar, value: Value) -> None:
+        self._scopes[-1][id(node)] = value
+
+    def _note_risky_loads(self, root: Scalar) -> None:
+        """Which nodes have a load below them that only a surrounding select may keep in bounds."""
+        order = walk(root)
+        self._risky = set()
+        if not any(isinstance(node, Select) for node in order):
+            return
+        for node in order:
+            if (isinstance(node, Load) and not _in_bounds(node)) or any(id(k) in self._risky for k in children(node)):
+                self._risky.add(id(node))
+
+    def _visit(self, node: Scalar, todo: list[Task]) -> None:
+        f = self.f
+        match node:
+            case Const():
+                self._put(node, f.arith.constant(node.value, node.dtype))
+            case Size():
+                self._put(node, f.size(node.dim))
+            case Axis():
+                if node not in f.axes:
+                    raise LoopError(f"the variable {node.name} is used outside of what binds it")
+                self._put(node, f.axes[node])
+            case Reduce():
+                raise LoopError("a reduction stands in a loop nest: reductions are loops over an accumulator here")
+            case Select() if id(node.a) in self._risky or id(node.b) in self._risky:
+                todo.append(lambda: self._guarded(node, todo))
+                todo.append(node.cond)
+            case _:
+                todo.append(lambda: self._put(node, self._combine(node)))
+                todo.extend(reversed(children(node)))
+
+    def _combine(self, node: Scalar) -> Value:
+        """The node's value from its operands'."""
+        f = self.f
+        match node:
+            case Load():
+                assert isinstance(node.source, Buffer)
+                place = f.places.get(node.source)
+                if place is None:
+                    raise LoopError(f"the buffer {node.source.name} is read outside of its allocation")
+                offset = f.memory.offset(place, [self._get(i) for i in node.indices])
+                return f.memory.load(place, offset, f.lanes, f.mask, f.guarded)
+            case Unary():
+                return f.math.unary(node.op, self._get(node.a))
+            case Binary():
+                a, b = self._get(node.a), self._get(node.b)
+                if node.op in ("pow", "atan2") and is_float(node.dtype):
+                    return f.math.binary(node.op, a, b)
+                return f.arith.binary(node.op, a, b)
+            case Compare():
+                return f.arith.compare(node.op, self._get(node.a), self._get(node.b))
+            case Cast():
+                return f.convert.cast(self._get(node.a), node.dtype)
+            case Select():
+                return f.arith.select(self._get(node.cond), self._get(node.a), self._get(node.b))
+            case _:
+                raise AssertionError(f"{type(node).__name__} has no operands")
+
+    # -- selects whose sides must not both be read
+
+    def _guarded(self, node: Select, todo: list[Task]) -> None:
+        cond = self._get(node.cond)
+        if cond.const is not None:
+            chosen = node.a if cond.const else node.b
+            todo.append(lambda: self._put(node, self._get(chosen)))
+            todo.append(chosen)
+        elif cond.is_uniform:
+            self._branch(node, cond, todo)
+        else:
+            self._under_masks(node, cond, todo)
+
+    def _branch(self, node: Select, cond: Value, todo: list[Task]) -> None:
+        f, b = self.f, self.f.builder
+        then, other, join = b.name("then"), b.name("else"), b.name("join")
+        type_ = vec(register_type(node.dtype), f.lanes)
+        ends: list[tuple[str, str]] = []
+
+        def open_side(label: str) -> None:
+            b.start(label)
+            self._scopes.append({})
+
+        def close_side(side: Scalar) -> None:
+            ends.append((f.arith.spread(self._get(side), f.lanes).text, b.block))
+            self._scopes.pop()
+            b.jump(join)
+
+        def finish() -> None:
+            b.start(join)
+            self._put(node, Value(b.phi(type_, *ends), node.dtype, f.lanes))
+
+        b.branch(cond.text, then, other)
+        todo.append(finish)
+        for side, label in ((node.b, other), (node.a, then)):
+            todo.append(lambda side=side: close_side(side))  # type: ignore[misc]
+            todo.append(side)
+            todo.append(lambda label=label: open_side(label))  # type: ignore[misc]
+
+    def _under_masks(self, node: Select, cond: Value, todo: list[Task]) -> None:
+        f, b = self.f, self.f.builder
+        outer, outer_guarded = f.mask, f.guarded
+        masks = vec("i1", f.lanes)
+        values: list[Value] = []
+
+        def enter(positive: bool) -> None:
+            self._scopes.append({})
+            mine = cond.text if positive else b.emit(f"xor {masks} {cond.text}, splat (i1 true)")
+            f.mask = b.emit(f"and {masks} {outer}, {mine}") if outer else mine
+            f.guarded = True
+
+        def leave(side: Scalar) -> None:
+            values.append(self._get(side))
+            self._scopes.pop()
+            f.mask, f.guarded = outer, outer_guarded
+
+        def finish() -> None:
+            self._put(node, f.arith.select(cond, values[0], values[1]))
+
+        todo.append(finish)
+        for side, positive in ((node.b, False), (node.a, True)):
+            todo.append(lambda side=side: leave(side))  # type: ignore[misc]
+            todo.append(side)
+            todo.append(lambda positive=positive: enter(positive))  # type: ignore[misc]
+
+    # -- multiply and add
+
+    def contracted(self, store: Store) -> Value | None:
+        """``acc[c] + x * y`` of floats as one fused operation, where a store accumulates it into local memory."""
+        f, value = self.f, store.value
+        if not f.target.fma or not f.places[store.buffer].local or not is_float(store.buffer.dtype):
+            return None
+        if not isinstance(value, Binary) or value.op != "add":
+            return None
+        for own, product in ((value.a, value.b), (value.b, value.a)):
+            if (
+                isinstance(own, Load)
+                and own.source is store.buffer
+                and isinstance(product, Binary)
+                and product.op == "mul"
+                and all(same(i, j) for i, j in zip(own.indices, store.indices, strict=True))
+            ):
+                total = self.value(own)
+                x, y = self.value(product.a), self.value(product.b)
+                lanes, texts = f.arith.together(x, y, total)
+                text = f.arith.intrinsic("fma", register_type(value.dtype), lanes, *texts)
+                return Value(text, value.dtype, lanes)
+        return None
+
+
+def _in_bounds(load: Load) -> bool:
+    """Whether a load is in bounds wherever its variables are: every index runs over just that axis."""
+    assert isinstance(load.source, Buffer)
+    if load.source.scope in ("register", "stack"):
+        return all(isinstance(i, Const | Axis) for i in load.indices)
+    for index, dim in zip(load.indices, load.source.shape, strict=True):
+        if isinstance(index, Axis):
+            if not known_equal(index.extent, dim):
+                return False
+        elif not (isinstance(index, Const) and isinstance(dim, int) and 0 <= index.value < dim):
+            return False
+    return True

@@ -1,0 +1,88 @@
+"""The state of one function being written: its builder, what is bound to what, and the vector context."""
+
+from __future__ import annotations
+
+from relay.codegen.arith import Arithmetic
+from relay.codegen.builder import Builder, ModuleText
+from relay.codegen.convert import Conversions
+from relay.codegen.math import Elementary
+from relay.codegen.memory import Memory, Place
+from relay.codegen.values import Value
+from relay.ir.dim import AnyDim, Dim, DimVar
+from relay.loop.errors import LoopError
+from relay.loop.ir import Buffer
+from relay.loop.target import Target
+from relay.te.scalar import Axis, BinaryOp
+
+
+class Frame:
+    """One function. ``lanes`` is 1 outside vectorized loops; ``mask`` is "" while all lanes are active; ``guarded`` says that
+    the mask may be empty, so that not even what all lanes share may be read without looking."""
+
+    def __init__(self, module: ModuleText, target: Target, dims: tuple[DimVar, ...]) -> None:
+        self.builder = Builder(module)
+        self.target = target
+        self.arith = Arithmetic(self.builder, target)
+        self.convert = Conversions(self.arith)
+        self.math = Elementary(self.arith)
+        self.memory = Memory(self.builder, self.arith, self.convert)
+        self.places: dict[Buffer, Place] = {}
+        self.axes: dict[Axis, Value] = {}
+        self.lanes = 1
+        self.mask = ""
+        self.guarded = False
+        self._dim_vars = dims
+        self._variables: dict[DimVar, Value] = {}
+        self._sizes: dict[Dim, Value] = {}
+
+    def size(self, dim: Dim) -> Value:
+        """A dim's run-time value, computed once at the function's entry."""
+        if isinstance(dim, int):
+            return self.arith.index(dim)
+        if isinstance(dim, AnyDim):
+            raise LoopError("a kernel mentions the size `?`", hint="name the size by a dim variable of the kernel")
+        known = self._sizes.get(dim)
+        if known is None:
+            with self.builder.in_entry():
+                known = self._polynomial(dim)
+            self._sizes[dim] = known
+        return known
+
+    def _polynomial(self, dim: Dim) -> Value:
+        """The sum of a dim's terms. Dims nest only as deep as divisions do in a shape."""
+        if isinstance(dim, AnyDim | int):
+            return self.size(dim)
+        total = self.arith.index(0)
+        for monomial, coefficient in dim.terms:
+            product = self.arith.index(coefficient)
+            for atom, power in monomial:
+                if isinstance(atom, DimVar):
+                    factor = self._variable(atom)
+                else:
+                    op: BinaryOp = atom.op
+                    factor = self.arith.binary(op, self.size(atom.a), self.size(atom.b))
+                for _ in range(power):
+                    product = self.arith.binary("mul", product, factor)
+            total = self.arith.binary("add", total, product)
+        return total
+
+    def _variable(self, var: DimVar) -> Value:
+        known = self._variables.get(var)
+        if known is None:
+            if var not in self._dim_vars:
+                raise LoopError(f"the size {var.name} is not among the kernel's dims")
+            position = self._dim_vars.index(var)
+            pointer = self.builder.emit(f"getelementptr i64, ptr %dims, i64 {position}")
+            text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
+            known = self._variables[var] = Value(text, "int64", nonneg=var.lo >= 0)
+        return known
+
+    def strides(self, shape: tuple[Dim, ...]) -> tuple[Value, ...]:
+        """Row-major element strides."""
+        out: list[Value] = []
+        with self.builder.in_entry():
+            step = self.arith.index(1)
+            for dim in reversed(shape):
+                out.append(step)
+                step = self.arith.binary("mul", step, self.size(dim))
+        return tuple(reversed(out))

@@ -1,0 +1,192 @@
+"""A kernel as an LLVM module: the function the runtime calls, and one function for each parallel loop in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from relay.codegen.builder import ModuleText
+from relay.codegen.frame import Frame
+from relay.codegen.memory import Place
+from relay.codegen.stmt import Allocate, Statements
+from relay.codegen.target import is_x86
+from relay.codegen.values import Value, memory_bytes, register_type
+from relay.loop.errors import LoopError
+from relay.loop.ir import Buffer, For, Kernel
+from relay.loop.target import Target
+from relay.loop.walk import buffers_used, free_axes
+from relay.loop.workspace import Workspace, layout
+
+_PARAMETERS = "ptr noalias %context, ptr noalias %buffers, ptr noalias %dims"
+_BODY_PARAMETERS = "ptr noalias %context, ptr noalias %env, i64 %begin, i64 %end, i64 %worker"
+# Offsets in relay_kernel_context (runtime/include/relay/kernel.h).
+_PARALLEL_FOR, _WORKSPACE = 0, 8
+
+
+def emit(kernel: Kernel, target: Target) -> str:
+    """The LLVM IR of a kernel for a target, one public symbol named as the kernel is.
+
+    Raises LoopError for a loop nest that breaks the rules of `relay.loop.ir`.
+    """
+    return _KernelText(kernel, target).text()
+
+
+class _KernelText:
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.module = ModuleText()
+        self.module.node("!{}")
+        self.operands = {b: n for n, b in enumerate((*kernel.inputs, *kernel.outputs))}
+        if len(self.operands) != len(kernel.inputs) + len(kernel.outputs):
+            raise LoopError(f"the kernel {kernel.name} has one buffer as two operands")
+        self.workspace: Workspace = layout(kernel.body)
+        self.alias = self._alias_metadata()
+        self.bodies = 0
+
+    def text(self) -> str:
+        frame = Frame(self.module, self.target, self.kernel.dims)
+        self._bind_operands(frame, buffers_used(self.kernel.body))
+        statements = Statements(frame, self._parallel, self._allocator(frame.arith.index(0)))
+        statements.run(self.kernel.body)
+        frame.builder.do("ret i32 0")
+        frame.builder.finish(f"define i32 @{_symbol(self.kernel.name)}({_PARAMETERS}) #0")
+        return f"{self.module.text()}{self._attributes()}\n"
+
+    def _attributes(self) -> str:
+        target = self.target
+        features = ",".join(name if name[0] in "+-" else f"+{name}" for name in target.features)
+        base = "x86-64" if is_x86(target) else "generic"
+        return (
+            f'attributes #0 = {{ nounwind "target-cpu"="{base}" "tune-cpu"="{target.cpu}" "target-features"="{features}" '
+            f'"prefer-vector-width"="{target.vector_bits}" "min-legal-vector-width"="{target.vector_bits}" '
+            f'"no-jump-tables"="true" "no-trapping-math"="true" }}'
+        )
+
+    # -- memory
+
+    def _alias_metadata(self) -> dict[Buffer, str]:
+        """Distinct buffers do not overlap, but for the in-place pairs; inputs that nothing overwrites never change."""
+        kernel = self.kernel
+        group: dict[Buffer, int] = {b: n for b, n in self.operands.items()}
+        for source, destination in kernel.in_place:
+            joined, old = group[kernel.outputs[destination]], group[kernel.inputs[source]]
+            group = {b: joined if g == old else g for b, g in group.items()}
+        for buffer in self.workspace.offsets:
+            group[buffer] = len(group)
+        domain = self.module.node('distinct !{!"kernel"}')
+        numbers = sorted(set(group.values()))
+        scopes = {n: self.module.node(f'distinct !{{!"b{n}", {domain}}}') for n in numbers}
+        one = {n: self.module.node(f"!{{{scopes[n]}}}") for n in numbers}
+        others = {
+            n: self.module.node("!{" + ", ".join(scopes[m] for m in numbers if m != n) + "}") for n in numbers
+        }
+        changed = {source for source, _ in kernel.in_place}
+        out: dict[Buffer, str] = {}
+        for buffer, n in group.items():
+            out[buffer] = f", !alias.scope {one[n]}" + (f", !noalias {others[n]}" if len(numbers) > 1 else "")
+        for n, buffer in enumerate(kernel.inputs):
+            if n not in changed:
+                out[buffer] += ", !invariant.load !0"
+        return out
+
+    def _bind_operands(self, frame: Frame, used: dict[Buffer, None]) -> None:
+        b = frame.builder
+        for buffer, position in self.operands.items():
+            if buffer not in used:
+                continue
+            with b.in_entry():
+                slot = b.emit(f"getelementptr ptr, ptr %buffers, i64 {position}")
+                pointer = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
+            frame.places[buffer] = self._in_memory(frame, buffer, pointer)
+
+    def _in_memory(self, frame: Frame, buffer: Buffer, pointer: str) -> Place:
+        strides = frame.strides(buffer.shape)
+        # What one element promises is assumed of operands: nothing is lost on the machines that matter.
+        return Place(pointer, strides, buffer.dtype, memory_bytes(buffer.dtype), metadata=self.alias[buffer])
+
+    def _allocator(self, worker: Value) -> Allocate:
+        """Places for buffers in the workspace, seen from one worker."""
+
+        def allocate(statements: Statements, buffer: Buffer) -> Place:
+            frame, b = statements.f, statements.f.builder
+            a = frame.arith
+            offset = frame.size(self.workspace.offsets[buffer])
+            with b.in_entry():
+                if buffer.scope == "worker":
+                    slices = a.binary("mul", worker, frame.size(self.kernel.worker_bytes))
+                    offset = a.binary("add", offset, a.binary("add", frame.size(self.kernel.shared_bytes), slices))
+                slot = b.emit(f"getelementptr i8, ptr %context, i64 {_WORKSPACE}")
+                base = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
+                pointer = frame.memory.element(base, "i8", offset.text)
+            place = self._in_memory(frame, buffer, pointer)
+            return replace(place, align=64)
+
+        return allocate
+
+    # -- parallel loops
+
+    def _parallel(self, statements: Statements, loop: For, extent: Value) -> None:
+        """Move the loop's body into a function of its own and hand that to the context's ``parallel_for``."""
+        frame, b = statements.f, statements.f.builder
+        a = frame.arith
+        self.bodies += 1
+        name = _symbol(f"{self.kernel.name}.part{self.bodies}")
+        captured: list[tuple[str, str]] = [("ptr", "%buffers"), ("ptr", "%dims")]
+        inner = Frame(self.module, self.target, self.kernel.dims)
+        ib = inner.builder
+
+        def fetch(type_: str, value: str) -> str:
+            slot = len(captured)
+            captured.append((type_, value))
+            with ib.in_entry():
+                pointer = ib.emit(f"getelementptr i64, ptr %env, i64 {slot}")
+                return ib.emit(f"load {type_}, ptr {pointer}, align 8, !invariant.load !0")
+
+        with ib.in_entry():
+            ib.do("%buffers = load ptr, ptr %env, align 8")
+            ib.do("%dims.slot = getelementptr i64, ptr %env, i64 1")
+            ib.do("%dims = load ptr, ptr %dims.slot, align 8")
+        used = buffers_used(loop.body)
+        self._bind_operands(inner, used)
+        for buffer in used:
+            outer = frame.places.get(buffer)
+            if buffer in self.operands or outer is None:
+                continue
+            # Strides of local buffers are numbers; those of buffers in the workspace are computed again from the sizes.
+            strides = outer.strides if outer.local else inner.strides(buffer.shape)
+            inner.places[buffer] = replace(outer, pointer=fetch("ptr", outer.pointer), strides=strides)
+        for axis in free_axes(loop.body):
+            value = frame.axes.get(axis)
+            if axis is loop.var or value is None:
+                continue
+            if value.const is not None:
+                inner.axes[axis] = value
+            else:
+                type_ = register_type(axis.dtype)
+                text = fetch(type_, value.text)
+                inner.axes[axis] = Value(text, axis.dtype, multiple=value.multiple, nonneg=value.nonneg)
+        body = Statements(inner, None, self._allocator(Value("%worker", "int64", nonneg=True)))
+        begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
+        body.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
+        ib.do("ret i32 0")
+        ib.finish(f"define internal i32 @{name}({_BODY_PARAMETERS}) #0")
+
+        env = b.alloca(f"[{len(captured)} x i64]")
+        for slot, (type_, value) in enumerate(captured):
+            pointer = frame.memory.element(env, "i64", str(slot))
+            b.do(f"store {type_} {value}, ptr {pointer}, align 8")
+        slot_of_function = frame.memory.element("%context", "i8", str(_PARALLEL_FOR))
+        function = b.emit(f"load ptr, ptr {slot_of_function}, align 8, !invariant.load !0")
+        given = f"ptr %context, ptr @{name}, ptr {env}, i64 {extent.text}, i64 {max(1, loop.grain)}"
+        result = b.emit(f"call i32 {function}({given})")
+        failed, after = b.name("failed"), b.name("after")
+        b.branch(b.emit(f"icmp ne i32 {result}, 0"), failed, after)
+        b.start(failed)
+        b.do(f"ret i32 {result}")
+        b.start(after)
+
+
+def _symbol(name: str) -> str:
+    """The kernel's name as an LLVM symbol."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", name) else f'"{name}"'

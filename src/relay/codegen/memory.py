@@ -1,0 +1,350 @@
+"""Loads and stores: where a buffer is, and how the elements at uniform, consecutive or scattered places are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from relay.codegen.arith import Arithmetic, base_of
+from relay.codegen.builder import Builder, mangled, vec
+from relay.codegen.convert import Conversions
+from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, register_type
+from relay.ir.types import dtype_bits, is_float
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A buffer while code is written.
+
+    ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in register form
+    and it is padded, so that vector accesses past a row's end are harmless. ``private`` is the lane count of a local buffer
+    that holds one element per lane. ``metadata`` are the alias annotations of its accesses.
+    """
+
+    pointer: str
+    strides: tuple[Value, ...]
+    dtype: str
+    align: int
+    local: bool = False
+    private: int = 1
+    metadata: str = ""
+
+
+def local_type(dtype: str) -> str:
+    """The element type of local memory."""
+    if dtype == "bool" or is_packed(dtype):
+        return "i8"
+    return register_type(dtype)
+
+
+def local_bytes(dtype: str) -> int:
+    return 4 if is_float(dtype) and dtype_bits(dtype) == 16 else memory_bytes(dtype)
+
+
+class Memory:
+    """Emits accesses. ``mask`` is the mask of active lanes in a vectorized loop ("" when all are)."""
+
+    def __init__(self, builder: Builder, arithmetic: Arithmetic, conversions: Conversions) -> None:
+        self.b = builder
+        self.a = arithmetic
+        self.c = conversions
+        self._harmless = ""
+
+    def offset(self, place: Place, indices: Sequence[Value]) -> Value:
+        """The row-major element offset."""
+        total = self.a.index(0)
+        for index, stride in zip(indices, place.strides, strict=True):
+            total = self.a.binary("add", total, self.a.binary("mul", index, stride))
+        return total
+
+    def load(self, place: Place, offset: Value, lanes: int, mask: str, guarded: bool) -> Value:
+        """The elements at an offset. ``guarded``: there may be no active lane, and then nothing may be read."""
+        dtype = place.dtype
+        if place.private > 1:
+            return Value(self._private_load(place, offset), dtype, place.private)
+        if offset.is_uniform:
+            return self._load_one(place, offset, lanes, mask if guarded else "")
+        if place.local:
+            text = self._load_local(place, offset, mask)
+            return Value(self._from_local(text, dtype, offset.lanes), dtype, offset.lanes)
+        if is_packed(dtype):
+            return Value(self._load_packed(place, offset, mask), dtype, offset.lanes)
+        text = self._load_vector(place, offset, mask, memory_type(dtype))
+        return Value(self.c.from_memory(text, dtype, offset.lanes), dtype, offset.lanes)
+
+    def store(self, place: Place, offset: Value, value: Value, mask: str) -> None:
+        """Write elements. A uniform value at varying places is written to each; at a uniform place there is one value."""
+        dtype = place.dtype
+        if place.private > 1:
+            self._private_store(place, offset, self.a.spread(value, place.private), mask)
+            return
+        lanes = offset.lanes
+        if lanes == 1:
+            self._store_one(place, offset, value)
+            return
+        value = self.a.spread(value, lanes)
+        if place.local:
+            text = self._to_local(value.text, dtype, lanes)
+            self._store_local(place, offset, text, mask)
+        elif is_packed(dtype):
+            self._store_packed(place, offset, value, mask)
+        else:
+            self._store_vector(place, offset, self.c.to_memory(value.text, dtype, lanes), mask, memory_type(dtype))
+
+    # -- one element
+
+    def _load_one(self, place: Place, offset: Value, lanes: int, guard: str) -> Value:
+        dtype = place.dtype
+        element = local_type(dtype) if place.local else memory_type(dtype)
+        where = offset
+        if is_packed(dtype) and not place.local:
+            where = self.a.binary("floordiv", offset, self.a.index(2))
+        pointer = self.element(place.pointer, element, where.text)
+        if guard and not place.local:
+            active = self.a.any_lane(guard, lanes)
+            pointer = self.b.emit(f"select i1 {active}, ptr {pointer}, ptr {self._harmless_slot()}")
+        size = local_bytes(dtype) if place.local else memory_bytes(dtype)
+        text = self.b.emit(f"load {element}, ptr {pointer}, align {self._aligned(place, where, size)}{place.metadata}")
+        if place.local:
+            return Value(self._from_local(text, dtype, 1), dtype)
+        if is_packed(dtype):
+            return Value(self._nibble(text, offset, 1), dtype)
+        return Value(self.c.from_memory(text, dtype, 1), dtype)
+
+    def _store_one(self, place: Place, offset: Value, value: Value) -> None:
+        dtype = place.dtype
+        if place.local:
+            text, element, size = self._to_local(value.text, dtype, 1), local_type(dtype), local_bytes(dtype)
+        elif is_packed(dtype):
+            self._store_nibble(place, offset, value.text)
+            return
+        else:
+            text, element, size = self.c.to_memory(value.text, dtype, 1), memory_type(dtype), memory_bytes(dtype)
+        pointer = self.element(place.pointer, element, offset.text)
+        self.b.do(f"store {element} {text}, ptr {pointer}, align {self._aligned(place, offset, size)}{place.metadata}")
+
+    def element(self, pointer: str, element: str, offset: str) -> str:
+        """The address of an element."""
+        return pointer if offset == "0" else self.b.emit(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+
+    def _aligned(self, place: Place, offset: Value, size: int) -> int:
+        return gcd(place.align, offset.multiple * size) if offset.multiple else place.align
+
+    def _harmless_slot(self) -> str:
+        """Where loads go that no lane wants."""
+        if not self._harmless:
+            self._harmless = self.b.alloca("i64")
+            with self.b.in_entry():
+                self.b.do(f"store i64 0, ptr {self._harmless}, align 8")
+        return self._harmless
+
+    # -- vectors in memory that others see
+
+    def _load_vector(self, place: Place, offset: Value, mask: str, element: str) -> str:
+        lanes, size = offset.lanes, memory_bytes(place.dtype)
+        type_ = vec(element, lanes)
+        if offset.is_ramp and offset.stride in (1, -1):
+            base = base_of(offset)
+            if offset.stride == -1:
+                base = self.a.binary("sub", base, self.a.index(lanes - 1))
+                mask = self._reversed(mask, vec("i1", lanes), lanes) if mask else ""
+            pointer = self.element(place.pointer, element, base.text)
+            text = self._masked_load(type_, element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata)
+            return self._reversed(text, type_, lanes) if offset.stride == -1 else text
+        return self._gather(place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata)
+
+    def _masked_load(
+        self, type_: str, element: str, lanes: int, pointer: str, align: int, mask: str, metadata: str
+    ) -> str:
+        if not mask:
+            return self.b.emit(f"load {type_}, ptr {pointer}, align {align}{metadata}")
+        name, masks = f"llvm.masked.load.{mangled(element, lanes)}.p0", vec("i1", lanes)
+        self.b.module.declare(name, type_, ["ptr", masks, type_])
+        given = f"ptr align {align} {pointer}, {masks} {mask}, {type_} zeroinitializer"
+        return self.b.emit(f"call {type_} @{name}({given}){metadata}")
+
+    def _gather(
+        self, pointer: str, offsets: str, mask: str, element: str, lanes: int, align: int, metadata: str
+    ) -> str:
+        type_, masks, pointers = vec(element, lanes), vec("i1", lanes), vec("ptr", lanes)
+        where = self.b.emit(f"getelementptr {element}, ptr {pointer}, {vec('i64', lanes)} {offsets}")
+        name = f"llvm.masked.gather.{mangled(element, lanes)}.{mangled('ptr', lanes)}"
+        self.b.module.declare(name, type_, [pointers, masks, type_])
+        active = mask or "splat (i1 true)"
+        given = f"{pointers} align {align} {where}, {masks} {active}, {type_} zeroinitializer"
+        return self.b.emit(f"call {type_} @{name}({given}){metadata}")
+
+    def _store_vector(self, place: Place, offset: Value, text: str, mask: str, element: str) -> None:
+        lanes, size = offset.lanes, memory_bytes(place.dtype)
+        type_, masks = vec(element, lanes), vec("i1", lanes)
+        if offset.is_ramp and offset.stride in (1, -1):
+            base = base_of(offset)
+            if offset.stride == -1:
+                base = self.a.binary("sub", base, self.a.index(lanes - 1))
+                text = self._reversed(text, type_, lanes)
+                mask = self._reversed(mask, masks, lanes) if mask else ""
+            pointer, align = self.element(place.pointer, element, base.text), self._aligned(place, base, size)
+            if not mask:
+                self.b.do(f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}")
+                return
+            name = f"llvm.masked.store.{mangled(element, lanes)}.p0"
+            self.b.module.declare(name, "void", [type_, "ptr", masks])
+            given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
+            self.b.do(f"call void @{name}({given}){place.metadata}")
+            return
+        pointers = vec("ptr", lanes)
+        offsets = self.a.spread(offset, lanes).text
+        where = self.b.emit(f"getelementptr {element}, ptr {place.pointer}, {vec('i64', lanes)} {offsets}")
+        name = f"llvm.masked.scatter.{mangled(element, lanes)}.{mangled('ptr', lanes)}"
+        self.b.module.declare(name, "void", [type_, pointers, masks])
+        active = mask or "splat (i1 true)"
+        given = f"{type_} {text}, {pointers} align {size} {where}, {masks} {active}"
+        self.b.do(f"call void @{name}({given}){place.metadata}")
+
+    def _reversed(self, text: str, type_: str, lanes: int) -> str:
+        order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
+        return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{lanes} x i32> <{order}>")
+
+    # -- elements of four bits
+
+    def _nibble(self, byte: str, offset: Value, lanes: int) -> str:
+        """The half of each byte that the element's index chooses: even ones are the low half."""
+        emit, bytes_ = self.b.emit, vec("i8", lanes)
+        wide = vec("i64", lanes)
+        at = self.a.spread(offset, lanes).text
+        odd = emit(f"and {wide} {at}, {self.a.splat('i64', '1', lanes)}")
+        doubled = emit(f"shl {wide} {odd}, {self.a.splat('i64', '2', lanes)}")
+        shift = emit(f"trunc {wide} {doubled} to {bytes_}")
+        return emit(f"trunc {bytes_} {emit(f'lshr {bytes_} {byte}, {shift}')} to {vec('i4', lanes)}")
+
+    def _load_packed(self, place: Place, offset: Value, mask: str) -> str:
+        lanes, emit = offset.lanes, self.b.emit
+        if offset.is_ramp and offset.stride == 1 and offset.multiple % 2 == 0 and not mask:
+            half, type_ = lanes // 2, vec("i8", lanes // 2)
+            start = self.a.binary("floordiv", base_of(offset), self.a.index(2))
+            pointer = self.element(place.pointer, "i8", start.text)
+            both = emit(f"load {type_}, ptr {pointer}, align 1{place.metadata}")
+            high = emit(f"lshr {type_} {both}, {self.a.splat('i8', '4', half)}")
+            if half == 1:
+                pair = emit(f"insertelement <2 x i8> poison, i8 {both}, i64 0")
+                pair = emit(f"insertelement <2 x i8> {pair}, i8 {high}, i64 1")
+                return emit(f"trunc <2 x i8> {pair} to <2 x i4>")
+            order = ", ".join(f"i32 {n // 2 + half * (n % 2)}" for n in range(lanes))
+            mixed = emit(f"shufflevector {type_} {both}, {type_} {high}, <{lanes} x i32> <{order}>")
+            return emit(f"trunc {vec('i8', lanes)} {mixed} to {vec('i4', lanes)}")
+        at = self.a.spread(offset, lanes).text
+        wide = vec("i64", lanes)
+        bytes_at = emit(f"ashr {wide} {at}, {self.a.splat('i64', '1', lanes)}")
+        got = self._gather(place.pointer, bytes_at, mask, "i8", lanes, 1, place.metadata)
+        return self._nibble(got, offset, lanes)
+
+    def _store_nibble(self, place: Place, offset: Value, text: str) -> None:
+        """Replace one half of a byte."""
+        emit = self.b.emit
+        start = self.a.binary("floordiv", offset, self.a.index(2))
+        pointer = self.element(place.pointer, "i8", start.text)
+        odd = emit(f"and i64 {offset.text}, 1")
+        shift = emit(f"trunc i64 {emit(f'shl i64 {odd}, 2')} to i8")
+        old = emit(f"load i8, ptr {pointer}, align 1{place.metadata}")
+        hole = emit(f"xor i8 {emit(f'shl i8 15, {shift}')}, -1")
+        new = emit(f"shl i8 {emit(f'zext i4 {text} to i8')}, {shift}")
+        merged = emit(f"or i8 {emit(f'and i8 {old}, {hole}')}, {new}")
+        self.b.do(f"store i8 {merged}, ptr {pointer}, align 1{place.metadata}")
+
+    def _store_packed(self, place: Place, offset: Value, value: Value, mask: str) -> None:
+        lanes, emit, b = offset.lanes, self.b.emit, self.b
+        if offset.is_ramp and offset.stride == 1 and offset.multiple % 2 == 0 and not mask:
+            half, type_ = lanes // 2, vec("i8", lanes // 2)
+            wide = emit(f"zext {vec('i4', lanes)} {value.text} to {vec('i8', lanes)}")
+            parts = []
+            for first in (0, 1):
+                if half == 1:
+                    parts.append(emit(f"extractelement <2 x i8> {wide}, i64 {first}"))
+                    continue
+                order = ", ".join(f"i32 {n}" for n in range(first, lanes, 2))
+                all_lanes = vec("i8", lanes)
+                parts.append(emit(f"shufflevector {all_lanes} {wide}, {all_lanes} poison, <{half} x i32> <{order}>"))
+            high = emit(f"shl {type_} {parts[1]}, {self.a.splat('i8', '4', half)}")
+            both = emit(f"or {type_} {parts[0]}, {high}")
+            start = self.a.binary("floordiv", base_of(offset), self.a.index(2))
+            b.do(f"store {type_} {both}, ptr {self.element(place.pointer, 'i8', start.text)}, align 1{place.metadata}")
+            return
+        # Neighbouring lanes share bytes: one after the other.
+        offsets = self.a.spread(offset, lanes).text
+        before, loop, write, following, done = b.block, *(b.name(n) for n in ("lanes", "write", "next", "done"))
+        b.jump(loop)
+        b.start(loop)
+        lane, step = f"%{b.name()}", f"%{b.name()}"
+        b.do(f"{lane} = phi i64 [ 0, %{before} ], [ {step}, %{following} ]")
+        active = emit(f"extractelement {vec('i1', lanes)} {mask}, i64 {lane}") if mask else "true"
+        b.branch(active, write, following)
+        b.start(write)
+        at = emit(f"extractelement {vec('i64', lanes)} {offsets}, i64 {lane}")
+        item = emit(f"extractelement {vec('i4', lanes)} {value.text}, i64 {lane}")
+        self._store_nibble(place, Value(at, "int64"), item)
+        b.jump(following)
+        b.start(following)
+        b.do(f"{step} = add i64 {lane}, 1")
+        b.branch(emit(f"icmp ult i64 {step}, {lanes}"), loop, done)
+        b.start(done)
+
+    # -- local memory
+
+    def _from_local(self, text: str, dtype: str, lanes: int) -> str:
+        if dtype == "bool" or is_packed(dtype):
+            return self.b.emit(f"trunc {vec('i8', lanes)} {text} to {vec(register_type(dtype), lanes)}")
+        return text
+
+    def _to_local(self, text: str, dtype: str, lanes: int) -> str:
+        if dtype == "bool" or is_packed(dtype):
+            return self.b.emit(f"zext {vec(register_type(dtype), lanes)} {text} to {vec('i8', lanes)}")
+        return text
+
+    def _load_local(self, place: Place, offset: Value, mask: str) -> str:
+        element, lanes = local_type(place.dtype), offset.lanes
+        size = local_bytes(place.dtype)
+        if offset.is_ramp and offset.stride == 1:
+            pointer = self.element(place.pointer, element, offset.text)
+            align = self._aligned(place, base_of(offset), size)
+            return self.b.emit(f"load {vec(element, lanes)}, ptr {pointer}, align {align}{place.metadata}")
+        return self._gather(
+            place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
+        )
+
+    def _store_local(self, place: Place, offset: Value, text: str, mask: str) -> None:
+        element, lanes, size = local_type(place.dtype), offset.lanes, local_bytes(place.dtype)
+        if offset.is_ramp and offset.stride == 1:
+            type_ = vec(element, lanes)
+            pointer = self.element(place.pointer, element, offset.text)
+            align = self._aligned(place, base_of(offset), size)
+            if mask:
+                old = self.b.emit(f"load {type_}, ptr {pointer}, align {align}{place.metadata}")
+                text = self.a.select_text(mask, text, old, type_, lanes)
+            self.b.do(f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}")
+            return
+        as_memory = replace(place, local=False, dtype={"float": "float32"}.get(element, place.dtype))
+        self._store_vector(as_memory, offset, text, mask, element)
+
+    def _private_load(self, place: Place, offset: Value) -> str:
+        pointer, type_ = self._private_pointer(place, offset)
+        text = self.b.emit(f"load {type_}, ptr {pointer}, align {self._private_align(place)}{place.metadata}")
+        return self._from_local(text, place.dtype, place.private)
+
+    def _private_store(self, place: Place, offset: Value, value: Value, mask: str) -> None:
+        pointer, type_ = self._private_pointer(place, offset)
+        text = self._to_local(value.text, place.dtype, place.private)
+        align = self._private_align(place)
+        if mask:
+            old = self.b.emit(f"load {type_}, ptr {pointer}, align {align}{place.metadata}")
+            text = self.a.select_text(mask, text, old, type_, place.private)
+        self.b.do(f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}")
+
+    def _private_align(self, place: Place) -> int:
+        return min(64, place.private * local_bytes(place.dtype))
+
+    def _private_pointer(self, place: Place, offset: Value) -> tuple[str, str]:
+        assert offset.is_uniform, "private buffers are indexed alike in all lanes"
+        element = local_type(place.dtype)
+        where = self.a.binary("mul", offset, self.a.index(place.private))
+        return self.element(place.pointer, element, where.text), vec(element, place.private)

@@ -1,0 +1,99 @@
+"""LLVM IR text to object bytes, and the check that an object needs nothing from outside but memory functions.
+
+LLVM is asked for little: the code is explicit (vectors, unrolling, tiles), so the passes only have to put stack slots into
+registers, hoist what loops repeat and clean up.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from relay.codegen.target import is_x86
+from relay.ir.diagnostics import CompileError
+from relay.loop.target import Target
+
+ALLOWED = frozenset({"memcpy", "memmove", "memset"})
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@cache
+def _machine(triple: str, cpu: str) -> llvm.TargetMachine:
+    _initialise()
+    try:
+        target = llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        raise CompileError(f"no code generation for {triple}: {error}") from None
+    return target.create_target_machine(cpu=cpu, opt=2, reloc="pic", codemodel="small")
+
+
+def machine(target: Target) -> llvm.TargetMachine:
+    """LLVM's code generator for a target. The features are on the functions."""
+    return _machine(target.triple, "x86-64" if is_x86(target) else "generic")
+
+
+def optimise(text: str, target: Target) -> llvm.ModuleRef:
+    """Parse and optimise a module. Raises CompileError when the text is not valid LLVM IR: a defect of code generation."""
+    tm = machine(target)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"code generation made invalid LLVM IR: {error}") from None
+    module.triple = target.triple
+    module.data_layout = str(tm.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    options.loop_interleaving = False
+    builder = llvm.create_pass_builder(tm, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def compile_text(text: str, target: Target) -> bytes:
+    """An ELF relocatable object of a module. Raises CompileError when it calls anything but the memory functions."""
+    module = optimise(text, target)
+    data: bytes = machine(target).emit_object(module)
+    outside = undefined_symbols(data) - ALLOWED
+    if outside:
+        names = ", ".join(sorted(outside))
+        raise CompileError(
+            f"generated code calls {names}, which a kernel may not (only {', '.join(sorted(ALLOWED))})",
+            hint="the target lacks an instruction that code generation counts on; check its features",
+        )
+    return data
+
+
+def assembly(text: str, target: Target) -> str:
+    """The optimised code of a module as assembly."""
+    out: str = machine(target).emit_assembly(optimise(text, target))
+    return out
+
+
+def undefined_symbols(data: bytes) -> set[str]:
+    """The symbols an ELF64 little-endian object needs from outside. Raises CompileError for anything else."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise CompileError("generated code is not a 64-bit little-endian ELF object")
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + n * size) for n in range(count)]
+    found: set[str] = set()
+    for header in headers:
+        if header[1] != 2:  # SHT_SYMTAB
+            continue
+        strings = headers[header[6]][4]
+        for at in range(header[4] + 24, header[4] + header[5], 24):
+            name, _, _, section = struct.unpack_from("<IBBH", data, at)
+            if section == 0 and name:
+                end = data.index(b"\0", strings + name)
+                found.add(data[strings + name : end].decode())
+    return found

@@ -1,0 +1,360 @@
+"""Statements to instructions: loops in their four kinds, stores, branches, allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import gcd
+from typing import assert_never
+
+from relay.codegen.analysis import VectorPlan, vector_plan
+from relay.codegen.builder import vec
+from relay.codegen.expr import Expressions
+from relay.codegen.frame import Frame
+from relay.codegen.memory import Place, local_bytes, local_type
+from relay.codegen.values import Value
+from relay.loop.errors import LoopError
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.te.scalar import BinaryOp
+
+# Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
+_EXPAND = 4
+_EXPAND_TILES = 64
+
+Parallel = Callable[["Statements", For, Value], None]
+Allocate = Callable[["Statements", Buffer], Place]
+
+
+class Statements:
+    """Writes statements into a frame. ``parallel`` outlines a parallel loop (None: this code runs inside one);
+    ``allocate`` places worker and workspace buffers."""
+
+    def __init__(self, frame: Frame, parallel: Parallel | None, allocate: Allocate) -> None:
+        self.f = frame
+        self.e = Expressions(frame)
+        self._parallel = parallel
+        self._allocate = allocate
+
+    def run(self, stmt: Stmt) -> None:
+        """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
+        f = self.f
+        while True:
+            self.e.forget()
+            match stmt:
+                case Seq():
+                    for part in stmt.stmts:
+                        self.run(part)
+                    return
+                case Store():
+                    self._store(stmt)
+                    return
+                case LetScalar():
+                    f.axes[stmt.var] = self.e.value(stmt.value)
+                    stmt = stmt.body
+                case Alloc():
+                    f.places[stmt.buffer] = self._place(stmt.buffer)
+                    stmt = stmt.body
+                case For():
+                    self._loop(stmt)
+                    return
+                case Branch():
+                    self._branch(stmt)
+                    return
+                case Switch():
+                    self._switch(stmt)
+                    return
+                case Fail():
+                    self._fail(stmt)
+                    return
+                case _:
+                    assert_never(stmt)
+
+    # -- stores and allocations
+
+    def _store(self, store: Store) -> None:
+        f = self.f
+        place = f.places.get(store.buffer)
+        if place is None:
+            raise LoopError(f"the buffer {store.buffer.name} is written outside of its allocation")
+        value = self.e.contracted(store) or self.e.value(store.value)
+        offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
+        f.memory.store(place, offset, value, f.mask)
+
+    def _place(self, buffer: Buffer) -> Place:
+        if buffer.scope not in ("register", "stack"):
+            if buffer.scope == "operand":
+                raise LoopError(f"the operand {buffer.name} is allocated in the kernel's body")
+            return self._allocate(self, buffer)
+        shape: list[int] = []
+        for dim in buffer.shape:
+            if not isinstance(dim, int):
+                raise LoopError(f"the {buffer.scope} buffer {buffer.name} has the size {dim}: it must be a number")
+            shape.append(dim)
+        size = local_bytes(buffer.dtype)
+        whole = max(1, self.f.target.vector_bits // 8 // size)
+        if shape and shape[-1] > 1:
+            shape[-1] = -(-shape[-1] // whole) * whole
+        count = 1
+        for dim in shape:
+            count *= dim
+        lanes = self.f.lanes
+        count = max(count, 1) * lanes
+        align = 64 if count * size >= 64 else 16
+        pointer = self.f.builder.alloca(f"[{count} x {local_type(buffer.dtype)}]", align)
+        strides = self.f.strides(tuple(shape))
+        return Place(pointer, strides, buffer.dtype, align, local=True, private=lanes)
+
+    # -- control
+
+    def _fail(self, fail: Fail) -> None:
+        f, b = self.f, self.f.builder
+        after = b.name("alive")
+        if f.mask:
+            failing = b.name("fail")
+            b.branch(f.arith.any_lane(f.mask, f.lanes), failing, after)
+            b.start(failing)
+        b.do(f"ret i32 {fail.code}")
+        b.start(after)
+
+    def _branch(self, stmt: Branch) -> None:
+        f, b = self.f, self.f.builder
+        cond = self.e.value(stmt.cond)
+        if cond.const is not None:
+            chosen = stmt.then if cond.const else stmt.orelse
+            if chosen is not None:
+                self.run(chosen)
+            return
+        if not cond.is_uniform:
+            self._masked_branch(stmt, cond.text)
+            return
+        then, join = b.name("then"), b.name("join")
+        other = b.name("else") if stmt.orelse is not None else join
+        b.branch(cond.text, then, other)
+        b.start(then)
+        self.run(stmt.then)
+        b.jump(join)
+        if stmt.orelse is not None:
+            b.start(other)
+            self.run(stmt.orelse)
+            b.jump(join)
+        b.start(join)
+
+    def _masked_branch(self, stmt: Branch, cond: str) -> None:
+        f, b = self.f, self.f.builder
+        masks, outer, outer_guarded = vec("i1", f.lanes), f.mask, f.guarded
+        for part, positive in ((stmt.then, True), (stmt.orelse, False)):
+            if part is None:
+                continue
+            mine = cond if positive else b.emit(f"xor {masks} {cond}, splat (i1 true)")
+            f.mask = b.emit(f"and {masks} {outer}, {mine}") if outer else mine
+            f.guarded = True
+            self.run(part)
+            f.mask, f.guarded = outer, outer_guarded
+
+    def _switch(self, stmt: Switch) -> None:
+        b = self.f.builder
+        value = self.e.value(stmt.value)
+        if isinstance(value.const, int):
+            if 0 <= value.const < len(stmt.cases):
+                self.run(stmt.cases[value.const])
+            return
+        join = b.name("join")
+        labels = [b.name("case") for _ in stmt.cases]
+        table = " ".join(f"i64 {n}, label %{label}" for n, label in enumerate(labels))
+        wide = self.f.convert.cast(value, "int64")
+        b.do(f"switch i64 {wide.text}, label %{join} [ {table} ]")
+        for label, case in zip(labels, stmt.cases, strict=True):
+            b.start(label)
+            self.run(case)
+            b.jump(join)
+        b.start(join)
+
+    # -- loops
+
+    def _loop(self, loop: For) -> None:
+        f = self.f
+        extent = self.e.value(loop.extent)
+        count = extent.const
+        if count is not None and int(count) <= 0:
+            return
+        if loop.kind == "parallel" and self._parallel is not None and f.lanes == 1 and count != 1:
+            self._parallel(self, loop, extent)
+            return
+        if loop.kind == "vectorized" and f.lanes == 1:
+            plan = vector_plan(loop, f.target)
+            if plan is not None:
+                self._vectors(loop, extent, plan)
+                return
+        if loop.kind == "unrolled":
+            if not isinstance(count, int):
+                raise LoopError(f"the unrolled loop over {loop.var.name} has no constant extent")
+            for step in range(count):
+                self.iterate(loop, f.arith.index(step))
+            return
+        self.counted(f.arith.index(0), extent, 1, lambda i: self.iterate(loop, i))
+
+    def iterate(self, loop: For, value: Value) -> None:
+        """One iteration of a loop's body (or, for a ramp, one for every lane)."""
+        self.f.axes[loop.var] = value
+        self.run(loop.body)
+
+    def counted(self, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
+        """``for i from start to stop by step``: the test at the end, and one before the first iteration where it is needed."""
+        b, a = self.f.builder, self.f.arith
+        if isinstance(start.const, int) and isinstance(stop.const, int):
+            if start.const >= stop.const:
+                return
+            if start.const + step >= stop.const:
+                body(start)
+                return
+        loop, done = b.name("loop"), b.name("done")
+        nonempty = a.compare("lt", start, stop)
+        if nonempty.const is None:
+            ready = b.name("ready")
+            b.branch(nonempty.text, ready, done)
+            b.start(ready)
+        before = b.block
+        b.jump(loop)
+        b.start(loop)
+        index, following = f"%{b.name('i')}", f"%{b.name('next')}"
+        at = len(b.lines)
+        b.lines.append("")
+        body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg))
+        b.do(f"{following} = add nuw nsw i64 {index}, {step}")
+        b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
+        b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
+        b.start(done)
+
+    # -- vectors
+
+    def _vectors(self, loop: For, extent: Value, plan: VectorPlan) -> None:
+        f, a, lanes = self.f, self.f.arith, plan.lanes
+        count = extent.const if isinstance(extent.const, int) else None
+        chains = plan.chains
+        if count is not None:
+            chains = max(1, min(chains, count // lanes))
+        outside = {buffer: f.places[buffer] for buffer in plan.reductions}
+        inside = {buffer: self._accumulators(plan, buffer, chains) for buffer in plan.reductions}
+
+        def vector_step(base: Value, chain: int = 0) -> None:
+            for buffer, places in inside.items():
+                f.places[buffer] = places[chain]
+            f.lanes = lanes
+            index = replace(base, lanes=lanes, stride=1, const=None)
+            self.iterate(loop, index)
+            f.lanes = 1
+
+        def scalar_step(index: Value) -> None:
+            f.places.update(outside)
+            self.iterate(loop, index)
+
+        if count is not None and count // lanes <= (_EXPAND_TILES if plan.tiles else _EXPAND):
+            for step in range(count // lanes):
+                vector_step(a.index(step * lanes), step % chains)
+        else:
+            whole = f.arith.binary("and", extent, a.index(-lanes)) if count is None else a.index(count - count % lanes)
+            whole = replace(whole, multiple=lanes, nonneg=True)
+            start = a.index(0)
+            if chains > 1:
+                wide = chains * lanes
+                start = (
+                    replace(a.binary("and", extent, a.index(-wide)), multiple=wide, nonneg=True)
+                    if count is None
+                    else a.index(count - count % wide)
+                )
+
+                def unrolled(base: Value) -> None:
+                    for chain in range(chains):
+                        vector_step(a.binary("add", base, a.index(chain * lanes)), chain)
+
+                self.counted(a.index(0), start, wide, unrolled)
+            self.counted(start, whole, lanes, vector_step)
+        if f.target.masked:
+            self._masked_rest(extent, lanes, vector_step)
+        for buffer, places in inside.items():
+            self._combine(plan.reductions[buffer], buffer, outside[buffer], places)
+        f.places.update(outside)
+        if not f.target.masked:
+            self._scalar_rest(extent, lanes, bool(plan.tiles), scalar_step)
+
+    def _masked_rest(self, extent: Value, lanes: int, step: Callable[[Value], None]) -> None:
+        """The iterations after the last whole vector as one under a mask."""
+        f, a, b = self.f, self.f.arith, self.f.builder
+        if isinstance(extent.const, int):
+            rest = extent.const % lanes
+            if rest:
+                bits = ", ".join(f"i1 {'true' if lane < rest else 'false'}" for lane in range(lanes))
+                f.mask = f"<{bits}>"
+                step(a.index(extent.const - rest))
+                f.mask = ""
+            return
+        left = a.binary("and", extent, a.index(lanes - 1))
+        some, done = b.name("rest"), b.name("done")
+        b.branch(a.compare("ne", left, a.index(0)).text, some, done)
+        b.start(some)
+        base = replace(a.binary("sub", extent, left), multiple=lanes, nonneg=True)
+        # 32-bit lane numbers compare in half the registers that 64-bit ones take.
+        short = vec("i32", lanes)
+        number = a.splat("i32", b.emit(f"trunc i64 {left.text} to i32"), lanes)
+        lane_numbers = "<" + ", ".join(f"i32 {n}" for n in range(lanes)) + ">"
+        f.mask = b.emit(f"icmp ult {short} {lane_numbers}, {number}")
+        step(base)
+        f.mask = ""
+        b.jump(done)
+        b.start(done)
+
+    def _scalar_rest(self, extent: Value, lanes: int, expand: bool, step: Callable[[Value], None]) -> None:
+        a = self.f.arith
+        if isinstance(extent.const, int):
+            first = extent.const - extent.const % lanes
+            if expand:
+                for index in range(first, extent.const):
+                    step(a.index(index))
+                return
+            self.counted(a.index(first), extent, 1, step)
+            return
+        first_value = replace(a.binary("and", extent, a.index(-lanes)), nonneg=True)
+        self.counted(first_value, extent, 1, step)
+
+    # -- reductions across lanes
+
+    def _accumulators(self, plan: VectorPlan, buffer: Buffer, chains: int) -> list[Place]:
+        """Vector accumulators for a buffer that a vectorized loop reduces into, holding the operation's identity."""
+        f, b, lanes = self.f, self.f.builder, plan.lanes
+        place, element = f.places[buffer], local_type(buffer.dtype)
+        count = _padded_size(place, buffer)
+        places = []
+        identity = f.arith.spread(f.arith.identity(plan.reductions[buffer], buffer.dtype), lanes)
+        for _ in range(chains):
+            pointer = b.alloca(f"[{count * lanes} x {element}]")
+            vectors = replace(place, pointer=pointer, align=64, private=lanes)
+            places.append(vectors)
+            for offset in _offsets(place, buffer):
+                f.memory.store(vectors, f.arith.index(offset), identity, "")
+        return places
+
+    def _combine(self, op: BinaryOp, buffer: Buffer, place: Place, chains: list[Place]) -> None:
+        """Fold the vector accumulators into the buffer: chains in order, then lanes by halves."""
+        f, a = self.f, self.f.arith
+        for position in _offsets(place, buffer):
+            offset = a.index(position)
+            total = f.memory.load(chains[0], offset, 1, "", False)
+            for chain in chains[1:]:
+                total = a.binary(op, total, f.memory.load(chain, offset, 1, "", False))
+            old = f.memory.load(place, offset, 1, "", False)
+            f.memory.store(place, offset, a.binary(op, old, a.horizontal(op, total)), "")
+
+
+def _offsets(place: Place, buffer: Buffer) -> list[int]:
+    """The offset of every element of a small local buffer."""
+    out = [0]
+    for dim, stride in zip(buffer.shape, place.strides, strict=True):
+        assert isinstance(dim, int) and isinstance(stride.const, int)
+        out = [start + index * stride.const for start in out for index in range(dim)]
+    return out
+
+
+def _padded_size(place: Place, buffer: Buffer) -> int:
+    return max(_offsets(place, buffer)) + 1
+
+

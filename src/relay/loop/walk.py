@@ -1,0 +1,120 @@
+"""Walking loop nests: statements in program order, the expressions and buffers in them. Iterative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
+
+
+def parts(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside a statement."""
+    match stmt:
+        case For() | LetScalar() | Alloc():
+            return (stmt.body,)
+        case Branch():
+            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
+        case Switch():
+            return stmt.cases
+        case Seq():
+            return stmt.stmts
+        case Store() | Fail():
+            return ()
+        case _:
+            assert_never(stmt)
+
+
+def statements(root: Stmt) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in program order."""
+    todo = [root]
+    while todo:
+        stmt = todo.pop()
+        yield stmt
+        todo.extend(reversed(parts(stmt)))
+
+
+def expressions(stmt: Stmt) -> tuple[Scalar, ...]:
+    """The expressions of the statement itself (not of those inside it)."""
+    match stmt:
+        case For():
+            return (stmt.extent,)
+        case Store():
+            return (*stmt.indices, stmt.value)
+        case LetScalar():
+            return (stmt.value,)
+        case Branch():
+            return (stmt.cond,)
+        case Switch():
+            return (stmt.value,)
+        case Alloc() | Seq() | Fail():
+            return ()
+        case _:
+            assert_never(stmt)
+
+
+def nodes(root: Stmt) -> Iterator[Scalar]:
+    """Every expression node in a statement and those inside it; shared nodes once for each expression they are in."""
+    for stmt in statements(root):
+        for expr in expressions(stmt):
+            yield from walk(expr)
+
+
+def buffers_used(root: Stmt) -> dict[Buffer, None]:
+    """The buffers that are read or written, in order of occurrence."""
+    found: dict[Buffer, None] = {}
+    for stmt in statements(root):
+        for expr in expressions(stmt):
+            for node in walk(expr):
+                if isinstance(node, Load) and isinstance(node.source, Buffer):
+                    found.setdefault(node.source)
+        if isinstance(stmt, Store):
+            found.setdefault(stmt.buffer)
+    return found
+
+
+def free_axes(root: Stmt) -> dict[Axis, None]:
+    """The variables used but not bound in a statement, in order of occurrence."""
+    bound: set[Axis] = set()
+    used: dict[Axis, None] = {}
+    for stmt in statements(root):
+        if isinstance(stmt, For | LetScalar):
+            bound.add(stmt.var)
+        for expr in expressions(stmt):
+            for node in walk(expr):
+                if isinstance(node, Axis):
+                    used.setdefault(node)
+    return {axis: None for axis in used if axis not in bound}
+
+
+def same(a: Scalar, b: Scalar) -> bool:
+    """Whether two expressions are equal in structure (variables and buffers by identity)."""
+    todo = [(a, b)]
+    while todo:
+        x, y = todo.pop()
+        if x is y:
+            continue
+        if type(x) is not type(y) or x.dtype != y.dtype:
+            return False
+        match x, y:
+            case (Const(), Const()):
+                if x.value != y.value or str(x.value) != str(y.value):
+                    return False
+            case (Size(), Size()):
+                if x.dim != y.dim:
+                    return False
+            case (Axis(), _):
+                return False
+            case (Load(), Load()):
+                if x.source is not y.source or len(x.indices) != len(y.indices):
+                    return False
+            case (Unary(), Unary()) | (Binary(), Binary()) | (Compare(), Compare()):
+                if x.op != y.op:
+                    return False
+            case (Select(), Select()) | (Cast(), Cast()):
+                pass
+            case _:
+                return False
+        todo.extend(zip(children(x), children(y), strict=True))
+    return True
