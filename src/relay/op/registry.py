@@ -31,8 +31,9 @@ from relay import te
 from relay.ir.diagnostics import OperatorError
 from relay.ir.dim import Dim
 from relay.ir.effects import Effect
-from relay.ir.expr import Attr, Attrs
+from relay.ir.expr import Attr, Attrs, Call
 from relay.ir.types import Type
+from relay.op.build import call
 
 OperatorKind = Literal["expression", "view", "composition", "routine"]
 ShapeMode = Literal["independent", "data", "upper_bound"]
@@ -74,6 +75,16 @@ class Operator:
     reference: Callable[..., Any] | None = None
     doc: str = ""
 
+    def __call__(self, *args: object, **attrs: Attr) -> Call:
+        """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError for wrong counts or attributes."""
+        needed = sum(not i.optional for i in self.inputs)
+        if not needed <= len(args) <= len(self.inputs):
+            names = ", ".join(i.name for i in self.inputs) or "none"
+            raise OperatorError(f"operator {self.name} takes {len(self.inputs)} operands ({names}), not {len(args)}")
+        made = call(self.name, *args, **attrs)
+        self.complete_attrs(made.attrs)
+        return made
+
     def complete_attrs(self, given: Attrs) -> dict[str, Attr]:
         """The attributes with defaults filled in. Raises OperatorError for unknown, missing or ill-typed ones."""
         out: dict[str, Attr] = {}
@@ -100,10 +111,14 @@ def _checked(op: str, spec: AttrSpec, value: Attr) -> Attr:
     if isinstance(value, int) and not isinstance(value, bool) and value in (0, 1) and _fits(spec.annotation, True):
         return bool(value)
     if isinstance(value, list):
-        return _checked(op, spec, tuple(value))
+        return _checked(op, spec, _tuple(value))
     if isinstance(value, int | float) and _fits(spec.annotation, (value,)):
         return (value,)  # one number where a sequence is expected
     raise OperatorError(f"attribute {spec.name!r} of {op} must be {_type_text(spec.annotation)}, not {value!r}")
+
+
+def _tuple(value: list[Any]) -> tuple[Attr, ...]:
+    return tuple(_tuple(v) if isinstance(v, list) else v for v in value)
 
 
 def _type_text(annotation: Any) -> str:
@@ -145,7 +160,8 @@ def get(name: str) -> Operator:
     if found is None:
         near = difflib.get_close_matches(name, _operators, 3)
         raise OperatorError(
-            f"unknown operator {name!r}", hint=f"did you mean {' or '.join(near)}?" if near else "relay.op.names() lists them"
+            f"unknown operator {name!r}",
+            hint=f"did you mean {' or '.join(near)}?" if near else "relay.op.names() lists them",
         )
     return found
 
@@ -191,7 +207,18 @@ def operator(
     def declare(fn: Callable[..., Any]) -> Operator:
         inputs, attrs = _signature(fn, ("out_shape",))
         return register(
-            Operator(name, "expression", inputs, attrs, fn, effects, shape_mode, result_shape, result_rank, doc=fn.__doc__ or "")
+            Operator(
+                name,
+                "expression",
+                inputs,
+                attrs,
+                fn,
+                effects,
+                shape_mode,
+                result_shape,
+                result_rank,
+                doc=fn.__doc__ or "",
+            )
         )
 
     return declare
@@ -232,7 +259,16 @@ def routine(
     def declare(fn: Callable[..., Any]) -> Operator:
         inputs, attrs = _signature(fn)
         op = Operator(
-            name, "routine", inputs, attrs, fn, effects, "data", relation=relation, reference=reference, doc=fn.__doc__ or ""
+            name,
+            "routine",
+            inputs,
+            attrs,
+            fn,
+            effects,
+            "data",
+            relation=relation,
+            reference=reference,
+            doc=fn.__doc__ or "",
         )
         return register(op)
 
@@ -264,7 +300,8 @@ def trace(
     args: list[Any] = []
     for spec, given in zip(op.inputs, inputs, strict=False):
         if spec.variadic:
-            group = tuple(te.placeholder(f"{spec.name}{n}", s, d) for n, (s, d) in enumerate(given))  # type: ignore[misc]
+            members = typing.cast("Sequence[tuple[Sequence[Dim], str]]", given)
+            group = tuple(te.placeholder(f"{spec.name}{n}", s, d) for n, (s, d) in enumerate(members))
             flat += group
             args.append(group)
         else:

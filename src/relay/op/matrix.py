@@ -1,0 +1,90 @@
+"""Matrix products. ``out_dtype`` names the dtype in which is multiplied and summed; by default it is that of the operands."""
+
+from __future__ import annotations
+
+from relay import te
+from relay.op.registry import operator
+from relay.op.support import require_number, require_rank, require_same_dtype
+
+
+def _result_dtype(op: str, a: te.Tensor, b: te.Tensor, out_dtype: str) -> str:
+    require_number(a, op)
+    return out_dtype if out_dtype and out_dtype != "void" else require_same_dtype(op, a, b)
+
+
+@operator("nn.dense")
+def dense(data: te.Tensor, weight: te.Tensor, *, units: int | None = None, out_dtype: str = "") -> te.Tensor:
+    """``out[..., j] = sum over k of data[..., k] * weight[j, k]``. ``data``: (..., k); ``weight``: (units, k); gives (..., units)."""
+    te.require(data.ndim >= 1, "the data of nn.dense must have rank 1 or more")
+    require_rank(weight, 2, "the weight of nn.dense")
+    dtype = _result_dtype("nn.dense", data, weight, out_dtype)
+    extent = te.require_equal(data.shape[-1], weight.shape[1], "the reduced axes of nn.dense's data and weight")
+    if units is not None:
+        te.require_equal(weight.shape[0], units, "the rows of nn.dense's weight and its units")
+    k = te.reduce_axis(extent)
+    return te.compute(
+        (*data.shape[:-1], weight.shape[0]),
+        lambda *i: te.sum(te.cast(data[(*i[:-1], k)], dtype) * te.cast(weight[i[-1], k], dtype), k),
+        "dense",
+    )
+
+
+@operator("nn.matmul")
+def matmul(
+    tensor_a: te.Tensor,
+    tensor_b: te.Tensor,
+    *,
+    units: int | None = None,
+    out_dtype: str = "",
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> te.Tensor:
+    """The product of (..., m, k) and (k, n), each given with its last two axes swapped where ``transpose_`` says so."""
+    te.require(tensor_a.ndim >= (2 if transpose_a else 1), "the first operand of nn.matmul has too low a rank")
+    require_rank(tensor_b, 2, "the second operand of nn.matmul")
+    dtype = _result_dtype("nn.matmul", tensor_a, tensor_b, out_dtype)
+    *lead, last = tensor_a.shape
+    if transpose_a:
+        *lead, k_a, rows = tensor_a.shape
+        lead, last = [*lead, rows], k_a
+    columns, k_b = tensor_b.shape if transpose_b else reversed(tensor_b.shape)
+    extent = te.require_equal(last, k_b, "the reduced axes of nn.matmul's operands")
+    if units is not None:
+        te.require_equal(columns, units, "the columns of nn.matmul's result and its units")
+    k = te.reduce_axis(extent)
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        a = tensor_a[(*i[:-2], k, i[-2]) if transpose_a else (*i[:-1], k)]
+        b = tensor_b[(i[-1], k) if transpose_b else (k, i[-1])]
+        return te.sum(te.cast(a, dtype) * te.cast(b, dtype), k)
+
+    return te.compute((*lead, columns), body, "matmul")
+
+
+@operator("nn.batch_matmul")
+def batch_matmul(
+    tensor_a: te.Tensor,
+    tensor_b: te.Tensor,
+    *,
+    out_dtype: str = "",
+    transpose_a: bool = False,
+    transpose_b: bool = True,
+) -> te.Tensor:
+    """Products of the matrices of two batches: (b, m, k) and (b, n, k) give (b, m, n); batches of size 1 are repeated.
+
+    ``transpose_a``: the first is (b, k, m). Without ``transpose_b`` the second is (b, k, n).
+    """
+    require_rank(tensor_a, 3, "the first operand of nn.batch_matmul")
+    require_rank(tensor_b, 3, "the second operand of nn.batch_matmul")
+    dtype = _result_dtype("nn.batch_matmul", tensor_a, tensor_b, out_dtype)
+    batch = te.broadcast_dims(tensor_a.shape[0], tensor_b.shape[0], "the batches of nn.batch_matmul's operands")
+    rows, k_a = (tensor_a.shape[2], tensor_a.shape[1]) if transpose_a else tensor_a.shape[1:]
+    columns, k_b = tensor_b.shape[1:] if transpose_b else (tensor_b.shape[2], tensor_b.shape[1])
+    k = te.reduce_axis(te.require_equal(k_a, k_b, "the reduced axes of nn.batch_matmul's operands"))
+
+    def body(b: te.Scalar, i: te.Scalar, j: te.Scalar) -> te.Scalar:
+        left = te.broadcast_index(tensor_a, (b, k, i) if transpose_a else (b, i, k))
+        right = te.broadcast_index(tensor_b, (b, j, k) if transpose_b else (b, k, j))
+        return te.sum(te.cast(left, dtype) * te.cast(right, dtype), k)
+
+    return te.compute((batch, rows, columns), body, "batch_matmul")

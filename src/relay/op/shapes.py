@@ -1,0 +1,216 @@
+"""Operators that move elements: permutations, joins, repetitions, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from relay import te
+from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul, dim_sub
+from relay.op.registry import operator
+from relay.op.support import axis_of, require_same_dtype
+
+
+@operator("transpose")
+def transpose(data: te.Tensor, *, axes: tuple[int, ...] | None = None) -> te.Tensor:
+    """Axis n of the result is axis ``axes[n]`` of ``data``; all axes in reverse where none are given."""
+    order = tuple(reversed(range(data.ndim)))
+    if axes:
+        order = tuple(axis_of(a, data.ndim, "the operand of transpose") for a in axes)
+    complete = sorted(order) == list(range(data.ndim))
+    te.require(complete, f"the axes of transpose must name each of {data.ndim} axes once: {axes}")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        at: list[te.Scalar] = list(i)
+        for n, a in enumerate(order):
+            at[a] = i[n]
+        return data[tuple(at)]
+
+    return te.compute(tuple(data.shape[a] for a in order), body, "transpose")
+
+
+@operator("reverse")
+def reverse(data: te.Tensor, *, axis: int) -> te.Tensor:
+    """``data`` backwards along ``axis``."""
+    at = axis_of(axis, data.ndim, "the operand of reverse")
+    last = te.size(dim_sub(data.shape[at], 1))
+    return te.compute(data.shape, lambda *i: data[(*i[:at], last - i[at], *i[at + 1 :])], "reverse")
+
+
+def _joined(parts: Sequence[te.Tensor], at: int, shape: Sequence[Dim], starts: Sequence[Dim], name: str) -> te.Tensor:
+    """Parts one after the other along an axis; part n begins at ``starts[n]``."""
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        def read(n: int) -> te.Scalar:
+            along = i[at] if starts[n] == 0 else i[at] - te.size(starts[n])
+            return parts[n][(*i[:at], along, *i[at + 1 :])]
+
+        value = read(len(parts) - 1)
+        for n in reversed(range(len(parts) - 1)):
+            value = te.select(i[at] < te.size(starts[n + 1]), read(n), value)
+        return value
+
+    return te.compute(shape, body, name)
+
+
+@operator("concatenate")
+def concatenate(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
+    """A tuple of tensors of one dtype one after the other along ``axis``; their other axes agree."""
+    te.require(len(data) > 0, "concatenate needs at least one tensor")
+    require_same_dtype("concatenate", *data)
+    first = data[0]
+    at = axis_of(axis, first.ndim, "the first operand of concatenate")
+    shape = list(first.shape)
+    starts: list[Dim] = [0]
+    for part in data[1:]:
+        te.require(part.ndim == first.ndim, f"the operands of concatenate have ranks {first.ndim} and {part.ndim}")
+        for n, dim in enumerate(part.shape):
+            if n != at:
+                shape[n] = te.require_equal(shape[n], dim, f"axis {n} of concatenate's operands")
+    for part in data:
+        starts.append(dim_add(starts[-1], part.shape[at]))
+    shape[at] = starts.pop()
+    return _joined(data, at, shape, starts, "concatenate")
+
+
+@operator("stack")
+def stack(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
+    """A tuple of tensors of one shape and dtype along a new ``axis``."""
+    te.require(len(data) > 0, "stack needs at least one tensor")
+    require_same_dtype("stack", *data)
+    first = data[0]
+    at = axis_of(axis, first.ndim, "the first operand of stack", extra=1)
+    shape = list(first.shape)
+    for part in data[1:]:
+        te.require(part.ndim == first.ndim, f"the operands of stack have ranks {first.ndim} and {part.ndim}")
+        shape = [
+            te.require_equal(a, b, f"axis {n} of stack's operands")
+            for n, (a, b) in enumerate(zip(shape, part.shape, strict=True))
+        ]
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        rest = (*i[:at], *i[at + 1 :])
+        value: te.Scalar = data[-1][rest]
+        for n in reversed(range(len(data) - 1)):
+            value = te.select(te.compare("eq", i[at], n), data[n][rest], value)
+        return value
+
+    return te.compute((*shape[:at], len(data), *shape[at:]), body, "stack")
+
+
+@operator("split")
+def split(data: te.Tensor, *, indices_or_sections: int | tuple[int, ...], axis: int = 0) -> tuple[te.Tensor, ...]:
+    """A tuple of parts along ``axis``: that many equal ones, or those that begin at 0 and at each of the given positions."""
+    at = axis_of(axis, data.ndim, "the operand of split")
+    extent = data.shape[at]
+    bounds: list[Dim] = [0]
+    if isinstance(indices_or_sections, int):
+        count = indices_or_sections
+        te.require(count > 0, f"split needs a positive number of sections, not {count}")
+        part = dim_floordiv(extent, count)
+        te.require_equal(dim_mul(part, count), extent, "the axis of split and its equal sections")
+        bounds += [dim_mul(part, n) for n in range(1, count)]
+    else:
+        ascending = all(a <= b for a, b in zip((0, *indices_or_sections), indices_or_sections, strict=False))
+        te.require(ascending, f"the positions of split must ascend: {indices_or_sections}")
+        bounds += indices_or_sections
+        te.require_at_most(bounds[-1], extent, "the last position of split within the axis")
+    bounds.append(extent)
+    return tuple(_part(data, at, start, dim_sub(stop, start)) for start, stop in zip(bounds, bounds[1:], strict=False))
+
+
+def _part(data: te.Tensor, at: int, start: Dim, extent: Dim) -> te.Tensor:
+    shape = (*data.shape[:at], extent, *data.shape[at + 1 :])
+    return te.compute(shape, lambda *i: data[(*i[:at], i[at] + te.size(start), *i[at + 1 :])], "split")
+
+
+@operator("tile")
+def tile(data: te.Tensor, *, reps: tuple[int, ...]) -> te.Tensor:
+    """``data`` as a whole ``reps[n]`` times along each axis; the shorter of shape and ``reps`` is led by ones."""
+    te.require(all(r >= 0 for r in reps), f"the repetitions of tile must not be negative: {reps}")
+    rank = max(data.ndim, len(reps))
+    times = (1,) * (rank - len(reps)) + reps
+    own = (1,) * (rank - data.ndim) + data.shape
+    lead = rank - data.ndim
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        at = [i[n] if times[n] == 1 else i[n] % te.size(own[n]) for n in range(lead, rank)]
+        return data[tuple(at)]
+
+    return te.compute(tuple(dim_mul(d, r) for d, r in zip(own, times, strict=True)), body, "tile")
+
+
+@operator("repeat")
+def repeat(data: te.Tensor, *, repeats: int, axis: int = 0) -> te.Tensor:
+    """Each element ``repeats`` times in a row along ``axis``."""
+    te.require(repeats >= 0, f"the repeats of repeat must not be negative: {repeats}")
+    at = axis_of(axis, data.ndim, "the operand of repeat")
+    shape = (*data.shape[:at], dim_mul(data.shape[at], repeats), *data.shape[at + 1 :])
+    return te.compute(shape, lambda *i: data[(*i[:at], i[at] // max(repeats, 1), *i[at + 1 :])], "repeat")
+
+
+def padded(
+    data: te.Tensor, before: Sequence[int], after: Sequence[int], value: te.Scalar, name: str = "pad"
+) -> te.Tensor:
+    """``data`` with a border of ``value``; negative widths cut."""
+    shape = tuple(dim_add(d, b + a) for d, b, a in zip(data.shape, before, after, strict=True))
+    if not any(before) and not any(after):
+        return data
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        inside: te.Scalar | None = None
+        for n, index in enumerate(i):
+            low = index >= before[n] if before[n] > 0 else None
+            high = index < te.size(dim_add(data.shape[n], before[n])) if after[n] > 0 else None
+            for test in (low, high):
+                if test is not None:
+                    inside = test if inside is None else inside & test
+        read = data[tuple(index - b for index, b in zip(i, before, strict=True))]
+        return read if inside is None else te.select(inside, read, value)
+
+    return te.compute(shape, body, name)
+
+
+@operator("nn.pad")
+def pad(
+    data: te.Tensor,
+    pad_value: te.Tensor | None = None,
+    *,
+    pad_width: tuple[tuple[int, int], ...],
+    pad_mode: Literal["constant", "edge", "reflect"] = "constant",
+) -> te.Tensor:
+    """``data`` with ``pad_width[n] = (before, after)`` elements added along each axis (negative: taken away).
+
+    They are ``pad_value`` (a scalar, cast to the data's dtype; 0 if missing), the nearest element (``edge``) or the data mirrored
+    at its first and last element (``reflect``: no width may reach the axis's size).
+    """
+    te.require(len(pad_width) == data.ndim, f"nn.pad has {len(pad_width)} pairs of widths for rank {data.ndim}")
+    before, after = [b for b, _ in pad_width], [a for _, a in pad_width]
+    if pad_mode == "constant":
+        value: te.Scalar = te.const(0, data.dtype)
+        if pad_value is not None:
+            te.require(pad_value.ndim == 0, f"the pad value of nn.pad must be a scalar, not of rank {pad_value.ndim}")
+            value = te.cast(pad_value[()], data.dtype)
+        out = padded(data, before, after, value)
+        return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out
+    least = 1 if pad_mode == "edge" else 0
+    for n, (b, a) in enumerate(pad_width):
+        te.require_at_most(max(b, a, 0) + 1 if least == 0 else 1, data.shape[n], f"the {pad_mode} padding of axis {n}")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        at: list[te.Scalar] = []
+        for n, index in enumerate(i):
+            last = te.size(dim_sub(data.shape[n], 1))
+            moved = index - before[n]
+            if pad_mode == "reflect":
+                if before[n] > 0:
+                    moved = te.maximum(moved, -moved)
+                if after[n] > 0:
+                    moved = te.minimum(moved, last * 2 - moved)
+            else:
+                moved = te.minimum(te.maximum(moved, 0), last)
+            at.append(moved)
+        return data[tuple(at)]
+
+    shape = tuple(dim_add(d, b + a) for d, (b, a) in zip(data.shape, pad_width, strict=True))
+    return te.compute(shape, body, "pad")
