@@ -10,19 +10,19 @@ from relay.executable import errors
 from relay.executable.bytecode import Assembler, FunctionCode, Label
 from relay.executable.disassemble import disassemble
 from relay.executable.errors import ArgumentError, IncompatibleError, OutOfMemoryError, RecursionLimitError
-from relay.executable.format import Entry, ExecutableImage, KernelEntry, KernelOperand
+from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 
 __all__ = [
     "ArgumentError",
     "Assembler",
-    "Entry",
+    "EntryPoint",
     "Executable",
     "ExecutableImage",
     "FunctionCode",
     "IncompatibleError",
     "KernelEntry",
-    "KernelOperand",
     "Label",
+    "Operand",
     "OutOfMemoryError",
     "RecursionLimitError",
     "Tensor",

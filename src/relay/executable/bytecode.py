@@ -127,7 +127,9 @@ class Assembler:
         number of its dtype."""
         op = BY_NAME[opcode]
         if len(operands) != len(op.operands):
-            raise ValueError(f"{opcode} takes {len(op.operands)} operands ({op.operands}), not {len(operands)}")
+            raise ValueError(
+                f"{opcode} takes {len(op.operands)} operands ({op.operands}), not {len(operands)}"
+            )
         words = self._words
         words.append(op.number)
         dtype = ""
@@ -155,7 +157,7 @@ class Assembler:
                 case "I", int() | float():
                     raw = scalar_bits(dtype, operand) if opcode == "LoadConsti" else int(operand)
                     words += [_signed(raw & 0xFFFFFFFF), _signed(raw >> 32 & 0xFFFFFFFF)]
-                case ("d" | "r" | "o" | "i" | "v" | "f" | "k" | "c" | "m" | "u"), _:
+                case (("d" | "r" | "o" | "i" | "v" | "f" | "k" | "c" | "m" | "u"), _):
                     words.append(self._index(opcode, operand))
                 case _:
                     raise TypeError(f"{opcode}: operand {operand!r} does not fit its letter {letter!r}")

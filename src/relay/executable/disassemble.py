@@ -13,14 +13,21 @@ def disassemble(image: ExecutableImage) -> str:
         types = ", ".join(name or "any" for name in entry.dtypes)
         lines.append(f"entry @{entry.name}({types}) -> function {entry.function}")
     for number, kernel in enumerate(image.kernels):
-        shown = [f"{op.dtype}[{op.rank}]" + (f" in place of {op.in_place}" if op.in_place >= 0 else "") for op in kernel.operands]
+        shown = [
+            f"{op.dtype}[{op.rank}]" + (f" in place of {op.in_place}" if op.in_place >= 0 else "")
+            for op in kernel.operands
+        ]
         inputs, outputs = shown[: len(shown) - kernel.outputs], shown[len(shown) - kernel.outputs :]
-        lines.append(f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}), {kernel.dims} dims")
-    for number, constant in enumerate(image.constants):
-        lines.append(f"constant {number} {constant.dtype.name}{list(constant.shape)}")
+        lines.append(
+            f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}), {kernel.dims} dims"
+        )
+    for number, (constant, dtype) in enumerate(image.constants):
+        lines.append(f"constant {number} {dtype}{list(constant.shape)}")
     for number, function in enumerate(image.functions):
         lines.append("")
-        lines.append(f"function {number} @{function.name}: {function.arity} parameters, {function.registers} registers")
+        lines.append(
+            f"function {number} @{function.name}: {function.arity} parameters, {function.registers} registers"
+        )
         lines.extend(disassemble_function(function, image))
     return "\n".join(lines) + "\n"
 
@@ -53,13 +60,15 @@ def _labels(instruction: Instruction) -> list[int]:
     return out
 
 
-def _operand(letter: str, operand: int | tuple[int, ...], instruction: Instruction, image: ExecutableImage) -> str:
+def _operand(
+    letter: str, operand: int | tuple[int, ...], instruction: Instruction, image: ExecutableImage
+) -> str:
     match letter, operand:
         case "R", tuple():
             return "[" + ", ".join(f"r{register}" for register in operand) + "]"
         case "L", tuple():
             return "[" + ", ".join(f"->{label}" for label in operand) + "]"
-        case ("d" | "r"), _:
+        case (("d" | "r"), _):
             return f"r{operand}"
         case "o", _:
             return "-" if operand == -1 else f"r{operand}"
@@ -76,8 +85,8 @@ def _operand(letter: str, operand: int | tuple[int, ...], instruction: Instructi
         case "u", int():
             return image.routines[operand]
         case "c", int():
-            constant = image.constants[operand]
-            return f"constant {operand} ({constant.dtype.name}{list(constant.shape)})"
+            constant, dtype = image.constants[operand]
+            return f"constant {operand} ({dtype}{list(constant.shape)})"
         case "m", int():
             return repr(image.messages[operand])
         case _:

@@ -32,7 +32,7 @@ _STRINGS, _TARGET, _FUNCTIONS, _CONSTANTS, _KERNELS, _OBJECTS, _ROUTINES, _ENTRI
 
 
 @dataclass(frozen=True, slots=True)
-class KernelOperand:
+class Operand:
     """A kernel's buffer. ``alignment`` in bytes (0: that of one element); ``in_place``: for an output, the input whose memory it
     may share, or -1."""
 
@@ -50,30 +50,31 @@ class KernelEntry:
     name: str
     object: int
     symbol: str
-    operands: tuple[KernelOperand, ...]
+    operands: tuple[Operand, ...]
     outputs: int
     dims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A function that can be called from outside. ``dtypes``: the element type of each parameter, None for anything; ``info``: a
-    text for whoever loads the program (the compiler leaves its types there, as JSON)."""
+class EntryPoint:
+    """A function that can be called from outside. ``info``: a text for whoever loads the program (the compiler leaves its types
+    there, as JSON); ``dtypes``: the element type of each parameter, None for anything."""
 
     name: str
     function: int
+    info: str
     dtypes: tuple[str | None, ...]
-    info: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutableImage:
-    """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are NumPy arrays (with ml_dtypes
-    for bfloat16, int4 and uint4), ``objects`` ELF relocatable objects, ``features`` names of CPU features the kernels need."""
+    """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are arrays with the names of
+    their element types (int4 and uint4 unpacked, in any integer type), ``objects`` ELF relocatable objects, ``features`` names of the
+    CPU features that the kernels need."""
 
     functions: tuple[FunctionCode, ...]
-    entries: tuple[Entry, ...]
-    constants: tuple[NDArray[Any], ...] = ()
+    entries: tuple[EntryPoint, ...]
+    constants: tuple[tuple[NDArray[Any], str], ...] = ()
     kernels: tuple[KernelEntry, ...] = ()
     objects: tuple[bytes, ...] = ()
     routines: tuple[str, ...] = ()
@@ -149,12 +150,17 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGN) * _ALIGN
 
 
-def constant_bytes(array: NDArray[Any]) -> memoryview:
-    """The elements as the runtime stores them: row-major, elements narrower than a byte packed low bits first."""
-    if array.dtype.name in ("int4", "uint4"):
+def constant_bytes(array: NDArray[Any], dtype: str) -> memoryview:
+    """The elements as the runtime stores them: row-major, elements narrower than a byte packed low bits first.
+
+    Raises ValueError when the array's elements are not of the dtype's size.
+    """
+    if DTYPE_BITS[dtype] < 8:
         flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
         padded = np.concatenate([flat, np.zeros(flat.size % 2, np.uint8)])
         return memoryview(np.ascontiguousarray(padded[0::2] | (padded[1::2] << 4)))
+    if array.dtype.itemsize * 8 != DTYPE_BITS[dtype]:
+        raise ValueError(f"a constant of {dtype} cannot be made from an array of {array.dtype}")
     contiguous = np.ascontiguousarray(array).reshape(-1)
     return memoryview(contiguous.view(np.uint8) if contiguous.size else b"")
 
@@ -179,7 +185,10 @@ def _write(image: ExecutableImage) -> bytearray:
         for at, text in function.spans:
             functions += _words(at, strings(text))
 
-    placed = [(array, data.add(constant_bytes(array))) for array in image.constants]
+    placed = [
+        (array, _dtype_code(dtype), data.add(constant_bytes(array, dtype)))
+        for array, dtype in image.constants
+    ]
     objects = [(len(raw), data.add(memoryview(raw))) for raw in image.objects]
 
     kernels = bytearray(_words(len(image.kernels)))
@@ -188,7 +197,9 @@ def _write(image: ExecutableImage) -> bytearray:
         kernels += _words(kernel.outputs, kernel.dims, len(kernel.operands))
         for operand in kernel.operands:
             alignment = operand.alignment or max(1, DTYPE_BITS[operand.dtype] // 8)
-            kernels += struct.pack("<BBHi", _dtype_code(operand.dtype), operand.rank, alignment, operand.in_place)
+            kernels += struct.pack(
+                "<BBHi", _dtype_code(operand.dtype), operand.rank, alignment, operand.in_place
+            )
 
     routines = _words(len(image.routines), *(strings(name) for name in image.routines))
 
@@ -199,7 +210,7 @@ def _write(image: ExecutableImage) -> bytearray:
         entries += codes + bytes(-len(codes) % 4)
 
     # The sizes of the sections that hold offsets into the data are known before the offsets are.
-    constants_size = 4 + sum(16 + 8 * array.ndim for array in image.constants)
+    constants_size = 4 + sum(16 + 8 * array.ndim for array, _ in image.constants)
     objects_size = 4 + 16 * len(objects)
     sizes = {
         _STRINGS: len(texts := strings.section()),
@@ -220,8 +231,8 @@ def _write(image: ExecutableImage) -> bytearray:
     base = offsets[_DATA]
 
     constants = bytearray(_words(len(placed)))
-    for array, offset in placed:
-        constants += struct.pack("<IIQ", _dtype_code(array.dtype.name), array.ndim, base + offset)
+    for array, dtype_code, offset in placed:
+        constants += struct.pack("<IIQ", dtype_code, array.ndim, base + offset)
         constants += struct.pack(f"<{array.ndim}q", *array.shape)
     object_table = bytearray(_words(len(objects)))
     for size, offset in objects:
