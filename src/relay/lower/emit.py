@@ -12,9 +12,7 @@ from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from relay.executable.bytecode import Assembler, FunctionCode
+from relay.executable.bytecode import Assembler, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import (
@@ -23,7 +21,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.types import TensorType, TupleType, Type, is_integer
 from relay.lower import escape
 from relay.lower.liveness import Uses, dying
 from relay.lower.sizes import Sizes
@@ -90,6 +88,7 @@ class _Emitter:
         ends, after = dying(block, live_out, self.uses)
         last = len(block.bindings) - 1
         for position, binding in enumerate(block.bindings):
+            self.asm.span(str(binding.value.span) if binding.value.span else "")
             tail = dst is None and position == last and block.result is binding.var
             if tail and self._is_call(binding.value):
                 self._tail_call(binding.value)
@@ -152,7 +151,7 @@ class _Emitter:
         """The sizes are known on entry to the block, and are those of the allocation."""
         assert isinstance(call, Call) and isinstance(call.fn, Function)
         planned = self.unit.planned[id(call.fn)]
-        if id(call.fn) in self.unit.shape_planned or planned.plan.upper_bound:
+        if id(call.fn) in self.unit.shape_planned or planned.upper_bound:
             return False
         return all(self.sizes.known(v) for v in _type_vars(ty))
 
@@ -218,12 +217,12 @@ class _Emitter:
         self.owners = self.owners.parents
         self.sizes.leave()
 
-    def _match(self, match: Match, read: set[Var], live_after: frozenset[Var], dst: int | None, end: int) -> Step[None]:
+    def _match(self, match: Match, read: set[Var], live_after: frozenset[Var], dst: int | None, end: Label) -> Step[None]:
         """A match on one level: a switch over the tag. Patterns are flat (`CompileMatch`)."""
         data = match.data
         place_ = self._place(data)
-        arms: dict[int, int] = {}
-        default: int | None = None
+        arms: dict[int, Label] = {}
+        default: Label | None = None
         labels = [self.asm.label() for _ in match.clauses]
         for index, clause in enumerate(match.clauses):
             match clause.pattern:
@@ -343,13 +342,13 @@ class _Emitter:
                 self.asm.emit("AllocTensor", out, storage, self.sizes.register(0), buffer.dtype, dims)
                 self.asm.emit("Kill", storage)
         self._invoke(planned, [*inputs, *outputs], device, mapping)
-        if planned.plan.upper_bound:
+        if planned.upper_bound:
             outputs = self._cut(outputs, planned, mapping)
         self._set(var, tuple(outputs) if isinstance(var.ty, TupleType) else outputs[0])
 
     def _invoke(self, planned: Planned, buffers: list[int], device: int, mapping: dict[DimVar, DimVar]) -> None:
         kernel = planned.plan.kernel
-        workspace = -1
+        workspace: int | None = None
         if kernel.shared_bytes != 0 or kernel.worker_bytes != 0:
             size = self.sizes.register(_rename(kernel.shared_bytes, mapping))
             if kernel.worker_bytes != 0:
@@ -362,7 +361,7 @@ class _Emitter:
             self.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
         dims = [self.sizes.variable(d) for d in planned.dims]
         self.asm.emit("InvokeKernel", self.unit.kernel(planned.plan), workspace, buffers, dims)
-        if workspace >= 0:
+        if workspace is not None:
             self.asm.emit("Kill", workspace)
 
     def _donor(self, call: Call, planned: Planned, output: int, ty: TensorType, ends: set[Var]) -> int | None:
@@ -469,7 +468,7 @@ class _Emitter:
         """A routine's attribute as a scalar register: int64 for numbers and flags, float64 for floats; None is int64 minimum."""
         out = self.asm.reg()
         if isinstance(value, float):
-            self.asm.emit("LoadConsti", out, "float64", int(np.float64(value).view(np.int64)))
+            self.asm.emit("LoadConsti", out, "float64", value)
         elif value is None:
             self.asm.emit("LoadConsti", out, "int64", -(2**63))
         elif isinstance(value, int):
@@ -506,7 +505,7 @@ class _Emitter:
                 return self.places[atom]
             case Constant() if atom.data.ndim == 0:
                 out = self.asm.reg()
-                self.asm.emit("LoadConsti", out, atom.dtype, _bits(atom))
+                self.asm.emit("LoadConsti", out, atom.dtype, _number(atom))
                 return out
             case Constant():
                 out = self.asm.reg()
@@ -595,9 +594,10 @@ def _registers(place_: Place) -> list[int]:
     return out
 
 
-def _bits(constant: Constant) -> int:
-    raw = np.ascontiguousarray(constant.data).tobytes()
-    return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+def _number(constant: Constant) -> int | float:
+    """The value of a rank-0 constant."""
+    item = constant.data.reshape(()).item()
+    return int(item) if is_integer(constant.dtype) or constant.dtype == "bool" else float(item)
 
 
 def _rename(dim: Dim, mapping: dict[DimVar, DimVar]) -> Dim:

@@ -18,10 +18,12 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A primitive with its plan, and the dims of this occurrence in the order of the plan's kernel dims."""
+    """A primitive with its plan, and the dims of this occurrence in the order of the plan's kernel dims. ``upper_bound``: the last
+    output holds the real extents of the others' first axes."""
 
     plan: KernelPlan
     dims: tuple[DimVar, ...]
+    upper_bound: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +33,7 @@ class Unit:
     functions: Mapping[str, int]
     planned: Mapping[int, Planned]
     shape_planned: Mapping[int, Planned]
-    constants: list[tuple[Array, str]] = field(default_factory=list)
+    constants: list[Array] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     kernels: list[KernelPlan] = field(default_factory=list)
     routines: list[str] = field(default_factory=list)
@@ -51,7 +53,7 @@ class Unit:
         index = self._constant_of.get(key)
         if index is None:
             index = self._constant_of[key] = len(self.constants)
-            self.constants.append((data, constant.dtype))
+            self.constants.append(data)
         self._by_identity[id(constant.data)] = (constant.data, index)
         return index
 

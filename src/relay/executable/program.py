@@ -1,0 +1,89 @@
+"""A compiled program as Python sees it: call it with NumPy or DLPack tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from relay import _runtime
+from relay.executable.values import Signature
+from relay.ir.diagnostics import FileError, RelayError
+
+
+class Executable:
+    """A compiled program. ``exe(x, ...)`` calls ``@main``; `run` any entry. Threads may share one executable.
+
+    A call takes NumPy arrays or DLPack tensors of the declared dtypes and shapes (numbers for rank 0; tuples, lists for ``List``,
+    None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying.
+    Raises ShapeError, TypeError_ or ArgumentError for arguments that do not fit, ExecutionError for a failure while running.
+    """
+
+    def __init__(self, program: _runtime.Executable, path: Path | None, threads: int | None, from_cache: bool = False) -> None:
+        self._program = program
+        self._path = path
+        self._image: bytes | bytearray | None = None
+        self._threads = threads or 0
+        self._signatures = {name: Signature(name, json.loads(program.entry_info(name))) for name in program.entries}
+        self._plain = frozenset(n for n, s in self._signatures.items() if s.plain)
+        self.from_cache = from_cache
+
+    @staticmethod
+    def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
+        """The executable in the bytes of a file."""
+        exe = Executable(_runtime.Executable.from_bytes(bytes(image)), None, threads)
+        exe._image = image
+        return exe
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The names that `run` takes."""
+        return tuple(self._signatures)
+
+    def signature(self, entry: str = "main") -> Signature:
+        """The types of an entry. Raises RelayError when there is none of this name."""
+        found = self._signatures.get(entry)
+        if found is None:
+            raise RelayError(f"the executable has no entry @{entry}", hint=f"it has: {', '.join(self._signatures)}")
+        return found
+
+    def __call__(self, *args: object) -> object:
+        return self.run("main", *args)
+
+    def run(self, entry: str, *args: object, donate: tuple[int, ...] = ()) -> object:
+        """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory."""
+        if entry in self._plain:
+            return self._program.run(entry, args, self._threads, donate)
+        signature = self.signature(entry)
+        return signature.outcome(self._program.run(entry, signature.arguments(args), self._threads, donate))
+
+    def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[object]:
+        """Call an entry on each of several argument lists."""
+        return [self.run(entry, *args) for args in inputs]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            if self._path is not None:
+                shutil.copyfile(self._path, temporary)
+            elif self._image is not None:
+                temporary.write_bytes(self._image)
+            temporary.replace(target)
+        except OSError as error:
+            raise FileError(f"cannot write {target}: {error.strerror}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @property
+    def program(self) -> _runtime.Executable:
+        """The runtime's object: statistics, profiling, limits, kernel replacement."""
+        return self._program
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: bool = False) -> Executable:
+    """Load a ``.rlx`` file. Its native code is run as it is: load only files you trust. Raises FileError."""
+    return Executable(_runtime.Executable.load(os.fspath(path)), Path(path), threads, from_cache)

@@ -1,0 +1,62 @@
+"""A planned module and its kernels' object code to an executable image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from relay.executable.format import Entry, ExecutableImage, KernelEntry, KernelOperand
+from relay.ir.diagnostics import CompileError
+from relay.ir.expr import Function
+from relay.ir.types import TensorType
+from relay.loop.target import Target
+from relay.lower.devices import place_devices
+from relay.lower.emit import emit_function
+from relay.lower.entry import emit_entry
+from relay.lower.planning import ModulePlan
+from relay.lower.signature import entry_info
+from relay.lower.unit import Unit
+from relay.plan.kernel_plan import KernelPlan
+
+
+def lower(
+    plan: ModulePlan, signatures: Mapping[str, Function], objects: Sequence[bytes], target: Target
+) -> ExecutableImage:
+    """Emit every function, an entry wrapper for each of ``signatures`` (the entries as the user declared them), and the tables.
+
+    ``objects`` are the object codes of ``plan.kernels`` in order.
+    """
+    module = plan.module
+    order = list(module.functions)
+    unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes)
+    devices = place_devices(module)
+    codes = [emit_function(unit, module, name, module.functions[name], devices) for name in order]
+    entries: list[Entry] = []
+    for name, declared in signatures.items():
+        codes.append(emit_entry(unit, name, module.functions[name]))
+        dtypes = [p.ty.dtype if isinstance(p.ty, TensorType) else None for p in declared.params]
+        if any(not isinstance(d, str | None) for d in dtypes):
+            raise CompileError(f"@{name} is an entry, so its types must be known", declared.span)
+        info = entry_info(module, declared)
+        entries.append(Entry(name, len(codes) - 1, tuple(dtypes), info))  # type: ignore[arg-type]
+    code_of = dict(zip(map(id, plan.kernels), objects, strict=True))
+    return ExecutableImage(
+        functions=tuple(codes),
+        constants=tuple(unit.constants),
+        kernels=tuple(_kernel(p, n) for n, p in enumerate(unit.kernels)),
+        objects=tuple(code_of[id(p)] for p in unit.kernels),
+        messages=tuple(unit.messages),
+        routines=tuple(unit.routines),
+        entries=tuple(entries),
+        triple=target.triple,
+        features=target.features,
+    )
+
+
+def _kernel(plan: KernelPlan, index: int) -> KernelEntry:
+    kernel = plan.kernel
+    shared_with = {out: source for source, out in kernel.in_place}
+    operands = [KernelOperand(b.dtype, len(b.shape), b.alignment, -1) for b in kernel.inputs]
+    operands += [
+        KernelOperand(b.dtype, len(b.shape), b.alignment, shared_with.get(n, -1)) for n, b in enumerate(kernel.outputs)
+    ]
+    return KernelEntry(kernel.name, index, kernel.name, tuple(operands), len(kernel.outputs), len(kernel.dims))

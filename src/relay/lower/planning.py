@@ -1,0 +1,153 @@
+"""Plans for the primitives of a module: one per structure, packed constants in place of raw ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relay import te
+from relay.ir.dim import DimVar, dim_vars
+from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple
+from relay.ir.module import Module
+from relay.ir.types import TensorType
+from relay.ir.walk import post_order, rewrite
+from relay.loop.target import Target
+from relay.lower.unit import Planned
+from relay.op import registry
+from relay.plan.graph import TeGraph
+from relay.plan.kernel_plan import KernelPlan, make_plan, plan_graph
+from relay.plan.key import PlanKey, plan_key
+
+Array = npt.NDArray[np.generic]
+# Runs a te graph of one input and one output on an array, by compiled code.
+RunGraph = Callable[[TeGraph, Array], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModulePlan:
+    """The module with packed constants, and the plan of every primitive in it by the id of its function node.
+
+    ``shapes`` has the shape functions of data-dependent operators by the same ids.
+    """
+
+    module: Module
+    planned: Mapping[int, Planned]
+    shapes: Mapping[int, Planned]
+    kernels: tuple[KernelPlan, ...]
+
+
+def primitives(module: Module) -> list[tuple[Call, Function]]:
+    """Every call of a primitive, with the primitive."""
+    out: list[tuple[Call, Function]] = []
+    for fn in module.functions.values():
+        for node in post_order(fn.body):
+            if isinstance(node, Call) and isinstance(node.fn, Function):
+                out.append((node, node.fn))
+    return out
+
+
+def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> ModulePlan:
+    """Plan every primitive. Without ``run_graph`` constants are not packed (plans then treat them as run-time operands)."""
+    by_key: dict[str, KernelPlan] = {}
+    planned: dict[int, Planned] = {}
+    shapes: dict[int, Planned] = {}
+    packed: dict[tuple[int, str], Constant] = {}
+    replaced: dict[int, Expr] = {}
+    for call, fn in primitives(module):
+        constants = frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant)) if run_graph else frozenset()
+        key = plan_key(fn, target, constants)
+        plan = by_key.get(key.text)
+        if plan is None:
+            plan = by_key[key.text] = make_plan(fn, target, constants, kernel_name(fn, len(by_key)))
+        planned[id(fn)] = Planned(plan, key.dims, _is_upper_bound(fn))
+        shape = _shape_function(fn, target, by_key)
+        if shape is not None:
+            shapes[id(fn)] = shape
+        if plan.packs and run_graph is not None:
+            args = list(call.args)
+            for pack in plan.packs:
+                raw = args[pack.input_index]
+                assert isinstance(raw, Constant)
+                mark = (id(raw.data), pack.key)
+                if mark not in packed:
+                    data = run_graph(TeGraph((pack.source,), (pack.packed,)), raw.data)
+                    packed[mark] = Constant(data, raw.dtype, TensorType(tuple(data.shape), raw.dtype), raw.span)
+                args[pack.input_index] = packed[mark]
+            replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
+    if replaced:
+        # Primitives themselves are kept as they are, so that their ids go on naming their plans.
+        module = module.with_functions((n, _replace(f, replaced)) for n, f in module.functions.items())
+    return ModulePlan(module, planned, shapes, tuple(by_key.values()))
+
+
+def _replace(fn: Function, replaced: Mapping[int, Expr]) -> Function:
+    new = rewrite(fn, lambda e: e, dict(replaced))
+    assert isinstance(new, Function)
+    return new
+
+
+def kernel_name(fn: Function, number: int) -> str:
+    """A name that tells what a kernel does: its operators in order, shortened, and a number."""
+    names: list[str] = []
+    if isinstance(fn.body, Block):
+        for binding in fn.body.bindings:
+            value = binding.value
+            if isinstance(value, Call) and isinstance(value.fn, OpRef):
+                names.append(value.fn.name.replace(".", "_"))
+    text = "_".join(names) or "copy"
+    return f"k{number}_{text[:80]}"
+
+
+def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan]) -> Planned | None:
+    """The kernel that computes the result's shape, where that depends on values of the operands."""
+    call = _only_call(fn)
+    if call is None or not isinstance(call.fn, OpRef):
+        return None
+    op = registry.get(call.fn.name)
+    if op.kind != "expression" or op.shape_mode != "data" or op.result_shape is None:
+        return None
+    inputs = []
+    for n, param in enumerate(fn.params):
+        assert isinstance(param.ty, TensorType) and isinstance(param.ty.shape, tuple) and isinstance(param.ty.dtype, str)
+        inputs.append(te.placeholder(f"p{n}", param.ty.shape, param.ty.dtype))
+    place = {p: inputs[n] for n, p in enumerate(fn.params)}
+    args: list[object] = []
+    for arg in call.args:
+        if isinstance(arg, Tuple):
+            args.append(tuple(place[f] if f in place else _literal(f) for f in arg.fields))
+        else:
+            args.append(place[arg] if arg in place else _literal(arg))
+    result = op.result_shape(*args, **op.complete_attrs(call.attrs))
+    key = PlanKey(f"shape of {plan_key(fn, target, frozenset()).text}", _dims_of(inputs))
+    plan = by_key.get(key.text)
+    if plan is None:
+        plan = plan_graph(TeGraph(tuple(inputs), (result,)), target, key, name=f"shape_of_{kernel_name(fn, len(by_key))}")
+        by_key[key.text] = plan
+    return Planned(plan, key.dims)
+
+
+def _is_upper_bound(fn: Function) -> bool:
+    call = _only_call(fn)
+    return call is not None and isinstance(call.fn, OpRef) and registry.get(call.fn.name).shape_mode == "upper_bound"
+
+
+def _only_call(fn: Function) -> Call | None:
+    if isinstance(fn.body, Block) and len(fn.body.bindings) == 1:
+        value = fn.body.bindings[0].value
+        return value if isinstance(value, Call) else None
+    return None
+
+
+def _literal(e: Expr) -> te.Tensor:
+    """A constant inside a primitive as a tensor expression."""
+    assert isinstance(e, Constant)
+    item = e.data.reshape(()).item()
+    shape = e.data.shape
+    return te.compute(shape, lambda *_: te.const(item, e.dtype), "literal")
+
+
+def _dims_of(inputs: list[te.Tensor]) -> tuple[DimVar, ...]:
+    return tuple(dict.fromkeys(v for t in inputs for d in t.shape for v in dim_vars(d)))
