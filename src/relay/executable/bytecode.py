@@ -1,7 +1,8 @@
 """The instruction set, and an assembler for it.
 
-The list is ``runtime/opcodes.def``; it reaches Python through the runtime that was built from it, so the two cannot
-disagree. An instruction is its number followed by its operands, all int32 words; operand letters are explained there.
+The list is ``runtime/opcodes.def``; it reaches Python through the runtime that was built from it, so the two
+cannot disagree. An instruction is its number followed by its operands, all int32 words; operand letters are
+explained there.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ def scalar_bits(dtype: str, value: int | float | bool) -> int:
         if int(value) != value or not low <= value < high:
             raise ValueError(f"{value} is not a number of {dtype}")
         return int(value) & (2**width - 1)
-    array = np.asarray(value, dtype=numpy_dtype(dtype))
-    return int.from_bytes(array.tobytes(), "little")
+    return int.from_bytes(np.asarray(value, dtype=numpy_dtype(dtype)).tobytes(), "little")
 
 
 class Label:
@@ -72,12 +72,13 @@ class Label:
         self.position: int | None = None
 
 
-Operand: TypeAlias = int | float | str | None | Label | Sequence[int] | Sequence[Label]
+EmitOperand: TypeAlias = int | float | str | Label | Sequence[int] | Sequence[Label] | None
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCode:
-    """A function's code. ``spans``: from each word index on, the source the code came from, in increasing order."""
+    """A function's code. ``spans``: from each word index on, the source the code came from, in increasing
+    order."""
 
     name: str
     arity: int
@@ -121,10 +122,10 @@ class Assembler:
         if (self._spans[-1][1] if self._spans else "") != text:
             self._spans.append((at, text))
 
-    def emit(self, opcode: str, *operands: Operand) -> None:
-        """Append an instruction. Operands by letter: registers and indices are ints; ``o`` an int or None; ``t`` a dtype
-        name; ``v`` a device name or index; ``l`` a Label; ``R`` registers; ``L`` Labels; ``LoadConsti``'s immediate a
-        number of its dtype."""
+    def emit(self, opcode: str, *operands: EmitOperand) -> None:
+        """Append an instruction. Operands by letter: registers and indices are ints; ``o`` an int or None;
+        ``t`` a dtype name; ``v`` a device name or index; ``l`` a Label; ``R`` registers; ``L`` Labels;
+        ``LoadConsti``'s immediate a number of its dtype."""
         op = BY_NAME[opcode]
         if len(operands) != len(op.operands):
             raise ValueError(
@@ -173,7 +174,8 @@ class Assembler:
         self._words.append(0)
 
     def finish(self) -> FunctionCode:
-        """The code, with its labels filled in. Raises ValueError for an unbound label or code that runs off its end."""
+        """The code, with its labels filled in. Raises ValueError for an unbound label or code that runs off
+        its end."""
         end = len(self._words)
         if self._last not in ENDS_CONTROL:
             raise ValueError(f"the code of {self.name} runs off its end")
@@ -191,7 +193,8 @@ def _signed(word: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A decoded instruction at a word index. Operands as words; lists as tuples; ``I`` as one signed number."""
+    """A decoded instruction at a word index. Operands as words; lists as tuples; ``I`` as one signed
+    number."""
 
     at: int
     opcode: Opcode

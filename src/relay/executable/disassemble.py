@@ -7,7 +7,8 @@ from relay.executable.format import ExecutableImage
 
 
 def disassemble(image: ExecutableImage) -> str:
-    """The whole program: its entries, kernels, constants, and every function's code, one instruction per line."""
+    """The whole program: its entries, kernels, constants, and every function's code, one instruction per
+    line."""
     lines = [f"target {image.triple}" + (f" ({', '.join(image.features)})" if image.features else "")]
     for entry in image.entries:
         types = ", ".join(name or "any" for name in entry.dtypes)

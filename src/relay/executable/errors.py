@@ -1,4 +1,5 @@
-"""Errors of loading and running executables; the runtime raises them by the status it reports (``relay/error.h``)."""
+"""Errors of loading and running executables; the runtime raises them by the status it reports
+(``relay/error.h``)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The executable file (.rlx): what is in it, and how it is written. The runtime (``runtime/src/image.cc``) reads it.
+"""The executable file (.rlx): what is in it, and how it is written. The runtime (``runtime/src/image.cc``)
+reads it.
 
-Little-endian throughout. A header of 32 bytes: magic, version, number of sections, total length, and a 64-bit checksum of every
-other byte. Then a table of sections (kind, zero, offset, length) and the sections, each aligned to 64 bytes. Constants and
-native objects lie in the data section, so that the runtime can use them where they are mapped.
+Little-endian throughout. A header of 32 bytes: magic, version, number of sections, total length, and a 64-bit
+checksum of every other byte. Then a table of sections (kind, zero, offset, length) and the sections, each
+aligned to 64 bytes. Constants and native objects lie in the data section, so that the runtime can use them
+where they are mapped.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ _STRINGS, _TARGET, _FUNCTIONS, _CONSTANTS, _KERNELS, _OBJECTS, _ROUTINES, _ENTRI
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A kernel's buffer. ``alignment`` in bytes (0: that of one element); ``in_place``: for an output, the input whose memory it
-    may share, or -1."""
+    """A kernel's buffer. ``alignment`` in bytes (0: that of one element); ``in_place``: for an output, the
+    input whose memory it may share, or -1."""
 
     dtype: str
     rank: int
@@ -44,8 +46,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
-    """A compiled kernel: function ``symbol`` of native object number ``object``. ``operands``: inputs, then ``outputs`` outputs;
-    ``dims``: how many symbolic sizes it takes."""
+    """A compiled kernel: function ``symbol`` of native object number ``object``. ``operands``: inputs, then
+    ``outputs`` outputs; ``dims``: how many symbolic sizes it takes."""
 
     name: str
     object: int
@@ -57,8 +59,9 @@ class KernelEntry:
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """A function that can be called from outside. ``info``: a text for whoever loads the program (the compiler leaves its types
-    there, as JSON); ``dtypes``: the element type of each parameter, None for anything."""
+    """A function that can be called from outside. ``info``: a text for whoever loads the program (the
+    compiler leaves its types there, as JSON); ``dtypes``: the element type of each parameter, None for
+    anything."""
 
     name: str
     function: int
@@ -68,9 +71,9 @@ class EntryPoint:
 
 @dataclass(frozen=True, slots=True)
 class ExecutableImage:
-    """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are arrays with the names of
-    their element types (int4 and uint4 unpacked, in any integer type), ``objects`` ELF relocatable objects, ``features`` names of the
-    CPU features that the kernels need."""
+    """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are arrays
+    with the names of their element types (int4 and uint4 unpacked, in any integer type), ``objects`` ELF
+    relocatable objects, ``features`` names of the CPU features that the kernels need."""
 
     functions: tuple[FunctionCode, ...]
     entries: tuple[EntryPoint, ...]
@@ -129,7 +132,8 @@ class _Strings:
 
 
 class _Data:
-    """The data section: pieces, each aligned, whose offsets in the file are known once the section's own is."""
+    """The data section: pieces, each aligned, whose offsets in the file are known once the section's own
+    is."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, memoryview]] = []
@@ -151,18 +155,18 @@ def _aligned(offset: int) -> int:
 
 
 def constant_bytes(array: NDArray[Any], dtype: str) -> memoryview:
-    """The elements as the runtime stores them: row-major, elements narrower than a byte packed low bits first.
+    """The elements as the runtime stores them: row-major, elements narrower than a byte packed low bits
+    first.
 
     Raises ValueError when the array's elements are not of the dtype's size.
     """
     if DTYPE_BITS[dtype] < 8:
         flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
         padded = np.concatenate([flat, np.zeros(flat.size % 2, np.uint8)])
-        return memoryview(np.ascontiguousarray(padded[0::2] | (padded[1::2] << 4)))
+        return (padded[0::2] | (padded[1::2] << 4)).data
     if array.dtype.itemsize * 8 != DTYPE_BITS[dtype]:
         raise ValueError(f"a constant of {dtype} cannot be made from an array of {array.dtype}")
-    contiguous = np.ascontiguousarray(array).reshape(-1)
-    return memoryview(contiguous.view(np.uint8) if contiguous.size else b"")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _dtype_code(name: str) -> int:

@@ -10,8 +10,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from relay.ir.expr import (
-    Binding, Block, Call, Clause, Constant, ConstructorRef, Expr, Function, GlobalVar, Grad, If, Match, OpRef, Pattern,
-    PConstructor, Proj, PTuple, PVar, PWild, RefNew, RefRead, RefWrite, Tuple, Var,
+    Binding,
+    Block,
+    Call,
+    Clause,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    Grad,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
 )  # fmt: skip
 
 

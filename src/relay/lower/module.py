@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from relay.executable.format import Entry, ExecutableImage, KernelEntry, KernelOperand
+from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Function
 from relay.ir.types import TensorType
@@ -30,14 +30,14 @@ def lower(
     unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes)
     devices = place_devices(module)
     codes = [emit_function(unit, module, name, module.functions[name], devices) for name in order]
-    entries: list[Entry] = []
+    entries: list[EntryPoint] = []
     for name, declared in signatures.items():
         codes.append(emit_entry(unit, name, module.functions[name]))
         dtypes = [p.ty.dtype if isinstance(p.ty, TensorType) else None for p in declared.params]
         if any(not isinstance(d, str | None) for d in dtypes):
             raise CompileError(f"@{name} is an entry, so its types must be known", declared.span)
         info = entry_info(module, declared)
-        entries.append(Entry(name, len(codes) - 1, tuple(dtypes), info))  # type: ignore[arg-type]
+        entries.append(EntryPoint(name, len(codes) - 1, info, tuple(dtypes)))
     code_of = dict(zip(map(id, plan.kernels), objects, strict=True))
     return ExecutableImage(
         functions=tuple(codes),
@@ -55,8 +55,8 @@ def lower(
 def _kernel(plan: KernelPlan, index: int) -> KernelEntry:
     kernel = plan.kernel
     shared_with = {out: source for source, out in kernel.in_place}
-    operands = [KernelOperand(b.dtype, len(b.shape), b.alignment, -1) for b in kernel.inputs]
+    operands = [Operand(b.dtype, len(b.shape), b.alignment, -1) for b in kernel.inputs]
     operands += [
-        KernelOperand(b.dtype, len(b.shape), b.alignment, shared_with.get(n, -1)) for n, b in enumerate(kernel.outputs)
+        Operand(b.dtype, len(b.shape), b.alignment, shared_with.get(n, -1)) for n, b in enumerate(kernel.outputs)
     ]
     return KernelEntry(kernel.name, index, kernel.name, tuple(operands), len(kernel.outputs), len(kernel.dims))

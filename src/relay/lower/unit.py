@@ -33,7 +33,7 @@ class Unit:
     functions: Mapping[str, int]
     planned: Mapping[int, Planned]
     shape_planned: Mapping[int, Planned]
-    constants: list[Array] = field(default_factory=list)
+    constants: list[tuple[Array, str]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     kernels: list[KernelPlan] = field(default_factory=list)
     routines: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Unit:
         index = self._constant_of.get(key)
         if index is None:
             index = self._constant_of[key] = len(self.constants)
-            self.constants.append(data)
+            self.constants.append((data, constant.dtype))
         self._by_identity[id(constant.data)] = (constant.data, index)
         return index
 
