@@ -1,0 +1,374 @@
+"""What schedules share: storage of tensors, loops with a sensible grain, normal forms of iteration spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mod, dim_mul, shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.loop.target import Target
+from relay.plan.expand import Env, Expander, is_expensive
+from relay.plan.graph import tensor_key
+from relay.plan.index import Indices
+from relay.te.scalar import (
+    Axis, Const, Load, Scalar, Select, Size, binary, children, maximum, minimum, rebuild, substitute, walk,
+)  # fmt: skip
+from relay.te.tensor import Tensor
+
+# Work below this many simple operations is not worth waking another thread for.
+PARALLEL_COST = 32 << 10
+# A buffer up to this size lives on the stack of its thread, a larger one in the workspace.
+STACK_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storage:
+    """Where a tensor's elements are: ``buffer[offset + sum(index * stride)]``. Rows of a nest have stride 0 in its temporaries."""
+
+    buffer: Buffer
+    strides: tuple[Dim, ...]
+    offset: Dim = 0
+
+
+@dataclass(slots=True, eq=False)
+class Builder:
+    """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a nest."""
+
+    target: Target
+    indices: Indices
+    storage: dict[tuple[int, int], Storage] = field(default_factory=dict)
+    values: dict[tuple[int, int], Scalar] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self, hint: str) -> str:
+        """A name that no other buffer of the kernel has."""
+        n = self.names.get(hint, 0)
+        self.names[hint] = n + 1
+        return f"{hint}{n}" if n else hint
+
+    def flat(self, where: Storage, index: Sequence[Scalar]) -> Scalar:
+        """The position of an element in its buffer."""
+        total = where.offset
+        for i, stride in zip(index, where.strides, strict=True):
+            if stride != 0:
+                total = dim_add(total, dim_mul(self.indices.poly(i), stride))
+        return self.indices.scalar(total)
+
+    def read(self, tensor: Tensor, index: tuple[Scalar, ...]) -> Scalar:
+        """The load of a tensor's element from where it is stored."""
+        key = tensor_key(tensor)
+        value = self.values.get(key)
+        if value is not None:
+            return value
+        where = self.storage[key]
+        return Load(where.buffer, (self.flat(where, index),), where.buffer.dtype)
+
+    def evaluate(self, roots: Iterable[Scalar], env: Env) -> list[Scalar]:
+        """Expressions of a stage as expressions over buffers and loop variables."""
+        expander = Expander(self.indices, self.read)
+        frame = expander.frame(env)
+        return [expander.evaluate(r, frame) for r in roots]
+
+    def lanes(self, dtypes: Iterable[str]) -> int:
+        """Elements of the widest of these dtypes in a vector register."""
+        return self.target.lanes(max((dtype_bits(d) for d in dtypes), default=32))
+
+
+def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Strides in elements of a dense row-major shape."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step = dim_mul(step, dim)
+    return tuple(reversed(strides))
+
+
+def dense(name: str, shape: Sequence[Dim], dtype: str, scope: str = "operand", alignment: int = 64) -> Storage:
+    """A dense tensor in a flat buffer of its own."""
+    buffer = Buffer(name, (shape_size(tuple(shape)),), dtype, scope, alignment)  # type: ignore[arg-type]
+    return Storage(buffer, row_major(shape))
+
+
+def temporary(name: str, size: Dim, dtype: str) -> Buffer:
+    """A buffer private to a thread: a register for one element, the stack for little, else its slice of the workspace."""
+    if size == 1:
+        return Buffer(name, (1,), dtype, "register")
+    if isinstance(size, int) and size * dtype_bits(dtype) <= 8 * STACK_BYTES:
+        return Buffer(name, (size,), dtype, "stack")
+    return Buffer(name, (size,), dtype, "worker")
+
+
+def seq(stmts: Sequence[Stmt]) -> Stmt:
+    flat: list[Stmt] = []
+    for s in stmts:
+        flat.extend(s.stmts if isinstance(s, Seq) else (s,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def allocate(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
+    for buffer in reversed(buffers):
+        body = Alloc(buffer, body)
+    return body
+
+
+def extent_of(dim: Dim) -> Scalar:
+    return Const(dim, "int64") if isinstance(dim, int) else Size(dim)
+
+
+def serial(axes: Sequence[Axis], body: Stmt) -> Stmt:
+    """Nested serial loops over the axes, the last one innermost."""
+    for axis in reversed(axes):
+        if axis.extent != 1:
+            body = For(axis, extent_of(axis.extent), body)
+    return body
+
+
+def vectorized(axis: Axis, extent: Scalar, body: Stmt) -> Stmt:
+    """A vector loop; what does not depend on its variable and is worth it is computed before."""
+    return hoisted(For(axis, extent, body, "vectorized"))
+
+
+def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], Stmt], name: str = "r") -> Stmt:
+    """A loop whose iterations may run on several threads; ``cost`` of one iteration (simple operations) decides how many to a chunk.
+
+    A cost known only at run time is divided there: chunks of the computed size run in parallel, so a small problem stays serial.
+    """
+    if extent == 1:
+        return body(Axis(name, 1))
+    if isinstance(cost, int):
+        var = Axis(name, extent)
+        grain = max(1, PARALLEL_COST // max(cost, 1))
+        if isinstance(extent, int) and extent <= grain:
+            return For(var, extent_of(extent), body(var))
+        return For(var, extent_of(extent), body(var), "parallel", grain)
+    indices = builder.indices
+    per, chunk, inner, var = Axis("per", extent), Axis("chunk", extent), Axis("t", extent), Axis(name, extent)
+    size = maximum(binary("floordiv", PARALLEL_COST, maximum(Size(cost), 1)), 1)
+    whole = extent_of(extent)
+    start = binary("mul", chunk, per)
+    count = minimum(per, binary("sub", whole, start))
+    indices.bounded(var, dim_add(extent, -1))
+    run = For(inner, count, LetScalar(var, binary("add", start, inner), body(var)))
+    chunks = binary("floordiv", binary("add", whole, binary("sub", per, 1)), per)
+    return LetScalar(per, size, For(chunk, chunks, run, "parallel", 1))
+
+
+def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
+    """One parallel loop over all the axes (in row-major order), which are bound to their values for the body."""
+    live = [a for a in axes if a.extent != 1]
+    if not live:
+        return body
+    if len(live) == 1:
+        return parallel(builder, live[0].extent, cost, lambda r: _bind(live[0], r, body))
+    total = shape_size(tuple(a.extent for a in live))
+
+    def unflatten(r: Axis) -> Stmt:
+        out = body
+        left: Scalar = r
+        bindings: list[tuple[Axis, Scalar]] = []
+        for n, axis in enumerate(live[:-1]):
+            size = shape_size(tuple(a.extent for a in live[n + 1 :]))
+            bindings.append((axis, binary("floordiv", left, extent_of(size))))
+            rest = Axis("rest", size)
+            bindings.append((rest, binary("sub", left, binary("mul", axis, extent_of(size)))))
+            left = rest
+        bindings.append((live[-1], left))
+        for axis, value in reversed(bindings):
+            out = LetScalar(axis, value, out)
+        return out
+
+    return parallel(builder, total, cost, unflatten)
+
+
+def _bind(axis: Axis, value: Axis, body: Stmt) -> Stmt:
+    return LetScalar(axis, value, body)
+
+
+# -- hoisting
+
+
+def hoisted(loop: For) -> Stmt:
+    """Compute what is invariant in a loop's straight-line body before the loop, where it is a load or dear.
+
+    Only operands that are evaluated in every iteration are moved: nothing from the sides of a select, which may guard a load.
+    """
+    stmts = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
+    if not all(isinstance(s, Store) for s in stmts):
+        return loop
+    stores = [s for s in stmts if isinstance(s, Store)]
+    written = {id(s.buffer) for s in stores}
+    lets: dict[int, tuple[Axis, Scalar]] = {}
+    memo: dict[int, Scalar] = {}
+    new: list[Stmt] = []
+    for s in stores:
+        varies = _varying(s.value, loop.var, written)
+        value = _lift(s.value, varies, lets, memo)
+        new.append(Store(s.buffer, s.indices, value))
+    if not lets:
+        return loop
+    out: Stmt = For(loop.var, loop.extent, seq(new), loop.kind, loop.grain)
+    for var, value in reversed(lets.values()):
+        out = LetScalar(var, value, out)
+    return out
+
+
+def _varying(root: Scalar, var: Axis, written: set[int]) -> set[int]:
+    """Ids of the nodes that depend on the variable or on what the loop writes."""
+    out: set[int] = set()
+    for node in walk(root):
+        if (
+            node is var
+            or (isinstance(node, Load) and id(node.source) in written)
+            or any(id(k) in out for k in children(node))
+        ):
+            out.add(id(node))
+    return out
+
+
+def _lift(root: Scalar, varies: set[int], lets: dict[int, tuple[Axis, Scalar]], memo: dict[int, Scalar]) -> Scalar:
+    todo: list[Scalar] = [root]
+    while todo:
+        node = todo[-1]
+        if id(node) in memo:
+            todo.pop()
+            continue
+        if id(node) not in varies:
+            memo[id(node)] = _named(node, lets) if _worth(node) else node
+            todo.pop()
+            continue
+        inside = (node.cond,) if isinstance(node, Select) else () if isinstance(node, Load) else children(node)
+        missing = [k for k in inside if id(k) not in memo]
+        if missing:
+            todo += missing
+            continue
+        kept = {id(k): memo[id(k)] for k in inside}
+        memo[id(node)] = rebuild(node, tuple(kept.get(id(k), k) for k in children(node)))
+        todo.pop()
+    return memo[id(root)]
+
+
+def _worth(node: Scalar) -> bool:
+    return node.dtype != "int64" and (is_expensive(node) or any(isinstance(n, Load) for n in walk(node)))
+
+
+def _named(node: Scalar, lets: dict[int, tuple[Axis, Scalar]]) -> Scalar:
+    found = lets.get(id(node))
+    if found is None:
+        found = lets[id(node)] = (Axis(f"v{len(lets)}", 1, node.dtype), node)
+    return found[0]
+
+
+# -- iteration spaces
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accesses:
+    """The flat positions read and written, and the axes that also occur outside of positions."""
+
+    polys: tuple[Dim, ...]
+    fixed: frozenset[Axis]
+
+
+def accesses(indices: Indices, values: Iterable[Scalar], stores: Iterable[Scalar]) -> Accesses:
+    """What expressions over buffers access."""
+    polys = [indices.poly(s) for s in stores]
+    fixed: set[Axis] = set()
+    seen: set[int] = set()
+    todo = list(values)
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Axis):
+            fixed.add(node)
+        elif isinstance(node, Load):
+            for i in node.indices:
+                polys.append(indices.poly(i))
+                todo += [n for n in walk(i) if isinstance(n, Load)]
+        else:
+            todo += children(node)
+    return Accesses(tuple(polys), frozenset(fixed))
+
+
+@dataclass(slots=True, eq=False)
+class Space:
+    """Groups of loop axes (each in loop order) and what the original axes are in terms of them."""
+
+    groups: list[list[Axis]]
+    env: dict[Axis, Scalar]
+
+    def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
+        """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as one."""
+        for group in self.groups:
+            for axis in group:
+                if axis.extent == 1:
+                    self._replace(axis, Const(0, "int64"))
+            group[:] = [a for a in group if a.extent != 1]
+        while True:
+            found = evaluate(self.env)
+            if not self._split(builder, found):
+                break
+        while self._join(builder, found):
+            found = evaluate(self.env)
+
+    def _replace(self, axis: Axis, value: Scalar) -> None:
+        env: dict[Axis, Scalar] = {axis: value}
+        for key, old in self.env.items():
+            self.env[key] = substitute(old, env)
+        self.env.setdefault(axis, value)
+
+    def _split(self, builder: Builder, found: Accesses) -> bool:
+        indices = builder.indices
+        for poly in found.polys:
+            for numerator, divisor in indices.divisors(poly):
+                for group in self.groups:
+                    for n, axis in enumerate(group):
+                        step = indices.coefficient(numerator, axis)
+                        if not isinstance(step, int) or step <= 0 or divisor % step:
+                            continue
+                        size = divisor // step
+                        if size == 1 or size == axis.extent or dim_mod(axis.extent, size) != 0:
+                            continue
+                        if isinstance(axis.extent, int) and axis.extent <= size:
+                            continue
+                        outer = Axis(axis.name + "o", dim_floordiv(axis.extent, size))
+                        inner = Axis(axis.name + "i", size)
+                        group[n : n + 1] = [outer, inner]
+                        self._replace(axis, binary("add", binary("mul", outer, size), inner))
+                        return True
+        return False
+
+    def _join(self, builder: Builder, found: Accesses) -> bool:
+        indices = builder.indices
+        for group in self.groups:
+            for n in range(len(group) - 1):
+                a, b = group[n], group[n + 1]
+                if a in found.fixed or b in found.fixed:
+                    continue
+                if all(_contiguous(indices, p, a, b) for p in found.polys):
+                    joined = Axis(a.name + b.name if len(a.name) < 8 else a.name, dim_mul(a.extent, b.extent))
+                    group[n : n + 2] = [joined]
+                    self._replace(a, Const(0, "int64"))
+                    self._replace(b, joined)
+                    return True
+        return False
+
+
+def _contiguous(indices: Indices, poly: Dim, a: Axis, b: Axis) -> bool:
+    outer, inner = indices.coefficient(poly, a), indices.coefficient(poly, b)
+    return outer is not None and inner is not None and outer == dim_mul(inner, b.extent)
+
+
+def total_cost(parts: Iterable[Dim]) -> Dim:
+    total: Dim = 0
+    for p in parts:
+        total = dim_add(total, p)
+    return total
+
+
+def at_least_one(dim: Dim) -> Dim:
+    return dim_max(dim, 1)

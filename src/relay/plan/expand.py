@@ -1,0 +1,156 @@
+"""Evaluating a stage's expression under an assignment of its axes, inlining producers on the way.
+
+One engine for both levels: before scheduling it inlines stages that are not worth memory of their own, and while emitting it turns
+loads of tensors into loads of buffers. Every index is brought to its normal form and every comparison of indices that the ranges
+decide is decided. Sharing is kept: a producer read twice at the same index is one expression, however often it is used. Iterative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim
+from relay.plan.index import Indices
+from relay.te.scalar import (
+    Axis, Binary, Compare, Const, Load, Reduce, Scalar, Select, Unary, children, rebuild, walk,
+)  # fmt: skip
+from relay.te.tensor import Compute, Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inline:
+    """Answer of a reader: evaluate the producer's own expression at this index."""
+
+    stage: Compute
+    output: int
+
+
+Reader = Callable[[Tensor, tuple[Scalar, ...]], Scalar | Inline]
+Env = Mapping[Axis, Scalar]
+
+
+class Expander:
+    """Evaluates expressions; everything evaluated through one expander shares what is equal."""
+
+    __slots__ = ("_frames", "_interned", "_memo", "indices", "read")
+
+    def __init__(self, indices: Indices, read: Reader) -> None:
+        self.indices = indices
+        self.read = read
+        self._frames: list[Env] = []
+        self._interned: dict[tuple[object, ...], int] = {}
+        self._memo: dict[tuple[int, int], tuple[Scalar, Scalar]] = {}
+
+    def frame(self, env: Env) -> int:
+        """A number for an assignment of axes, to evaluate several expressions under."""
+        self._frames.append(env)
+        return len(self._frames) - 1
+
+    def _inline_frame(self, stage: Compute, at: tuple[Scalar, ...]) -> int:
+        polys: tuple[Dim, ...] = tuple(self.indices.poly(i) for i in at)
+        key = (id(stage), *polys)
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = self.frame(dict(zip(stage.axes, at, strict=True)))
+        return found
+
+    def evaluate(self, root: Scalar, frame: int) -> Scalar:
+        """The expression under the assignment."""
+        memo = self._memo
+        todo: list[tuple[Scalar, int]] = [(root, frame)]
+        while todo:
+            node, at = todo[-1]
+            if (id(node), at) in memo:
+                todo.pop()
+                continue
+            kids = children(node)
+            missing = [k for k in kids if (id(k), at) not in memo]
+            if missing:
+                todo.extend((k, at) for k in missing)
+                continue
+            operands = tuple(memo[id(k), at][1] for k in kids)
+            value = self._visit(node, operands, at, todo)
+            if value is not None:
+                memo[id(node), at] = (node, value)
+                todo.pop()
+        return memo[id(root), frame][1]
+
+    def _visit(self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]) -> Scalar | None:
+        match node:
+            case Axis():
+                return self._frames[at].get(node, node)
+            case Load() if isinstance(node.source, Tensor):
+                index = tuple(self.indices.simplify(o) for o in operands)
+                answer = self.read(node.source, index)
+                if not isinstance(answer, Inline):
+                    return answer
+                inner = self._inline_frame(answer.stage, index)
+                body = answer.stage.bodies[answer.output]
+                done = self._memo.get((id(body), inner))
+                if done is None:
+                    todo.append((body, inner))
+                    return None
+                return done[1]
+            case Compare() if operands[0].dtype == "int64":
+                return self.indices.compare(node.op, operands[0], operands[1])
+            case Select() if isinstance(operands[0], Const):
+                return operands[1] if operands[0].value else operands[2]
+            case Binary(op="and") if node.dtype == "bool":
+                return _logical(node, operands, absorbing=False)
+            case Binary(op="or") if node.dtype == "bool":
+                return _logical(node, operands, absorbing=True)
+            case _:
+                return rebuild(node, operands)
+
+
+def _logical(node: Scalar, operands: tuple[Scalar, ...], absorbing: bool) -> Scalar:
+    a, b = operands
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Const):
+            return one if one.value == absorbing else other
+    return rebuild(node, operands)
+
+
+# Rough costs in simple vector operations; only their order of magnitude matters (what to recompute, when to run in parallel).
+_UNARY_COST: Mapping[str, int] = {"neg": 1, "abs": 1, "not": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign": 2,
+    "isnan": 1, "isinf": 1, "isfinite": 1, "sqrt": 6, "rsqrt": 10}  # fmt: skip
+
+
+def cost(root: Scalar) -> int:
+    """An estimate of the work of one element (index arithmetic left out)."""
+    total = 0
+    seen: set[int] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        match node:
+            case Load():
+                total += 1
+                todo += [i for i in node.indices if any(isinstance(n, Load) for n in walk(i))]
+                continue
+            case Unary():
+                total += _UNARY_COST.get(node.op, 20)
+            case Binary():
+                total += 20 if node.op in ("pow", "atan2") else 6 if node.op in ("div", "mod", "truncmod") else 1
+            case Reduce():
+                total += 1
+                for axis in node.axes:
+                    total *= axis.extent if isinstance(axis.extent, int) else 64
+            case _:
+                total += 1
+        todo += children(node)
+    return total
+
+
+def is_expensive(root: Scalar) -> bool:
+    """Whether an element is worth remembering rather than computing twice."""
+    return any(
+        (isinstance(n, Unary) and _UNARY_COST.get(n.op, 20) >= 6)
+        or (isinstance(n, Binary) and (n.op in ("pow", "atan2") or (n.op == "div" and n.dtype.startswith("float"))))
+        for n in walk(root)
+        if n.dtype != "int64"
+    )

@@ -1,0 +1,210 @@
+"""A primitive as one tensor-expression graph: the definitions of its operator calls, composed.
+
+Every call is traced with the dims of its argument types; its placeholders are then replaced by the producing tensors (by literals
+where the argument is a constant inside the primitive), so that what remains are stages from the primitive's parameters to its
+outputs. A result that is a parameter, or occurs twice, becomes a copy: every output has its own stage output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from relay import te
+from relay.ir.diagnostics import RelayError
+from relay.ir.dim import Dim
+from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
+from relay.ir.types import TensorType, Type
+from relay.op import registry
+from relay.te.scalar import Const, Load, Scalar, transform, walk
+from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
+
+
+class PlanError(RelayError):
+    """A primitive that cannot be planned: it holds something other than operator calls on tensors of known rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TeGraph:
+    """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an input."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+# What a variable of the primitive stands for: a tensor, a literal, or a tuple of such.
+Value = Tensor | Const | tuple["Value", ...]
+
+
+def te_graph(primitive: Function) -> TeGraph:
+    """Compose the te definitions of a primitive's operator calls. Raises PlanError for anything that is not one."""
+    inputs: list[Tensor] = []
+    env: dict[Var, Value] = {}
+    for n, param in enumerate(primitive.params):
+        shape, dtype = _tensor_type(param.ty or param.annotation, param.name)
+        tensor = te.placeholder(f"p{n}", shape, dtype)
+        inputs.append(tensor)
+        env[param] = tensor
+    body = primitive.body
+    result: Expr = body
+    if isinstance(body, Block):
+        for binding in body.bindings:
+            env[binding.var] = _value(binding.value, env)
+        result = body.result
+    flat = _flatten(_value(result, env))
+    outputs: list[Tensor] = []
+    taken: set[tuple[int, int]] = set()
+    for value in flat:
+        if isinstance(value, Const):
+            value = te.compute((), lambda c=value: c, "literal")
+        elif isinstance(value.stage, Placeholder) or tensor_key(value) in taken:
+            value = te.compute(value.shape, lambda *i, t=value: t[i], "copy")
+        taken.add(tensor_key(value))
+        outputs.append(value)
+    return TeGraph(tuple(inputs), tuple(outputs))
+
+
+def tensor_key(tensor: Tensor) -> tuple[int, int]:
+    """What makes two tensors the same: the stage and the number of its output."""
+    return id(tensor.stage), tensor.index
+
+
+def loads(root: Scalar) -> list[Load]:
+    """The loads of an expression, operands first."""
+    return [n for n in walk(root) if isinstance(n, Load)]
+
+
+def _value(e: Expr, env: dict[Var, Value]) -> Value:
+    match e:
+        case Var():
+            return env[e]
+        case Constant():
+            return literal(e)
+        case Tuple():
+            return tuple(_value(f, env) for f in e.fields)
+        case Proj():
+            whole = _value(e.tuple, env)
+            if not isinstance(whole, tuple):
+                raise PlanError(f"a primitive projects field {e.index} of something that is not a tuple")
+            return whole[e.index]
+        case Call(fn=OpRef()):
+            assert isinstance(e.fn, OpRef)
+            return _call(registry.get(e.fn.name), e, env)
+        case _:
+            raise PlanError(f"a primitive holds operator calls, tuples and projections, not {type(e).__name__}")
+
+
+def literal(e: Constant) -> Const:
+    """A constant of one element as an immediate value."""
+    if e.data.size != 1:
+        raise PlanError(f"a constant of {e.data.size} elements stands inside a primitive; only single elements may")
+    item = e.data.reshape(()).item()
+    if e.dtype == "bool":
+        return Const(bool(item), e.dtype)
+    return Const(float(item) if e.dtype.startswith(("float", "bfloat")) else int(item), e.dtype)
+
+
+def _call(op: registry.Operator, call: Call, env: dict[Var, Value]) -> Value:
+    """The output tensors of one operator call, its placeholders replaced by the arguments' tensors."""
+    args = [_value(a, env) for a in call.args]
+    specs: list[tuple[Sequence[Dim], str] | list[tuple[Sequence[Dim], str]]] = []
+    actual: list[Tensor | Const] = []
+    for spec, arg in zip(op.inputs, args, strict=False):
+        group = _flatten(arg)
+        typed: list[tuple[Sequence[Dim], str]] = [(() if isinstance(v, Const) else v.shape, v.dtype) for v in group]
+        specs.append(typed if spec.variadic else typed[0])
+        actual += group
+    _literal_shapes(op, call, specs)
+    out_shape = None
+    if op.shape_mode == "data":
+        out_shape, _ = _tensor_type(call.ty, op.name)
+    traced = registry.trace(op, specs, call.attrs, out_shape=out_shape)
+    given = {tensor_key(p): v for p, v in zip(traced.inputs, actual, strict=True)}
+    outputs = splice(traced.outputs, given)
+    return outputs if traced.is_tuple else outputs[0]
+
+
+def _literal_shapes(op: registry.Operator, call: Call, specs: list[tuple[Sequence[Dim], str] | list[tuple[Sequence[Dim], str]]]) -> None:
+    """A literal keeps the shape of its constant (``(1,)`` is not ``()`` to an operator that broadcasts or reduces)."""
+    for n, (spec, arg) in enumerate(zip(op.inputs, call.args, strict=False)):
+        if isinstance(arg, Constant) and not spec.variadic:
+            specs[n] = (arg.data.shape, arg.dtype)
+        elif isinstance(arg, Tuple) and spec.variadic:
+            group = list(specs[n])
+            for k, field in enumerate(arg.fields):
+                if isinstance(field, Constant):
+                    group[k] = (field.data.shape, field.dtype)  # type: ignore[call-overload]
+            specs[n] = group  # type: ignore[call-overload]
+
+
+def splice(outputs: Sequence[Tensor], given: dict[tuple[int, int], Tensor | Const]) -> tuple[Tensor, ...]:
+    """The outputs with placeholders replaced (``given`` by `tensor_key`), as new stages where anything changed."""
+    new: dict[tuple[int, int], Tensor | Const] = dict(given)
+
+    def visit(node: Scalar) -> Scalar:
+        if isinstance(node, Load) and isinstance(node.source, Tensor):
+            value = new.get(tensor_key(node.source))
+            if isinstance(value, Const):
+                return value
+            if value is not None:
+                return Load(value, node.indices, node.dtype)
+        return node
+
+    for stage in te.stages(outputs):
+        replaced = rewrite_stage(stage, visit)
+        if replaced is not stage:
+            assert not isinstance(replaced, Placeholder)
+            for n, dtype in enumerate(output_dtypes(replaced)):
+                new[id(stage), n] = Tensor(replaced, n, replaced.shape, dtype)
+    spliced: list[Tensor] = []
+    for t in outputs:
+        value = new.get(tensor_key(t), t)
+        # An operator may return its input as it is: the literal then needs a stage of its own.
+        spliced.append(te.compute(t.shape, lambda *_, c=value: c, "literal") if isinstance(value, Const) else value)
+    return tuple(spliced)
+
+
+def rewrite_stage(stage: Stage, visit: Callable[[Scalar], Scalar]) -> Stage:
+    """The stage with its expressions rewritten; the same object when nothing changed."""
+    memo: dict[int, Scalar] = {}
+    match stage:
+        case Placeholder():
+            return stage
+        case Compute():
+            bodies = tuple(transform(b, visit, memo) for b in stage.bodies)
+            same = all(new is old for new, old in zip(bodies, stage.bodies, strict=True))
+            return stage if same else Compute(stage.name, stage.axes, bodies)
+        case Scan():
+            init, update = transform(stage.init, visit, memo), transform(stage.update, visit, memo)
+            if init is stage.init and update is stage.update:
+                return stage
+            return Scan(stage.name, stage.axes, stage.dim, stage.state, init, update, stage.reverse, stage.exclusive)
+
+
+def output_dtypes(stage: Stage) -> tuple[str, ...]:
+    """The dtypes of a stage's outputs."""
+    match stage:
+        case Placeholder():
+            return (stage.dtype,)
+        case Compute():
+            return tuple(b.dtype for b in stage.bodies)
+        case Scan():
+            return (stage.state.dtype,)
+
+
+def _flatten(value: Value) -> list[Tensor | Const]:
+    out: list[Tensor | Const] = []
+    todo: list[Value] = [value]
+    while todo:
+        v = todo.pop()
+        if isinstance(v, tuple):
+            todo.extend(reversed(v))
+        else:
+            out.append(v)
+    return out
+
+
+def _tensor_type(ty: Type | None, what: str) -> tuple[tuple[Dim, ...], str]:
+    if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
+        raise PlanError(f"{what} in a primitive must be a tensor of known rank and dtype, not {ty}")
+    return ty.shape, ty.dtype

@@ -1,0 +1,407 @@
+"""Index arithmetic of plans: every index expression is a polynomial of the one Dim algebra.
+
+Index variables become dim variables for the time of planning, so that flattening a multi-dimensional read, splitting an axis or
+collapsing two of them is polynomial arithmetic, and two reads are the same exactly when their polynomials are equal. A modulus is
+written ``p - c * (p // c)``, so that what a reshape splits and the next one joins cancels by itself; a division that is left over,
+and whatever is not arithmetic (an index loaded from a tensor), is an opaque variable that remembers its expression.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from relay.ir.dim import (
+    Dim,
+    DimOp,
+    DimVar,
+    Monomial,
+    SymDim,
+    as_dim,
+    dim_add,
+    dim_atoms,
+    dim_bounds,
+    dim_floordiv,
+    dim_mul,
+    dim_sub,
+    is_any,
+)
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Load,
+    Scalar,
+    Size,
+    binary,
+    compare,
+    walk,
+)
+
+
+class Indices:
+    """The variables of one plan, and the way between expressions and polynomials. Not shared between plans."""
+
+    __slots__ = ("_axes", "_divisions", "_memo", "_opaque", "_scalars", "_upper")
+
+    def __init__(self) -> None:
+        self._axes: dict[Axis, SymDim] = {}
+        self._scalars: dict[DimVar, Scalar] = {}
+        self._upper: dict[DimVar, Dim] = {}
+        self._opaque: dict[tuple[object, ...], SymDim] = {}
+        self._divisions: dict[DimVar, tuple[Dim, Dim]] = {}
+        # The node is kept beside its polynomial: an id means something only as long as its object lives.
+        self._memo: dict[int, tuple[Scalar, Dim]] = {}
+
+    def axis(self, axis: Axis) -> Dim:
+        """The variable of an axis; an axis of one element is 0. It ranges over ``[0, extent)``."""
+        if axis.extent == 1 and axis.dtype == "int64":
+            return 0
+        found = self._axes.get(axis)
+        if found is None:
+            found = self._new(axis, dim_sub(axis.extent, 1) if axis.dtype == "int64" else None)
+            self._axes[axis] = found
+        return found
+
+    def bounded(self, axis: Axis, upper: Dim | None) -> Dim:
+        """Declare the largest value of a variable that is not an axis of its extent (a let-variable, a clamped loop)."""
+        found = self._axes.get(axis)
+        if found is None:
+            found = self._axes[axis] = self._new(axis, upper)
+        return found
+
+    def _new(self, value: Scalar, upper: Dim | None) -> SymDim:
+        name = value.name if isinstance(value, Axis) else "t"
+        var = DimVar(name)
+        self._scalars[var] = value
+        if upper is not None and not is_any(upper):
+            self._upper[var] = upper
+        return as_dim(var)
+
+    def variable(self, axis: Axis) -> DimVar | None:
+        """The dim variable that stands for an axis (None for an axis of one element)."""
+        dim = self.axis(axis)
+        return _var(dim) if isinstance(dim, SymDim) else None
+
+    # -- expressions to polynomials
+
+    def poly(self, root: Scalar) -> Dim:
+        """The polynomial of an int64 expression."""
+        hit = self._memo.get(id(root))
+        if hit is not None:
+            return hit[1]
+        for node in walk(root):
+            if id(node) not in self._memo:
+                self._memo[id(node)] = (node, self._convert(node))
+        return self._memo[id(root)][1]
+
+    def _convert(self, node: Scalar) -> Dim:
+        if node.dtype != "int64":
+            return 0  # an operand of something opaque
+        match node:
+            case Const():
+                return int(node.value)
+            case Size():
+                return node.dim
+            case Axis():
+                return self.axis(node)
+            case Binary():
+                a, b = self._memo[id(node.a)][1], self._memo[id(node.b)][1]
+                return self._binary(node.op, a, b, node)
+            case _:
+                return self._opaque_of(node)
+
+    def _binary(self, op: BinaryOp, a: Dim, b: Dim, node: Scalar) -> Dim:
+        match op:
+            case "add":
+                return dim_add(a, b)
+            case "sub":
+                return dim_sub(a, b)
+            case "mul":
+                return dim_mul(a, b)
+            case "floordiv" if b != 0:
+                return self.floordiv(a, b)
+            case "mod" if b != 0:
+                return self.mod(a, b)
+            case "min" | "max":
+                return self._extreme(op, a, b, node)
+            case _:
+                return self._opaque_of(node)
+
+    def _extreme(self, op: BinaryOp, a: Dim, b: Dim, node: Scalar) -> Dim:
+        lo, hi = self.bounds(dim_sub(a, b))
+        if lo is not None and lo >= 0:
+            return a if op == "max" else b
+        if hi is not None and hi <= 0:
+            return b if op == "max" else a
+        return self._intern((op, a, b), binary(op, self.scalar(a), self.scalar(b)), None)
+
+    def _opaque_of(self, node: Scalar) -> Dim:
+        return self._intern(self._key(node), node, None)
+
+    def _key(self, node: Scalar) -> tuple[object, ...]:
+        if isinstance(node, Load):
+            return ("load", id(node.source), *(self.poly(i) for i in node.indices))
+        if isinstance(node, Cast) and isinstance(node.a, Load):
+            return ("cast", node.a.dtype, *self._key(node.a))
+        return ("node", id(node))
+
+    def _intern(self, key: tuple[object, ...], value: Scalar, upper: Dim | None) -> SymDim:
+        found = self._opaque.get(key)
+        if found is None:
+            found = self._opaque[key] = self._new(value, upper)
+        return found
+
+    # -- arithmetic with ranges
+
+    def floordiv(self, a: Dim, b: Dim) -> Dim:
+        """``a // b``, with what the ranges of the variables say: ``(384*i + j) // 384`` is ``i`` for ``j < 384``."""
+        if not self.is_index(a) and not self.is_index(b):
+            return dim_floordiv(a, b)
+        exact, rest = self._divide(a, b)
+        if rest == 0 or self.within(rest, b):
+            return exact
+        if isinstance(b, int):
+            whole, small, factor = self._common(rest, b)
+            if factor > 1 and self.within(small, factor):
+                return dim_add(exact, self.floordiv(whole, b // factor))
+        inner = _var(rest) if isinstance(rest, SymDim) else None
+        if inner is not None and inner in self._divisions and isinstance(b, int):
+            numerator, denominator = self._divisions[inner]
+            if isinstance(denominator, int):
+                return dim_add(exact, self.floordiv(numerator, denominator * b))
+        _, high = self.bounds(rest)
+        upper = high // b if high is not None and isinstance(b, int) and b > 0 else None
+        found = self._intern(("floordiv", rest, b), binary("floordiv", self.scalar(rest), self.scalar(b)), upper)
+        var = _var(found)
+        assert var is not None
+        self._divisions.setdefault(var, (rest, b))
+        return dim_add(exact, found)
+
+    def mod(self, a: Dim, b: Dim) -> Dim:
+        return dim_sub(a, dim_mul(b, self.floordiv(a, b)))
+
+    def _divide(self, a: Dim, b: Dim) -> tuple[Dim, Dim]:
+        if not isinstance(a, SymDim) or not isinstance(b, int | SymDim):
+            return 0, a
+        divisor: dict[Monomial, int] = dict(b.terms) if isinstance(b, SymDim) else {(): b}
+        if len(divisor) != 1:
+            return (1, 0) if a == b else (0, a)
+        (bm, bc), *_ = divisor.items()
+        need = dict(bm)
+        exact: Dim = 0
+        rest: Dim = 0
+        for m, c in a.terms:
+            powers = dict(m)
+            if all(powers.get(atom, 0) >= p for atom, p in need.items()):
+                left = tuple((atom, p - need.get(atom, 0)) for atom, p in m if p > need.get(atom, 0))
+                exact = dim_add(exact, _term(left, c // bc))
+                rest = dim_add(rest, _term(m, c % bc))
+            else:
+                rest = dim_add(rest, _term(m, c))
+        return exact, rest
+
+    def _common(self, rest: Dim, b: int) -> tuple[Dim, Dim, int]:
+        """Split ``rest = factor * whole + small`` by the largest factor of ``b`` that occurs among the coefficients."""
+        if not isinstance(rest, SymDim):
+            return 0, rest, 1
+        factor = max((g for m, c in rest.terms if m and (g := gcd(b, abs(c))) > 1), default=1)
+        whole: Dim = 0
+        small: Dim = 0
+        for m, c in rest.terms:
+            if c % factor == 0:
+                whole = dim_add(whole, _term(m, c // factor))
+            else:
+                small = dim_add(small, _term(m, c))
+        return whole, small, factor
+
+    def within(self, a: Dim, limit: Dim) -> bool:
+        """Whether ``0 <= a < limit`` for all values of the variables."""
+        low, _ = self.bounds(a)
+        if low is None or low < 0:
+            return False
+        highest = self._extent(a, upper=True)
+        if highest is None:
+            return False
+        over, _ = self._size_bounds(dim_sub(limit, highest))
+        return over is not None and over > 0
+
+    def bounds(self, a: Dim) -> tuple[int | None, int | None]:
+        """Numbers that bound a polynomial from below and above (None: unbounded)."""
+        low, high = self._extent(a, upper=False), self._extent(a, upper=True)
+        return (
+            None if low is None else self._size_bounds(low)[0],
+            None if high is None else self._size_bounds(high)[1],
+        )
+
+    def _size_bounds(self, a: Dim) -> tuple[int | None, int | None]:
+        return dim_bounds(a)
+
+    def _extent(self, a: Dim, upper: bool) -> Dim | None:
+        """The polynomial with each index variable at the end of its range that makes it largest (or smallest)."""
+        if not isinstance(a, SymDim):
+            return None if is_any(a) else a
+        total: Dim = 0
+        for monomial, coefficient in a.terms:
+            product: Dim = coefficient
+            for atom, power in monomial:
+                if isinstance(atom, DimVar) and atom in self._scalars:
+                    if upper == (coefficient > 0):
+                        if atom not in self._upper:
+                            return None
+                        value: Dim = self._upper[atom]
+                    else:
+                        value = 0 if self._nonnegative(atom) else None  # type: ignore[assignment]
+                        if value is None:
+                            return None
+                else:
+                    value = as_dim(atom)
+                for _ in range(power):
+                    product = dim_mul(product, value)
+            total = dim_add(total, product)
+        # Upper ends may themselves be index polynomials (a clamped loop); sizes are the fixed point.
+        return total if not self.is_index(total) else self._extent(total, upper)
+
+    def _nonnegative(self, var: DimVar) -> bool:
+        return var in self._upper or var in self._divisions
+
+    def is_index(self, a: Dim) -> bool:
+        """Whether a polynomial mentions an index variable (else it is made of sizes alone)."""
+        return any(isinstance(atom, DimVar) and atom in self._scalars for atom in dim_atoms(a))
+
+    # -- polynomials to expressions
+
+    def scalar(self, a: Dim) -> Scalar:
+        """The int64 expression of a polynomial: sizes gathered, larger strides first."""
+        if isinstance(a, int):
+            return Const(a, "int64")
+        if not isinstance(a, SymDim):
+            raise ValueError("an index cannot be made of an unknown dimension")
+        groups: dict[tuple[tuple[DimVar, int], ...], Dim] = {}
+        for monomial, coefficient in a.terms:
+            mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
+            sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
+            groups[mine] = dim_add(groups.get(mine, 0), _term(sizes, coefficient))
+        out: Scalar | None = None
+        for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):
+            part = Const(size, "int64") if isinstance(size, int) else Size(size)
+            value: Scalar | None = None
+            for var, power in mine:
+                for _ in range(power):
+                    value = self._scalars[var] if value is None else binary("mul", value, self._scalars[var])
+            if value is None:
+                value = part
+            elif size == -1 and out is not None:
+                out = binary("sub", out, value)
+                continue
+            elif size != 1:
+                value = binary("mul", value, part)
+            out = value if out is None else binary("add", out, value)
+        assert out is not None
+        if id(out) not in self._memo:
+            self._memo[id(out)] = (out, a)
+        return out
+
+    def simplify(self, node: Scalar) -> Scalar:
+        """The normal form of an int64 expression."""
+        return self.scalar(self.poly(node))
+
+    def compare(self, op: CompareOp, a: Scalar, b: Scalar) -> Scalar:
+        """A comparison of int64 expressions, decided where the ranges decide it."""
+        left, right = self.poly(a), self.poly(b)
+        low, high = self.bounds(dim_sub(left, right))
+        truth = _decide(op, low, high)
+        if truth is not None:
+            return Const(truth, "bool")
+        return compare(op, self.scalar(left), self.scalar(right))
+
+    # -- questions about variables
+
+    def coefficient(self, a: Dim, axis: Axis) -> Dim | None:
+        """The stride of an axis in a polynomial: 0 where it does not occur, None where it occurs otherwise than linearly."""
+        var = self.variable(axis)
+        if var is None or not isinstance(a, SymDim):
+            return 0
+        total: Dim = 0
+        for monomial, c in a.terms:
+            rest: list[tuple[object, int]] = []
+            power = 0
+            for atom, p in monomial:
+                if atom is var:
+                    power = p
+                else:
+                    if self._mentions(atom, var):
+                        return None
+                    rest.append((atom, p))
+            if power > 1:
+                return None
+            if power == 1:
+                total = dim_add(total, _term(tuple(rest), c))  # type: ignore[arg-type]
+        return total
+
+    def _mentions(self, atom: object, var: DimVar) -> bool:
+        if not isinstance(atom, DimVar) or atom not in self._scalars:
+            return False
+        value = self._scalars[atom]
+        if isinstance(value, Axis):
+            return False
+        wanted = self._scalars[var]
+        return any(n is wanted for n in walk(value))
+
+    def divisors(self, a: Dim) -> list[tuple[Dim, int]]:
+        """The divisions ``p // c`` by a number inside a polynomial, as (p, c)."""
+        out: list[tuple[Dim, int]] = []
+        for atom in dim_atoms(a):
+            if isinstance(atom, DimVar) and atom in self._divisions:
+                p, c = self._divisions[atom]
+                if isinstance(c, int):
+                    out.append((p, c))
+        return out
+
+    def as_axis(self, a: Dim) -> Axis | None:
+        """The axis, if the polynomial is just that axis."""
+        if isinstance(a, SymDim):
+            var = _var(a)
+            if var is not None:
+                value = self._scalars.get(var)
+                if isinstance(value, Axis):
+                    return value
+        return None
+
+
+def _var(a: SymDim) -> DimVar | None:
+    if len(a.terms) == 1:
+        monomial, coefficient = a.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(monomial[0][0], DimVar):
+            return monomial[0][0]
+    return None
+
+
+def _term(monomial: Monomial, coefficient: int) -> Dim:
+    product: Dim = coefficient
+    for atom, power in monomial:
+        assert isinstance(atom, DimVar | DimOp)
+        for _ in range(power):
+            product = dim_mul(product, as_dim(atom))
+    return product
+
+
+def _decide(op: CompareOp, low: int | None, high: int | None) -> bool | None:
+    """The truth of ``difference op 0`` for a difference within ``[low, high]``."""
+    match op:
+        case "lt":
+            return True if high is not None and high < 0 else False if low is not None and low >= 0 else None
+        case "le":
+            return True if high is not None and high <= 0 else False if low is not None and low > 0 else None
+        case "gt":
+            return True if low is not None and low > 0 else False if high is not None and high <= 0 else None
+        case "ge":
+            return True if low is not None and low >= 0 else False if high is not None and high < 0 else None
+        case "eq" | "ne":
+            if low == 0 and high == 0:
+                return op == "eq"
+            apart = (low is not None and low > 0) or (high is not None and high < 0)
+            return (op == "ne") if apart else None

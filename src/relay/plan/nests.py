@@ -1,0 +1,147 @@
+"""Grouping kept stages into nests that share their outer loops.
+
+A nest has *rows*: axes that every member has and over which members read each other at the same place, so that one iteration over
+the rows computes all members for that row, with what they pass on in registers or a cache-sized temporary. Softmax, norms and
+pooling are one nest of several reductions over the same rows; a chain of elementwise stages is a nest whose rows are all its axes. The
+criterion is the reads alone, never an operator's name. A matrix product is a nest of its own (with its epilogue, see `matrix`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, known_equal, shape_size
+from relay.plan.graph import loads, tensor_key
+from relay.plan.index import Indices
+from relay.plan.stages import Kept
+from relay.te.scalar import Axis, Scalar
+from relay.te.tensor import Scan, Tensor, stage_bodies
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A stage in a nest: ``rows`` are its own axes that are the nest's rows, in the nest's order."""
+
+    kept: Kept
+    rows: list[Axis]
+
+    @property
+    def inner(self) -> list[Axis]:
+        """Its other axes, in order."""
+        return [a for a in self.kept.stage.axes if a not in self.rows and a.extent != 1]
+
+
+@dataclass(slots=True, eq=False)
+class Nest:
+    members: list[Member]
+    matrix: bool = False
+
+    @property
+    def row_extents(self) -> list[Dim]:
+        return [a.extent for a in self.members[0].rows]
+
+    @property
+    def is_elementwise(self) -> bool:
+        """No member reduces, scans or has axes besides the rows."""
+        return all(not m.kept.is_reduction and not isinstance(m.kept.stage, Scan) and not m.inner for m in self.members)
+
+
+def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool]) -> list[Nest]:
+    """Nests in an order in which each finds what it reads computed."""
+    nests: list[Nest] = []
+    home: dict[int, int] = {}
+    for kept in stages:
+        reads = _reads(kept)
+        places = [home[id(t.stage)] for t, _ in reads if id(t.stage) in home]
+        latest = max(places, default=-1)
+        if is_matrix(kept):
+            nests.append(Nest([Member(kept, [])], matrix=True))
+        else:
+            # Everything read is complete before nest ``latest``; a stage that reads no other may join an alike neighbour.
+            target = nests[latest] if latest >= 0 else nests[-1] if nests else None
+            rows = None
+            if target is not None and not target.matrix:
+                if latest >= 0:
+                    rows = _rows_by_reads(kept, reads, target, indices)
+                elif _alike(kept, target):
+                    rows = _rows_by_position(kept, target)
+            if rows is not None and target is not None:
+                _restrict(target, rows)
+                target.members.append(Member(kept, [r for r in rows if r is not None]))
+                home[id(kept.origin)] = nests.index(target)
+                continue
+            nests.append(Nest([Member(kept, own_rows(kept))]))
+        home[id(kept.origin)] = len(nests) - 1
+    return nests
+
+
+def own_rows(kept: Kept) -> list[Axis]:
+    """The axes whose elements are independent: all but a scan's own."""
+    stage = kept.stage
+    skip = stage.axes[stage.dim] if isinstance(stage, Scan) else None
+    return [a for a in stage.axes if a.extent != 1 and a is not skip]
+
+
+def _reads(kept: Kept) -> list[tuple[Tensor, tuple[Scalar, ...]]]:
+    out: list[tuple[Tensor, tuple[Scalar, ...]]] = []
+    for body in stage_bodies(kept.stage):
+        for load in loads(body):
+            assert isinstance(load.source, Tensor)
+            out.append((load.source, load.indices))
+    return out
+
+
+def _rows_by_reads(
+    kept: Kept, reads: list[tuple[Tensor, tuple[Scalar, ...]]], target: Nest, indices: Indices
+) -> list[Axis | None] | None:
+    """For each row of the nest the stage's axis that is it (None: no longer a row); None where too few rows would remain."""
+    members = {id(m.kept.origin): m for m in target.members}
+    rows: list[Axis | None] | None = None
+    allowed = set(own_rows(kept))
+    for tensor, index in reads:
+        member = members.get(id(tensor.stage))
+        if member is None:
+            continue
+        position = {a: n for n, a in enumerate(member.kept.stage.axes)}
+        found: list[Axis | None] = []
+        for row in member.rows:
+            axis = indices.as_axis(indices.poly(index[position[row]]))
+            same = axis is not None and axis in allowed and known_equal(axis.extent, row.extent) and axis not in found
+            found.append(axis if same else None)
+        rows = found if rows is None else [a if a is b else None for a, b in zip(rows, found, strict=True)]
+    if rows is None:
+        return None
+    left = shape_size(tuple(a.extent for a in rows if a is not None))
+    whole = shape_size(tuple(target.row_extents))
+    if left == whole:
+        return rows
+    # Giving up rows gives up parallelism: only for a nest that keeps a good number of them.
+    return None if isinstance(left, int) and left < 8 else rows
+
+
+def _alike(kept: Kept, target: Nest) -> bool:
+    """Whether a stage that shares no data with the nest has the same domain as all of it."""
+    first = target.members[0]
+    if isinstance(kept.stage, Scan) or isinstance(first.kept.stage, Scan):
+        return False
+    mine, theirs = own_rows(kept), first.rows
+    if len(theirs) != len(own_rows(first.kept)) or len(mine) != len(theirs):
+        return False
+    if any(not known_equal(a.extent, b.extent) for a, b in zip(mine, theirs, strict=True)):
+        return False
+    over, other = kept.reduce_axes, first.kept.reduce_axes
+    return len(over) == len(other) and all(known_equal(a.extent, b.extent) for a, b in zip(over, other, strict=True))
+
+
+def _rows_by_position(kept: Kept, target: Nest) -> list[Axis | None]:
+    assert len(own_rows(kept)) == len(target.members[0].rows)
+    return list(own_rows(kept))
+
+
+def _restrict(target: Nest, rows: list[Axis | None]) -> None:
+    for member in target.members:
+        member.rows = [a for a, keep in zip(member.rows, rows, strict=True) if keep is not None]
+
+
+__all__ = ["Member", "Nest", "group", "own_rows", "tensor_key"]

@@ -1,0 +1,218 @@
+"""Which stages of a definition get memory, and what they read once everything else is inlined.
+
+A stage is kept when it is an output, a reduction or a scan; when it is dear and would be evaluated more than once per element
+(a softmax's exponentials, an inverse deviation read along a row); or when it is an operand of a contraction and more than a change
+of index. All other stages are inlined into those that read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay import te
+from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub, shape_size
+from relay.ir.types import is_float, is_integer
+from relay.plan.expand import Expander, Inline, is_expensive
+from relay.plan.graph import TeGraph, loads, output_dtypes, tensor_key
+from relay.plan.index import Indices
+from relay.te.scalar import Axis, Binary, Cast, Load, Reduce, Scalar, walk
+from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A stage with memory of its own. ``stage`` is it with its producers inlined; reads name other kept stages by ``origin``."""
+
+    origin: Compute | Scan
+    stage: Compute | Scan
+    dtypes: tuple[str, ...]
+
+    @property
+    def reduce_axes(self) -> tuple[Axis, ...]:
+        if isinstance(self.stage, Compute):
+            for body in self.stage.bodies:
+                if isinstance(body, Reduce):
+                    return body.axes
+        return ()
+
+    @property
+    def is_reduction(self) -> bool:
+        return bool(self.reduce_axes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contraction:
+    """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups may be many."""
+
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+    left: Scalar
+    right: Scalar
+    accumulate: str
+
+
+def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
+    """See a stage as a matrix product, if it is one worth a matrix kernel. ``constants``: ids of constant placeholders' stages.
+
+    The right operand is the one the last output axis belongs to, so that columns are contiguous in the result.
+    """
+    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+        return None
+    body = stage.bodies[0]
+    if not isinstance(body, Reduce) or body.kind != "sum":
+        return None
+    product = body.body
+    widen = product.dtype
+    if isinstance(product, Cast):
+        product = product.a
+    if not isinstance(product, Binary) or product.op != "mul" or not (is_float(widen) or is_integer(widen)):
+        return None
+    if product.dtype != widen and not (is_float(product.dtype) and is_float(widen)):
+        return None
+    first, second = _axes_of(product.a), _axes_of(product.b)
+    over = set(body.axes)
+    if not over <= first or not over <= second:
+        return None
+    wide = [a for a in stage.axes if a.extent != 1]
+    if not wide:
+        return None
+    last = wide[-1]
+    if last in second and last not in first:
+        left, right, mine, theirs = product.a, product.b, first, second
+    elif last in first and last not in second:
+        left, right, mine, theirs = product.b, product.a, second, first
+    else:
+        return None
+    rows = tuple(a for a in wide if a in mine and a not in theirs)
+    columns = tuple(a for a in wide if a in theirs and a not in mine)
+    batch = tuple(a for a in wide if a in mine and a in theirs)
+    if any(a not in mine and a not in theirs for a in wide):
+        return None
+    if not rows and not all(_is_constant(n, constants) for n in loads(right)):
+        return None  # nothing would repay packing the right operand
+    if _small(batch + rows + columns + body.axes):
+        return None
+    accumulate = "float32" if widen in ("float16", "bfloat16") else widen
+    return Contraction(batch, rows, columns, body.axes, left, right, accumulate)
+
+
+def _small(axes: tuple[Axis, ...]) -> bool:
+    total = shape_size(tuple(a.extent for a in axes))
+    return isinstance(total, int) and total < 2048
+
+
+def _is_constant(load: Load, constants: frozenset[int]) -> bool:
+    return isinstance(load.source, Tensor) and id(load.source.stage) in constants
+
+
+def _axes_of(root: Scalar) -> set[Axis]:
+    return {n for n in walk(root) if isinstance(n, Axis)}
+
+
+def is_index_map(stage: Stage) -> bool:
+    """Whether a stage only reads one tensor at another index (a transpose, a reshape, a slice)."""
+    return isinstance(stage, Compute) and len(stage.bodies) == 1 and isinstance(stage.bodies[0], Load)
+
+
+def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Kept]:
+    """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant inputs."""
+    order = [s for s in te.stages(graph.outputs) if not isinstance(s, Placeholder)]
+    constant_ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    chosen = _choose(order, graph, constant_ids)
+
+    def read(tensor: Tensor, index: tuple[Scalar, ...]) -> Scalar | Inline:
+        stage = tensor.stage
+        if isinstance(stage, Compute) and id(stage) not in chosen:
+            return Inline(stage, tensor.index)
+        return Load(tensor, index, tensor.dtype)
+
+    expander = Expander(indices, read)
+    top = expander.frame({})
+    out: list[Kept] = []
+    for stage in order:
+        if id(stage) not in chosen:
+            continue
+        new = tuple(expander.evaluate(b, top) for b in stage_bodies(stage))
+        rewritten: Compute | Scan
+        if isinstance(stage, Scan):
+            rewritten = Scan(stage.name, stage.axes, stage.dim, stage.state, new[0], new[1], stage.reverse, stage.exclusive)
+        else:
+            rewritten = Compute(stage.name, stage.axes, new)
+        out.append(Kept(stage, rewritten, output_dtypes(stage)))
+    return out
+
+
+def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int]) -> set[int]:
+    """Ids of the stages to keep. Consumers are decided before producers."""
+    outputs = {id(t.stage) for t in graph.outputs}
+    readers: dict[int, list[Compute | Scan]] = {}
+    for stage in order:
+        seen: set[int] = set()
+        for body in stage_bodies(stage):
+            for load in loads(body):
+                assert isinstance(load.source, Tensor)
+                producer = id(load.source.stage)
+                if producer not in seen:
+                    seen.add(producer)
+                    readers.setdefault(producer, []).append(stage)
+    operands = {
+        id(load.source.stage)
+        for stage in order
+        if contraction(stage, constants) is not None
+        for body in stage_bodies(stage)
+        for load in loads(body)
+        if isinstance(load.source, Tensor)
+    }
+    chosen: set[int] = set()
+    # The kept stages that evaluate an inlined stage, by the inlined stage.
+    users: dict[int, set[int]] = {}
+    feeds_contraction: set[int] = set()
+    by_id = {id(s): s for s in order}
+    for stage in reversed(order):
+        key = id(stage)
+        mine: set[int] = set()
+        for reader in readers.get(key, ()):
+            mine |= {id(reader)} if id(reader) in chosen else users[id(reader)]
+        feeds = key in operands or any(id(r) in feeds_contraction for r in readers.get(key, ()))
+        must = (
+            key in outputs
+            or isinstance(stage, Scan)
+            or any(isinstance(b, Reduce) for b in stage.bodies)
+            or (feeds and not is_index_map(stage))
+        )
+        if not must and any(is_expensive(b) for b in stage_bodies(stage)):
+            must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)
+        if must:
+            chosen.add(key)
+        else:
+            users[key] = mine
+            if feeds:
+                feeds_contraction.add(key)
+    return chosen
+
+
+def _repeats(consumer: Stage, producer: Stage) -> bool:
+    """Whether the consumer's domain is at least twice the producer's, so that inlining repeats work."""
+    domain: Dim = shape_size(consumer.shape)
+    for body in stage_bodies(consumer):
+        if isinstance(body, Reduce):
+            domain = dim_mul(domain, shape_size(tuple(a.extent for a in body.axes)))
+            break
+    size = shape_size(producer.shape)
+    if domain == size:
+        return False
+    if isinstance(domain, int) and isinstance(size, int):
+        return domain >= 2 * size
+    # Large sizes decide: the leading term of what is left after subtracting (terms are in order of falling degree).
+    left = dim_sub(domain, dim_mul(2, size))
+    return left.terms[0][1] > 0 if isinstance(left, SymDim) else isinstance(left, int) and left >= 0
+
+
+def kept_key(kept: Kept, output: int) -> tuple[int, int]:
+    """The tensor key under which other stages read this stage's output."""
+    return id(kept.origin), output
+
+
+__all__ = ["Contraction", "Kept", "contraction", "is_index_map", "keep", "kept_key", "tensor_key"]

@@ -1,0 +1,188 @@
+"""Runs planned kernels natively: compiled, loaded into this process and called on NumPy arrays, beside `te.evaluate`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+
+from relay.codegen.llvm import emit
+from relay.codegen.objects import compile_text, machine
+from relay.codegen.target import host_target
+from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
+from relay.ir.types import TensorType, TupleType, Type
+from relay.loop.ir import Kernel
+from relay.loop.target import Target
+from relay.plan.graph import te_graph
+from relay.plan.kernel_plan import KernelPlan, make_plan
+from relay.te.evaluate import evaluate
+from relay.te.numeric import numpy_dtype
+
+Array = npt.NDArray[np.generic]
+WORKERS = 3
+
+# Calls the body chunk by chunk, as worker 0, 1, 2, 0, ...: each worker has its own slice of the workspace.
+_PARALLEL_FOR = """
+define i32 @harness_parallel_for(ptr %context, ptr %body, ptr %env, i64 %n, i64 %grain) {
+entry:
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %end, %run ]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %run, label %done
+run:
+  %next = add i64 %i, %grain
+  %over = icmp sgt i64 %next, %n
+  %end = select i1 %over, i64 %n, i64 %next
+  %chunk = sdiv i64 %i, %grain
+  %worker = srem i64 %chunk, 3
+  %code = call i32 %body(ptr %context, ptr %env, i64 %i, i64 %end, i64 %worker)
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %fail, label %head
+fail:
+  ret i32 %code
+done:
+  ret i32 0
+}
+"""
+
+
+class Context(ctypes.Structure):
+    _fields_ = (
+        ("parallel_for", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("num_workers", ctypes.c_int64),
+        ("stream", ctypes.c_void_p),
+        ("runtime", ctypes.c_void_p),
+    )
+
+
+@cache
+def _engine(target: Target) -> tuple[llvm.ExecutionEngine, int]:
+    machine(target)  # registers the targets
+    module = llvm.parse_assembly(_PARALLEL_FOR)
+    engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine())
+    engine.finalize_object()
+    return engine, engine.get_function_address("harness_parallel_for")
+
+
+class Native:
+    """A kernel ready to be called. ``serial``: the whole of every parallel loop runs as one chunk, without a callback's cost."""
+
+    count = 0
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        engine, self._parallel_for = _engine(target)
+        self.kernel = kernel
+        engine.add_object_file(llvm.ObjectFileRef.from_data(compile_text(emit(kernel, target), target)))
+        engine.finalize_object()
+        address = engine.get_function_address(kernel.name)
+        self._call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(address)
+
+    def bind(self, buffers: Sequence[Array], dims: Mapping[DimVar, int]) -> tuple[object, ...]:
+        """The arguments of a call (kept alive by the caller)."""
+        env = dict(dims)
+        shared = dim_evaluate(self.kernel.shared_bytes, env)
+        worker = dim_evaluate(self.kernel.worker_bytes, env)
+        space = np.full(shared + WORKERS * worker + 64, 0xFB, np.uint8)
+        base = space.ctypes.data + (-space.ctypes.data) % 64
+        context = Context(self._parallel_for, base, WORKERS, None, None)
+        pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+        sizes = (ctypes.c_int64 * max(1, len(self.kernel.dims)))(*(env[v] for v in self.kernel.dims))
+        return context, pointers, sizes, space, list(buffers)
+
+    def run(self, arguments: tuple[object, ...]) -> int:
+        context, pointers, sizes = arguments[0], arguments[1], arguments[2]
+        return int(self._call(ctypes.byref(context), pointers, sizes))  # type: ignore[arg-type]
+
+
+def fresh_name() -> str:
+    Native.count += 1
+    return f"kernel_{Native.count}"
+
+
+def tensor(shape: Sequence[object], dtype: str = "float32") -> TensorType:
+    return TensorType(tuple(shape), dtype)  # type: ignore[arg-type]
+
+
+def primitive(params: Sequence[TensorType], build: object) -> Function:
+    """A primitive from a function of its parameters that returns bindings through `Maker`."""
+    maker = Maker([Var(f"p{n}", None, t) for n, t in enumerate(params)])
+    assert callable(build)
+    result = build(maker, *maker.params)
+    return Function(tuple(maker.params), Block(tuple(maker.bindings), result), attrs={"Primitive": 1})
+
+
+class Maker:
+    def __init__(self, params: list[Var]) -> None:
+        self.params = params
+        self.bindings: list[Binding] = []
+
+    def __call__(self, op: str, *args: Expr, ty: Type | None = None, **attrs: object) -> Var:
+        """Bind a call of an operator; ``ty`` is needed only where the definition needs its result's shape."""
+        var = Var(f"t{len(self.bindings)}", None, ty)
+        self.bindings.append(Binding(var, Call(OpRef(op), args, attrs, ty=ty)))  # type: ignore[arg-type]
+        return var
+
+    def tuple(self, *fields: Expr) -> Tuple:
+        return Tuple(fields)
+
+
+def random(shape: Sequence[int], dtype: str, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.startswith(("int", "uint")):
+        return rng.integers(0, 5, shape).astype(numpy_dtype(dtype))
+    return rng.standard_normal(shape).astype(numpy_dtype(dtype))
+
+
+def run_plan(
+    plan: KernelPlan, target: Target, inputs: Sequence[Array], dims: Mapping[DimVar, int], shapes: Sequence[Sequence[int]]
+) -> list[Array]:
+    """The outputs of a planned kernel for raw inputs (packed here where the plan wants it)."""
+    given = [np.ascontiguousarray(a) for a in inputs]
+    for pack in plan.packs:
+        given[pack.input_index] = evaluate([pack.packed], {pack.source: given[pack.input_index]})[0]
+    outputs = [np.full(s, 77).astype(numpy_dtype(b.dtype)) for s, b in zip(shapes, plan.kernel.outputs, strict=True)]
+    native = Native(plan.kernel, target)
+    code = native.run(native.bind([*given, *outputs], dims))
+    assert code == 0
+    return outputs
+
+
+def check(
+    fn: Function,
+    sizes: Mapping[DimVar, int] | None = None,
+    constants: frozenset[int] = frozenset(),
+    inputs: Sequence[Array] | None = None,
+    target: Target | None = None,
+    tolerance: float = 2e-5,
+) -> KernelPlan:
+    """Plan, compile and run a primitive and compare with the meaning of its definition."""
+    env = dict(sizes or {})
+    target = target or host_target()
+    graph = te_graph(fn)
+    arrays = (
+        list(inputs)
+        if inputs is not None
+        else [random([dim_evaluate(d, env) for d in t.shape], t.dtype, n) for n, t in enumerate(graph.inputs)]
+    )
+    plan = make_plan(fn, target, constants, fresh_name())
+    wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
+    got = run_plan(plan, target, arrays, {**env}, [w.shape for w in wanted])
+    for g, w in zip(got, wanted, strict=True):
+        if w.dtype.kind in "biu":
+            np.testing.assert_array_equal(g, w)
+        else:
+            scale = max(1.0, float(np.max(np.abs(w.astype(np.float64)), initial=0.0, where=np.isfinite(w.astype(np.float64)))))
+            np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=tolerance, atol=tolerance * scale)
+    return plan
+
+
+__all__ = ["Maker", "Native", "TupleType", "check", "fresh_name", "primitive", "random", "run_plan", "tensor"]
