@@ -1,0 +1,719 @@
+"""Type inference: Hindley-Milner with kinds and a queue of type relations.
+
+One walk gives every node a type over unknowns and queues what cannot be decided yet (the papers' section on type
+relations); the relations are retried as their unknowns are solved; then `annotate` rebuilds the program with types.
+
+* Functions bound by ``let`` and global functions are generalised over what is left unknown; explicit type parameters
+  are rigid. A fully annotated function may recurse at other types. Only functions are generalised (the value
+  restriction).
+* A polymorphic function is instantiated where it is called, and the call records its type arguments; in any other place
+  it is expanded to a function of the instantiated type, as are operators. So after inference a node's type is
+  monomorphic unless the node is a function bound by ``let``, a global, a constructor, or a variable that names one.
+* What still waits when a function is generalised keeps its unknowns: they are not generalised; a use may solve them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never, cast
+
+from relay.ir.diagnostics import RelayError, TypeError_
+from relay.ir.dim import Dim, DimVar
+from relay.ir.expr import (
+    NO_ATTRS,
+    Block,
+    Call,
+    Clause,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    Grad,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
+)  # fmt: skip
+from relay.ir.module import Module
+from relay.ir.span import Span
+from relay.ir.trampoline import Step
+from relay.ir.types import (
+    AdtType,
+    FuncType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeArg,
+    TypeParam,
+    TypeVar,
+    scalar,
+)  # fmt: skip
+from relay.op import registry
+from relay.op.registry import Operator
+from relay.typing.kinds import KindChecker
+from relay.typing.operators import Expand, OperatorTyping, relation_attrs
+from relay.typing.relations import attrs_key, located
+from relay.typing.solver import Mismatch, Mode, Solver, Waiting, kind_of, kind_of_param
+from relay.typing.substitution import param_arg, variables
+from relay.typing.text import type_text
+
+BOOL = scalar("bool")
+UNIT = TupleType(())
+# An occurrence: the id of the parent node and the position among its children.
+Place = tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Inference:
+    """The state of one inference, and its result: unresolved types by node id. ``expansions`` says at which places a
+    polymorphic function stands as a plain value, with its type there; ``call_args`` the type arguments of calls."""
+
+    module: Module
+    solver: Solver
+    expand: Expand
+    open_terms: bool = False
+    types: dict[int, Type] = field(default_factory=dict)
+    vars: dict[Var, Type] = field(default_factory=dict)
+    globals: dict[str, Type] = field(default_factory=dict)
+    call_args: dict[int, tuple[TypeArg, ...]] = field(default_factory=dict)
+    expansions: dict[Place, tuple[tuple[TypeArg, ...], FuncType]] = field(default_factory=dict)
+    alias_params: dict[Place, tuple[TypeParam, ...]] = field(default_factory=dict)
+    matches: list[Match] = field(default_factory=list)
+    generalised: dict[int, tuple[TypeParam, ...]] = field(default_factory=dict)
+    annotate: set[Var] = field(default_factory=set)
+    _visited_level: dict[int, int] = field(default_factory=dict)
+    _constants: dict[tuple[tuple[int, ...], str], TensorType] = field(default_factory=dict)
+    _schemes: dict[str, FuncType] = field(default_factory=dict)
+    open_params: dict[Var | str, tuple[TypeParam, ...]] = field(default_factory=dict)
+    _kinds: KindChecker = field(init=False)
+    operators: OperatorTyping = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kinds = KindChecker(self.module.types, lambda p: isinstance(p, DimVar) or p in self.solver.levels)
+        self.operators = OperatorTyping(self.solver, self.complete, self.expand)
+
+    # -- small helpers
+
+    def fail(self, message: str, span: Span | None, hint: str = "") -> TypeError_:
+        return TypeError_(message, span, hint)
+
+    def fit(self, found: Type, expected: Type, span: Span | None, context: str, hint: str = "") -> None:
+        """``found`` must fit where ``expected`` is wanted."""
+        if found is expected:
+            return
+        try:
+            self.solver.soften(self.solver.relate_softly(found, expected))
+        except Mismatch as e:
+            raise e.error(span, context, hint) from None
+
+    def equal(self, found: Type, expected: Type, span: Span | None, context: str) -> None:
+        try:
+            self.solver.relate(found, expected, Mode.EQUAL)
+        except Mismatch as e:
+            raise e.error(span, context) from None
+
+    def constructor(self, name: str, span: Span | None) -> FuncType:
+        """The polymorphic type of a constructor."""
+        found = self._schemes.get(name)
+        if found is None:
+            c = self.module.constructors.get(name)
+            if c is None:
+                near = difflib.get_close_matches(name, self.module.constructors, 2)
+                raise self.fail(
+                    f"unknown constructor {name}", span, f"did you mean {' or '.join(near)}?" if near else ""
+                )
+            params = self.module.types[c.adt].params
+            found = FuncType(c.fields, AdtType(c.adt, tuple(map(param_arg, params))), params)
+            self._schemes[name] = found
+        return found
+
+    def operator(self, name: str, span: Span | None) -> Operator:
+        try:
+            return registry.get(name)
+        except RelayError as e:
+            raise located(e, span) from None
+
+    # -- atoms and occurrences
+
+    def known(self, e: Expr, parent: Expr, index: int) -> Type | None:
+        """The type of a child that needs no visit, used as a plain value there; None when it has to be visited."""
+        kind = type(e)
+        if kind is Var or kind is GlobalVar:
+            return self.plain(self.named(cast("Var | GlobalVar", e)), parent, index)
+        found = self.types.get(id(e))
+        if found is not None:
+            return self.plain(self._again(e, found), parent, index)
+        match e:
+            case Constant():
+                t = self._constant(e)
+                self.types[id(e)] = t
+                return t
+            case OpRef():
+                return self._operator_value(e, parent, index)
+            case ConstructorRef():
+                scheme = self.constructor(e.name, e.span)
+                if not scheme.params:  # without fields it is the value itself
+                    args, mono = self._instance(scheme)
+                    self.expansions[id(parent), index] = (args, mono)
+                    return mono.ret
+                return self.plain(scheme, parent, index, force=True)
+            case _:
+                return None
+
+    def named(self, e: Var | GlobalVar) -> Type:
+        """The (perhaps polymorphic) type of a variable."""
+        if isinstance(e, GlobalVar):
+            found = self.globals.get(e.name)
+            if found is None:
+                near = difflib.get_close_matches(e.name, self.globals, 2)
+                hint = f"did you mean {' or '.join('@' + n for n in near)}?" if near else ""
+                raise self.fail(f"unbound global variable @{e.name}", e.span, hint)
+            return found
+        found = self.vars.get(e)
+        if found is None:
+            given = e.annotation or e.ty
+            if self.open_terms and given is not None:
+                self.vars[e] = given
+                return given
+            raise self.fail(f"unbound variable %{e.name}", e.span, "bind it by `let` or as a parameter before its use")
+        return found
+
+    def _again(self, e: Expr, t: Type) -> Type:
+        """A shared node met outside of the function in which it was first met must not depend on that function."""
+        if self._visited_level.get(id(e), 0) > self.solver.level:
+            level = self.solver.level
+            self._visited_level[id(e)] = level
+            for v in variables(self.solver.resolve(t)):
+                if self.solver.levels.get(v, 0) > level and not (isinstance(t, FuncType) and v in t.type_params):
+                    if (isinstance(v, TypeVar) and v.flexible) or v in self.solver.unknown_dims:
+                        self.solver.levels[v] = level
+                    else:
+                        raise self.fail(
+                            f"a value shared with the inside of a polymorphic function has its type parameter {v.name}",
+                            e.span,
+                            "bind it by `let` outside of the function",
+                        )
+        return t
+
+    def _instance(self, scheme: FuncType, given: tuple[TypeArg, ...] = ()) -> tuple[tuple[TypeArg, ...], FuncType]:
+        args = given or tuple(map(self.solver.fresh_arg, scheme.type_params))
+        return args, self.solver.instantiate(scheme, args)
+
+    def plain(self, t: Type, parent: Expr, index: int, *, force: bool = False) -> Type:
+        """The type of a value at a place: a polymorphic function is instantiated, which is recorded."""
+        if isinstance(t, FuncType) and (t.type_params or force):
+            args, mono = self._instance(t)
+            self._constrain(mono, parent.span)
+            self.expansions[id(parent), index] = (args, mono)
+            return FuncType(mono.params, mono.ret)
+        return t
+
+    def _operator_value(self, e: OpRef, parent: Expr, index: int) -> Type:
+        op = self.operator(e.name, e.span)
+        params = tuple(self.solver.fresh(i.name) for i in op.inputs if not i.optional)
+        result = self.operators.call(op, params, NO_ATTRS, e.span)
+        t = FuncType(params, result)
+        self.expansions[id(parent), index] = ((), t)
+        return t
+
+    def _constant(self, e: Constant) -> TensorType:
+        key = (e.data.shape, e.dtype)
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = TensorType(e.data.shape, e.dtype)
+        return found
+
+    # -- expressions
+
+    def visit(self, e: Expr) -> Step[Type]:
+        """The type of a node that is not an atom, and of everything below it."""
+        match e:
+            case Call():
+                t = yield from self._call(e)
+            case Function():
+                t = yield from self.function_value(e, generalise=False)
+            case Block():
+                t = yield from self._block(e)
+            case Tuple():
+                fields: list[Type] = []
+                for n, f in enumerate(e.fields):
+                    known = self.known(f, e, n)
+                    fields.append(self.plain((yield self.visit(f)), e, n) if known is None else known)
+                t = TupleType(tuple(fields))
+            case Proj():
+                known = self.known(e.tuple, e, 0)
+                t = self._projection(e, (yield self.visit(e.tuple)) if known is None else known)
+            case If():
+                cond = yield from self._child(e.cond, e, 0)
+                self.fit(cond, BOOL, e.cond.span or e.span, "the condition of if")
+                then = yield from self._child(e.then, e, 1)
+                orelse = yield from self._child(e.orelse, e, 2)
+                t = self.join(then, orelse, e.orelse.span or e.span, "the branches of if")
+            case Match():
+                t = yield from self._match(e)
+            case RefNew():
+                t = RefType((yield from self._child(e.value, e, 0)))
+            case RefRead():
+                t = self._content((yield from self._child(e.ref, e, 0)), e.span)
+            case RefWrite():
+                content = self._content((yield from self._child(e.ref, e, 0)), e.span)
+                value = yield from self._child(e.value, e, 1)
+                self.fit(value, content, e.value.span or e.span, "the value written to a reference")
+                t = UNIT
+            case Grad():
+                t = self._gradient(e, (yield from self._child(e.fn, e, 0)))
+            case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
+                # Reached only where there is no parent: the root.
+                raise AssertionError("atoms are typed where they stand")
+            case _:
+                assert_never(e)
+        self.types[id(e)] = t
+        if self.solver.level:
+            self._visited_level[id(e)] = self.solver.level
+        return t
+
+    def _child(self, child: Expr, parent: Expr, index: int) -> Step[Type]:
+        known = self.known(child, parent, index)
+        if known is not None:
+            return known
+        return self.plain((yield self.visit(child)), parent, index)
+
+    def _call(self, e: Call) -> Step[Type]:
+        fn = e.fn
+        if type(fn) is OpRef:
+            op = self.operator(fn.name, fn.span or e.span)
+            args: list[Type] = []
+            for n, a in enumerate(e.args, 1):
+                known = self.known(a, e, n)
+                args.append(self.plain((yield self.visit(a)), e, n) if known is None else known)
+            return self.operators.call(op, tuple(args), e.attrs, e.span)
+        if e.attrs:
+            names = ", ".join(e.attrs)
+            raise self.fail(f"attributes ({names}) can be given to operators only", e.span, "pass them as arguments")
+        name, callee = yield from self._callee(e)
+        if isinstance(callee, TypeVar):
+            types: list[Type] = []
+            for n, a in enumerate(e.args, 1):
+                types.append((yield from self._child(a, e, n)))
+            result = self.solver.fresh("r")
+            # The callee may have become known through an argument.
+            self._apply(FuncType(tuple(types), result), callee, e, name)
+            return result
+        if not isinstance(callee, FuncType):
+            raise self.fail(
+                f"{name} is called but is not a function: its type is {type_text(self.solver.resolve(callee))}",
+                e.span,
+            )
+        if len(e.args) != len(callee.params):
+            count = len(callee.params)
+            raise self.fail(
+                f"{name} takes {count} argument{'' if count == 1 else 's'}, found {len(e.args)}",
+                e.span,
+                f"its type is {type_text(self.solver.resolve(callee))}",
+            )
+        soft: list[DimVar] = []
+        for n, (a, p) in enumerate(zip(e.args, callee.params, strict=True), 1):
+            known = self.known(a, e, n)
+            t = self.plain((yield self.visit(a)), e, n) if known is None else known
+            if t is not p:
+                self.argument(t, p, soft, a.span or e.span, f"argument {n} of {name}")
+        self.solver.soften(soft)
+        self.solver.drain()
+        return callee.ret
+
+    def argument(self, found: Type, expected: Type, soft: list[DimVar], span: Span | None, context: str) -> None:
+        """An argument must fit its parameter. ``soft`` collects unknown dims that met ``?``."""
+        try:
+            soft += self.solver.relate_softly(found, expected)
+        except Mismatch as m:
+            raise m.error(span, context) from None
+
+    def _apply(self, wanted: FuncType, callee: Type, e: Call, name: str) -> None:
+        head = self.solver.head(callee)
+        if isinstance(head, FuncType) and len(head.params) == len(wanted.params):
+            soft: list[DimVar] = []
+            for n, (t, p) in enumerate(zip(wanted.params, head.params, strict=True), 1):
+                self.argument(t, p, soft, e.args[n - 1].span or e.span, f"argument {n} of {name}")
+            self.solver.soften(soft)
+            self.equal(head.ret, wanted.ret, e.span, f"the result of {name}")
+        else:
+            self.equal(callee, wanted, e.span, f"the call of {name}")
+        self.solver.drain()
+
+    def _callee(self, e: Call) -> Step[tuple[str, Type]]:
+        """A name for messages and the instantiated type of what a call calls."""
+        fn = e.fn
+        scheme: Type
+        opened: tuple[TypeParam, ...] | None = None
+        match fn:
+            case Var():
+                name, scheme, opened = f"%{fn.name}", self.named(fn), self.open_params.get(fn)
+            case GlobalVar():
+                name, scheme, opened = f"@{fn.name}", self.named(fn), self.open_params.get(fn.name)
+            case ConstructorRef():
+                name, scheme = fn.name, self.constructor(fn.name, fn.span or e.span)
+            case _:
+                name = "the function"
+                found = self.types.get(id(fn))
+                scheme = (yield self.visit(fn)) if found is None else self._again(fn, found)
+        head = cast(Type, self.solver.head(scheme))
+        if isinstance(head, FuncType) and head.type_params:
+            if e.type_args:
+                self._check_type_args(e, name, head.type_params)
+            args, mono = self._instance(head, e.type_args)
+            self.call_args[id(e)] = args
+            self._constrain(mono, e.span)
+            return name, mono
+        if e.type_args:
+            params = opened or ()
+            self._check_type_args(e, name, params)
+            # Inside a function that is still being inferred, calls of itself are at its own parameters.
+            for given, p in zip(e.type_args, params, strict=True):
+                try:
+                    self.solver.relate_args(given, param_arg(p), Mode.EQUAL)
+                except Mismatch as m:
+                    hint = "annotate all parameters and the result to call it at other types"
+                    raise m.error(e.span, f"type argument {p.name} of {name}", hint) from None
+        return name, head
+
+    def _check_type_args(self, e: Call, name: str, params: Sequence[TypeParam]) -> None:
+        if len(e.type_args) != len(params):
+            raise self.fail(f"{name} takes {len(params)} type arguments, found {len(e.type_args)}", e.span)
+        for p, a in zip(params, e.type_args, strict=True):
+            if kind_of(a) is not kind_of_param(p):
+                raise self.fail(
+                    f"type argument {p.name} of {name}: expected a {kind_of_param(p).value}, found the "
+                    f"{kind_of(a).value} {type_text(a)}",
+                    e.span,
+                )
+            self._kinds.check(a, e.span, kind_of_param(p))
+
+    def _constrain(self, mono: FuncType, span: Span | None) -> None:
+        """Queue the constraints of an instantiated function: operator relations over inputs and, last, the output."""
+        for c in mono.constraints:
+            *args, out = cast("tuple[Type, ...]", c.args)
+            result = self.operators.call(self.operator(c.name, span), tuple(args), relation_attrs(c), span)
+            self.fit(result, out, span, f"the constraint {c.name}")
+
+    # -- functions and blocks
+
+    def function_value(self, fn: Function, *, generalise: bool, own: Var | str | None = None) -> Step[Type]:
+        """A function; generalised over what is left unknown if ``let`` binds it, over its own parameters always."""
+        if not generalise and not fn.type_params:
+            return (yield from self.function(fn))
+        solver = self.solver
+        start = len(solver.pending)
+        solver.level += 1
+        if own is not None:
+            scheme = self.declared(fn)
+            self_type: Type = solver.fresh("f") if scheme is None else scheme
+            if isinstance(own, Var):
+                self.vars[own] = self_type
+            if scheme is None:
+                self.open_params[own] = fn.type_params
+        t = yield from self.function(fn)
+        if own is not None and scheme is None:
+            self.equal(t, self_type, fn.span, "the recursive uses of the function")
+            del self.open_params[own]
+        solver.drain()
+        solver.level -= 1
+        self.hold(start)
+        return self.generalise(fn, t, implicit=generalise)
+
+    def declared(self, fn: Function) -> FuncType | None:
+        """The type of a function that is annotated in full (its own parameters included), else None."""
+        if fn.ret_type is None or any(p.annotation is None for p in fn.params):
+            return None
+        params = tuple(cast(Type, p.annotation) for p in fn.params)
+        return FuncType(params, fn.ret_type, fn.type_params, fn.constraints)
+
+    def hold(self, start: int) -> None:
+        """Unknowns of relations that still wait belong to the outer level: they are not generalised."""
+        solver = self.solver
+        for relation in solver.pending[start:]:
+            if not relation.done:
+                for t in relation.types:
+                    for v in solver.unknowns(t):
+                        solver.levels[v] = min(solver.levels[v], solver.level)
+
+    def generalise(self, fn: Function, t: FuncType, *, implicit: bool) -> FuncType:
+        """The scheme of a function whose body was inferred one level further in."""
+        return self.scheme(fn, t, self.close(t, lower=not implicit))
+
+    def scheme(self, fn: Function, t: FuncType, new: tuple[TypeParam, ...]) -> FuncType:
+        """The polymorphic type of a function with new parameters beside its own."""
+        if new:
+            self.generalised[id(fn)] = new
+            self.annotate.update(fn.params)
+        params = (*fn.type_params, *new)
+        if not params:
+            return t
+        mono = cast(FuncType, self.solver.resolve(t))
+        return FuncType(mono.params, mono.ret, params, fn.constraints)
+
+    def close(self, t: Type, *, lower: bool) -> tuple[TypeParam, ...]:
+        """Make the unknowns of inner levels in ``t`` rigid parameters (or, with ``lower``, unknowns of this level)."""
+        solver = self.solver
+        new: list[TypeParam] = []
+        for v in solver.unknowns(t):
+            if solver.levels[v] <= solver.level:
+                continue
+            if lower:
+                solver.levels[v] = solver.level
+                continue
+            p: TypeParam
+            if isinstance(v, DimVar):
+                p = DimVar(v.name, v.lo, v.hi)
+                solver.levels[p] = solver.level + 1
+                solver.levels[v] = solver.level + 1
+                solver.bind_dim(v, cast(Dim, param_arg(p)))
+            else:
+                p = TypeVar(_param_name(len(new)), v.kind)
+                solver.levels[p] = solver.level + 1
+                solver.levels[v] = solver.level + 1
+                solver.bind(v, p)
+            new.append(p)
+        return tuple(new)
+
+    def function(self, fn: Function) -> Step[FuncType]:
+        solver = self.solver
+        for p in fn.type_params:
+            solver.levels[p] = solver.level
+        params: list[Type] = []
+        for v in fn.params:
+            if v.annotation is None:
+                t: Type = solver.fresh(v.name)
+            else:
+                t = v.annotation
+                self._kinds.check(t, v.span or fn.span)
+                self._check_rank(t, v)
+            self.vars[v] = t
+            params.append(t)
+        if fn.ret_type is not None:
+            self._kinds.check(fn.ret_type, fn.span)
+        assumed = len(self.operators.assumed)
+        for c in fn.constraints:
+            self.operators.assumed.append((c.name, c.args, attrs_key(relation_attrs(c))))
+        known = self.known(fn.body, fn, 0)
+        ret = self.plain((yield self.visit(fn.body)), fn, 0) if known is None else known
+        del self.operators.assumed[assumed:]
+        if fn.ret_type is not None:
+            self.fit(ret, fn.ret_type, _result_span(fn), "the result of the function")
+            ret = fn.ret_type
+        return FuncType(tuple(params), ret)
+
+    def _check_rank(self, t: Type, v: Var) -> None:
+        if isinstance(t, FuncType) and any(not isinstance(p, DimVar) for p in t.type_params):
+            raise self.fail(
+                f"parameter %{v.name} has a polymorphic type",
+                v.span,
+                "only functions bound by `let` and global functions are polymorphic; give this function the parameter",
+            )
+
+    def _block(self, e: Block) -> Step[Type]:
+        solver = self.solver
+        for n, b in enumerate(e.bindings):
+            v, value = b.var, b.value
+            if v.annotation is not None:
+                self._kinds.check(v.annotation, v.span or e.span)
+            if type(value) is Function and id(value) not in self.types:
+                t = yield from self.function_value(value, generalise=True, own=v)
+                self.types[id(value)] = t
+            elif isinstance(value, Var | GlobalVar | ConstructorRef):
+                solver.level += 1
+                t = cast(Type, self.known(value, e, n))
+                solver.level -= 1
+                place = (id(e), n)
+                if place in self.expansions and isinstance(t, FuncType) and v.annotation is None:
+                    new = self.close(t, lower=False)
+                    self.alias_params[place] = new
+                    mono = cast(FuncType, solver.resolve(t))
+                    t = FuncType(mono.params, mono.ret, new) if new else mono
+                else:
+                    self.close(t, lower=True)
+            else:
+                t = yield from self._child(value, e, n)
+            if v.annotation is not None:
+                span = value.span or v.span or e.span
+                if (
+                    isinstance(t, FuncType)
+                    and t.type_params
+                    and not (isinstance(v.annotation, FuncType) and v.annotation.type_params)
+                ):
+                    t = self.plain(t, e, n)
+                self.fit(t, v.annotation, span, f"the value of %{v.name}")
+                t = v.annotation
+            self.vars[v] = t
+        return (yield from self._child(e.result, e, len(e.bindings)))
+
+    # -- the other nodes
+
+    def join(self, a: Type, b: Type, span: Span | None, context: str) -> Type:
+        """The type of either; waits while one is the output of a relation that still waits."""
+        solver = self.solver
+
+        def waiting(t: TypeArg) -> tuple[TypeVar, ...]:
+            head = solver.head(t)
+            return (head,) if isinstance(head, TypeVar) and head in solver.outputs else ()
+
+        def now() -> Type:
+            try:
+                return cast(Type, solver.join(a, b))
+            except Mismatch as e:
+                raise e.error(span, context) from None
+
+        first = (*waiting(a), *waiting(b))
+        if not first:
+            return now()
+        result = solver.fresh("j")
+        solver.outputs.add(result)
+
+        def attempt(last: bool) -> Waiting:
+            waits = (*waiting(a), *waiting(b))
+            if waits and not last:
+                return waits
+            self.complete(result, now(), span, context)
+            return None
+
+        solver.defer(attempt, lambda: context, span, (a, b, result), first)
+        return result
+
+    def when_known(self, t: Type, use: Callable[[Type], Type], span: Span | None, what: str) -> Type:
+        """``use(head)``, now or when the outermost constructor of ``t`` is known."""
+        solver = self.solver
+        head = solver.head(t)
+        if not (isinstance(head, TypeVar) and head.flexible):
+            return use(cast(Type, head))
+        result = solver.fresh("p")
+        solver.outputs.add(result)
+
+        def attempt(_last: bool) -> Waiting:
+            now = solver.head(t)
+            if isinstance(now, TypeVar) and now.flexible:
+                return (now,)
+            self.complete(result, use(cast(Type, now)), span, what)
+            return None
+
+        solver.defer(attempt, lambda: what, span, (t, result), (head,))
+        return result
+
+    def _projection(self, e: Proj, t: Type) -> Type:
+        def use(head: Type) -> Type:
+            if not isinstance(head, TupleType):
+                raise self.fail(
+                    f".{e.index} of something that is no tuple: its type is {type_text(self.solver.resolve(head))}",
+                    e.span,
+                )
+            if not 0 <= e.index < len(head.fields):
+                raise self.fail(
+                    f"projection .{e.index} of a tuple of {len(head.fields)} fields",
+                    e.span,
+                    "fields count from 0",
+                )
+            return head.fields[e.index]
+
+        return self.when_known(t, use, e.span, f"the tuple of the projection .{e.index}")
+
+    def _gradient(self, e: Grad, t: Type) -> Type:
+        def use(head: Type) -> Type:
+            if not isinstance(head, FuncType):
+                raise self.fail(
+                    f"grad of something that is no function: its type is {type_text(self.solver.resolve(head))}",
+                    e.span,
+                )
+            return FuncType(head.params, TupleType((head.ret, TupleType(head.params))))
+
+        return self.when_known(t, use, e.span, "the function under grad")
+
+    def _content(self, t: Type, span: Span | None) -> Type:
+        head = self.solver.head(t)
+        if isinstance(head, RefType):
+            return head.value
+        content = self.solver.fresh("c")
+        self.equal(t, RefType(content), span, "the reference")
+        return content
+
+    def _match(self, e: Match) -> Step[Type]:
+        data = yield from self._child(e.data, e, 0)
+        self.matches.append(e)
+        if not e.clauses:
+            raise self.fail("a match needs at least one clause", e.span)
+        result: Type | None = None
+        for n, clause in enumerate(e.clauses, 1):
+            self._pattern(clause, data, e)
+            body = yield from self._child(clause.body, e, n)
+            result = (
+                body if result is None else self.join(result, body, clause.body.span or e.span, "the clauses of match")
+            )
+        assert result is not None
+        return result
+
+    def _pattern(self, clause: Clause, data: Type, e: Match) -> None:
+        todo: list[tuple[Pattern, Type]] = [(clause.pattern, data)]
+        while todo:
+            p, t = todo.pop()
+            span = p.span or e.span
+            match p:
+                case PWild():
+                    pass
+                case PVar():
+                    if p.var.annotation is not None:
+                        self._kinds.check(p.var.annotation, span)
+                        self.fit(t, p.var.annotation, span, f"the pattern variable %{p.var.name}")
+                        t = p.var.annotation
+                    self.vars[p.var] = t
+                case PTuple():
+                    head = self.solver.head(t)
+                    if not isinstance(head, TupleType):
+                        head = TupleType(tuple(self.solver.fresh("p") for _ in p.fields))
+                        self.equal(t, head, span, "the pattern")
+                    if len(head.fields) != len(p.fields):
+                        raise self.fail(
+                            f"a tuple pattern of {len(p.fields)} fields for a tuple of {len(head.fields)}",
+                            span,
+                        )
+                    todo += zip(p.fields, head.fields, strict=True)
+                case PConstructor():
+                    _, c = self._instance(self.constructor(p.name, span))
+                    self.equal(t, c.ret, span, f"the pattern {p.name}")
+                    if len(c.params) != len(p.fields):
+                        raise self.fail(
+                            f"the pattern {p.name} has {len(p.fields)} fields, the constructor {len(c.params)}",
+                            span,
+                        )
+                    todo += zip(p.fields, c.params, strict=True)
+                case _:
+                    assert_never(p)
+
+    def complete(self, result: TypeVar, t: Type, span: Span | None, context: str) -> None:
+        """Give the result of a relation that was waiting; what was expected of it meanwhile must agree."""
+        head = self.solver.head(result)
+        if isinstance(head, TypeVar):
+            self.solver.outputs.discard(head)
+        self.fit(t, result, span, context)
+
+
+def _param_name(n: int) -> str:
+    """A, B, ..., Z, A1, B1, ..."""
+    return chr(ord("A") + n % 26) + (str(n // 26) if n >= 26 else "")
+
+
+def _result_span(fn: Function) -> Span | None:
+    body = fn.body
+    if isinstance(body, Block) and body.result.span is not None:
+        return body.result.span
+    return body.span or fn.span

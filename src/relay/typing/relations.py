@@ -1,0 +1,224 @@
+"""The type relations of operators, derived: an operator's definition is run on placeholders of the argument shapes.
+
+A ``?`` dim enters as a fresh gradual variable, and every output dim that mentions one is ``?`` again. What the definition
+demands of the sizes is sorted by the caller: a demand that mentions a gradual dim, or that cannot be proved or refuted, is
+a run-time check; one about unknown dims is unified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from relay import te
+from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
+from relay.ir.dim import ANY, AnyDim, Dim, DimVar, SymDim, as_dim, dim_vars
+from relay.ir.expr import Attr, Attrs
+from relay.ir.span import Span
+from relay.ir.types import TensorType, TupleType, Type, TypeArg
+from relay.op import registry
+from relay.op.registry import Operator
+from relay.typing.text import type_text
+
+ShapeAndType = tuple[tuple[Dim, ...], str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """What a relation gives: the result, and what the definition demands. ``gradual`` are the variables that stand for
+    ``?`` in the demands, with the input (flat number) and axis where each stands."""
+
+    result: Type
+    demands: tuple[te.Demand, ...]
+    gradual: Mapping[DimVar, tuple[int, int]]
+
+
+def check_arity(op: Operator, count: int) -> None:
+    """Raises TypeError_ unless the operator takes this many arguments."""
+    least = sum(not i.optional for i in op.inputs)
+    if not least <= count <= len(op.inputs):
+        wanted = str(least) if least == len(op.inputs) else f"{least} to {len(op.inputs)}"
+        names = ", ".join(i.name for i in op.inputs) or "none"
+        plural = "" if wanted == "1" else "s"
+        raise TypeError_(f"operator {op.name} takes {wanted} argument{plural} ({names}), found {count}")
+
+
+def signature(
+    op: Operator, args: Sequence[Type], attrs: Attrs, is_unknown: Callable[[DimVar], bool] = lambda _: False
+) -> Signature:
+    """Run the relation of an expression, view or routine on argument types whose ranks and base types are known.
+
+    Raises te.Undetermined when a fact about an unknown dim is needed, ShapeError or TypeError_ when the operator cannot be
+    applied to these, OperatorError for attributes.
+    """
+    check_arity(op, len(args))
+    try:
+        if op.kind == "routine":
+            assert op.relation is not None
+            return Signature(op.relation(args, op.complete_attrs(attrs)), (), {})
+        return _traced(op, args, attrs, is_unknown)
+    except te.DefinitionError as e:
+        raise ShapeError(f"{_call_text(op, args)}: {e}") from e
+    except (TypeError, IndexError, ZeroDivisionError) as e:
+        # What the tensor expressions themselves refuse: operands of different base types, an index of another rank.
+        raise TypeError_(f"{_call_text(op, args)}: {e}") from e
+
+
+def _call_text(op: Operator, args: Sequence[Type]) -> str:
+    return f"{op.name}({', '.join(map(type_text, args))})"
+
+
+def _traced(op: Operator, args: Sequence[Type], attrs: Attrs, is_unknown: Callable[[DimVar], bool]) -> Signature:
+    gradual: dict[DimVar, tuple[int, int]] = {}
+    flat = 0
+
+    def shape_and_type(t: Type, name: str) -> ShapeAndType:
+        nonlocal flat
+        if not isinstance(t, TensorType):
+            raise TypeError_(f"operator {op.name}: {name} must be a tensor, found {type_text(t)}")
+        if not isinstance(t.shape, tuple) or not isinstance(t.dtype, str):
+            raise TypeError_(
+                f"operator {op.name}: {name} has the type {type_text(t)}, whose rank or base type is a parameter",
+                hint="use the concrete type, or constrain the function by a relation of the operator (`where`)",
+            )
+        shape = t.shape
+        for axis, d in enumerate(t.shape):
+            if isinstance(d, AnyDim):
+                v = DimVar(f"{name}{axis}")
+                gradual[v] = (flat, axis)
+                shape = (*shape[:axis], as_dim(v), *shape[axis + 1 :])
+        flat += 1
+        return shape, t.dtype
+
+    inputs: list[ShapeAndType | list[ShapeAndType]] = []
+    for spec, arg in zip(op.inputs, args, strict=False):
+        if spec.variadic:
+            if not isinstance(arg, TupleType):
+                raise TypeError_(f"operator {op.name}: {spec.name} must be a tuple of tensors, found {type_text(arg)}")
+            inputs.append([shape_and_type(f, f"{spec.name}.{n}") for n, f in enumerate(arg.fields)])
+        else:
+            inputs.append(shape_and_type(arg, spec.name))
+    out_shape = None
+    if op.shape_mode == "data":
+        own = tuple(DimVar("out") for _ in range(_result_rank(op, inputs, attrs)))
+        gradual.update((v, (-1, n)) for n, v in enumerate(own))
+        out_shape = tuple(as_dim(v) for v in own)
+    collector = te.Trace(is_unknown=is_unknown, gradual=frozenset(gradual))
+    traced = registry.trace(op, inputs, attrs, collector, out_shape)
+    outputs = list(traced.outputs)
+    is_tuple = traced.is_tuple
+    if op.shape_mode == "upper_bound":
+        outputs.pop()
+        is_tuple = len(outputs) > 1
+    types = [_result(t, gradual, cut=op.shape_mode == "upper_bound") for t in outputs]
+    result: Type = TupleType(tuple(types)) if is_tuple else types[0]
+    return Signature(result, tuple(traced.demands), gradual)
+
+
+def _result(t: te.Tensor, gradual: Mapping[DimVar, tuple[int, int]], *, cut: bool) -> TensorType:
+    shape = t.shape
+    if gradual:
+        shape = tuple(ANY if any(v in gradual for v in dim_vars(d)) else d for d in shape)
+    if cut and shape:
+        shape = (ANY, *shape[1:])
+    return TensorType(shape, t.dtype)
+
+
+def _result_rank(op: Operator, inputs: Sequence[ShapeAndType | list[ShapeAndType]], attrs: Attrs) -> int:
+    """The rank of a data-dependent result, from `result_rank` or from the length of the result-shape vector."""
+    values: list[te.Tensor | tuple[te.Tensor, ...]] = []
+    for spec, given in zip(op.inputs, inputs, strict=False):
+        if isinstance(given, list):
+            values.append(tuple(te.placeholder(f"{spec.name}{n}", s, d) for n, (s, d) in enumerate(given)))
+        else:
+            values.append(te.placeholder(spec.name, *given))
+    keywords = op.complete_attrs(attrs)
+    if op.result_rank is not None:
+        return op.result_rank(*values, **keywords)
+    assert op.result_shape is not None
+    with te.tracing(te.Trace()):
+        extent = op.result_shape(*values, **keywords).shape[0]
+    if not isinstance(extent, int):
+        raise TypeError_(
+            f"operator {op.name}: the rank of the result is not known, because the shape vector has {extent} elements",
+            hint="give the shape vector a type with a known length",
+        )
+    return extent
+
+
+# -- the local relation on solved types
+
+
+def unprovable(demand: te.Demand) -> bool:
+    """Whether a demand that is neither proved nor refuted may be left to a run-time check. An equality of two polynomials
+    over parameters may not: the parameters are independent, so the program is wrong for almost all sizes."""
+    if demand.relation != "==" or isinstance(demand.left, AnyDim) or isinstance(demand.right, AnyDim):
+        return True
+    difference = demand.left - demand.right
+    if not isinstance(difference, SymDim):
+        return difference == 0
+    return any(not isinstance(atom, DimVar) for m, _ in difference.terms for atom, _ in m)
+
+
+def demand_error(op: Operator, args: Sequence[Type], demand: te.Demand) -> ShapeError:
+    """The error for a demand about rigid dims that do not agree."""
+    return ShapeError(
+        f"{_call_text(op, args)}: {demand.why} must agree: {demand.left} and {demand.right}",
+        hint="give both the same dim parameter, or `?` to have it checked at run time",
+    )
+
+
+Key = tuple[Operator, tuple[Type, ...], object]
+_LIMIT = 1 << 16
+
+
+def attrs_key(attrs: Attrs) -> object:
+    """A hashable key of attributes that keeps ``1``, ``1.0`` and ``True`` apart."""
+    return tuple((name, _attr_key(attrs[name])) for name in sorted(attrs)) if attrs else ()
+
+
+def _attr_key(value: Attr) -> object:
+    if isinstance(value, Mapping):
+        return attrs_key(value)
+    if isinstance(value, list | tuple):
+        return tuple(_attr_key(v) for v in value)
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+class Memo:
+    """Signatures of solved types, by structure; emptied when it has grown large."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, Signature] = {}
+
+    def get(self, key: Key) -> Signature | None:
+        return self._found.get(key)
+
+    def put(self, key: Key, value: Signature) -> Signature:
+        if len(self._found) >= _LIMIT:
+            self._found.clear()
+        self._found[key] = value
+        return value
+
+
+MEMO = Memo()
+
+
+def solved_signature(op: Operator, args: tuple[Type, ...], attrs: Attrs) -> Signature:
+    """`signature` on solved types, memoised."""
+    key = (op, args, attrs_key(attrs))
+    return MEMO.get(key) or MEMO.put(key, signature(op, args, attrs))
+
+
+def tensor_type(t: TypeArg) -> TensorType:
+    """The type as a tensor type, for operators' relations. Raises TypeError_."""
+    if not isinstance(t, TensorType):
+        raise TypeError_(f"expected a tensor, found {type_text(t)}")
+    return t
+
+
+def located(e: RelayError, span: Span | None) -> RelayError:
+    """The error with a place, if it has none."""
+    if e.span is None:
+        e.span = span
+    return e

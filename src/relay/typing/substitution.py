@@ -1,0 +1,152 @@
+"""Walking and rebuilding types: the one map over types, and the variables of a type.
+
+Types nest as deeply as a person writes them, not as deeply as a program is long, so these recurse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import assert_never, cast
+
+from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, dim_substitute, dim_vars
+from relay.ir.types import (
+    AdtType,
+    BaseType,
+    FuncType,
+    RefType,
+    Relation,
+    Shape,
+    TensorType,
+    TupleType,
+    Type,
+    TypeArg,
+    TypeParam,
+    TypeVar,
+)
+
+TypeOf = Callable[[TypeVar], TypeArg | None]
+DimOf = Callable[[DimVar], Dim | None]
+
+
+def map_type(t: TypeArg, type_of: TypeOf, dim_of: DimOf) -> TypeArg:
+    """Replace variables (None keeps one). The same object when nothing changed."""
+    match t:
+        case TensorType():
+            shape = t.shape
+            if isinstance(shape, tuple):
+                new_shape: TypeArg = _map_shape(shape, dim_of)
+            else:
+                found = type_of(shape)
+                new_shape = shape if found is None else found
+            dtype: TypeArg = t.dtype
+            if isinstance(dtype, TypeVar):
+                found = type_of(dtype)
+                dtype = dtype if found is None else found
+            if new_shape is shape and dtype is t.dtype:
+                return t
+            return TensorType(cast(Shape, new_shape), cast(BaseType, dtype), t.device)
+        case TypeVar():
+            found = type_of(t)
+            return t if found is None else found
+        case int() | AnyDim() | str():
+            return t
+        case SymDim():
+            return dim_substitute(t, dim_of)
+        case tuple():
+            return _map_shape(t, dim_of)
+        case TupleType():
+            fields = _map_all(t.fields, type_of, dim_of)
+            return t if fields is t.fields else TupleType(cast("tuple[Type, ...]", fields))
+        case FuncType():
+            params = _map_all(t.params, type_of, dim_of)
+            ret = map_type(t.ret, type_of, dim_of)
+            constraints = tuple(map_relation(c, type_of, dim_of) for c in t.constraints)
+            if (
+                params is t.params
+                and ret is t.ret
+                and all(a is b for a, b in zip(constraints, t.constraints, strict=True))
+            ):
+                return t
+            return FuncType(cast("tuple[Type, ...]", params), cast(Type, ret), t.type_params, constraints)
+        case RefType():
+            value = map_type(t.value, type_of, dim_of)
+            return t if value is t.value else RefType(cast(Type, value))
+        case AdtType():
+            args = _map_all(t.args, type_of, dim_of)
+            return t if args is t.args else AdtType(t.name, args)
+        case _:
+            assert_never(t)
+
+
+def map_relation(relation: Relation, type_of: TypeOf, dim_of: DimOf) -> Relation:
+    """`map_type` on the arguments of a constraint."""
+    args = _map_all(relation.args, type_of, dim_of)
+    return relation if args is relation.args else Relation(relation.name, args, relation.attrs)
+
+
+def _map_shape(shape: tuple[Dim, ...], dim_of: DimOf) -> tuple[Dim, ...]:
+    for dim in shape:
+        if isinstance(dim, SymDim):
+            new = tuple(dim_substitute(d, dim_of) for d in shape)
+            return shape if all(a is b for a, b in zip(new, shape, strict=True)) else new
+    return shape
+
+
+def _map_all(items: tuple[TypeArg, ...], type_of: TypeOf, dim_of: DimOf) -> tuple[TypeArg, ...]:
+    new = tuple(map_type(i, type_of, dim_of) for i in items)
+    return items if all(a is b for a, b in zip(new, items, strict=True)) else new
+
+
+def substitute(t: TypeArg, params: Iterable[TypeParam], args: Iterable[TypeArg]) -> TypeArg:
+    """``t`` with each parameter replaced by its argument (a dim parameter by a dim)."""
+    types: dict[TypeVar, TypeArg] = {}
+    dims: dict[DimVar, Dim] = {}
+    for p, a in zip(params, args, strict=True):
+        if isinstance(p, DimVar):
+            dims[p] = cast(Dim, a)
+        else:
+            types[p] = a
+    return map_type(t, types.get, dims.get)
+
+
+def param_arg(p: TypeParam) -> TypeArg:
+    """A parameter as an argument: itself."""
+    return as_dim(p) if isinstance(p, DimVar) else p
+
+
+def variables(t: TypeArg) -> Iterator[TypeParam]:
+    """Every type and dim variable that occurs, in order of occurrence, repetitions included; bound parameters too."""
+    todo: list[TypeArg] = [t]
+    while todo:
+        now = todo.pop()
+        match now:
+            case TensorType():
+                if isinstance(now.dtype, TypeVar):
+                    todo.append(now.dtype)
+                todo.append(now.shape)
+            case TypeVar():
+                yield now
+            case int() | AnyDim() | str():
+                pass
+            case SymDim():
+                yield from dim_vars(now)
+            case tuple():
+                for dim in now:
+                    if isinstance(dim, SymDim):
+                        yield from dim_vars(dim)
+            case TupleType():
+                todo.extend(reversed(now.fields))
+            case FuncType():
+                todo.append(now.ret)
+                todo.extend(reversed(now.params))
+            case RefType():
+                todo.append(now.value)
+            case AdtType():
+                todo.extend(reversed(now.args))
+            case _:
+                assert_never(now)
+
+
+def free_variables(t: TypeArg, bound: Mapping[TypeParam, object]) -> list[TypeParam]:
+    """The variables of ``t`` that are not in ``bound``, each once, in order of occurrence."""
+    return [v for v in dict.fromkeys(variables(t)) if v not in bound]
