@@ -33,9 +33,12 @@ def lower(
     entries: list[EntryPoint] = []
     for name, declared in signatures.items():
         codes.append(emit_entry(unit, name, module.functions[name]))
-        dtypes = [p.ty.dtype if isinstance(p.ty, TensorType) else None for p in declared.params]
-        if any(not isinstance(d, str | None) for d in dtypes):
-            raise CompileError(f"@{name} is an entry, so its types must be known", declared.span)
+        dtypes: list[str | None] = []
+        for param in declared.params:
+            dtype = param.ty.dtype if isinstance(param.ty, TensorType) else None
+            if dtype is not None and not isinstance(dtype, str):
+                raise CompileError(f"@{name} is an entry, so the type of %{param.name} must be known", declared.span)
+            dtypes.append(dtype)
         info = entry_info(module, declared)
         entries.append(EntryPoint(name, len(codes) - 1, info, tuple(dtypes)))
     code_of = dict(zip(map(id, plan.kernels), objects, strict=True))

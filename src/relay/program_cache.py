@@ -1,0 +1,93 @@
+"""Whole compiled programs on disk, by what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from relay.executable.format import ExecutableImage
+from relay.executable.program import Executable, load
+from relay.ir.diagnostics import FileError
+from relay.ir.expr import Constant
+from relay.ir.module import Module
+from relay.ir.walk import post_order
+from relay.loop.target import Target
+from relay.options import Options
+
+
+@cache
+def compiler_digest() -> bytes:
+    """A digest of the compiler itself: a program compiled by other sources is not this program compiled."""
+    root = Path(__file__).parent
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".lark", ".relay", ".so")):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    digest.update(repr((llvm.llvm_version_info, np.__version__)).encode())
+    return digest.digest()
+
+
+def program_key(module: Module, options: Options, target: Target) -> str:
+    """What identifies a compiled program: its text, its constants' contents, the target, the options that change code."""
+    digest = hashlib.blake2b(compiler_digest(), digest_size=20)
+    digest.update(str(module).encode())
+    for name in module.functions:
+        digest.update(name.encode())
+        for node in post_order(module.functions[name]):
+            if isinstance(node, Constant):
+                array = np.ascontiguousarray(node.data)
+                digest.update(repr((node.dtype, array.shape)).encode())
+                digest.update(array.tobytes() if array.size < 64 else array.reshape(-1).view(np.uint8).data)
+    digest.update(repr((target, options.opt_level, options.entries, options.executor)).encode())
+    return digest.hexdigest()
+
+
+class ProgramCache:
+    """Executables by key in a directory (None: nothing is kept). Old ones are dropped when the directory grows past a limit."""
+
+    limit_bytes = 4 << 30
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory / "programs" if directory is not None else None
+
+    def get(self, key: str, threads: int | None) -> Executable | None:
+        """The executable, or None when there is none that loads."""
+        if self._directory is None:
+            return None
+        path = self._directory / f"{key}.rlx"
+        if not path.exists():
+            return None
+        try:
+            found = load(path, threads, from_cache=True)
+        except FileError:
+            path.unlink(missing_ok=True)
+            return None
+        os.utime(path)
+        return found
+
+    def put(self, key: str, image: ExecutableImage, threads: int | None) -> Executable:
+        """Keep an image and give the executable. A cache that cannot be written is no reason to fail."""
+        if self._directory is not None:
+            path = self._directory / f"{key}.rlx"
+            try:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                image.save(path)
+                self._trim(path)
+                return load(path, threads)
+            except (OSError, FileError):
+                pass
+        return Executable.from_bytes(image.to_bytes(), threads)
+
+    def _trim(self, newest: Path) -> None:
+        assert self._directory is not None
+        files = sorted(self._directory.glob("*.rlx"), key=lambda p: p.stat().st_mtime, reverse=True)
+        total = 0
+        for path in files:
+            total += path.stat().st_size
+            if total > self.limit_bytes and path != newest:
+                path.unlink(missing_ok=True)
