@@ -60,7 +60,8 @@ def scalar_bits(dtype: str, value: int | float | bool) -> int:
         if int(value) != value or not low <= value < high:
             raise ValueError(f"{value} is not a number of {dtype}")
         return int(value) & (2**width - 1)
-    return int.from_bytes(np.asarray(value, dtype=numpy_dtype(dtype)).tobytes(), "little")
+    raw: bytes = np.asarray(value, dtype=numpy_dtype(dtype)).tobytes()
+    return int.from_bytes(raw, "little")
 
 
 class Label:

@@ -20,7 +20,8 @@ def disassemble(image: ExecutableImage) -> str:
         ]
         inputs, outputs = shown[: len(shown) - kernel.outputs], shown[len(shown) - kernel.outputs :]
         lines.append(
-            f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}), {kernel.dims} dims"
+            f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}),"
+            f" {kernel.dims} dims"
         )
     for number, (constant, dtype) in enumerate(image.constants):
         lines.append(f"constant {number} {dtype}{list(constant.shape)}")

@@ -166,7 +166,8 @@ def constant_bytes(array: NDArray[Any], dtype: str) -> memoryview:
         return (padded[0::2] | (padded[1::2] << 4)).data
     if array.dtype.itemsize * 8 != DTYPE_BITS[dtype]:
         raise ValueError(f"a constant of {dtype} cannot be made from an array of {array.dtype}")
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    raw: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return raw.data
 
 
 def _dtype_code(name: str) -> int:
