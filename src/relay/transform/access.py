@@ -1,0 +1,193 @@
+"""What fusion wants to know of an operator call: read off its tensor expression, never off its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from relay import te
+from relay.ir.dim import Dim
+from relay.ir.effects import Effect
+from relay.ir.expr import Call, Constant, Expr, OpRef
+from relay.ir.types import TensorType, TupleType, Type
+from relay.op import registry
+from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
+from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
+from relay.transform.blocks import DEVICE_COPY
+from relay.transform.cse import attrs_key
+
+FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an operator reads its inputs.
+
+    ``kind`` is the fusion class. ``movement``: every output element is one input element, at most converted.
+    ``rows``: so many leading axes stay what they are from the inputs through every stage to the outputs (inputs that
+    do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
+    input's memory. ``windows``: a reduction reads inputs through overlapping windows.
+    """
+
+    kind: FusionKind
+    movement: bool = False
+    rows: int = 0
+    view: bool = False
+    windows: bool = False
+
+    @property
+    def injective(self) -> bool:
+        """Every output element needs a fixed number of input elements."""
+        return self.kind in ("elementwise", "broadcast", "injective")
+
+
+OPAQUE = Access("opaque")
+
+
+@dataclass(slots=True, eq=False)
+class AccessTable:
+    """Access facts of calls, remembered by operator, argument types and attributes."""
+
+    _known: dict[object, Access] = field(default_factory=dict)
+    _alive: list[object] = field(default_factory=list)
+
+    def of(self, call: Call) -> Access | None:
+        """The facts of a call of an expression or view operator that may stand in a primitive; None for any other
+        call."""
+        if not isinstance(call.fn, OpRef) or not registry.exists(call.fn.name):
+            return None
+        op = registry.get(call.fn.name)
+        if op.name == DEVICE_COPY:
+            return None
+        if op.kind not in ("expression", "view") or op.effects & ~(Effect.MAY_FAIL | Effect.DIVERGES):
+            return None
+        types = tuple(_argument_type(a) for a in call.args)
+        key = (op, tuple(map(id, types)), attrs_key(call.attrs))
+        found = self._known.get(key)
+        if found is None:
+            self._alive.append(types)  # the key holds ids: the types must stay
+            found = self._known[key] = _access(op, types, call)
+        return found
+
+
+def _argument_type(e: Expr) -> Type | None:
+    if isinstance(e, Constant) and e.ty is None:
+        return TensorType(e.data.shape, e.dtype)
+    return e.ty
+
+
+def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> Access:
+    inputs: list[tuple[Sequence[Dim], str] | list[tuple[Sequence[Dim], str]]] = []
+    for spec, ty in zip(op.inputs, types, strict=False):
+        parts = ty.fields if isinstance(ty, TupleType) else (ty,)
+        group = [
+            (t.shape, t.dtype)
+            for t in parts
+            if isinstance(t, TensorType) and isinstance(t.shape, tuple) and isinstance(t.dtype, str)
+        ]
+        if len(group) != len(parts) or (not spec.variadic and len(group) != 1):
+            return OPAQUE
+        inputs.append(list(group) if spec.variadic else group[0])
+    if op.shape_mode != "independent":
+        return OPAQUE
+    try:
+        traced = registry.trace(op, inputs, call.attrs)
+    except (te.Undetermined, te.DefinitionError):
+        return OPAQUE
+    found = access_of(traced.outputs)
+    if op.effects:
+        return OPAQUE
+    return replace(found, movement=True, view=True) if op.kind == "view" else found
+
+
+def access_of(outputs: Sequence[Tensor]) -> Access:
+    """The facts of a definition."""
+    stages = [s for s in te.stages(outputs) if not isinstance(s, Placeholder)]
+    if not stages:
+        return Access("elementwise", True, len(outputs[0].shape))
+    if any(isinstance(s, Scan) for s in stages):
+        return OPAQUE
+    computes = [s for s in stages if isinstance(s, Compute)]
+    reduces = [b for s in computes for b in s.bodies if isinstance(b, Reduce)]
+    rows = min(_rows(s) for s in computes)
+    if reduces:
+        kind: FusionKind = "contraction" if any(_is_contraction(s) for s in computes) else "reduction"
+        windows = any(not isinstance(i, Axis | Const) for b in reduces for load in _loads(b) for i in load.indices)
+        return Access(kind, False, rows, windows=windows)
+    kinds = [_injective_kind(s, len(outputs[0].shape)) for s in computes]
+    kind = max(kinds, key=("elementwise", "broadcast", "injective").index)
+    movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
+    return Access(kind, movement, rows)
+
+
+def _loads(root: Scalar) -> list[Load]:
+    return [n for n in walk(root) if isinstance(n, Load) and isinstance(n.source, Tensor)]
+
+
+def _mentions(indices: Sequence[Scalar]) -> set[Axis]:
+    return {n for index in indices for n in walk(index) if isinstance(n, Axis)}
+
+
+def _rows(stage: Compute) -> int:
+    """The number of leading axes along which the stage stays in its row."""
+    rows = len(stage.axes)
+    for body in stage.bodies:
+        for load in _loads(body):
+            prefix = 0
+            for index, axis in zip(load.indices, stage.axes, strict=False):
+                if index is not axis:
+                    break
+                prefix += 1
+            mentioned = _mentions(load.indices)
+            first = next((n for n, axis in enumerate(stage.axes) if axis in mentioned), len(stage.axes))
+            rows = min(rows, max(prefix, first))
+    return rows
+
+
+def _injective_kind(stage: Stage, rank: int) -> FusionKind:
+    assert isinstance(stage, Compute)
+    kind: FusionKind = "elementwise"
+    position = {axis: n for n, axis in enumerate(stage.axes)}
+    for body in stage.bodies:
+        for load in _loads(body):
+            if len(load.indices) == len(stage.axes) == rank and all(
+                i is a for i, a in zip(load.indices, stage.axes, strict=True)
+            ):
+                continue
+            if not load.indices:
+                continue
+            at = [position.get(i, -1) for i in load.indices if isinstance(i, Axis)]
+            plain = all(isinstance(i, Const | Axis) for i in load.indices)
+            if not plain or any(x >= y for x, y in pairwise(at)):
+                return "injective"
+            kind = "broadcast"
+    return kind
+
+
+def _is_movement(body: Scalar) -> bool:
+    while isinstance(body, Cast):
+        body = body.a
+    return isinstance(body, Load) and not any(_loads(i) for i in body.indices)
+
+
+def _is_contraction(stage: Compute) -> bool:
+    """A sum of products of two operands each of which varies along an output axis that the other does not."""
+    for body in stage.bodies:
+        if not isinstance(body, Reduce) or body.kind != "sum":
+            continue
+        inner = body.body
+        while isinstance(inner, Cast):
+            inner = inner.a
+        if not isinstance(inner, Binary) or inner.op != "mul":
+            continue
+        left, right = (_free_axes(side, stage) for side in (inner.a, inner.b))
+        if left - right and right - left:
+            return True
+    return False
+
+
+def _free_axes(side: Scalar, stage: Compute) -> set[Axis]:
+    axes = set(stage.axes)
+    return {a for load in _loads(side) for a in _mentions(load.indices)} & axes

@@ -1,0 +1,183 @@
+"""Passes and pipelines.
+
+A pass is a frozen dataclass: its fields are its options, `name` is what ``relay opt --passes`` calls it, its
+docstring states what it expects and what holds afterwards, and calling it maps a module to a module. `Pipeline` runs
+passes in order; its wrapper checks the types of what changed, times, and shows every step to an observer.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from relay.ir.diagnostics import RelayError
+from relay.ir.module import Module
+
+
+class PassError(RelayError):
+    """An unknown pass, or an option that a pass does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(ABC):
+    """A transformation of modules. Pure: it makes a new module, sharing what it did not change."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def __call__(self, module: Module) -> Module: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the observer of a pipeline sees after each pass.
+
+    ``seconds`` is the pass alone, ``verify_seconds`` the check after it.
+    """
+
+    index: int
+    transformation: Pass
+    before: Module
+    after: Module
+    seconds: float
+    verify_seconds: float
+
+
+Verifier = Callable[[Module], None]
+Observer = Callable[[StepReport], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Passes in order.
+
+    ``verifier`` is run after every pass (by default on the functions that changed; with ``full`` on the whole module)
+    and raises when the pass broke the program; the error says which pass did. ``observe`` is called after each pass.
+    """
+
+    passes: Sequence[Pass]
+    verifier: Verifier | None = None
+    full: bool = False
+    observe: Observer | None = None
+
+    def __call__(self, module: Module) -> Module:
+        for index, transformation in enumerate(self.passes):
+            start = time.perf_counter()
+            after = transformation(module)
+            passed = time.perf_counter()
+            if self.verifier is not None:
+                try:
+                    self.verifier(after if self.full else _changed(module, after))
+                except Exception as error:
+                    error.add_note(f"the program does not check after pass {index}, {transformation.name}")
+                    raise
+            if self.observe is not None:
+                end = time.perf_counter()
+                self.observe(StepReport(index, transformation, module, after, passed - start, end - passed))
+            module = after
+        return module
+
+
+def _changed(before: Module, after: Module) -> Module:
+    """The module with only the functions that are not the same objects as before (types of the others are on their
+    `GlobalVar`s)."""
+    if before is after:
+        return Module({}, after.types, after.sources)
+    changed = {n: f for n, f in after.functions.items() if before.functions.get(n) is not f}
+    return Module(changed, after.types, after.sources)
+
+
+def pass_classes() -> dict[str, type[Pass]]:
+    """Every pass by name, found from the classes themselves (those that have been imported)."""
+    found = sorted(_subclasses(Pass), key=lambda c: c.__name__)  # type: ignore[type-abstract]
+    return {cls.name: cls for cls in found if hasattr(cls, "name")}
+
+
+def _subclasses(cls: type[Pass]) -> Iterator[type[Pass]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _subclasses(sub)
+
+
+_ITEM = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
+
+
+def parse_passes(text: str) -> list[Pass]:
+    """Passes from text: ``"to_blocks,fuse{max_size=16,views=true},dce"``.
+
+    Raises PassError for names and options that do not exist.
+    """
+    out: list[Pass] = []
+    position = 0
+    while position < len(text):
+        found = _ITEM.match(text, position)
+        if found is None:
+            raise PassError(
+                f"cannot read the list of passes at {text[position:]!r}",
+                hint="write names with options: fuse{max_size=16},dce",
+            )
+        out.append(make_pass(found[1], found[2] or ""))
+        position = found.end()
+    return out
+
+
+def make_pass(name: str, options: str = "") -> Pass:
+    """One pass by name with options as text: ``"key=value,key=value"``."""
+    classes = pass_classes()
+    cls = classes.get(name)
+    if cls is None:
+        raise PassError(f"no pass is called {name!r}", hint=f"there are: {', '.join(classes)}")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in fields(cls) if _readable(hints[f.name])}
+    given: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in options.split(","))):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in known:
+            raise PassError(f"pass {name} has no option {key!r}", hint=f"it has: {', '.join(known) or 'no options'}")
+        given[key] = _read(name, key, hints[key], value or "true")
+    missing = [
+        f.name for f in fields(cls) if f.name not in given and f.default is MISSING and f.default_factory is MISSING
+    ]
+    if missing:
+        raise PassError(f"pass {name} needs {', '.join(missing)}", hint="it can only be run from Python")
+    return cls(**given)
+
+
+def _readable(annotation: Any) -> bool:
+    """Whether an option of this type can be written as text."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(_readable(a) for a in typing.get_args(annotation))
+    return annotation in (bool, int, float, str) or typing.get_origin(annotation) is Literal
+
+
+def _read(name: str, key: str, annotation: Any, text: str) -> Any:
+    choices = (
+        typing.get_args(annotation)
+        if typing.get_origin(annotation) in (typing.Union, types.UnionType)
+        else (annotation,)
+    )
+    if bool in choices and text.lower() in ("true", "false", "1", "0"):
+        return text.lower() in ("true", "1")
+    if int in choices or float in choices:
+        try:
+            number = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            number = None
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number if int in choices else float(number)
+        if isinstance(number, float) and float in choices:
+            return number
+    if str in choices:
+        return text
+    for choice in choices:
+        if typing.get_origin(choice) is Literal and text in typing.get_args(choice):
+            return text
+    expected = " or ".join(getattr(c, "__name__", str(c)) for c in choices)
+    raise PassError(f"option {key!r} of pass {name} must be {expected}, not {text!r}")

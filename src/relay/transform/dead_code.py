@@ -1,0 +1,125 @@
+"""Dead code: bindings that nobody uses, functions that nobody calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from relay.ir.dim import DimVar
+from relay.ir.effects import Effect, droppable
+from relay.ir.expr import Binding, Block, Expr, Function, Var
+from relay.ir.module import Module
+from relay.ir.trampoline import Step, run
+from relay.transform.base import Pass
+from relay.transform.blocks import (
+    all_bindings,
+    body_of,
+    is_atom,
+    is_primitive,
+    map_functions,
+    nested_blocks,
+    operands,
+    says_no_less,
+    with_nested_blocks,
+)  # fmt: skip
+from relay.transform.dims import DimUses, first_binders
+from relay.transform.uses import globals_used
+from relay.typing.effects import Effects
+
+
+@dataclass(frozen=True, slots=True)
+class DeadCode(Pass):
+    """Remove bindings whose variables are not used and whose effects nobody could tell from nothing.
+
+    Before: blocks. After: blocks; what fails, writes, talks to the outside or may not return is still there, in
+    order, and so is every binding that gives a dim variable its value where the variable is used.
+    """
+
+    name: ClassVar[str] = "dce"
+
+    def __call__(self, module: Module) -> Module:
+        effects = Effects(module)
+        return map_functions(module, lambda f: f if is_primitive(f) else _Live(effects).function(f))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFunctions(Pass):
+    """Remove the global functions that cannot be reached from ``entries``.
+
+    Before: blocks. After: every function left is an entry or is mentioned by one that is left. Without entries
+    nothing changes.
+    """
+
+    name: ClassVar[str] = "dead_functions"
+    entries: tuple[str, ...] | str = "main"
+
+    def __call__(self, module: Module) -> Module:
+        entries = (self.entries,) if isinstance(self.entries, str) else self.entries
+        todo = [n for n in entries if n in module.functions]
+        if not todo:
+            return module
+        reached: set[str] = set(todo)
+        while todo:
+            for name in globals_used(module.functions[todo.pop()]):
+                if name in module.functions and name not in reached:
+                    reached.add(name)
+                    todo.append(name)
+        return module.with_functions({n: f for n, f in module.functions.items() if n in reached})
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """The backward walk. Variables are identities, so one set of used ones serves all scopes."""
+
+    effects: Effects
+    used: set[Var] = field(default_factory=set)
+    dims: DimUses = field(default_factory=DimUses)
+    binders: dict[DimVar, Var] = field(default_factory=dict)
+
+    def function(self, function: Function) -> Function:
+        body = body_of(function)
+        self.binders = first_binders(function.params, (b.var for b in all_bindings(body)))
+        self._use_dims(self.dims.of_type(function.ret_type))
+        new = run(self.block(body))
+        return function if new is body else replace(function, body=new)
+
+    def block(self, block: Block) -> Step[Block]:
+        used = self.used
+        if isinstance(block.result, Var):
+            used.add(block.result)
+        self._use_dims(self.dims.of_type(block.ty))
+        kept: list[Binding] = []
+        changed = False
+        for binding in reversed(block.bindings):
+            var, value = binding.var, binding.value
+            if var not in used and droppable(self._effects(var, value)):
+                changed = True
+                continue
+            inner = nested_blocks(value)
+            if inner:
+                new: list[Block] = []
+                for b in inner:
+                    new.append((yield self.block(b)))
+                value = with_nested_blocks(value, new)
+            for atom in operands(value):
+                if isinstance(atom, Var):
+                    used.add(atom)
+            self._use_dims(self.dims.of_type(var.ty))
+            self._use_dims(self.dims.of_value(value))
+            if value is not binding.value:
+                changed = True
+                binding = Binding(var, value)
+            kept.append(binding)
+        return Block(tuple(reversed(kept)), block.result, block.ty, block.span) if changed else block
+
+    def _effects(self, var: Var, value: Expr) -> Effect:
+        """A binding's effects; a cast to a type that says more is a check."""
+        if is_atom(value):
+            return Effect.PURE if says_no_less(value.ty, var.ty) else Effect.MAY_FAIL
+        return self.effects.of(value)
+
+    def _use_dims(self, dims: tuple[DimVar, ...]) -> None:
+        for d in dims:
+            binder = self.binders.get(d)
+            if binder is not None:
+                self.used.add(binder)
