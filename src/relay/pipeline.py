@@ -12,20 +12,20 @@ import numpy.typing as npt
 
 from relay import codegen, typing
 from relay import transform as t
+from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError
-from relay.ir.expr import Binding, Block, Call, Function, Tuple, Var
+from relay.ir.expr import Binding, Block, Call, Function, Var
 from relay.ir.module import Module
-from relay.ir.parser import parse_module
 from relay.ir.types import TensorType
 from relay.loop.target import Target
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
 from relay.options import Options, options_from
 from relay.plan.graph import TeGraph
-from relay.plan.kernel_plan import plan_graph
-from relay.program_cache import ProgramCache
+from relay.program_cache import ProgramCache, program_key
+from relay.transform.base import Observer, Pass, StepReport
 
 Array = npt.NDArray[np.generic]
 
@@ -38,7 +38,7 @@ class Compilation:
     plan: ModulePlan
     image: ExecutableImage
     target: Target
-    steps: Sequence[t.StepReport]
+    steps: Sequence[StepReport]
     seconds: Mapping[str, float]
 
 
@@ -51,3 +51,31 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[what] = self.seconds.get(what, 0.0) + now - self.last
         self.last = now
+
+
+class Runner:
+    """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them."""
+
+    def __init__(self, target: Target, options: Options) -> None:
+        self.target = target
+        self.options = options
+        self._compiled: dict[str, Executable] = {}
+
+    def primitive(self, primitive: Function, arrays: Sequence[Array]) -> Array | tuple[Array, ...]:
+        """The results of a primitive function on arrays of its parameters' types."""
+        params = tuple(Var(f"p{n}", None, p.ty) for n, p in enumerate(primitive.params))
+        result = Var("r", None, primitive.ret_type)
+        call = Call(primitive, params, ty=primitive.ret_type)
+        body = Block((Binding(result, call),), result, primitive.ret_type)
+        main = Function(params, body, primitive.ret_type)
+        found = self._run(plan_module(Module({"main": main}), self.target, None), main, arrays)
+        return tuple(np.asarray(f) for f in found) if isinstance(found, tuple) else np.asarray(found)
+
+    def graph(self, graph: TeGraph, array: Array) -> Array:
+        """The one output of a te graph of one input on an array."""
+        ...
+
+    def _run(self, plan: ModulePlan, main: Function, arrays: Sequence[Array]) -> object:
+        objects = codegen.build([p.kernel for p in plan.kernels], self.target, cache=self.options.directory, workers=0)
+        image = lower(plan, {"main": main}, objects, self.target)
+        return Executable.from_bytes(image.to_bytes(), None)(*arrays)

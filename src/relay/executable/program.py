@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relay import _runtime
 from relay.executable.values import Signature
-from relay.ir.diagnostics import FileError, RelayError
+from relay.ir.diagnostics import ExecutionError, FileError, RelayError, ShapeError
 
 
 class Executable:
@@ -54,10 +54,16 @@ class Executable:
 
     def run(self, entry: str, *args: object, donate: tuple[int, ...] = ()) -> object:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory."""
-        if entry in self._plain:
-            return self._program.run(entry, args, self._threads, donate)
-        signature = self.signature(entry)
-        return signature.outcome(self._program.run(entry, signature.arguments(args), self._threads, donate))
+        try:
+            if entry in self._plain:
+                return self._program.run(entry, args, self._threads, donate)
+            signature = self.signature(entry)
+            return signature.outcome(self._program.run(entry, signature.arguments(args), self._threads, donate))
+        except ExecutionError as error:
+            text, _, where = str(error).rpartition("\n  in ")
+            if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
+                raise ShapeError(text) from None
+            raise
 
     def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[object]:
         """Call an entry on each of several argument lists."""

@@ -315,39 +315,39 @@ class _Emitter:
         device = self._device(var)
         if id(call.fn) in self.unit.shape_planned:
             self._result_shape(var, self.unit.shape_planned[id(call.fn)], inputs)
-        mapping = dict(zip(planned.plan.kernel.dims, planned.dims, strict=True))
         origin = keys.get(var)
         origins = origin if isinstance(origin, tuple) else (origin,)
         outputs: list[int] = []
-        for index, buffer in enumerate(planned.plan.kernel.outputs):
-            shape = tuple(_rename(d, mapping) for d in buffer.shape)
+        for index, ty in enumerate(planned.outputs):
+            assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
+            shape = ty.shape
             out = self.asm.reg()
             outputs.append(out)
-            ty = TensorType(shape, buffer.dtype)
             key = origins[index] if index < len(origins) else None
             if not shape:
-                self.asm.emit("AllocScalar", out, buffer.dtype)
+                self.asm.emit("AllocScalar", out, ty.dtype)
                 continue
             dims = self.sizes.all(shape)
             if arena is not None and isinstance(key, int) and key in arena.offsets:
-                self.asm.emit("AllocTensor", out, arena.register, self.sizes.register(arena.offsets[key]), buffer.dtype, dims)
+                self.asm.emit("AllocTensor", out, arena.register, self.sizes.register(arena.offsets[key]), ty.dtype, dims)
                 continue
             donor = self._donor(call, planned, index, ty, ends)
             size = self.sizes.register(tensor_bytes(ty))
             if donor is not None:
-                self.asm.emit("AllocReuse", out, donor, size, buffer.dtype, device, dims)
+                self.asm.emit("AllocReuse", out, donor, size, ty.dtype, device, dims)
             else:
                 storage = self.asm.reg()
                 self.asm.emit("AllocStorage", storage, size, ALIGNMENT, device)
-                self.asm.emit("AllocTensor", out, storage, self.sizes.register(0), buffer.dtype, dims)
+                self.asm.emit("AllocTensor", out, storage, self.sizes.register(0), ty.dtype, dims)
                 self.asm.emit("Kill", storage)
-        self._invoke(planned, [*inputs, *outputs], device, mapping)
+        self._invoke(planned, [*inputs, *outputs], device)
         if planned.upper_bound:
-            outputs = self._cut(outputs, planned, mapping)
+            outputs = self._cut(outputs, planned)
         self._set(var, tuple(outputs) if isinstance(var.ty, TupleType) else outputs[0])
 
-    def _invoke(self, planned: Planned, buffers: list[int], device: int, mapping: dict[DimVar, DimVar]) -> None:
+    def _invoke(self, planned: Planned, buffers: list[int], device: int) -> None:
         kernel = planned.plan.kernel
+        mapping = dict(zip(kernel.dims, planned.dims, strict=True))
         workspace: int | None = None
         if kernel.shared_bytes != 0 or kernel.worker_bytes != 0:
             size = self.sizes.register(_rename(kernel.shared_bytes, mapping))
@@ -360,7 +360,7 @@ class _Emitter:
             workspace = self.asm.reg()
             self.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
         dims = [self.sizes.variable(d) for d in planned.dims]
-        self.asm.emit("InvokeKernel", self.unit.kernel(planned.plan), workspace, buffers, dims)
+        self.asm.emit("InvokeKernel", self.unit.kernel(planned), workspace, buffers, dims)
         if workspace is not None:
             self.asm.emit("Kill", workspace)
 
@@ -382,8 +382,7 @@ class _Emitter:
         storage, vector = self.asm.reg(), self.asm.reg()
         self.asm.emit("AllocStorage", storage, self.sizes.register(8 * rank), ALIGNMENT, HOST)
         self.asm.emit("AllocTensor", vector, storage, self.sizes.register(0), "int64", self.sizes.all((rank,)))
-        mapping = dict(zip(planned.plan.kernel.dims, planned.dims, strict=True))
-        self._invoke(planned, [*inputs, vector], HOST, mapping)
+        self._invoke(planned, [*inputs, vector], HOST)
         for axis, dim in enumerate(var.ty.shape):
             variable = as_var(dim)
             register = self._element(vector, axis)
@@ -403,12 +402,13 @@ class _Emitter:
         self.asm.emit("ScalarOf", out, view)
         return out
 
-    def _cut(self, outputs: list[int], planned: Planned, mapping: dict[DimVar, DimVar]) -> list[int]:
+    def _cut(self, outputs: list[int], planned: Planned) -> list[int]:
         """Cut upper-bound outputs to the extents that the kernel wrote in its last output."""
         *results, extents = outputs
         cut: list[int] = []
-        for index, (register, buffer) in enumerate(zip(results, planned.plan.kernel.outputs, strict=False)):
-            shape = tuple(_rename(d, mapping) for d in buffer.shape)
+        for index, (register, ty) in enumerate(zip(results, planned.outputs, strict=False)):
+            assert isinstance(ty.shape, tuple)
+            shape = ty.shape
             extent, out = self._element(extents, index), self.asm.reg()
             text = f"a kernel of @{self.name} made {{0}} rows where at most {{1}} were expected"
             self.asm.emit("CheckLe", extent, self.sizes.register(shape[0]), self.unit.message(text))

@@ -14,8 +14,7 @@ from relay.lower.emit import emit_function
 from relay.lower.entry import emit_entry
 from relay.lower.planning import ModulePlan
 from relay.lower.signature import entry_info
-from relay.lower.unit import Unit
-from relay.plan.kernel_plan import KernelPlan
+from relay.lower.unit import Planned, Unit
 
 
 def lower(
@@ -46,7 +45,7 @@ def lower(
         functions=tuple(codes),
         constants=tuple(unit.constants),
         kernels=tuple(_kernel(p, n) for n, p in enumerate(unit.kernels)),
-        objects=tuple(code_of[id(p)] for p in unit.kernels),
+        objects=tuple(code_of[id(p.plan)] for p in unit.kernels),
         messages=tuple(unit.messages),
         routines=tuple(unit.routines),
         entries=tuple(entries),
@@ -55,11 +54,18 @@ def lower(
     )
 
 
-def _kernel(plan: KernelPlan, index: int) -> KernelEntry:
-    kernel = plan.kernel
+def _kernel(planned: Planned, index: int) -> KernelEntry:
+    kernel = planned.plan.kernel
     shared_with = {out: source for source, out in kernel.in_place}
-    operands = [Operand(b.dtype, len(b.shape), b.alignment, -1) for b in kernel.inputs]
-    operands += [
-        Operand(b.dtype, len(b.shape), b.alignment, shared_with.get(n, -1)) for n, b in enumerate(kernel.outputs)
-    ]
+    operands: list[Operand] = []
+    for n, (buffer, ty) in enumerate(zip(kernel.inputs, planned.inputs, strict=True)):
+        packed = any(p.input_index == n for p in planned.plan.packs)
+        operands.append(Operand(buffer.dtype, len(buffer.shape) if packed else _rank(ty), buffer.alignment))
+    for n, (buffer, ty) in enumerate(zip(kernel.outputs, planned.outputs, strict=True)):
+        operands.append(Operand(buffer.dtype, _rank(ty), buffer.alignment, shared_with.get(n, -1)))
     return KernelEntry(kernel.name, index, kernel.name, tuple(operands), len(kernel.outputs), len(kernel.dims))
+
+
+def _rank(ty: TensorType) -> int:
+    assert isinstance(ty.shape, tuple)
+    return len(ty.shape)

@@ -12,12 +12,12 @@ from relay import te
 from relay.ir.dim import DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple
 from relay.ir.module import Module
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, TupleType
 from relay.ir.walk import post_order, rewrite
 from relay.loop.target import Target
 from relay.lower.unit import Planned
 from relay.op import registry
-from relay.plan.graph import TeGraph
+from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, make_plan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 
@@ -62,7 +62,7 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
         plan = by_key.get(key.text)
         if plan is None:
             plan = by_key[key.text] = make_plan(fn, target, constants, kernel_name(fn, len(by_key)))
-        planned[id(fn)] = Planned(plan, key.dims, _is_upper_bound(fn))
+        planned[id(fn)] = _planned(fn, plan, key)
         shape = _shape_function(fn, target, by_key)
         if shape is not None:
             shapes[id(fn)] = shape
@@ -126,7 +126,21 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
     if plan is None:
         plan = plan_graph(TeGraph(tuple(inputs), (result,)), target, key, name=f"shape_of_{kernel_name(fn, len(by_key))}")
         by_key[key.text] = plan
-    return Planned(plan, key.dims)
+    types = tuple(TensorType(t.shape, t.dtype) for t in inputs)
+    return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))
+
+
+def _planned(fn: Function, plan: KernelPlan, key: PlanKey) -> Planned:
+    """A plan where it is used. The outputs of an upper-bound operator are allocated at their bounds, which the expression has."""
+    inputs = tuple(p.ty for p in fn.params if isinstance(p.ty, TensorType))
+    bounded = _is_upper_bound(fn)
+    outputs: tuple[TensorType, ...]
+    if bounded:
+        outputs = tuple(TensorType(t.shape, t.dtype) for t in te_graph(fn).outputs)
+    else:
+        result = fn.ret_type.fields if isinstance(fn.ret_type, TupleType) else (fn.ret_type,)
+        outputs = tuple(t for t in result if isinstance(t, TensorType))
+    return Planned(plan, key.dims, inputs, outputs, bounded)
 
 
 def _is_upper_bound(fn: Function) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relay.ir.dim import DimVar
-from relay.ir.expr import Constant, Function
+from relay.ir.expr import Constant
+from relay.ir.types import TensorType
 from relay.plan.kernel_plan import KernelPlan
 
 Array = npt.NDArray[np.generic]
@@ -18,11 +19,13 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A primitive with its plan, and the dims of this occurrence in the order of the plan's kernel dims. ``upper_bound``: the last
-    output holds the real extents of the others' first axes."""
+    """A primitive with its plan: the types of its operands and results in the dims of this occurrence, which are in the order
+    of the plan's kernel dims. ``upper_bound``: the last output holds the real extents of the others' first axes."""
 
     plan: KernelPlan
     dims: tuple[DimVar, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
     upper_bound: bool = False
 
 
@@ -35,7 +38,7 @@ class Unit:
     shape_planned: Mapping[int, Planned]
     constants: list[tuple[Array, str]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
-    kernels: list[KernelPlan] = field(default_factory=list)
+    kernels: list[Planned] = field(default_factory=list)
     routines: list[str] = field(default_factory=list)
     _constant_of: dict[tuple[str, tuple[int, ...], bytes], int] = field(default_factory=dict)
     _by_identity: dict[int, tuple[Array, int]] = field(default_factory=dict)
@@ -65,12 +68,12 @@ class Unit:
             self.messages.append(text)
         return index
 
-    def kernel(self, plan: KernelPlan) -> int:
+    def kernel(self, planned: Planned) -> int:
         """The number of a kernel."""
-        index = self._kernel_of.get(id(plan))
+        index = self._kernel_of.get(id(planned.plan))
         if index is None:
-            index = self._kernel_of[id(plan)] = len(self.kernels)
-            self.kernels.append(plan)
+            index = self._kernel_of[id(planned.plan)] = len(self.kernels)
+            self.kernels.append(planned)
         return index
 
     def routine(self, name: str) -> int:
@@ -78,10 +81,3 @@ class Unit:
         if name not in self.routines:
             self.routines.append(name)
         return self.routines.index(name)
-
-
-def plan_of(unit: Unit, primitive: Function) -> Planned:
-    """The plan of a primitive function."""
-    return unit.planned[id(primitive)]
-
-
