@@ -283,13 +283,13 @@ Value ordered(const Input& x, uint32_t axis, bool descending, int64_t k, bool wa
 Value sort_values(const Value* arguments) {
   Input x(arguments[0], "sort");
   uint32_t axis = to_axis(arguments[1], x.rank(), "sort");
-  return ordered(x, axis, to_flag(arguments[2]), x.shape()[axis], true, false, DType::int64_, "sort");
+  return ordered(x, axis, !to_flag(arguments[2]), x.shape()[axis], true, false, DType::int64_, "sort");
 }
 
 Value argsort(const Value* arguments) {
   Input x(arguments[0], "argsort");
   uint32_t axis = to_axis(arguments[1], x.rank(), "argsort");
-  return ordered(x, axis, to_flag(arguments[2]), x.shape()[axis], false, true, to_index_dtype(arguments[3], "argsort"),
+  return ordered(x, axis, !to_flag(arguments[2]), x.shape()[axis], false, true, to_index_dtype(arguments[3], "argsort"),
                  "argsort");
 }
 
@@ -298,7 +298,7 @@ Value topk(const Value* arguments) {
   int64_t k = to_int64(arguments[1]);
   uint32_t axis = to_axis(arguments[2], x.rank(), "topk");
   if (k < 0) fail(Status::failed, "topk: k is %lld", static_cast<long long>(k));
-  return ordered(x, axis, to_flag(arguments[3]), std::min(k, x.shape()[axis]), true, true,
+  return ordered(x, axis, !to_flag(arguments[3]), std::min(k, x.shape()[axis]), true, true,
                  to_index_dtype(arguments[4], "topk"), "topk");
 }
 

@@ -1,14 +1,14 @@
 // Runtime routines: operators that no tensor expression can say. They allocate their own results.
 //
 // Each takes its tensors first and its attributes after them as scalars. Host tensors only. Comparison orders NaN last,
-// like every other value when descending is asked for: NaN then comes first. Sorting is stable.
+// like every other value in descending order: NaN then comes first. Sorting is stable.
 //
 //   unique(x[n])                                   -> x'[m]                sorted, each value once
 //   nonzero(x[...])                                -> int64[rank, m]       indices of elements that are not zero
 //   argwhere(x[...])                               -> int64[m, rank]       the same, one row per element
-//   sort(x[...], axis, descending)                 -> like x
-//   argsort(x[...], axis, descending, dtype)       -> dtype like x         dtype: the code of int32 or int64
-//   topk(x[...], k, axis, largest, dtype)          -> (values, indices)    the axis becomes min(k, its size), in order
+//   sort(x[...], axis, ascending)                  -> like x
+//   argsort(x[...], axis, ascending, dtype)        -> dtype like x         dtype: the code of int32 or int64
+//   topk(x[...], k, axis, ascending, dtype)        -> (values, indices)    the axis becomes min(k, its size), in order
 //   non_max_suppression(boxes[n, 4], scores[n], iou_threshold, score_threshold, max_output)
 //                                                  -> int64[m]             kept boxes, best score first; boxes are
 //                                                     (y1, x1, y2, x2); max_output < 0: no limit. The storage is made

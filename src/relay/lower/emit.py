@@ -12,7 +12,7 @@ from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.executable.bytecode import Assembler, FunctionCode, Label
+from relay.executable.bytecode import DTYPE_CODES, Assembler, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import (
@@ -465,7 +465,8 @@ class _Emitter:
             self.asm.emit("ReshapeTensor", out, source, self.sizes.all(var.ty.shape))
 
     def _attribute(self, op: str, value: object) -> int:
-        """A routine's attribute as a scalar register: int64 for numbers and flags, float64 for floats; None is int64 minimum."""
+        """A routine's attribute as a scalar register: int64 for numbers, flags and dtypes (their code), float64 for floats;
+        None is int64 minimum."""
         out = self.asm.reg()
         if isinstance(value, float):
             self.asm.emit("LoadConsti", out, "float64", value)
@@ -473,8 +474,10 @@ class _Emitter:
             self.asm.emit("LoadConsti", out, "int64", -(2**63))
         elif isinstance(value, int):
             self.asm.emit("LoadConsti", out, "int64", int(value))
+        elif isinstance(value, str) and value in DTYPE_CODES:
+            self.asm.emit("LoadConsti", out, "int64", DTYPE_CODES[value])
         else:
-            raise CompileError(f"attribute {value!r} of routine {op} is neither a number nor a flag")
+            raise CompileError(f"attribute {value!r} of routine {op} is neither a number, a flag nor a dtype")
         return out
 
     # -- calls in tail position
