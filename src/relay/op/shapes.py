@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -116,7 +117,7 @@ def split(data: te.Tensor, *, indices_or_sections: int | tuple[int, ...], axis: 
         bounds += indices_or_sections
         te.require_at_most(bounds[-1], extent, "the last position of split within the axis")
     bounds.append(extent)
-    return tuple(_part(data, at, start, dim_sub(stop, start)) for start, stop in zip(bounds, bounds[1:], strict=False))
+    return tuple(_part(data, at, start, dim_sub(stop, start)) for start, stop in itertools.pairwise(bounds))
 
 
 def _part(data: te.Tensor, at: int, start: Dim, extent: Dim) -> te.Tensor:

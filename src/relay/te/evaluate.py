@@ -473,7 +473,7 @@ def _matrix_product(a: Array, b: Array, grid: _Grid, over: tuple[int, ...]) -> A
     shaped = product.reshape([max(a.shape[p], b.shape[p]) for p in order] + [1] * len(over))
     back = np.argsort([*order, *over])
     out = shaped.transpose(back)
-    return out if repeats == 1 else np.multiply(out, out.dtype.type(repeats))
+    return out if repeats == 1 else np.asarray(np.multiply(out, out.dtype.type(repeats)))
 
 
 def _pieces(ranges: list[tuple[int, int]], work: int) -> list[list[tuple[int, int]]]:

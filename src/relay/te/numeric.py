@@ -87,7 +87,7 @@ def cast(a: Array, source: str, target: str) -> Array:
     if source == target:
         return a
     if target == "bool":
-        return np.not_equal(a.astype(numpy_dtype(compute_dtype(source))), 0)
+        return np.asarray(np.not_equal(a.astype(numpy_dtype(compute_dtype(source))), 0))
     if is_float(target):
         if is_integer(source):
             a = a.astype(numpy_dtype(compute_dtype(source)), copy=False)
