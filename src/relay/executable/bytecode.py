@@ -56,10 +56,11 @@ def scalar_bits(dtype: str, value: int | float | bool) -> int:
     if dtype == "bool":
         return int(bool(value))
     if "int" in dtype:
-        low, high = (0, 2**width) if dtype.startswith("u") else (-(2 ** (width - 1)), 2 ** (width - 1))
+        half = 1 << (width - 1)
+        low, high = (0, 2 * half) if dtype.startswith("u") else (-half, half)
         if int(value) != value or not low <= value < high:
             raise ValueError(f"{value} is not a number of {dtype}")
-        return int(value) & (2**width - 1)
+        return int(value) & (2 * half - 1)
     raw: bytes = np.asarray(value, dtype=numpy_dtype(dtype)).tobytes()
     return int.from_bytes(raw, "little")
 
