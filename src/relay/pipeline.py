@@ -15,15 +15,18 @@ from relay import transform as t
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
-from relay.ir.diagnostics import RelayError
 from relay.ir.expr import Binding, Block, Call, Function, Var
 from relay.ir.module import Module
+from relay.ir.parser import parse_module
 from relay.ir.types import TensorType
 from relay.loop.target import Target
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
 from relay.options import Options, options_from
+from relay.lower.unit import Planned
 from relay.plan.graph import TeGraph
+from relay.plan.kernel_plan import KernelPlan, plan_graph
+from relay.plan.key import PlanKey, plan_key
 from relay.program_cache import ProgramCache, program_key
 from relay.transform.base import Observer, Pass, StepReport
 
@@ -53,6 +56,81 @@ class _Clock:
         self.last = now
 
 
+def passes(options: Options, runner: Runner) -> list[Pass]:
+    """The passes, in order, from a typed monomorphic module to blocks of primitives."""
+    level = options.opt_level
+    fold: list[Pass] = [t.FoldConstants(runner.primitive)] if level >= 2 else []
+    tidy: list[Pass] = [t.Simplify(), *fold, t.CommonSubexpressions(), t.DeadCode()] if level >= 3 else fold
+    return [
+        t.ToBlocks(),
+        t.ExpandCompositions(),
+        *([t.Inline()] if level >= 3 else []),
+        *tidy,
+        t.CompileMatch(),
+        t.LambdaLift(),
+        t.NameDims(),
+        *tidy,
+        t.FuseOps() if level >= 1 else t.FuseOps(max_size=1),
+        t.DeadFunctions(entries=options.entries),
+    ]
+
+
+def build(module: Module, options: Options, observe: Observer | None = None, verify: bool = False) -> Compilation:
+    """Compile a typed module: passes, plans, kernels, bytecode. Raises RelayError for what cannot be compiled."""
+    target = parse_target(options.target)
+    runner = Runner(target, options)
+    clock = _Clock()
+    steps: list[StepReport] = []
+
+    def note(step: StepReport) -> None:
+        steps.append(step)
+        if observe is not None:
+            observe(step)
+
+    for entry in options.entries:
+        module.function(entry)
+    mono = typing.monomorphise(module, options.entries)
+    clock.lap("monomorphise")
+    run = t.Pipeline(passes(options, runner), typing.verify_types if verify else None, observe=note)
+    blocks = run(mono)
+    clock.lap("passes")
+    plan = plan_module(blocks, target, runner.graph if options.opt_level >= 2 else None)
+    clock.lap("plans")
+    objects = runner.objects(plan.kernels)
+    clock.lap("kernels")
+    image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
+    clock.lap("bytecode")
+    return Compilation(blocks, plan, image, target, steps, clock.seconds)
+
+
+def compile(module: Module | Function | str, options: Options | None = None, **keywords: Any) -> Executable:
+    """Compile a module (or a function, or Relay text) to an executable.
+
+    Options as an object, as keywords, or both (keywords win). The compiled program is kept in the cache, and taken from there when the
+    same program is compiled again with the same options. Raises RelayError.
+    """
+    chosen = options_from(options, keywords)
+    typed = as_module(module)
+    cache = ProgramCache(chosen.directory)
+    key = program_key(typed, chosen, parse_target(chosen.target))
+    found = cache.get(key, chosen.threads)
+    return found if found is not None else cache.put(key, build(typed, chosen).image, chosen.threads)
+
+
+def as_module(program: Module | Function | str) -> Module:
+    """A typed module from a module, a function (which becomes ``@main``) or text."""
+    if isinstance(program, str):
+        program = parse_module(program)
+    if isinstance(program, Function):
+        program = Module({"main": program})
+    return program if is_typed(program) else typing.infer(program)
+
+
+def is_typed(module: Module) -> bool:
+    """Whether inference has been through every function."""
+    return all(f.ty is not None for f in module.functions.values())
+
+
 class Runner:
     """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them."""
 
@@ -61,21 +139,42 @@ class Runner:
         self.options = options
         self._compiled: dict[str, Executable] = {}
 
-    def primitive(self, primitive: Function, arrays: Sequence[Array]) -> Array | tuple[Array, ...]:
+    def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
+        """The object code of kernels, from the cache where it has it."""
+        return codegen.build([p.kernel for p in kernels], self.target, cache=self.options.directory, workers=self.options.worker_count)
+
+    def primitive(self, primitive: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The results of a primitive function on arrays of its parameters' types."""
-        params = tuple(Var(f"p{n}", None, p.ty) for n, p in enumerate(primitive.params))
-        result = Var("r", None, primitive.ret_type)
-        call = Call(primitive, params, ty=primitive.ret_type)
-        body = Block((Binding(result, call),), result, primitive.ret_type)
-        main = Function(params, body, primitive.ret_type)
-        found = self._run(plan_module(Module({"main": main}), self.target, None), main, arrays)
-        return tuple(np.asarray(f) for f in found) if isinstance(found, tuple) else np.asarray(found)
+        key = plan_key(primitive, self.target, frozenset()).text
+        exe = self._compiled.get(key)
+        if exe is None:
+            main = _call_of(primitive)
+            exe = self._compiled[key] = self._executable(plan_module(Module({"main": main}), self.target, None), main)
+        found = exe(*arrays)
+        return tuple(np.asarray(f) for f in found) if isinstance(found, tuple) else (np.asarray(found),)
 
-    def graph(self, graph: TeGraph, array: Array) -> Array:
+    def graph(self, graph: TeGraph, key: str, array: Array) -> Array:
         """The one output of a te graph of one input on an array."""
-        ...
+        exe = self._compiled.get(key)
+        if exe is None:
+            (source,), (result,) = graph.inputs, graph.outputs
+            taken, given = TensorType(source.shape, source.dtype), TensorType(result.shape, result.dtype)
+            param = Var("x", None, taken)
+            primitive = Function((param,), Block((), param, given), given)
+            main = _call_of(primitive)
+            plan = plan_graph(graph, self.target, PlanKey(key, ()), name="pack")
+            planned = {id(primitive): Planned(plan, (), (taken,), (given,))}
+            exe = self._compiled[key] = self._executable(ModulePlan(Module({"main": main}), planned, {}, (plan,)), main)
+        return np.asarray(exe(array))
 
-    def _run(self, plan: ModulePlan, main: Function, arrays: Sequence[Array]) -> object:
-        objects = codegen.build([p.kernel for p in plan.kernels], self.target, cache=self.options.directory, workers=0)
-        image = lower(plan, {"main": main}, objects, self.target)
-        return Executable.from_bytes(image.to_bytes(), None)(*arrays)
+    def _executable(self, plan: ModulePlan, main: Function) -> Executable:
+        image = lower(plan, {"main": main}, self.objects(plan.kernels), self.target)
+        return Executable.from_bytes(image.to_bytes(), None)
+
+
+def _call_of(primitive: Function) -> Function:
+    """A function that calls a primitive."""
+    params = tuple(Var(f"p{n}", None, p.ty) for n, p in enumerate(primitive.params))
+    result = Var("r", None, primitive.ret_type)
+    call = Call(primitive, params, ty=primitive.ret_type)
+    return Function(params, Block((Binding(result, call),), result, primitive.ret_type), primitive.ret_type)

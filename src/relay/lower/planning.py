@@ -22,8 +22,8 @@ from relay.plan.kernel_plan import KernelPlan, make_plan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 
 Array = npt.NDArray[np.generic]
-# Runs a te graph of one input and one output on an array, by compiled code.
-RunGraph = Callable[[TeGraph, Array], Array]
+# Runs a te graph of one input and one output on an array, by compiled code; equal keys mean equal graphs.
+RunGraph = Callable[[TeGraph, str, Array], Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,7 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
                 assert isinstance(raw, Constant)
                 mark = (id(raw.data), pack.key)
                 if mark not in packed:
-                    data = run_graph(TeGraph((pack.source,), (pack.packed,)), raw.data)
+                    data = run_graph(TeGraph((pack.source,), (pack.packed,)), pack.key, raw.data)
                     packed[mark] = Constant(data, raw.dtype, TensorType(tuple(data.shape), raw.dtype), raw.span)
                 args[pack.input_index] = packed[mark]
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)

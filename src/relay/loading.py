@@ -1,0 +1,32 @@
+"""From text to typed programs."""
+
+from __future__ import annotations
+
+import os
+
+from relay import typing
+from relay.ir.expr import Expr
+from relay.ir.module import Module
+from relay.ir.parser import parse_expr as parse_untyped_expr
+from relay.ir.parser import parse_module
+from relay.ir.serialize import load_module_text
+
+
+def parse(text: str, source_name: str = "<text>") -> Module:
+    """A typed module from Relay text. Raises SyntaxError_ and TypeError_ that point into the text."""
+    return infer_type(parse_module(text, source_name))
+
+
+def parse_expr(text: str, module: Module | None = None) -> Expr:
+    """One typed expression, in the scope of a module's functions and types."""
+    return typing.infer_expr(parse_untyped_expr(text), module or Module())
+
+
+def load_module(path: str | os.PathLike[str]) -> Module:
+    """A typed module from a ``.relay`` file (large constants come from the safetensors file beside it). Raises FileError."""
+    return infer_type(load_module_text(path))
+
+
+def infer_type(module: Module) -> Module:
+    """The module with every type inferred."""
+    return typing.infer(module)
