@@ -136,24 +136,29 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
 
     A cost known only at run time is divided there: chunks of the computed size run in parallel, so a small problem stays serial.
     """
+    var = Axis(name, extent)
     if extent == 1:
-        return body(Axis(name, 1))
-    if isinstance(cost, int):
-        var = Axis(name, extent)
-        grain = max(1, PARALLEL_COST // max(cost, 1))
-        if isinstance(extent, int) and extent <= grain:
+        return LetScalar(var, Const(0, "int64"), body(var))
+    if isinstance(cost, int) and isinstance(extent, int):
+        chunks = max(1, min(extent, extent * cost // PARALLEL_COST))
+        if chunks == 1:
             return For(var, extent_of(extent), body(var))
-        return For(var, extent_of(extent), body(var), "parallel", grain)
-    indices = builder.indices
-    per, chunk, inner, var = Axis("per", extent), Axis("chunk", extent), Axis("t", extent), Axis(name, extent)
-    size = maximum(binary("floordiv", PARALLEL_COST, maximum(Size(cost), 1)), 1)
+        return For(var, extent_of(extent), body(var), "parallel", -(-extent // chunks))
+    if isinstance(cost, int):
+        return For(var, extent_of(extent), body(var), "parallel", max(1, PARALLEL_COST // max(cost, 1)))
+    # As many chunks of equal length as there is work for.
+    many, per, chunk, inner = (Axis(hint, extent) for hint in ("many", "per", "chunk", "t"))
     whole = extent_of(extent)
+    worth = binary("floordiv", Size(dim_mul(extent, cost)), PARALLEL_COST)
     start = binary("mul", chunk, per)
     count = minimum(per, binary("sub", whole, start))
-    indices.bounded(var, dim_add(extent, -1))
     run = For(inner, count, LetScalar(var, binary("add", start, inner), body(var)))
-    chunks = binary("floordiv", binary("add", whole, binary("sub", per, 1)), per)
-    return LetScalar(per, size, For(chunk, chunks, run, "parallel", 1))
+    loop = For(chunk, _ceiling(whole, per), run, "parallel", 1)
+    return LetScalar(many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(_ceiling(whole, many), 1), loop))
+
+
+def _ceiling(a: Scalar, b: Scalar) -> Scalar:
+    return binary("floordiv", binary("add", a, binary("sub", b, 1)), b)
 
 
 def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
@@ -300,6 +305,8 @@ class Space:
 
     groups: list[list[Axis]]
     env: dict[Axis, Scalar]
+    # Axes of these groups are never split.
+    whole: frozenset[int] = frozenset()
 
     def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
         """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as one."""
@@ -325,7 +332,9 @@ class Space:
         indices = builder.indices
         for poly in found.polys:
             for numerator, divisor in indices.divisors(poly):
-                for group in self.groups:
+                for number, group in enumerate(self.groups):
+                    if number in self.whole:
+                        continue
                     for n, axis in enumerate(group):
                         step = indices.coefficient(numerator, axis)
                         if not isinstance(step, int) or step <= 0 or divisor % step:
@@ -352,8 +361,11 @@ class Space:
                 if all(_contiguous(indices, p, a, b) for p in found.polys):
                     joined = Axis(a.name + b.name if len(a.name) < 8 else a.name, dim_mul(a.extent, b.extent))
                     group[n : n + 2] = [joined]
-                    self._replace(a, Const(0, "int64"))
-                    self._replace(b, joined)
+                    # In every position read or written the division cancels; elsewhere it says what the old axes are.
+                    size = extent_of(b.extent)
+                    outer = binary("floordiv", joined, size)
+                    self._replace(a, outer)
+                    self._replace(b, binary("sub", joined, binary("mul", outer, size)))
                     return True
         return False
 

@@ -82,14 +82,22 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         body = allocate(buffers, seq([emitter.member(p, None) for p in plans]))
         return parallel_rows(builder, rows, work, body)
     last = rows[-1]
-    size = _LANE_BLOCK if not isinstance(last.extent, int) else min(_LANE_BLOCK, last.extent)
-    lane, block = Axis("lane", size), Axis("block", ceil_div(last.extent, size))
-    start = binary("mul", block, size)
-    lanes = _Lanes(lane, minimum(size, binary("sub", extent_of(last.extent), start)), size)
-    widened = _widen(builder, plans, temps, lane, size)
-    emitter.bind(last, binary("add", start, lane))
+    lanes, blocks, position = _lane_blocks(last)
+    widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
+    emitter.bind(last, position)
     body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
-    return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, size), body)
+    return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+
+
+def _lane_blocks(axis: Axis) -> tuple[_Lanes, list[Axis], Scalar]:
+    """Lanes across blocks of an axis: the lanes, the loop over blocks (none for a single block) and the axis in terms of both."""
+    size = _LANE_BLOCK if not isinstance(axis.extent, int) else min(_LANE_BLOCK, axis.extent)
+    lane = Axis("lane", size)
+    if size == axis.extent:
+        return _Lanes(lane, Const(size, "int64"), size), [], lane
+    block = Axis("block", ceil_div(axis.extent, size))
+    start = binary("mul", block, size)
+    return _Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size), [block], binary("add", start, lane)
 
 
 def _targets(builder: Builder, plan: _Plan) -> list[Storage]:
@@ -340,15 +348,12 @@ class _Emitter:
     def _blocked(self, plan: _Plan) -> Stmt:
         """Lanes along the member's last inner axis, a block at a time."""
         last = plan.inner[-1]
-        size = _LANE_BLOCK if not isinstance(last.extent, int) else min(_LANE_BLOCK, last.extent)
-        lane, block = Axis("lane", size), Axis("block", ceil_div(last.extent, size))
-        start = binary("mul", block, size)
-        lanes = _Lanes(lane, minimum(size, binary("sub", extent_of(last.extent), start)), size)
+        lanes, blocks, position = _lane_blocks(last)
         before = self.env
-        self.bind(last, binary("add", start, lane))
+        self.bind(last, position)
         body = self._reduce_lanes(plan, lanes)
         self.env = before
-        return serial([*plan.inner[:-1], block], body)
+        return serial([*plan.inner[:-1], *blocks], body)
 
     def _scan(self, plan: _Plan, stage: Scan, lanes: _Lanes | None) -> Stmt:
         """Serial along the scanned axis with the state in an accumulator (per lane)."""
@@ -358,21 +363,16 @@ class _Emitter:
         before = self.env
         blocks: list[Axis] = []
         if across is None and others:
-            last = others.pop()
-            size = _LANE_BLOCK if not isinstance(last.extent, int) else min(_LANE_BLOCK, last.extent)
-            lane, block = Axis("lane", size), Axis("block", ceil_div(last.extent, size))
-            start = binary("mul", block, size)
-            across = _Lanes(lane, minimum(size, binary("sub", extent_of(last.extent), start)), size)
-            self.bind(last, binary("add", start, lane))
-            blocks.append(block)
+            across, blocks, position = _lane_blocks(last := others.pop())
+            self.bind(last, position)
         at: tuple[Scalar, ...] = (across.variable,) if across is not None else (Const(0, "int64"),)
         size = across.size if across is not None else 1
         dtype = stage.state.dtype
         state = Buffer(self.builder.fresh("state"), (size,), dtype, "stack" if across is not None else "register")
         step = Axis("step", along.extent)
-        position = binary("sub", extent_of(along.extent), binary("add", step, 1)) if stage.reverse else step
+        at_step = binary("sub", extent_of(along.extent), binary("add", step, 1)) if stage.reverse else step
         now = Load(state, at, dtype)
-        self.bind(along, position)
+        self.bind(along, at_step)
         init, update = self._values(plan, {stage.state: now})
         advance = Store(state, at, update)
         keep = self._store(plan, 0, now)
