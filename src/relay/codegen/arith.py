@@ -73,7 +73,7 @@ class Arithmetic:
     # -- operations
 
     def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
-        """One of the operations of `relay.te.scalar` but the float ones that `relay.codegen.math` has (pow, atan2)."""
+        """One of the operations of `relay.te.scalar` but the float ones that `relay.codegen.elementary` has (pow, atan2)."""
         dtype = a.dtype
         if dtype == "int64":
             known = self._index(op, a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import Builder, ModuleText
 from relay.codegen.convert import Conversions
-from relay.codegen.math import Elementary
+from relay.codegen.elementary import Elementary
 from relay.codegen.memory import Memory, Place
 from relay.codegen.values import Value
 from relay.ir.dim import AnyDim, Dim, DimVar

@@ -1,0 +1,185 @@
+"""Straight-line arithmetic written as Python expressions: registers of one lane count with overloaded operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relay.codegen.arith import Arithmetic
+from relay.codegen.builder import float_literal, vec
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A value of ``kit.lanes`` elements of LLVM type ``element``; numbers on the other side become constants of it."""
+
+    kit: Kit
+    text: str
+    element: str
+
+    def __add__(self, other: Register | float) -> Register:
+        return self.kit.apply("add", self, other)
+
+    def __sub__(self, other: Register | float) -> Register:
+        return self.kit.apply("sub", self, other)
+
+    def __rsub__(self, other: float) -> Register:
+        return self.kit.apply("sub", self.kit.const(other, self.element), self)
+
+    def __mul__(self, other: Register | float) -> Register:
+        return self.kit.apply("mul", self, other)
+
+    def __truediv__(self, other: Register | float) -> Register:
+        return self.kit.apply("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Register:
+        return self.kit.apply("div", self.kit.const(other, self.element), self)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Register:
+        return self.kit.instruction(f"fneg {self.type} {self.text}", self.element)
+
+    def __and__(self, other: Register | int) -> Register:
+        return self.kit.apply("and", self, other)
+
+    def __or__(self, other: Register | int) -> Register:
+        return self.kit.apply("or", self, other)
+
+    def __xor__(self, other: Register | int) -> Register:
+        return self.kit.apply("xor", self, other)
+
+    def __lshift__(self, other: int) -> Register:
+        return self.kit.apply("shl", self, other)
+
+    def __rshift__(self, other: int) -> Register:
+        """Arithmetic."""
+        return self.kit.apply("ashr", self, other)
+
+    def __lt__(self, other: Register | float) -> Register:
+        return self.kit.compare("lt", self, other)
+
+    def __le__(self, other: Register | float) -> Register:
+        return self.kit.compare("le", self, other)
+
+    def __gt__(self, other: Register | float) -> Register:
+        return self.kit.compare("gt", self, other)
+
+    def __ge__(self, other: Register | float) -> Register:
+        return self.kit.compare("ge", self, other)
+
+    def equals(self, other: Register | float) -> Register:
+        return self.kit.compare("eq", self, other)
+
+    @property
+    def type(self) -> str:
+        return vec(self.element, self.kit.lanes)
+
+    @property
+    def is_float(self) -> bool:
+        return self.element in ("float", "double")
+
+
+class Kit:
+    """The operations on registers of one lane count."""
+
+    def __init__(self, arithmetic: Arithmetic, lanes: int) -> None:
+        self.a = arithmetic
+        self.lanes = lanes
+
+    def register(self, text: str, element: str) -> Register:
+        return Register(self, text, element)
+
+    def instruction(self, text: str, element: str) -> Register:
+        return Register(self, self.a.b.emit(text), element)
+
+    def const(self, value: float, element: str) -> Register:
+        text = float_literal(float(value), element) if element in ("float", "double") else str(int(value))
+        return Register(self, self.a.splat(element, text, self.lanes), element)
+
+    def _other(self, x: Register, y: Register | float) -> Register:
+        return y if isinstance(y, Register) else self.const(y, x.element)
+
+    def apply(self, op: str, x: Register, y: Register | float) -> Register:
+        name = f"f{op}" if x.is_float else op
+        return self.instruction(f"{name} {x.type} {x.text}, {self._other(x, y).text}", x.element)
+
+    def compare(self, op: str, x: Register, y: Register | float) -> Register:
+        """Ordered: false when one is nan. Integers compare signed."""
+        if x.is_float:
+            name = f"fcmp o{op}"
+        else:
+            name = f"icmp {'' if op == 'eq' else 's'}{op}"
+        return self.instruction(f"{name} {x.type} {x.text}, {self._other(x, y).text}", "i1")
+
+    def is_nan(self, x: Register) -> Register:
+        return self.instruction(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
+
+    def where(self, cond: Register, x: Register | float, y: Register | float) -> Register:
+        known = x if isinstance(x, Register) else y
+        assert isinstance(known, Register)
+        a, b = self._other(known, x), self._other(known, y)
+        return self.instruction(f"select {cond.type} {cond.text}, {a.type} {a.text}, {b.type} {b.text}", a.element)
+
+    def fma(self, x: Register, y: Register | float, z: Register | float) -> Register:
+        """``x * y + z``, fused where the machine can."""
+        a, b = self._other(x, y), self._other(x, z)
+        return Register(self, self.a.intrinsic("fmuladd", x.element, self.lanes, x.text, a.text, b.text), x.element)
+
+    def polynomial(self, x: Register, coefficients: Sequence[float]) -> Register:
+        """By Horner's rule, lowest power first."""
+        total = self.const(coefficients[-1], x.element)
+        for c in reversed(coefficients[:-1]):
+            total = self.fma(total, x, c)
+        return total
+
+    def abs(self, x: Register) -> Register:
+        return Register(self, self.a.intrinsic("fabs", x.element, self.lanes, x.text), x.element)
+
+    def sqrt(self, x: Register) -> Register:
+        return Register(self, self.a.intrinsic("sqrt", x.element, self.lanes, x.text), x.element)
+
+    def copysign(self, x: Register, sign: Register) -> Register:
+        text = self.a.intrinsic("copysign", x.element, self.lanes, x.text, sign.text)
+        return Register(self, text, x.element)
+
+    def rounded(self, name: str, x: Register) -> Register:
+        return Register(self, self.a.rounding(name, x.text, x.element, self.lanes), x.element)
+
+    def bits(self, x: Register) -> Register:
+        """The bits of a float as an integer."""
+        element = "i32" if x.element == "float" else "i64"
+        return self.instruction(f"bitcast {x.type} {x.text} to {vec(element, self.lanes)}", element)
+
+    def from_bits(self, x: Register) -> Register:
+        element = "float" if x.element == "i32" else "double"
+        return self.instruction(f"bitcast {x.type} {x.text} to {vec(element, self.lanes)}", element)
+
+    def to_float(self, x: Register, element: str) -> Register:
+        """An integer as a float."""
+        return self.instruction(f"sitofp {x.type} {x.text} to {vec(element, self.lanes)}", element)
+
+    def widen(self, x: Register) -> Register:
+        return self.instruction(f"fpext {x.type} {x.text} to {vec('double', self.lanes)}", "double")
+
+    def narrow(self, x: Register) -> Register:
+        return self.instruction(f"fptrunc {x.type} {x.text} to {vec('float', self.lanes)}", "float")
+
+    def two_product(self, x: Register, y: Register) -> tuple[Register, Register]:
+        """The product and its rounding error (doubles), exactly: their sum is ``x * y``."""
+        product = x * y
+        if self.a.target.fma:
+            text = self.a.intrinsic("fma", x.element, self.lanes, x.text, y.text, (-product).text)
+            return product, Register(self, text, x.element)
+        parts = []
+        for v in (x, y):
+            scaled = v * 134217729.0  # 2**27 + 1: splits a double into two halves whose products are exact
+            high = scaled - (scaled - v)
+            parts.append((high, v - high))
+        (xh, xl), (yh, yl) = parts
+        return product, xl * yl - (((product - xh * yh) - xl * yh) - xh * yl)
+
+
+INFINITY, NAN = math.inf, math.nan

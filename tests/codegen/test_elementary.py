@@ -1,0 +1,162 @@
+"""The elementary functions against a wider computation, in units in the last place, vector and scalar code alike."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.native import Native
+
+from relay.codegen.target import parse_target
+from relay.ir.dim import as_var, dim_var
+from relay.loop.ir import Buffer, For, Kernel, Store
+from relay.te.scalar import Axis, Binary, BinaryOp, Load, Size, Unary, UnaryOp
+
+Array = np.ndarray[Any, Any]
+N = dim_var("n")
+VAR = as_var(N)
+assert VAR is not None
+
+# The documented bounds (relay.codegen.elementary), float32 and float64.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "exp": (2, 2), "exp2": (2, 2), "sigmoid": (3, 3), "log": (2, 2), "log2": (2, 2), "log10": (2, 2), "log1p": (2, 2),
+    "expm1": (4, 4), "tanh": (4, 4), "sinh": (4, 4), "cosh": (4, 4), "sin": (3, 3), "cos": (3, 3), "tan": (4, 4),
+    "asin": (3, 4), "acos": (3, 4), "atan": (3, 4), "erf": (3, 4), "sqrt": (0.51, 0.51), "rsqrt": (2, 2),
+}  # fmt: skip
+
+
+@cache
+def unary_kernel(op: UnaryOp, dtype: str, kind: str, target: str) -> Native:
+    x, y, i = Buffer("x", (N,), dtype), Buffer("y", (N,), dtype), Axis("i", N)
+    body = Store(y, (i,), Unary(op, Load(x, (i,), dtype), dtype))
+    return Native(Kernel(f"{op}_{dtype}", (x,), (y,), (VAR,), For(i, Size(N), body, kind)), parse_target(target))  # type: ignore[arg-type]
+
+
+def run_unary(op: UnaryOp, values: Array, kind: str = "vectorized", target: str = "cpu") -> Array:
+    out = np.zeros_like(values)
+    assert VAR is not None
+    assert unary_kernel(op, str(values.dtype), kind, target)([values, out], {VAR: len(values)}) == 0
+    return out
+
+
+def reference(op: str) -> Callable[[Array], Array]:
+    """The function in extended precision."""
+    match op:
+        case "erf":
+            return lambda x: np.array([math.erf(v) for v in x.astype(np.float64)], np.longdouble)
+        case "sigmoid":
+            return lambda x: np.longdouble(1) / (1 + np.exp(-x))
+        case "rsqrt":
+            return lambda x: np.longdouble(1) / np.sqrt(x)
+        case "asin" | "acos" | "atan":
+            return getattr(np, "arc" + op[1:])  # type: ignore[no-any-return]
+        case _:
+            return getattr(np, op)  # type: ignore[no-any-return]
+
+
+def sample(op: str, dtype: str) -> Array:
+    """Values over the whole domain, dense where the function turns, with all the special ones."""
+    rng = np.random.default_rng(7)
+    kind = np.dtype(dtype)
+    info = np.finfo(kind)
+    special = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, math.inf, -math.inf, math.nan, float(info.max), float(info.tiny)]
+    special += [float(info.smallest_subnormal), -float(info.smallest_subnormal), float(info.tiny) * 0.37, 1 + float(info.eps)]
+    small = rng.uniform(-1.2, 1.2, 6000)
+    mid = rng.uniform(-12, 12, 6000)
+    spread = np.exp(rng.uniform(np.log(float(info.tiny)), np.log(float(info.max)) - 1, 6000)) * rng.choice([-1, 1], 6000)
+    wide = rng.uniform(-750, 750, 6000) if dtype == "float64" else rng.uniform(-110, 110, 6000)
+    parts = [np.array(special), small, mid, wide]
+    if op in ("sin", "cos", "tan"):
+        parts += [rng.uniform(-1e6, 1e6, 6000), np.arange(-300, 300) * (math.pi / 2)]
+        parts[0] = parts[0][np.abs(parts[0]) < 1e6]
+    else:
+        parts.append(spread)
+    return np.concatenate(parts).astype(kind)
+
+
+def ulps(got: Array, want: Array) -> Array:
+    """How far results are from the exact ones in units in the last place of their dtype; wrong specials are infinite."""
+    info = np.finfo(got.dtype)
+    with np.errstate(all="ignore"):
+        rounded = want.astype(got.dtype)
+        unit = np.spacing(np.maximum(np.abs(rounded), info.tiny).astype(got.dtype)).astype(np.longdouble)
+        error = np.abs(got.astype(np.longdouble) - want) / unit
+        edge = np.isinf(rounded) | np.isinf(got)
+        fine = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+        # A result next to overflow may round either way.
+        near = edge & (np.abs(want) > info.max * (1 - 8 * info.eps)) & (np.abs(got) >= info.max * (1 - 8 * info.eps))
+        return np.where(fine | near, 0, np.where(edge | np.isnan(got) | np.isnan(rounded), np.inf, error))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", sorted(BOUNDS))
+def test_error_bounds(op: UnaryOp, dtype: str) -> None:
+    x = sample(op, dtype)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        want = reference(op)(x.astype(np.longdouble))
+    got = run_unary(op, x)
+    error = ulps(got, want)
+    worst = int(np.argmax(error))
+    bound = BOUNDS[op][dtype == "float64"]
+    assert error[worst] <= bound, f"{op}({x[worst]!r}) = {got[worst]!r}, not {want[worst]!r}: {error[worst]:.2f} ulp"
+    assert np.array_equal(run_unary(op, x[:1003], "serial"), got[:1003], equal_nan=True)
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("op", ["exp", "log", "tanh", "erf", "sin", "expm1", "log10"])
+def test_other_levels(op: UnaryOp, target: str) -> None:
+    """Without fused multiply-add the bounds are one wider."""
+    for dtype in ("float32", "float64"):
+        x = sample(op, dtype)
+        with np.errstate(all="ignore"):
+            want = reference(op)(x.astype(np.longdouble))
+        assert ulps(run_unary(op, x, target=target), want).max() <= BOUNDS[op][dtype == "float64"] + 1
+
+
+@pytest.mark.parametrize("op", ["floor", "ceil", "round", "trunc", "neg", "abs", "sign"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64"])
+def test_exact_functions(op: UnaryOp, target: str) -> None:
+    for dtype in ("float32", "float64"):
+        x = np.concatenate([sample("exp", dtype), np.array([0.5, 1.5, 2.5, -0.5, -1.5, 8388609.0, 4503599627370497.0], dtype)])
+        name = {"round": "rint", "neg": "negative"}.get(op, op)
+        want = getattr(np, name)(x)
+        assert np.array_equal(run_unary(op, x, target=target), want, equal_nan=True)
+
+
+def run_binary(op: BinaryOp, a: Array, b: Array) -> Array:
+    dtype = str(a.dtype)
+    x, y, z = (Buffer(name, (N,), dtype) for name in "xyz")
+    i = Axis("i", N)
+    body = Store(z, (i,), Binary(op, Load(x, (i,), dtype), Load(y, (i,), dtype), dtype))
+    assert VAR is not None
+    out = np.zeros_like(a)
+    assert Native(Kernel(op, (x, y), (z,), (VAR,), For(i, Size(N), body, "vectorized")))([a, b, out], {VAR: len(a)}) == 0
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["pow", "atan2", "mod", "truncmod", "floordiv", "max", "min"])
+def test_binary_functions(op: BinaryOp, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    special = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e30, -7.25]
+    pairs = np.array([(p, q) for p in special for q in special])
+    a = np.concatenate([pairs[:, 0], rng.uniform(-20, 20, 4000), np.exp(rng.uniform(-30, 30, 4000))]).astype(dtype)
+    b = np.concatenate([pairs[:, 1], rng.uniform(-9, 9, 4000), rng.uniform(-20, 20, 4000)]).astype(dtype)
+    with np.errstate(all="ignore"):
+        wide_a, wide_b = a.astype(np.longdouble), b.astype(np.longdouble)
+        functions = {"pow": np.power, "atan2": np.arctan2, "mod": np.mod, "truncmod": np.fmod, "max": np.maximum, "min": np.minimum}
+        want = np.floor(a / b) if op == "floordiv" else functions[op](wide_a, wide_b)
+        if op in ("mod", "truncmod"):
+            keep = np.abs(wide_a / wide_b) < (2.0**29 if dtype == "float32" else 2.0**50)
+            a, b, want = a[keep], b[keep], want[keep]
+    bound = {"pow": 1.0 if dtype == "float32" else 16.0, "atan2": 4.0}.get(op, 0.51)
+    got = run_binary(op, a, b)
+    error = ulps(got, want.astype(np.longdouble))
+    worst = int(np.argmax(error))
+    assert error[worst] <= bound, f"{op}({a[worst]!r}, {b[worst]!r}) = {got[worst]!r}, not {want[worst]!r}: {error[worst]}"
