@@ -71,7 +71,9 @@ def load_encoder(**options: object) -> relay.Executable:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("file", nargs="?", type=Path, default=HERE / "data" / "sentences.txt", help="a text file, one sentence a line")
+    parser.add_argument(
+        "file", nargs="?", type=Path, default=HERE / "data" / "sentences.txt", help="a text file, one sentence a line"
+    )
     parser.add_argument("--pairs", type=int, default=8, help="how many of the nearest pairs to print")
     args = parser.parse_args()
     try:

@@ -22,8 +22,8 @@ from relay.ir.types import TensorType
 from relay.loop.target import Target
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
-from relay.options import Options, options_from
 from relay.lower.unit import Planned
+from relay.options import Options, options_from
 from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
@@ -141,7 +141,9 @@ class Runner:
 
     def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
         """The object code of kernels, from the cache where it has it."""
-        return codegen.build([p.kernel for p in kernels], self.target, cache=self.options.directory, workers=self.options.worker_count)
+        return codegen.build(
+            [p.kernel for p in kernels], self.target, cache=self.options.directory, workers=self.options.worker_count
+        )
 
     def primitive(self, primitive: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The results of a primitive function on arrays of its parameters' types."""

@@ -11,7 +11,18 @@ from relay.lower.storage import ALIGNMENT, Interval, aligned, place, tensor_byte
 
 N = dim_var("n", 1, 512)
 M = dim_var("m", 0)
-SIZES: list[Dim] = [0, 4, 64, 1000, 4096, dim_mul(N, 64), dim_mul(N, 1536), dim_mul(N, 6144), dim_mul(dim_mul(N, N), 48), dim_mul(M, 12)]
+SIZES: list[Dim] = [
+    0,
+    4,
+    64,
+    1000,
+    4096,
+    dim_mul(N, 64),
+    dim_mul(N, 1536),
+    dim_mul(N, 6144),
+    dim_mul(dim_mul(N, N), 48),
+    dim_mul(M, 12),
+]
 
 
 @st.composite

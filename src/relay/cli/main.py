@@ -30,11 +30,15 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
 
 File = Annotated[Path, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)]
 Program = Annotated[Path, typer.Argument(help="A program (.relay).", show_default=False)]
-TargetOption = Annotated[str, typer.Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")]
+TargetOption = Annotated[
+    str, typer.Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")
+]
 Level = Annotated[int, typer.Option("--opt-level", "-O", help="0 none, 1 fusion, 2 constant folding, 3 everything.")]
 Entry = Annotated[str, typer.Option(help="The function to call.")]
 Weights = Annotated[Path | None, typer.Option(help="Bind parameters by name from a .safetensors or .npz file.")]
-Inputs = Annotated[list[str] | None, typer.Option("--input", "-i", help="name=value: a number, a nested list, FILE.npy or random.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", help="name=value: a number, a nested list, FILE.npy or random.")
+]
 Dims = Annotated[list[str] | None, typer.Option("--dim", "-d", help="name=size: a dimension of random inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Threads = Annotated[int | None, typer.Option(help="Threads that a run may use (default: all).")]
@@ -105,7 +109,9 @@ def run(
     """Run a program and print its result."""
     if interpret:
         module = read_module(file, weights, entry)
-        result = relay.evaluate(module, *inputs.arguments(relay.signature(module, entry), given or [], dim or [], seed), entry=entry)
+        result = relay.evaluate(
+            module, *inputs.arguments(relay.signature(module, entry), given or [], dim or [], seed), entry=entry
+        )
     else:
         exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
         result = exe.run(entry, *inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed))

@@ -75,7 +75,9 @@ class Signature:
         if name == "List" and isinstance(value, list):
             tail: object = _runtime.Value.adt(1, [])
             for n in range(len(value) - 1, -1, -1):
-                head = yield self._inward({"kind": "var", "name": definition["params"][0]}, value[n], inner, f"item {n} of {what}")
+                head = yield self._inward(
+                    {"kind": "var", "name": definition["params"][0]}, value[n], inner, f"item {n} of {what}"
+                )
                 tail = _runtime.Value.adt(0, [head, tail])
             return tail
         if name == "Option" and not isinstance(value, AdtValue):

@@ -51,12 +51,16 @@ class _Arithmetic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DimVar:
-    """A dimension variable. Compared by identity; the name is a hint for printing. ``lo``/``hi`` bound its run-time values."""
+    """A dimension variable. Compared by identity; the name is a hint for printing. ``lo``/``hi`` bound its run-time values.
+
+    ``gradual``: it stands for a ``?`` of the program, so where it broadcasts it may turn out to be 1.
+    """
 
     name: str
     lo: int = 0
     hi: int | None = None
     serial: int = field(default_factory=lambda: next(_serial))
+    gradual: bool = False
 
     def __repr__(self) -> str:
         return f"DimVar({self.name}#{self.serial})"

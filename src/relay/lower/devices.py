@@ -109,8 +109,7 @@ def _bindings(body: Expr) -> Iterator[Binding]:
 
 def _has_copy(body: Expr) -> bool:
     return any(
-        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == "device_copy"
-        for b in _bindings(body)
+        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == "device_copy" for b in _bindings(body)
     )
 
 

@@ -16,8 +16,27 @@ from relay.executable.bytecode import DTYPE_CODES, Assembler, FunctionCode, Labe
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import (
-    Binding, Block, Call, Constant, ConstructorRef, Expr, Function, GlobalVar, If, Match, OpRef, PConstructor, Proj,
-    PTuple, PVar, PWild, RefNew, RefRead, RefWrite, Tuple, Var,
+    Binding,
+    Block,
+    Call,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Match,
+    OpRef,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -273,9 +292,7 @@ class _Emitter:
 
     # -- bindings
 
-    def _binding(
-        self, binding: Binding, arena: Arena | None, keys: dict[Var, escape.Origin], ends: set[Var]
-    ) -> None:
+    def _binding(self, binding: Binding, arena: Arena | None, keys: dict[Var, escape.Origin], ends: set[Var]) -> None:
         var, value = binding.var, binding.value
         match value:
             case Call(fn=Function()):
@@ -306,9 +323,7 @@ class _Emitter:
             case _:
                 self._set(var, self._place(value))
 
-    def _primitive(
-        self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]
-    ) -> None:
+    def _primitive(self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]) -> None:
         assert isinstance(call.fn, Function)
         planned = self.unit.planned[id(call.fn)]
         inputs = [self._value(a) for a in call.args]

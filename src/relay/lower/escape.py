@@ -76,9 +76,7 @@ def _use(
         case Var():
             tensors.origin[var] = tensors.origin.get(value)
         case Tuple():
-            tensors.origin[var] = tuple(
-                tensors.origin.get(f) if isinstance(f, Var) else None for f in value.fields
-            )
+            tensors.origin[var] = tuple(tensors.origin.get(f) if isinstance(f, Var) else None for f in value.fields)
         case Proj():
             whole = tensors.origin.get(value.tuple) if isinstance(value.tuple, Var) else None
             tensors.origin[var] = whole[value.index] if isinstance(whole, tuple) else None

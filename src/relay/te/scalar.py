@@ -337,5 +337,3 @@ def walk(root: Scalar) -> list[Scalar]:
 def substitute(root: Scalar, mapping: dict[Axis, Scalar]) -> Scalar:
     """Replace index variables."""
     return transform(root, lambda n: mapping.get(n, n) if isinstance(n, Axis) else n) if mapping else root
-
-

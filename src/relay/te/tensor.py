@@ -23,8 +23,10 @@ from relay.ir.dim import (
     ANY,
     Dim,
     DimVar,
+    SymDim,
     dim_bounds,
     dim_max,
+    dim_mul,
     dim_sub,
     dim_vars,
     is_any,
@@ -138,7 +140,9 @@ def compute(shape: Sequence[Dim], body: Callable[..., object], name: str = "out"
     return Tensor(stage, 0, stage.shape, value.dtype)
 
 
-def compute_many(shape: Sequence[Dim], body: Callable[..., Sequence[Scalar | Operators]], name: str = "out") -> tuple[Tensor, ...]:
+def compute_many(
+    shape: Sequence[Dim], body: Callable[..., Sequence[Scalar | Operators]], name: str = "out"
+) -> tuple[Tensor, ...]:
     """Several tensors of one shape from one traversal; reductions among the bodies must be over the same axes."""
     axes = _axes(shape)
     values = tuple(wrap(v, "float32") for v in body(*axes))
@@ -161,9 +165,7 @@ def scan(
     axes = _axes(shape)
     state = Axis("state", 1, dtype)
     others = tuple(a for n, a in enumerate(axes) if n != dim)
-    stage = Scan(
-        name, axes, dim, state, wrap(init(*others), dtype), wrap(update(state, *axes), dtype), reverse, exclusive
-    )
+    stage = Scan(name, axes, dim, state, wrap(init(*others), dtype), wrap(update(state, *axes), dtype), reverse, exclusive)
     return Tensor(stage, 0, stage.shape, dtype)
 
 
@@ -320,15 +322,20 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
         return a
     gradual = _trace().gradual
     loose_a, loose_b = _is_gradual(a, gradual), _is_gradual(b, gradual)
-    if loose_a and loose_b:
-        return ANY if is_any(a) or is_any(b) else dim_max(a, b)
+    if is_any(a) or is_any(b):
+        return ANY if loose_a and loose_b else b if loose_a else a
     if loose_a or loose_b:
-        return b if loose_a else a
+        # Equal, or one of the loose ones is 1: a product that must vanish.
+        product = dim_sub(a, b)
+        for dim, loose in ((a, loose_a), (b, loose_b)):
+            product = dim_mul(product, dim_sub(dim, 1)) if loose else product
+        _trace().demands.append(Demand(product, 0, why))
+        return dim_max(a, b) if loose_a and loose_b else b if loose_a else a
     return require_equal(a, b, why)
 
 
 def _is_gradual(dim: Dim, gradual: frozenset[DimVar]) -> bool:
-    return is_any(dim) or (bool(gradual) and not gradual.isdisjoint(dim_vars(dim)))
+    return is_any(dim) or (isinstance(dim, SymDim) and any(v.gradual or v in gradual for v in dim_vars(dim)))
 
 
 def broadcast_shapes(a: Sequence[Dim], b: Sequence[Dim], why: str) -> tuple[Dim, ...]:
