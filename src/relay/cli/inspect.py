@@ -1,0 +1,98 @@
+"""What `relay inspect` can show: each view is a list of (title, text)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from relay import pipeline
+from relay.codegen.llvm import emit
+from relay.codegen.objects import assembly
+from relay.executable.disassemble import disassemble
+from relay.ir.dim import dim_text
+from relay.ir.module import Module
+from relay.loop.printer import kernel_text
+from relay.options import Options
+
+View = list[tuple[str, str]]
+
+
+def passes(module: Module, options: Options) -> View:
+    """The program after each pass that changed it."""
+    out: View = [("typed", str(module))]
+    made = pipeline.build(module, options)
+    for step in made.steps:
+        if step.after is not step.before:
+            out.append((f"{step.index}: {step.transformation.name}", str(step.after)))
+    return out
+
+
+def plans(module: Module, options: Options) -> View:
+    """For each kernel: schedule, operands, packed constants, workspace, arithmetic and traffic."""
+    out: View = []
+    for plan in pipeline.build(module, options).plan.kernels:
+        k = plan.kernel
+        operands = ", ".join(f"{b.name}: {b.dtype}[{', '.join(map(dim_text, b.shape))}]" for b in (*k.inputs, *k.outputs))
+        lines = [
+            f"schedule   {plan.variant}",
+            f"operands   {operands}",
+            f"sizes      {', '.join(d.name for d in k.dims) or 'none'}",
+            f"packed     {', '.join(str(p.input_index) for p in plan.packs) or 'none'}",
+            f"in place   {', '.join(f'{i} -> {o}' for i, o in k.in_place) or 'none'}",
+            f"workspace  {dim_text(k.shared_bytes)} bytes, and {dim_text(k.worker_bytes)} for each thread",
+            f"work       {dim_text(plan.flops)} operations, {dim_text(plan.bytes)} bytes",
+        ]
+        out.append((k.name, "\n".join(lines)))
+    return out
+
+
+def loops(module: Module, options: Options) -> View:
+    """The loop nest of each kernel."""
+    return [(p.kernel.name, kernel_text(p.kernel)) for p in pipeline.build(module, options).plan.kernels]
+
+
+def bytecode(module: Module, options: Options) -> View:
+    """The instructions of every function, and the tables."""
+    return [("bytecode", disassemble(pipeline.build(module, options).image))]
+
+
+def llvm_ir(module: Module, options: Options) -> View:
+    """The LLVM IR of each kernel before optimisation."""
+    made = pipeline.build(module, options)
+    return [(p.kernel.name, emit(p.kernel, made.target)) for p in made.plan.kernels]
+
+
+def machine_code(module: Module, options: Options) -> View:
+    """The assembly of each kernel."""
+    made = pipeline.build(module, options)
+    return [(p.kernel.name, assembly(emit(p.kernel, made.target), made.target)) for p in made.plan.kernels]
+
+
+def memory(module: Module, options: Options) -> View:
+    """The allocations of each function, as instructions: arenas with their sizes, tensors with their offsets."""
+    text = disassemble(pipeline.build(module, options).image)
+    kept = [
+        line
+        for line in text.splitlines()
+        if line.startswith("function") or any(word in line for word in ("Alloc", "IMul", "IAdd", "LoadConsti", "DimOf"))
+    ]
+    return [("allocations and the sizes they use", "\n".join(kept))]
+
+
+def times(module: Module, options: Options) -> View:
+    """Milliseconds of each pass and each stage of the compilation."""
+    made = pipeline.build(module, options)
+    steps = "\n".join(f"{step.seconds * 1e3:9.2f} ms  {step.transformation.name}" for step in made.steps)
+    stages = "\n".join(f"{seconds * 1e3:9.2f} ms  {name}" for name, seconds in made.seconds.items())
+    return [("passes", steps), ("stages", stages)]
+
+
+VIEWS: Mapping[str, Callable[[Module, Options], View]] = {
+    "passes": passes,
+    "plans": plans,
+    "loops": loops,
+    "bytecode": bytecode,
+    "llvm": llvm_ir,
+    "asm": machine_code,
+    "memory": memory,
+    "times": times,
+}
