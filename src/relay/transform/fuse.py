@@ -430,7 +430,9 @@ class _Fuser:
                         need.add(at)
             if check >= 0:
                 need.add(check)
-            if not is_atom(binding.value) and self.effects.of(binding.value) != Effect.PURE:
+            if n in nodes:  # its checks, if any, stand before it
+                pass
+            elif not is_atom(binding.value) and self.effects.of(binding.value) != Effect.PURE:
                 if effect >= 0:
                     need.add(effect)
                 effect = n

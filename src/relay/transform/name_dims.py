@@ -1,0 +1,319 @@
+"""Unknown sizes get names: what is ``?`` in the program's types becomes a dim variable that run-time values bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import ClassVar, cast
+
+from relay.ir.dim import Dim, DimVar, as_dim, is_any, known_equal
+from relay.ir.expr import (
+    Binding,
+    Block,
+    Call,
+    Clause,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefWrite,
+    Tuple,
+    Var,
+)
+from relay.ir.module import Module
+from relay.ir.span import Span
+from relay.ir.trampoline import Step, run
+from relay.ir.types import FuncType, RefType, TensorType, TupleType, Type
+from relay.op import registry
+from relay.te.tensor import Demand
+from relay.transform.base import Pass
+from relay.transform.blocks import (
+    CHECK_EQUAL,
+    as_block,
+    body_of,
+    is_atom,
+    is_primitive,
+    map_functions,
+    operands,
+    with_operands,
+)
+from relay.transform.compositions import argument_type
+from relay.transform.copying import solve_dims
+from relay.typing import op_checks, op_type
+from relay.typing.substitution import map_type
+
+UNIT = TupleType(())
+
+
+@dataclass(frozen=True, slots=True)
+class NameDims(Pass):
+    """Replace every ``?`` in the types of tensors inside functions by a dim variable, and make run-time checks
+    explicit.
+
+    Before: typed blocks, compositions expanded. After: no variable of tensor type (or of a tuple of such) mentions
+    ``?``; a variable is bound by the first parameter or binding whose type has it as a whole axis. What an operator,
+    a call, a cast or a result demands of sizes and their types do not prove stands as a `check_equal` before it.
+    Signatures of functions, and types inside algebraic data, references and function types, stay as they are.
+    """
+
+    name: ClassVar[str] = "name_dims"
+
+    def __call__(self, module: Module) -> Module:
+        return map_functions(module, lambda f: f if is_primitive(f) else _Namer(module).function(f))
+
+
+def check(left: Dim, right: Dim, why: str, relation: str = "==", span: Span | None = None) -> Binding:
+    """The binding that checks ``left == right`` (or ``<=``) at run time."""
+    attrs = MappingProxyType({"left": left, "right": right, "why": why, "relation": relation})
+    return Binding(Var("_", None, UNIT), Call(OpRef(CHECK_EQUAL), (), attrs, ty=UNIT, span=span))
+
+
+@dataclass(slots=True, eq=False)
+class _Namer:
+    """The forward walk over one function. ``env`` maps old variables to those with named types."""
+
+    module: Module
+    env: dict[Var, Var] = field(default_factory=dict)
+    # The checks made so far by what they check; one made in a block that is closed is as good as none.
+    checked: dict[object, list[Binding]] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+
+    def function(self, function: Function) -> Function:
+        new = run(self._function(function))
+        return function if new is function else new
+
+    def _function(self, f: Function) -> Step[Function]:
+        params = tuple(self.variable(p) for p in f.params)
+        declared = f.ret_type if f.ret_type is not None else f.ty.ret if isinstance(f.ty, FuncType) else None
+        body = yield self.block(body_of(f), declared, "the result of a function")
+        if body is f.body and all(a is b for a, b in zip(params, f.params, strict=True)):
+            return f
+        return replace(f, params=params, body=body)
+
+    def variable(self, var: Var, found: Type | None = None) -> Var:
+        """The variable with its sizes named (itself when it has no unknown ones)."""
+        ty = named(more_precise(found, var.ty), var.name)
+        if ty is var.ty:
+            return var
+        new = self.env[var] = Var(var.name, var.annotation, ty, var.span)
+        return new
+
+    def atom(self, e: Expr) -> Expr:
+        return self.env.get(e, e) if isinstance(e, Var) else e
+
+    def block(self, block: Block, declared: Type | None = None, what: str = "") -> Step[Block]:
+        out: list[Binding] = []
+        self.open.add(id(out))
+        changed = False
+        for binding in block.bindings:
+            value = binding.value
+            if self.env:
+                value = with_operands(value, [self.atom(a) for a in operands(value)])
+            checks = len(out)
+            match value:
+                case If():
+                    then = yield self.block(as_block(value.then), value.ty, "a branch")
+                    orelse = yield self.block(as_block(value.orelse), value.ty, "a branch")
+                    if then is not value.then or orelse is not value.orelse:
+                        value = replace(value, then=then, orelse=orelse)
+                    found = value.ty
+                case Match():
+                    value = yield self._match(value)
+                    found = value.ty
+                case Function():
+                    if not is_primitive(value):
+                        value = yield self._function(value)
+                    found = value.ty
+                case _:
+                    found = self.operation(value, out)
+            if found is not value.ty and not is_atom(value):
+                value = with_type(value, found)
+            var = self.variable(binding.var, found)
+            if not says_sizes(found, var.ty):
+                self.flow(found, var.ty, f"the value of %{var.name}", out, value.span)
+                value = with_type(value, var.ty) if not is_atom(value) else value
+            elif var is not binding.var and not is_atom(value):
+                value = with_type(value, var.ty)
+            if var is not binding.var or value is not binding.value or len(out) != checks:
+                changed = True
+                binding = Binding(var, value)
+            out.append(binding)
+        result = self.atom(block.result)
+        if declared is not None:
+            before = len(out)
+            self.flow(result.ty, declared, what, out, block.span)
+            changed |= len(out) != before
+        self.open.discard(id(out))
+        if not changed and result is block.result:
+            return block
+        return Block(tuple(out), result, result.ty if result.ty is not None else block.ty, block.span)
+
+    def _match(self, e: Match) -> Step[Match]:
+        clauses: list[Clause] = []
+        changed = False
+        for c in e.clauses:
+            pattern = self.pattern(c.pattern)
+            body = yield self.block(as_block(c.body), e.ty, "a clause")
+            same = pattern is c.pattern and body is c.body
+            changed |= not same
+            clauses.append(c if same else Clause(pattern, body))
+        return replace(e, clauses=tuple(clauses)) if changed else e
+
+    def pattern(self, p: Pattern) -> Pattern:
+        """The pattern with named variables. (Patterns nest as deeply as a person writes them.)"""
+        match p:
+            case PVar():
+                var = self.variable(p.var)
+                return p if var is p.var else PVar(var, p.span)
+            case PConstructor() | PTuple():
+                fields = tuple(self.pattern(f) for f in p.fields)
+                if all(a is b for a, b in zip(fields, p.fields, strict=True)):
+                    return p
+                return PConstructor(p.name, fields, p.span) if isinstance(p, PConstructor) else PTuple(fields, p.span)
+            case PWild():
+                return p
+
+    def operation(self, value: Expr, out: list[Binding]) -> Type | None:
+        """The type of an operation as its operands' types say it; what it demands of them is checked in ``out``."""
+        match value:
+            case Call(fn=OpRef(name=name)) if registry.exists(name):
+                types = [argument_type(a) for a in value.args]
+                for d in op_checks(name, types, value.attrs):
+                    self.demand(d, out, value.span)
+                got = op_type(name, types, value.attrs)
+                return value.ty if got == value.ty else got
+            case Call(fn=GlobalVar(name=name)) if name in self.module.functions:
+                function = self.module.functions[name]
+                dims = solve_dims(function, value, [argument_type(a) for a in value.args])
+                if dims is None:
+                    return value.ty
+                for p, a in zip(function.params, value.args, strict=True):
+                    expected = _instance(p.ty, dims.get)
+                    self.flow(argument_type(a), expected, f"argument %{p.name} of @{name}", out, value.span)
+                declared = function.ret_type or (function.ty.ret if isinstance(function.ty, FuncType) else None)
+                return _instance(declared, dims.get) if declared is not None and mentions_any(value.ty) else value.ty
+            case Call(fn=Var() | ConstructorRef() as fn) if isinstance(fn.ty, FuncType):
+                for n, (a, expected) in enumerate(zip(value.args, fn.ty.params, strict=False)):
+                    if not fn.ty.type_params:
+                        self.flow(argument_type(a), expected, f"argument {n + 1} of %{fn.name}", out, value.span)
+                return value.ty
+            case Tuple():
+                fields = tuple(argument_type(f) for f in value.fields)
+                same = isinstance(value.ty, TupleType) and all(
+                    a is b for a, b in zip(fields, value.ty.fields, strict=True)
+                )
+                return value.ty if same else TupleType(fields)
+            case Proj():
+                whole = value.tuple.ty
+                return whole.fields[value.index] if isinstance(whole, TupleType) else value.ty
+            case RefWrite():
+                if isinstance(value.ref.ty, RefType):
+                    self.flow(value.value.ty, value.ref.ty.value, "what a reference is set to", out, value.span)
+                return value.ty
+            case Var() | Constant():
+                return value.ty
+            case _:
+                return value.ty
+
+    def demand(self, d: Demand, out: list[Binding], span: Span | None) -> None:
+        key = (d.left, d.right, d.relation)
+        known = self.checked.get(key)
+        if is_any(d.left) or is_any(d.right) or (known is not None and id(known) in self.open):
+            return
+        out.append(check(d.left, d.right, d.why, d.relation, span))
+        self.checked[key] = out
+
+    def flow(self, found: Type | None, expected: Type | None, what: str, out: list[Binding], span: Span | None) -> None:
+        """Check that a value of one type is one of another that may say more about sizes."""
+        todo: list[tuple[Type | None, Type | None]] = [(found, expected)]
+        while todo:
+            a, b = todo.pop()
+            if a is b:
+                continue
+            if isinstance(a, TupleType) and isinstance(b, TupleType):
+                todo.extend(zip(a.fields, b.fields, strict=False))
+            elif (
+                isinstance(a, TensorType)
+                and isinstance(b, TensorType)
+                and isinstance(a.shape, tuple)
+                and isinstance(b.shape, tuple)
+            ):
+                for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=False)):
+                    if not is_any(x) and not is_any(y) and not known_equal(x, y):
+                        self.demand(Demand(x, y, f"axis {axis} of {what}"), out, span)
+
+
+def _instance(ty: Type | None, dim_of: Callable[[DimVar], Dim | None]) -> Type | None:
+    return None if ty is None else cast(Type, map_type(ty, lambda _: None, dim_of))
+
+
+def with_type(value: Expr, ty: Type | None) -> Expr:
+    return replace(value, ty=ty)
+
+
+def named(ty: Type | None, hint: str) -> Type | None:
+    """The type with a fresh dim variable for each ``?`` of a tensor, or of a tensor in a tuple; itself without any."""
+    match ty:
+        case TensorType(shape=tuple() as shape):
+            if not any(is_any(d) for d in shape):
+                return ty
+            fresh = (as_dim(DimVar(f"{hint}_{n}", gradual=True)) if is_any(d) else d for n, d in enumerate(shape))
+            return TensorType(tuple(fresh), ty.dtype, ty.device)
+        case TupleType():
+            fields = tuple(cast(Type, named(f, hint)) for f in ty.fields)
+            return ty if all(a is b for a, b in zip(fields, ty.fields, strict=True)) else TupleType(fields)
+        case _:
+            return ty
+
+
+def mentions_any(ty: Type | None) -> bool:
+    """Whether a ``?`` stands in a tensor, or in a tensor in a tuple."""
+    match ty:
+        case TensorType(shape=tuple() as shape):
+            return any(is_any(d) for d in shape)
+        case TupleType():
+            return any(mentions_any(f) for f in ty.fields)
+        case _:
+            return False
+
+
+def more_precise(found: Type | None, declared: Type | None) -> Type | None:
+    """The declared type with each ``?`` replaced by what is found there."""
+    if found is declared or found is None or declared is None:
+        return declared if declared is not None else found
+    match found, declared:
+        case TensorType(shape=tuple() as a), TensorType(shape=tuple() as b) if len(a) == len(b):
+            if not any(is_any(y) and not is_any(x) for x, y in zip(a, b, strict=True)):
+                return declared
+            shape = tuple(x if is_any(y) else y for x, y in zip(a, b, strict=True))
+            return TensorType(shape, declared.dtype, declared.device)
+        case TupleType(), TupleType() if len(found.fields) == len(declared.fields):
+            pairs = zip(found.fields, declared.fields, strict=True)
+            fields = tuple(cast(Type, more_precise(x, y)) for x, y in pairs)
+            return declared if all(a is b for a, b in zip(fields, declared.fields, strict=True)) else TupleType(fields)
+        case _:
+            return declared
+
+
+def says_sizes(found: Type | None, expected: Type | None) -> bool:
+    """Whether no size that ``expected`` names is another (or may be another) in ``found``."""
+    if found is expected or found is None or expected is None:
+        return True
+    match found, expected:
+        case TensorType(shape=tuple() as a), TensorType(shape=tuple() as b):
+            return all(is_any(x) or is_any(y) or x == y for x, y in zip(a, b, strict=False))
+        case TupleType(), TupleType():
+            return all(says_sizes(x, y) for x, y in zip(found.fields, expected.fields, strict=False))
+        case _:
+            return True
