@@ -19,7 +19,7 @@ def parse(text: str, source_name: str = "<text>") -> Module:
 
 def parse_expr(text: str, module: Module | None = None) -> Expr:
     """One typed expression, in the scope of a module's functions and types."""
-    return typing.infer_expr(parse_untyped_expr(text), module or Module())
+    return typing.infer_expr(parse_untyped_expr(text, module), module or Module())
 
 
 def load_module(path: str | os.PathLike[str]) -> Module:

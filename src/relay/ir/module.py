@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy.typing as npt
+
+from relay.ir.binding import bind_parameters
 from relay.ir.diagnostics import RelayError
-from relay.ir.expr import Function, GlobalVar
+from relay.ir.expr import Constant, Function, GlobalVar
+from relay.ir.printer import module_text
+from relay.ir.saving import save_module
 from relay.ir.types import ConstructorDef, TypeDef
+from relay.ir.value import Adt
 from relay.ir.walk import post_order
 
 
@@ -39,6 +46,37 @@ class Module:
         if new.keys() == self.functions.keys() and all(new[n] is f for n, f in self.functions.items()):
             return self
         return Module(new, self.types, self.sources)
+
+    def adt(self, name: str) -> Adt:
+        """The constructors of a type, for making values: ``mod.adt("List").Cons(x, rest)``. Raises RelayError for no such type."""
+        found = self.types.get(name)
+        if found is None:
+            known = ", ".join(self.types) or "none"
+            raise RelayError(f"no type {name} in the module", hint=f"it has: {known}")
+        return Adt(found)
+
+    def text(self) -> str:
+        """The complete text: parsing it gives an alpha-equal module."""
+        return module_text(self)
+
+    def __str__(self) -> str:
+        """The text with large constants only mentioned."""
+        return module_text(self, complete=False)
+
+    def bind(self, values: Mapping[str, npt.ArrayLike | Constant], entry: str = "main") -> Module:
+        """Parameters of ``@entry`` by name become constants.
+
+        Raises RelayError for unknown names, TypeError_ and ShapeError for arrays that do not fit the parameter's type.
+        """
+        function = self.function(entry)
+        if any(isinstance(n, GlobalVar) and n.name == entry for f in self.functions.values() for n in post_order(f)):
+            hint = "bind a function of the module that calls it"
+            raise RelayError(f"@{entry} is called inside the module, so its parameters cannot be bound", function.span, hint)
+        return self.with_functions({**self.functions, entry: bind_parameters(function, entry, values)})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the text to ``path``, with large constants in a safetensors file beside it. Raises FileError."""
+        save_module(self, path)
 
 
 def reachable(functions: Mapping[str, Function], roots: Iterable[str]) -> list[str]:

@@ -77,18 +77,23 @@ def parse_module(text: str, source_name: str = "<text>", base: Path | None = Non
     return _parse_module(text, source_name, base, ())
 
 
-def parse_expr(text: str, source_name: str = "<text>", base: Path | None = None) -> Expr:
-    """The expression of a text, with its free variables where ``free_var %x: T;`` declares them. Untyped. Raises SyntaxError_."""
-    tokens = tokenize(text, source_name)
-    parser = _Parser(tokens, base, ())
-    expr: Expr = parser.run("expression")
+def parse_expr(
+    text: str, module: Module | None = None, source_name: str = "<text>", base: Path | None = None
+) -> Expr:
+    """The expression of a text, with its free variables where ``free_var %x: T;`` declares them. Untyped.
+
+    Types and constructors are those of ``module``. Raises SyntaxError_.
+    """
+    expr: Expr = _Parser(tokenize(text, source_name), base, (), module).run("expression")
     return expr
 
 
-def parse_type(text: str, source_name: str = "<text>") -> Type:
-    """The type of a text, such as ``fn[n: Dim](Tensor[(n, 4), float32]) -> int32``. Raises SyntaxError_."""
-    tokens = tokenize(text, source_name)
-    made: Type = _Parser(tokens, None, ()).run("type_only")
+def parse_type(text: str, module: Module | None = None, source_name: str = "<text>") -> Type:
+    """The type of a text, such as ``fn[n: Dim](Tensor[(n, 4), float32]) -> int32``, over the types of ``module``.
+
+    Raises SyntaxError_.
+    """
+    made: Type = _Parser(tokenize(text, source_name), None, (), module).run("type_only")
     return made
 
 
@@ -125,7 +130,9 @@ def _without_collection() -> Iterator[None]:
 class _Parser(TypeActions):
     """The actions for everything but types. ``importing`` are the texts whose imports led here."""
 
-    def __init__(self, tokens: Tokens, base: Path | None, importing: tuple[str, ...]) -> None:
+    def __init__(
+        self, tokens: Tokens, base: Path | None, importing: tuple[str, ...], scope: Module | None = None
+    ) -> None:
         super().__init__(tokens, {})
         self.base = base
         self.importing = importing
@@ -134,7 +141,8 @@ class _Parser(TypeActions):
         self.literals: dict[str, npt.NDArray[np.generic]] = {}
         self.functions: dict[str, Function] = {}
         self.types: dict[str, TypeDef] = {}
-        self.imported: list[tuple[Module, bool]] = []
+        # Modules in scope; of those with True only what is used becomes part of this one.
+        self.imported: list[tuple[Module, bool]] = [] if scope is None else [(scope, True)]
         self.free: list[Var] = []
         self.declare_types()
 

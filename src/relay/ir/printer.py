@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay.ir.expr import (
     Binding,
@@ -38,11 +38,13 @@ from relay.ir.expr import (
 )
 from relay.ir.lexer import VERSION
 from relay.ir.metadata import KEY, entry_of
-from relay.ir.module import Module
 from relay.ir.scopes import Layout
 from relay.ir.text_types import NameSpace, TypeText, constant_text, legal_global, legal_local
 from relay.ir.types import Type, TypeDef
 from relay.ir.walk import free_vars
+
+if TYPE_CHECKING:
+    from relay.ir.module import Module
 
 _HEADER = f'#[version = "{VERSION}"]\n'
 _DEEPEST = 24  # indentation stops growing here, so that deep nesting prints in linear size
@@ -56,7 +58,7 @@ def module_text(
 ) -> str:
     """The text of a module. ``complete``: with the constants' data (otherwise large ones are only mentioned); ``types``: with
     inferred types as comments; ``metadata`` writes the metadata section another way (to a file, say)."""
-    printer = _Printer(module, types, show_constants=not complete)
+    printer = _Printer(module.functions, module.types, types, show_constants=not complete)
     for definition in module.types.values():
         printer.type_definition(definition)
     for name, function in module.functions.items():
@@ -66,7 +68,7 @@ def module_text(
 
 def expr_text(expr: Expr, *, complete: bool = True, types: bool = False) -> str:
     """The text of an expression, with ``free_var`` lines for what it leaves open."""
-    printer = _Printer(Module(), types, show_constants=not complete)
+    printer = _Printer({}, {}, types, show_constants=not complete)
     printer.open_term(expr)
     return printer.text() + printer.metadata(metadata_section if complete else None)
 
@@ -87,8 +89,10 @@ _ATOMS = frozenset({Var, GlobalVar, Constant, OpRef, ConstructorRef})
 class _Printer:
     """Pieces of text in order. The work stack holds (method, arguments): what is still to be printed, next on top."""
 
-    def __init__(self, module: Module, types: bool, show_constants: bool) -> None:
-        self.module = module
+    def __init__(
+        self, functions: Iterable[str], type_names: Iterable[str], types: bool, show_constants: bool
+    ) -> None:
+        self.type_names = tuple(type_names)
         self.with_types = types
         self.show_constants = show_constants
         self.out: list[str] = []
@@ -96,7 +100,7 @@ class _Printer:
         self.constant_names: dict[int, str] = {}
         self.globals: dict[str, str] = {}
         space = NameSpace()
-        for name in module.functions:
+        for name in functions:
             self.globals[name] = space.unique(legal_global(name))
         self.work: list[tuple[Any, ...]] = []
         self.indent = 0
@@ -107,7 +111,7 @@ class _Printer:
         """Fresh names for the variables of one function."""
         self.names: dict[int, str] = {}
         self.space = NameSpace()
-        self.type_text = TypeText(self.module.types)
+        self.type_text = TypeText(self.type_names)
         self.count = 0
         self.layout = Layout()
 
@@ -120,7 +124,7 @@ class _Printer:
     # Definitions
 
     def type_definition(self, d: TypeDef) -> None:
-        names = TypeText(self.module.types)
+        names = TypeText(self.type_names)
         head = f"type {d.name}{names.declare(d.params)}"
         if d.extern:
             self.out.append(f"extern {head}\n\n")

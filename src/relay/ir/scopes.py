@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.expr import Block, Constant, ConstructorRef, Expr, Function, GlobalVar, If, Match, OpRef, Var
-from relay.ir.walk import children, post_order
+from relay.ir.walk import children
 
-_ATOMS = (Var, GlobalVar, Constant, OpRef, ConstructorRef)
+_ATOMS = frozenset({Var, GlobalVar, Constant, OpRef, ConstructorRef})
 
 
 class Scope:
@@ -51,6 +51,24 @@ def common(a: Scope, b: Scope) -> Scope:
     return a
 
 
+def _compound_nodes(root: Expr) -> list[Expr]:
+    """Every node of the graph that has children, once, children before parents."""
+    order: list[Expr] = []
+    seen: set[int] = set()
+    open_nodes: list[Expr] = []
+    todo: list[Expr | None] = [root]
+    while todo:
+        node = todo.pop()
+        if node is None:
+            order.append(open_nodes.pop())
+        elif id(node) not in seen:
+            seen.add(id(node))
+            open_nodes.append(node)
+            todo.append(None)
+            todo.extend(k for k in reversed(children(node)) if k.__class__ not in _ATOMS)
+    return order
+
+
 @dataclass(slots=True)
 class Layout:
     """``inlined``: blocks that are the body of their braces; ``variable_uses``: uses of variables, counted, by identity."""
@@ -73,7 +91,7 @@ class Layout:
         """The layout of an expression. A function at the root is taken as a definition: its body is the outermost scope."""
         layout = cls()
         uses, variables = layout._uses, layout.variable_uses
-        order = [e for e in post_order(root) if not isinstance(e, Constant | GlobalVar | OpRef | ConstructorRef | Var)]
+        order = _compound_nodes(root)
         home: dict[int, Scope] = {}
         elsewhere: dict[int, list[Scope]] = {}  # further scopes of use
         as_body: set[int] = {id(root)}
@@ -117,12 +135,12 @@ class Layout:
             for kid in outside:
                 if isinstance(kid, Var):
                     variables[id(kid)] = variables.get(id(kid), 0) + 1
-                elif not isinstance(kid, _ATOMS):
+                elif kid.__class__ not in _ATOMS:
                     use(kid, scope)
             for kid in inside:
                 if isinstance(kid, Var):
                     variables[id(kid)] = variables.get(id(kid), 0) + 1
-                elif not isinstance(kid, _ATOMS):
+                elif kid.__class__ not in _ATOMS:
                     as_body.add(id(kid))
                     use(kid, Scope(scope, e))
         for nodes in layout._before.values():

@@ -73,9 +73,13 @@ def legal_global(name: str) -> str:
 
 
 class TypeText:
-    """Texts of types; remembers the names it gave to type and dimension variables (unique among each other)."""
+    """Texts of types; remembers the names it gave to type and dimension variables (unique among each other).
 
-    def __init__(self, type_names: Iterable[str] = ()) -> None:
+    ``unknown`` stands before the name of a variable that nothing declares ("" in messages).
+    """
+
+    def __init__(self, type_names: Iterable[str] = (), unknown: str = "?") -> None:
+        self._unknown = unknown
         self._space = NameSpace((*_RESERVED_TYPES, *type_names))
         self._names: dict[TypeVar | DimVar, str] = {}
         self._cache: dict[Type, str] = {}
@@ -100,7 +104,7 @@ class TypeText:
     def _variable(self, v: TypeVar | DimVar) -> str:
         name = self._names.get(v)
         if name is None:  # nothing declares it: it is unknown here, and known by this name
-            name = self._names[v] = f"?{self._fresh(v.name)}"
+            name = self._names[v] = f"{self._unknown}{self._fresh(v.name)}"
         return name
 
     def dim(self, dim: Dim) -> str:

@@ -1,0 +1,25 @@
+"""Reading modules from files (writing is `relay.ir.saving`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from relay.ir.diagnostics import FileError
+from relay.ir.module import Module
+from relay.ir.parser import parse_module
+
+
+def load_module_text(path: str | os.PathLike[str]) -> Module:
+    """The untyped module of a ``.relay`` file. Constants in a safetensors file beside it are read with it.
+
+    Raises FileError when a file cannot be read, SyntaxError_ when it is not a module.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise FileError(f"cannot read {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file} is not a text file ({error.reason})") from error
+    return parse_module(text, str(file), file.parent)
