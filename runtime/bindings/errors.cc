@@ -2,6 +2,8 @@
 // the project's own; until then they are built-in ones.
 #include <nanobind/stl/string.h>
 
+#include <cstring>
+
 #include "bindings.h"
 
 namespace relay {
@@ -23,7 +25,9 @@ void init_errors(nb::module_& m) {
     try {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      PyErr_SetString(error_types[static_cast<int>(error.status)], error.what());
+      // Messages quote names from files, which may be damaged.
+      nb::object text = nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(strlen(error.what())), "replace"));
+      PyErr_SetObject(error_types[static_cast<int>(error.status)], text.ptr());
     }
   });
   m.def(

@@ -117,7 +117,7 @@ nb::object to_python(Value value) {
 
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
   PyTensor* tensor;
-  if (nb::try_cast(object, tensor, false)) {
+  if (nb::try_cast(object, tensor, false) && tensor != nullptr) {
     if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)
       fail(Status::invalid_argument, "expected %s, found %s", dtype_name(static_cast<DType>(dtype)),
            dtype_name(tensor->get()->dtype));
@@ -127,7 +127,7 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate) {
   }
   if (PyFloat_CheckExact(object.ptr()) || PyLong_Check(object.ptr())) return scalar_from_number(object, dtype);
   PyValue* value;
-  if (nb::try_cast(object, value, false)) {
+  if (nb::try_cast(object, value, false) && value != nullptr) {
     if (dtype != any_dtype)
       fail(Status::invalid_argument, "expected a tensor of %s, found %s", dtype_name(static_cast<DType>(dtype)),
            describe(value->get()).c_str());

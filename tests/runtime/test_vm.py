@@ -118,12 +118,8 @@ def test_kernels_read_unaligned_imports_and_never_write_them() -> None:
 
 
 def test_kernel_operands_are_checked() -> None:
-    exe = program(
-        function("main", 1, call_add_one), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)]
-    )
-    with pytest.raises(
-        ExecutionError, match=r"operand 0 must be a tensor of float32 and rank 1 and is .*float64"
-    ):
+    exe = program(function("main", 1, call_add_one), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)])
+    with pytest.raises(ExecutionError, match=r"operand 0 must be a tensor of float32 and rank 1 and is .*float64"):
         exe.run("main", (np.zeros(3),))
 
     def misplaced(asm: Assembler) -> None:
@@ -148,9 +144,7 @@ def test_scalars_stay_unboxed_and_kernels_write_them_in_place() -> None:
         asm.emit("Ret", out)
 
     kernel = KernelEntry("scale", 0, "scale", (Operand("float64", 0), Operand("float64", 0)), 1)
-    exe = program(
-        function("main", 1, emit), kernels=[kernel], objects=[object_code(SCALARS)], dtypes=["float64"]
-    )
+    exe = program(function("main", 1, emit), kernels=[kernel], objects=[object_code(SCALARS)], dtypes=["float64"])
     before = _runtime.pool_statistics()["allocations"]
     y = exe.run("main", (2.0,))
     assert _runtime.pool_statistics()["allocations"] == before + 1  # the result's box alone
@@ -169,9 +163,7 @@ def test_workspace_failure_codes_and_constants_in_objects() -> None:
 
     objects = [object_code(SCALARS)]
     scalar = (Operand("int64", 0),)
-    exe = program(
-        function("main", 0, emit), kernels=[KernelEntry("w", 0, "use_workspace", scalar, 1)], objects=objects
-    )
+    exe = program(function("main", 0, emit), kernels=[KernelEntry("w", 0, "use_workspace", scalar, 1)], objects=objects)
     assert int(exe.run("main", ())) == 7
 
     def table(asm: Assembler) -> None:
@@ -180,13 +172,9 @@ def test_workspace_failure_codes_and_constants_in_objects() -> None:
         asm.emit("InvokeKernel", 0, None, [out], [0])
         asm.emit("Ret", out)
 
-    exe = program(
-        function("main", 1, table), kernels=[KernelEntry("t", 0, "lookup", scalar, 1, 1)], objects=objects
-    )
+    exe = program(function("main", 1, table), kernels=[KernelEntry("t", 0, "lookup", scalar, 1, 1)], objects=objects)
     assert [int(exe.run("main", (i,))) for i in range(4)] == [10, 20, 30, 40]
-    exe = program(
-        function("main", 1, table), kernels=[KernelEntry("t", 0, "fails", scalar, 1, 1)], objects=objects
-    )
+    exe = program(function("main", 1, table), kernels=[KernelEntry("t", 0, "fails", scalar, 1, 1)], objects=objects)
     with pytest.raises(ExecutionError, match="kernel t failed with code 42\n  in main"):
         exe.run("main", (0,))
 
@@ -231,9 +219,7 @@ def test_deep_recursion_and_its_limit() -> None:
     assert int(exe.run("main", (n,))) == n * (n + 1) // 2
     exe.set_limits(1 << 20)
     assert int(exe.run("main", (100,))) == 5050
-    with pytest.raises(
-        RecursionLimitError, match=r"control stack of 1048576 bytes is full at the call of main"
-    ):
+    with pytest.raises(RecursionLimitError, match=r"control stack of 1048576 bytes is full at the call of main"):
         exe.run("main", (n,))
     assert int(exe.run("main", (100,))) == 5050
     with pytest.raises(ArgumentError):
@@ -268,9 +254,7 @@ def test_tail_call_into_a_larger_frame_keeps_its_arguments() -> None:
         asm.emit("AllocADT", out, -1, [0, 1])
         asm.emit("Ret", out)
 
-    a, b = (
-        program(function("main", 2, main), function("larger", 2, larger)).run("main", (1, np.ones(2))).fields
-    )
+    a, b = program(function("main", 2, main), function("larger", 2, larger)).run("main", (1, np.ones(2))).fields
     np.testing.assert_array_equal(a, np.ones(2))
     assert int(b) == 1
 
@@ -372,7 +356,8 @@ def test_lists_from_python() -> None:
 
 
 def cycle(asm: Assembler) -> None:
-    """main(keep): a reference that holds a closure that captures the reference; the closure is the result if keep is true."""
+    """main(keep): a reference that holds a closure that captures the reference; the closure is the result if
+    keep is true."""
     reference, closure, nothing = asm.reg(), asm.reg(), integer(asm, 0)
     drop = asm.label()
     asm.emit("RefNew", reference, nothing)
@@ -515,9 +500,7 @@ def test_host_access_to_the_fake_device_faults() -> None:
         ctypes.string_at(there.data_ptr, 8)
         print("after")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert done.returncode == -11 and done.stdout == "before\n", done
 
 
@@ -553,9 +536,7 @@ def update_in_place(asm: Assembler) -> None:
 
 
 def test_donated_arguments_are_updated_in_place() -> None:
-    exe = program(
-        function("main", 1, update_in_place), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)]
-    )
+    exe = program(function("main", 1, update_in_place), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)])
     x = np.arange(100, dtype=np.float32)
     imported = exe.run("main", (x,))
     np.testing.assert_array_equal(x, np.arange(100, dtype=np.float32))
@@ -609,9 +590,7 @@ def test_checks_and_fatal_messages() -> None:
         asm.span("net.relay:9:1")
         asm.emit("Fatal", 3)
 
-    exe = program(
-        function("main", 1, main), messages=("x must be a matrix", "rows: {0} is not {1}", "{0} > {1}", "end")
-    )
+    exe = program(function("main", 1, main), messages=("x must be a matrix", "rows: {0} is not {1}", "{0} > {1}", "end"))
     cases = [
         (
             np.zeros(3, np.float32),
@@ -681,9 +660,7 @@ WRONG_KINDS: list[tuple[str, Callable[[Assembler, int], None], str]] = [
 
 
 @pytest.mark.parametrize(("emit", "message"), [w[1:] for w in WRONG_KINDS], ids=[w[0] for w in WRONG_KINDS])
-def test_values_of_the_wrong_kind_are_clean_errors(
-    emit: Callable[[Assembler, int], None], message: str
-) -> None:
+def test_values_of_the_wrong_kind_are_clean_errors(emit: Callable[[Assembler, int], None], message: str) -> None:
     def main(asm: Assembler) -> None:
         emit(asm, asm.reg())
         asm.emit("Ret", 0)
@@ -711,9 +688,7 @@ def test_tensors_with_shapes_in_registers() -> None:
 
 
 def test_kernels_are_replaced_while_the_program_lives() -> None:
-    exe = program(
-        function("main", 1, call_add_one), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)]
-    )
+    exe = program(function("main", 1, call_add_one), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)])
     x = np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(exe.run("main", (x,)), x + 1)
     exe.replace_kernel("add_one", object_code(ADD_ONE.replace("1.0", "5.0")), "add_one")
@@ -732,11 +707,7 @@ def test_threads_share_one_executable() -> None:
 
     def work() -> None:
         for _ in range(20):
-            wrong.extend(
-                r
-                for v in (shared, exe.run("main", (1000,)))
-                if (r := int(adder.run("main", (v,)))) != 500_500
-            )
+            wrong.extend(r for v in (shared, exe.run("main", (1000,))) if (r := int(adder.run("main", (v,)))) != 500_500)
 
     before = live()
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -769,12 +740,8 @@ def test_control_c_interrupts_a_run(body: str) -> None:
             print("interrupted", flush=True)
             raise
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (
-        done.stdout == "interrupted\n" and "KeyboardInterrupt" in done.stderr and done.returncode in (130, -2)
-    ), done
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "interrupted\n" and "KeyboardInterrupt" in done.stderr and done.returncode in (130, -2), done
 
 
 def endless_program(body: str) -> Executable:
@@ -806,9 +773,7 @@ def test_other_threads_run_while_a_program_does() -> None:
 
 
 def test_memory_returns_to_the_pool() -> None:
-    exe = program(
-        function("main", 1, call_add_one), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)]
-    )
+    exe = program(function("main", 1, call_add_one), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)])
     x = np.zeros(1 << 16, np.float32)
     exe.run("main", (x,))
     before = _runtime.pool_statistics()
@@ -837,9 +802,7 @@ def test_a_forked_child_runs_programs() -> None:
         _, status = os.waitpid(pid, 0)
         sys.exit(0 if ok and status == 0 else 4)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done
 
 

@@ -163,7 +163,8 @@ def constant_bytes(array: NDArray[Any], dtype: str) -> memoryview:
     if DTYPE_BITS[dtype] < 8:
         flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
         padded = np.concatenate([flat, np.zeros(flat.size % 2, np.uint8)])
-        return (padded[0::2] | (padded[1::2] << 4)).data
+        packed: NDArray[np.uint8] = padded[0::2] | (padded[1::2] << 4)
+        return packed.data
     if array.dtype.itemsize * 8 != DTYPE_BITS[dtype]:
         raise ValueError(f"a constant of {dtype} cannot be made from an array of {array.dtype}")
     raw: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
