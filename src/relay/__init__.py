@@ -1,1 +1,30 @@
-"""Relay: a deep-learning compiler in which a network is a program and an operator is one expression."""
+"""Relay: a deep-learning compiler in which a network is a program and an operator is one expression.
+
+    module = relay.parse(text)              # or relay.load_module("m.relay"), or the builder
+    exe = relay.compile(module)             # native code for any size
+    y = exe(x)                              # NumPy or DLPack in, relay.Tensor out
+    y = relay.evaluate(module, x)           # the definitional interpreter: what the program means
+"""
+
+from __future__ import annotations
+
+from relay import op, pipeline, te, transform
+from relay._runtime import Tensor
+from relay.executable.program import Executable, load
+from relay.interpreter.evaluate import evaluate
+from relay.ir.builder import const, var
+from relay.ir.builder import function as Function
+from relay.ir.diagnostics import RelayError
+from relay.ir.expr import Call
+from relay.ir.module import Module
+from relay.ir.value import AdtValue
+from relay.loading import infer_type, load_module, parse, parse_expr
+from relay.op.registry import operator
+from relay.options import Options
+from relay.pipeline import compile
+from relay.transform.base import Pipeline
+
+__all__ = [
+    "AdtValue", "Call", "Executable", "Function", "Module", "Options", "Pipeline", "RelayError", "Tensor", "compile", "const",
+    "evaluate", "infer_type", "load", "load_module", "op", "operator", "parse", "parse_expr", "pipeline", "te", "transform", "var",
+]  # fmt: skip

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relay import codegen, typing
-from relay import transform as t
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
@@ -28,7 +27,14 @@ from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.program_cache import ProgramCache, program_key
-from relay.transform.base import Observer, Pass, StepReport
+from relay.transform.base import Observer, Pass, Pipeline, StepReport
+from relay.transform.compositions import ExpandCompositions
+from relay.transform.cse import CommonSubexpressions
+from relay.transform.dead_code import DeadCode, DeadFunctions
+from relay.transform.fuse import FuseOps
+from relay.transform.inline import Inline
+from relay.transform.name_dims import NameDims
+from relay.transform.to_blocks import ToBlocks
 
 Array = npt.NDArray[np.generic]
 
@@ -59,19 +65,16 @@ class _Clock:
 def passes(options: Options, runner: Runner) -> list[Pass]:
     """The passes, in order, from a typed monomorphic module to blocks of primitives."""
     level = options.opt_level
-    fold: list[Pass] = [t.FoldConstants(runner.primitive)] if level >= 2 else []
-    tidy: list[Pass] = [t.Simplify(), *fold, t.CommonSubexpressions(), t.DeadCode()] if level >= 3 else fold
+    tidy: list[Pass] = [CommonSubexpressions(), DeadCode()] if options.opt_level >= 3 else []
     return [
-        t.ToBlocks(),
-        t.ExpandCompositions(),
-        *([t.Inline()] if level >= 3 else []),
+        ToBlocks(),
+        ExpandCompositions(),
+        *([Inline()] if options.opt_level >= 3 else []),
         *tidy,
-        t.CompileMatch(),
-        t.LambdaLift(),
-        t.NameDims(),
+        NameDims(),
         *tidy,
-        t.FuseOps() if level >= 1 else t.FuseOps(max_size=1),
-        t.DeadFunctions(entries=options.entries),
+        FuseOps() if options.opt_level >= 1 else FuseOps(max_size=1, outputs=False),
+        DeadFunctions(entries=options.entries),
     ]
 
 
@@ -91,7 +94,7 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
         module.function(entry)
     mono = typing.monomorphise(module, options.entries)
     clock.lap("monomorphise")
-    run = t.Pipeline(passes(options, runner), typing.verify_types if verify else None, observe=note)
+    run = Pipeline(passes(options, runner), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
     clock.lap("passes")
     plan = plan_module(blocks, target, runner.graph if options.opt_level >= 2 else None)
