@@ -237,7 +237,7 @@ def test_a_closure_that_refers_to_itself_is_collected() -> None:
 def test_ctrl_c_interrupts(how: str) -> None:
     program = textwrap.dedent(f"""
         import numpy as np, os, signal, threading, relay
-        m = relay.parse('def @main(%n: int32) -> int32 {{ @main(%n + 1) }}')
+        m = relay.parse('#[version = "0.0.5"] def @main(%n: int32) -> int32 {{ @main(%n + 1) }}')
         run = lambda: {how}
         threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:

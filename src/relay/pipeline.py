@@ -144,9 +144,7 @@ class Runner:
 
     def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
         """The object code of kernels, from the cache where it has it."""
-        return codegen.build(
-            [p.kernel for p in kernels], self.target, cache=self.options.directory, workers=self.options.worker_count
-        )
+        return codegen.build([p.kernel for p in kernels], self.target)
 
     def primitive(self, primitive: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The results of a primitive function on arrays of its parameters' types."""
