@@ -310,17 +310,21 @@ class Space:
 
     def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
         """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as one."""
+        found = self.normalise_splits(builder.indices, evaluate)
+        while self._join(builder.indices, found):
+            found = evaluate(self.env)
+
+    def normalise_splits(self, indices: Indices, evaluate: Callable[[Env], Accesses]) -> Accesses:
+        """The first half: drop axes of one element and split. Gives the accesses that result."""
         for group in self.groups:
             for axis in group:
                 if axis.extent == 1:
                     self._replace(axis, Const(0, "int64"))
             group[:] = [a for a in group if a.extent != 1]
-        while True:
+        found = evaluate(self.env)
+        while self._split(indices, found):
             found = evaluate(self.env)
-            if not self._split(builder, found):
-                break
-        while self._join(builder, found):
-            found = evaluate(self.env)
+        return found
 
     def _replace(self, axis: Axis, value: Scalar) -> None:
         env: dict[Axis, Scalar] = {axis: value}
@@ -328,8 +332,7 @@ class Space:
             self.env[key] = substitute(old, env)
         self.env.setdefault(axis, value)
 
-    def _split(self, builder: Builder, found: Accesses) -> bool:
-        indices = builder.indices
+    def _split(self, indices: Indices, found: Accesses) -> bool:
         for poly in found.polys:
             for numerator, divisor in indices.divisors(poly):
                 for number, group in enumerate(self.groups):
@@ -351,8 +354,7 @@ class Space:
                         return True
         return False
 
-    def _join(self, builder: Builder, found: Accesses) -> bool:
-        indices = builder.indices
+    def _join(self, indices: Indices, found: Accesses) -> bool:
         for group in self.groups:
             for n in range(len(group) - 1):
                 a, b = group[n], group[n + 1]

@@ -6,7 +6,8 @@ split so that the division disappears. The last axis runs in vector lanes, the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.loop.ir import LetScalar, Stmt, Store
@@ -19,6 +20,10 @@ from relay.plan.nests import Member, Nest
 from relay.te.scalar import Axis, Scalar, binary, minimum
 from relay.te.tensor import stage_bodies
 
+Frames = Callable[[Member], dict[Axis, Scalar]]
+Values = Mapping[tuple[int, int], Scalar]
+NO_VALUES: Values = MappingProxyType({})
+
 # Elements of one chunk of a flat loop at least: a few pages, so that chunks do not share cache lines to speak of.
 _BLOCK = 4096
 
@@ -26,23 +31,19 @@ _BLOCK = 4096
 def elementwise(builder: Builder, nest: Nest) -> Stmt:
     """The loops of an elementwise nest."""
     rows = list(nest.members[-1].rows)
-    aliases = {
-        own: row for m in nest.members for own, row in zip(m.rows, rows, strict=True) if own is not row
-    }
+    original = list(rows)
     space = Space([rows], {})
 
     def evaluate(env: Env) -> Accesses:
-        values, stores = _evaluate(builder, nest.members, aliases, env)
-        return accesses(builder.indices, [v for v, _ in values], stores)
+        return accesses(builder.indices, *pointwise_values(builder, nest.members, row_frames(original, env)))
+
+    def innermost(env: Env) -> Stmt:
+        return pointwise_statements(builder, nest.members, row_frames(original, env))
 
     space.normalise(builder, evaluate)
     axes = space.groups[0]
-    values, _ = _evaluate(builder, nest.members, aliases, space.env)
-    work = sum(max(1, cost(v)) for v, _ in values)
-
-    def innermost(env: Env) -> Stmt:
-        return _statements(builder, nest.members, aliases, env)
-
+    values, _ = pointwise_values(builder, nest.members, row_frames(original, space.env))
+    work = sum(max(1, cost(v)) for v in values)
     if not axes:
         return innermost(space.env)
     if len(axes) == 1:
@@ -83,60 +84,49 @@ def _flat(builder: Builder, axis: Axis, work: int, env: Env, innermost: Callable
     return parallel(builder, blocks, size * work, block, "block")
 
 
-def _bodies(member: Member) -> tuple[Scalar, ...]:
-    return stage_bodies(member.kept.stage)
+def row_frames(nest_rows: Sequence[Axis], env: Env) -> Frames:
+    """What a member's own axes are: the rows of the nest, which are expressions of the loop variables."""
+
+    def frame(member: Member) -> dict[Axis, Scalar]:
+        own = {mine: env.get(row, row) for mine, row in zip(member.rows, nest_rows, strict=True)}
+        return {**env, **own}
+
+    return frame
 
 
-def _frame(member: Member, aliases: Env, env: Env) -> dict[Axis, Scalar]:
-    """What a member's own axes are: a row of the nest, which is an expression of the loop variables."""
-    out: dict[Axis, Scalar] = dict(env)
-    for own in member.rows:
-        row = aliases.get(own, own)
-        assert isinstance(row, Axis)
-        out[own] = env.get(row, row)
-    return out
-
-
-def _evaluate(
-    builder: Builder, members: Sequence[Member], aliases: Env, env: Env
-) -> tuple[list[tuple[Scalar, str]], list[Scalar]]:
-    """All values (with their dtypes) and the flat positions of all stores, members' values standing for their loads."""
-    values: list[tuple[Scalar, str]] = []
+def pointwise_values(
+    builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES
+) -> tuple[list[Scalar], list[Scalar]]:
+    """The values of all members' elements and the flat positions of all stores. ``given`` are members' values already known."""
+    values: list[Scalar] = []
     stores: list[Scalar] = []
-    builder.values.clear()
-    for member in members:
-        frame = _frame(member, aliases, env)
-        for n, value in enumerate(builder.evaluate(_bodies(member), frame)):
-            values.append((value, value.dtype))
-            key = (id(member.kept.origin), n)
-            where = builder.storage.get(key)
-            if where is not None:
-                index = [frame.get(a, a) for a in member.kept.stage.axes]
-                stores.append(builder.flat(where, index))
-            builder.values[key] = Axis("e", 1, value.dtype)
+    for member, key, value, frame in _elements(builder, members, frames, given):
+        values.append(value)
+        where = builder.storage.get(key)
+        if where is not None:
+            stores.append(builder.flat(where, [frame.get(a, a) for a in member.kept.stage.axes]))
+        builder.values[key] = Axis("e", 1, value.dtype)
     builder.values.clear()
     return values, stores
 
 
-def _statements(builder: Builder, members: Sequence[Member], aliases: Env, env: Env) -> Stmt:
+def pointwise_statements(
+    builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES
+) -> Stmt:
     """The straight-line code of one element: values that another member reads are named."""
     read = _read_inside(members)
     parts: list[tuple[Axis | None, Scalar, Store | None]] = []
-    builder.values.clear()
-    for member in members:
-        frame = _frame(member, aliases, env)
-        for n, value in enumerate(builder.evaluate(_bodies(member), frame)):
-            key = (id(member.kept.origin), n)
-            where = builder.storage.get(key)
-            name: Axis | None = None
-            if key in read:
-                name = Axis(builder.fresh("e"), 1, value.dtype)
-                builder.values[key] = name
-            store = None
-            if where is not None:
-                index = [frame.get(a, a) for a in member.kept.stage.axes]
-                store = Store(where.buffer, (builder.flat(where, index),), name if name is not None else value)
-            parts.append((name, value, store))
+    for member, key, value, frame in _elements(builder, members, frames, given):
+        where = builder.storage.get(key)
+        name: Axis | None = None
+        if key in read:
+            name = Axis(builder.fresh("e"), 1, value.dtype)
+            builder.values[key] = name
+        store = None
+        if where is not None:
+            index = [frame.get(a, a) for a in member.kept.stage.axes]
+            store = Store(where.buffer, (builder.flat(where, index),), name if name is not None else value)
+        parts.append((name, value, store))
     builder.values.clear()
     after: list[Stmt] = []
     for name, value, store in reversed(parts):
@@ -147,11 +137,24 @@ def _statements(builder: Builder, members: Sequence[Member], aliases: Env, env: 
     return seq(after)
 
 
+def _elements(
+    builder: Builder, members: Sequence[Member], frames: Frames, given: Values
+) -> Iterator[tuple[Member, tuple[int, int], Scalar, dict[Axis, Scalar]]]:
+    """Each output of each member: its key, its value and the frame; a value is evaluated after those before it were named."""
+    builder.values.clear()
+    for member in members:
+        frame = frames(member)
+        known = given.get((id(member.kept.origin), 0))
+        values = [known] if known is not None else builder.evaluate(stage_bodies(member.kept.stage), frame)
+        for n, value in enumerate(values):
+            yield member, (id(member.kept.origin), n), value, frame
+
+
 def _read_inside(members: Sequence[Member]) -> set[tuple[int, int]]:
     own = {id(m.kept.origin) for m in members}
     out: set[tuple[int, int]] = set()
     for member in members:
-        for body in _bodies(member):
+        for body in stage_bodies(member.kept.stage):
             for load in loads(body):
                 key = tensor_key(load.source)  # type: ignore[arg-type]
                 if key[0] in own:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, shape_size
 from relay.ir.expr import Function
@@ -16,11 +16,13 @@ from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.index import Indices
 from relay.plan.key import PlanKey, plan_key
+from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
+from relay.plan.product import Product, constant_operand, left_stage, panels, product, with_left
 from relay.plan.rows import row_nest
-from relay.plan.stages import Kept, keep
-from relay.te.scalar import Load, Reduce
-from relay.te.tensor import Tensor, stage_bodies
+from relay.plan.stages import Kept, contraction, keep
+from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Unary, children, walk
+from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,28 +67,104 @@ def plan_graph(
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape functions
     come as graphs). The kernel's sizes are ``key.dims``."""
     indices = Indices()
-    stages = keep(graph, constants, indices)
     builder = Builder(target, indices)
-    inputs = [_operand(builder, t, f"in{n}") for n, t in enumerate(graph.inputs)]
+    stages, products = _products(keep(graph, constants, indices), constants, graph, indices, target)
+    packs, panels_of = _packs(stages, products, constants, graph, indices)
+    inputs: list[Buffer] = []
+    for n, tensor in enumerate(graph.inputs):
+        if n in packs:
+            packed = packs[n].packed
+            inputs.append(dense(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)).buffer)
+        else:
+            inputs.append(_operand(builder, tensor, f"in{n}"))
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
-    nests = group(stages, indices, lambda _: False)
+    nests = group(stages, indices, lambda kept: id(kept.origin) in products)
     shared = _shared(builder, nests)
     in_place = _in_place(builder, graph, nests)
-    body = allocate(shared, seq([_nest(builder, nest) for nest in nests]))
+
+    def nest(found: Nest) -> Stmt:
+        first = id(found.members[0].kept.origin)
+        if found.matrix:
+            number = panels_of.get(first)
+            return matrix_nest(builder, products[first], found.members, None if number is None else inputs[number])
+        return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found)
+
+    body = allocate(shared, seq([nest(n) for n in nests]))
     space = layout(body)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker)
-    return KernelPlan(kernel, (), _flops(stages), _bytes(graph), _variant(nests), key, in_place)
+    return KernelPlan(kernel, tuple(packs.values()), _flops(stages), _bytes(graph), _variant(nests), key, in_place)
+
+
+def _products(
+    stages: list[Kept], constants: frozenset[int], graph: TeGraph, indices: Indices, target: Target
+) -> tuple[list[Kept], dict[int, Product]]:
+    """The contractions to run as matrix products (by the id of their stage), with a stage more for each left operand to make."""
+    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    out: list[Kept] = []
+    products: dict[int, Product] = {}
+    for kept in stages:
+        form = contraction(kept.stage, ids)
+        if form is not None:
+            found = product(kept, form, indices, target)
+            if found is None:
+                made, form = left_stage(form)
+                out.append(made)
+                kept = replace(kept, stage=with_left(kept, form))
+                found = product(kept, form, indices, target)
+                assert found is not None, "a dense left operand can be read in place"
+            products[id(kept.origin)] = found
+        out.append(kept)
+    return out, products
+
+
+def _packs(
+    stages: list[Kept], products: dict[int, Product], constants: frozenset[int], graph: TeGraph, indices: Indices
+) -> tuple[dict[int, Pack], dict[int, int]]:
+    """The constants to pack by input number, and for each product that reads one the number. A constant read twice stays as it is."""
+    numbers = {id(graph.inputs[n].stage): n for n in constants}
+    readers: dict[int, int] = {}
+    for kept in stages:
+        for body in stage_bodies(kept.stage):
+            for load in loads(body):
+                assert isinstance(load.source, Tensor)
+                number = numbers.get(id(load.source.stage))
+                if number is not None:
+                    readers[number] = readers.get(number, 0) + 1
+    packs: dict[int, Pack] = {}
+    panels_of: dict[int, int] = {}
+    for key, found in products.items():
+        number = constant_operand(found.form, numbers)
+        if number is None or readers[number] != 1:
+            continue
+        packed = panels(found, indices)
+        packs[number] = Pack(number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))
+        panels_of[key] = number
+    return packs, panels_of
+
+
+def _layout_key(source: Tensor, packed: Tensor) -> str:
+    """The same text for equal layouts: what is read where, in numbered axes."""
+    assert isinstance(packed.stage, Compute)
+    names = {a: f"a{n}" for n, a in enumerate(packed.stage.axes)}
+    parts = [f"{source.dtype}{source.shape} -> {packed.dtype}{packed.shape}"]
+    numbers: dict[int, int] = {}
+    for n, node in enumerate(walk(packed.stage.bodies[0])):
+        numbers[id(node)] = n
+        own = names.get(node, "") if isinstance(node, Axis) else str(node.value) if isinstance(node, Const) else ""
+        op = node.op if isinstance(node, Unary | Binary | Compare) else ""
+        parts.append(f"{type(node).__name__} {op}{own} {node.dtype} {[numbers[id(k)] for k in children(node)]}")
+    return "; ".join(parts)
+
+
+def _alignment(dtype: str) -> int:
+    return max(1, dtype_bits(dtype) // 8)
 
 
 def _operand(builder: Builder, tensor: Tensor, name: str) -> Buffer:
     """A kernel operand; nothing is promised of its alignment but an element's."""
-    where = dense(name, tensor.shape, tensor.dtype, alignment=max(1, dtype_bits(tensor.dtype) // 8))
+    where = dense(name, tensor.shape, tensor.dtype, alignment=_alignment(tensor.dtype))
     builder.storage[tensor_key(tensor)] = where
     return where.buffer
-
-
-def _nest(builder: Builder, nest: Nest) -> Stmt:
-    return elementwise(builder, nest) if nest.is_elementwise else row_nest(builder, nest)
 
 
 def _shared(builder: Builder, nests: list[Nest]) -> list[Buffer]:
@@ -113,7 +191,7 @@ def _in_place(builder: Builder, graph: TeGraph, nests: list[Nest]) -> tuple[tupl
     Only elementwise kernels are looked at: there each element of an output is written by the iteration that reads the input
     at the same place, and by no other.
     """
-    if len(nests) != 1 or not nests[0].is_elementwise:
+    if len(nests) != 1 or nests[0].matrix or not nests[0].is_elementwise:
         return ()
     members = nests[0].members
     numbers = {tensor_key(t): n for n, t in enumerate(graph.inputs)}
@@ -167,5 +245,5 @@ def _bytes(graph: TeGraph) -> Dim:
 
 
 def _variant(nests: list[Nest]) -> str:
-    kinds = ["elementwise" if n.is_elementwise else "rows" for n in nests]
+    kinds = ["matrix" if n.matrix else "elementwise" if n.is_elementwise else "rows" for n in nests]
     return "+".join(dict.fromkeys(kinds)) or "empty"

@@ -56,12 +56,14 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
         places = [home[id(t.stage)] for t, _ in reads if id(t.stage) in home]
         latest = max(places, default=-1)
         if is_matrix(kept):
-            nests.append(Nest([Member(kept, [])], matrix=True))
+            nests.append(Nest([Member(kept, own_rows(kept))], matrix=True))
         else:
             # Everything read is complete before nest ``latest``; a stage that reads no other may join an alike neighbour.
             target = nests[latest] if latest >= 0 else nests[-1] if nests else None
             rows = None
-            if target is not None and not target.matrix:
+            if target is not None and target.matrix:
+                rows = _epilogue(kept, reads, target, indices) if latest >= 0 else None
+            elif target is not None:
                 if latest >= 0:
                     rows = _rows_by_reads(kept, reads, target, indices)
                 elif _alike(kept, target):
@@ -118,6 +120,17 @@ def _rows_by_reads(
         return rows
     # Giving up rows gives up parallelism: only for a nest that keeps a good number of them.
     return None if isinstance(left, int) and left < 8 else rows
+
+
+def _epilogue(
+    kept: Kept, reads: list[tuple[Tensor, tuple[Scalar, ...]]], target: Nest, indices: Indices
+) -> list[Axis | None] | None:
+    """The stage's axes in the order of the product's, if it can be computed on the product's tiles: element by element."""
+    if isinstance(kept.stage, Scan) or kept.is_reduction:
+        return None
+    rows = _rows_by_reads(kept, reads, target, indices)
+    whole = rows is not None and None not in rows and len(rows) == len(own_rows(kept))
+    return rows if whole else None
 
 
 def _alike(kept: Kept, target: Nest) -> bool:

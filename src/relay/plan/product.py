@@ -1,0 +1,193 @@
+"""Contractions seen as matrix products: which operand is packed, how axes group, how large the register tile is.
+
+``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``, where each group may be several axes or none.
+The right operand is packed into panels of ``NR`` columns, ``[batch][panel][k][NR]``, zero-padded; the left operand is read in place,
+one element at a time, wherever its position is a sum of a part of the row and a part of ``k``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.target import Target
+from relay.plan.build import Accesses, Space, extent_of, row_major
+from relay.plan.expand import Env, Expander
+from relay.plan.graph import loads
+from relay.plan.index import Indices
+from relay.plan.reduction import initial
+from relay.plan.stages import Contraction, Kept
+from relay.te.scalar import Axis, Cast, Load, Reduce, Scalar, binary, cast, compare, select, substitute
+from relay.te.tensor import Compute, Tensor, stage_bodies
+
+_MAX_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """``rows`` by ``columns`` of the result in registers."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(slots=True, eq=False)
+class Product:
+    """A contraction whose left operand can be read in place. Axis groups are normalised: joined where traversed as one."""
+
+    kept: Kept
+    form: Contraction
+    left: Load
+    space: Space
+    tile: Tile
+
+    @property
+    def batch(self) -> list[Axis]:
+        return self.space.groups[0]
+
+    @property
+    def rows(self) -> list[Axis]:
+        return self.space.groups[1]
+
+    @property
+    def columns(self) -> list[Axis]:
+        return self.space.groups[2]
+
+    @property
+    def reduced(self) -> list[Axis]:
+        return self.space.groups[3]
+
+
+def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim) -> Tile:
+    """The register tile: as many columns as fit without much padding, as many rows as there are registers."""
+    lanes = target.lanes(dtype_bits(dtype))
+    widths = (4, 3, 2, 1) if target.vector_registers >= 32 else (2, 1)
+    if isinstance(columns, int):
+
+        def worth(vectors: int) -> float:
+            width = vectors * lanes
+            height = _height(target, vectors)
+            used = columns / (-(-columns // width) * width)
+            # Loads per multiply-add: one vector of the panel per row of the tile, one element per vector.
+            return used / (1 + 0.5 * (1 / height + 1 / (2 * vectors)))
+
+        vectors = max(widths, key=worth)
+    else:
+        vectors = 2 if 2 in widths else 1
+    height = _height(target, vectors)
+    return Tile(min(height, rows) if isinstance(rows, int) else height, vectors * lanes)
+
+
+def _height(target: Target, vectors: int) -> int:
+    return max(1, min(_MAX_ROWS, (target.vector_registers - vectors - 1) // vectors))
+
+
+def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> Product | None:
+    """See the contraction as a product to schedule; None where the left operand has to be made first (see `left_stage`)."""
+    load = form.left.a if isinstance(form.left, Cast) else form.left
+    if not isinstance(load, Load) or not isinstance(load.source, Tensor):
+        return None
+    space = Space([list(form.batch), list(form.rows), list(form.columns), list(form.reduced)], {}, frozenset((0, 2)))
+    tensor = load.source
+
+    def evaluate(env: Env) -> Accesses:
+        expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
+        at = expander.evaluate(load, expander.frame(env))
+        assert isinstance(at, Load)
+        return Accesses((_position(indices, tensor, at.indices),), frozenset())
+
+    trial = Space([list(g) for g in space.groups], {}, space.whole)
+    (poly,) = trial.normalise_splits(indices, evaluate).polys
+    for axis in trial.groups[3]:
+        stride = indices.coefficient(poly, axis)
+        if stride is None or indices.is_index(stride):
+            return None
+    rows = shape_size(tuple(a.extent for a in form.rows))
+    columns = shape_size(tuple(a.extent for a in form.columns))
+    return Product(kept, form, load, space, tile_for(target, form.accumulate, rows, columns))
+
+
+def _position(indices: Indices, tensor: Tensor, index: Sequence[Scalar]) -> Dim:
+    total: Dim = 0
+    for i, stride in zip(index, row_major(tensor.shape), strict=True):
+        total = dim_add(total, dim_mul(indices.poly(i), stride))
+    return total
+
+
+def left_stage(form: Contraction) -> tuple[Kept, Contraction]:
+    """Make the left operand a stage of its own, ``[batch][rows][k]``: that stage, and the contraction reading it."""
+    own = (*form.batch, *form.rows, *form.reduced)
+    fresh = {a: Axis(a.name, a.extent) for a in own}
+    body = substitute(form.left, dict(fresh))
+    stage = Compute("left", tuple(fresh.values()), (body,))
+    tensor = Tensor(stage, 0, stage.shape, body.dtype)
+    return Kept(stage, stage, (body.dtype,)), replace(form, left=Load(tensor, own, body.dtype))
+
+
+def with_left(kept: Kept, form: Contraction) -> Compute:
+    """The contraction's stage with the given left operand (what groups stages looks at its loads)."""
+    (body,) = stage_bodies(kept.stage)
+    assert isinstance(body, Reduce) and isinstance(kept.stage, Compute)
+    product = cast(binary("mul", form.left, form.right), body.body.dtype)
+    return Compute(kept.stage.name, kept.stage.axes, (Reduce("sum", body.axes, product, body.dtype),))
+
+
+def constant_operand(form: Contraction, constants: Mapping[int, int]) -> int | None:
+    """The number of the constant input the right operand is made of, if it is made of one alone and all its sizes are known."""
+    numbers = {constants.get(id(n.source.stage)) for n in loads(form.right) if isinstance(n.source, Tensor)}
+    if len(numbers) != 1:
+        return None
+    sizes = (*form.batch, *form.columns, *form.reduced)
+    return next(iter(numbers)) if all(isinstance(a.extent, int) for a in sizes) else None
+
+
+def panels(p: Product, indices: Indices) -> Tensor:
+    """The packed right operand as a tensor expression ``[batch][panel][k][NR]`` of its constant, flat."""
+    width = p.tile.columns
+    count = size_of(p.columns)
+    depth = size_of(p.reduced)
+    assert isinstance(count, int) and isinstance(depth, int)
+    shape = tuple(a.extent for a in p.batch) + (ceil_div(count, width), depth, width)
+    axes = [*(Axis(a.name, a.extent) for a in p.batch), Axis("panel", shape[-3]), Axis("k", depth), Axis("lane", width)]
+    panel, k, lane = axes[-3:]
+    column = binary("add", binary("mul", panel, width), lane)
+    env: dict[Axis, Scalar] = dict(zip(p.batch, axes, strict=False))
+    env.update(unflatten(p.columns, column))
+    env.update(unflatten(p.reduced, k))
+    expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
+    value = expander.evaluate(cast(p.form.right, p.form.accumulate), expander.frame(original(p, env, indices)))
+    if count % width:
+        value = select(compare("lt", column, count), value, initial("sum", p.form.accumulate))
+    stage = Compute("panels", tuple(axes), (value,))
+    return Tensor(stage, 0, stage.shape, value.dtype)
+
+
+def size_of(axes: Sequence[Axis]) -> Dim:
+    return shape_size(tuple(a.extent for a in axes))
+
+
+def unflatten(axes: Sequence[Axis], position: Scalar) -> dict[Axis, Scalar]:
+    """The axes of a group in terms of the position in it, row-major."""
+    out: dict[Axis, Scalar] = {}
+    left = position
+    for n, axis in enumerate(axes):
+        if n == len(axes) - 1:
+            out[axis] = left
+        else:
+            size = extent_of(size_of(axes[n + 1 :]))
+            outer = binary("floordiv", left, size)
+            out[axis] = outer
+            left = binary("sub", left, binary("mul", outer, size))
+    return out
+
+
+def original(p: Product, env: Env, indices: Indices) -> dict[Axis, Scalar]:
+    """What the contraction's own axes are, given the normalised ones."""
+    expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
+    frame = expander.frame(env)
+    out: dict[Axis, Scalar] = dict(env)
+    for axis, value in p.space.env.items():
+        out[axis] = expander.evaluate(value, frame)
+    return out
