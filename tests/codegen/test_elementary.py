@@ -65,10 +65,17 @@ def sample(op: str, dtype: str) -> Array:
     kind = np.dtype(dtype)
     info = np.finfo(kind)
     special = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, math.inf, -math.inf, math.nan, float(info.max), float(info.tiny)]
-    special += [float(info.smallest_subnormal), -float(info.smallest_subnormal), float(info.tiny) * 0.37, 1 + float(info.eps)]
+    special += [
+        float(info.smallest_subnormal),
+        -float(info.smallest_subnormal),
+        float(info.tiny) * 0.37,
+        1 + float(info.eps),
+    ]
     small = rng.uniform(-1.2, 1.2, 6000)
     mid = rng.uniform(-12, 12, 6000)
-    spread = np.exp(rng.uniform(np.log(float(info.tiny)), np.log(float(info.max)) - 1, 6000)) * rng.choice([-1, 1], 6000)
+    spread = np.exp(rng.uniform(np.log(float(info.tiny)), np.log(float(info.max)) - 1, 6000)) * rng.choice(
+        [-1, 1], 6000
+    )
     wide = rng.uniform(-750, 750, 6000) if dtype == "float64" else rng.uniform(-110, 110, 6000)
     parts = [np.array(special), small, mid, wide]
     if op in ("sin", "cos", "tan"):
@@ -123,7 +130,9 @@ def test_other_levels(op: UnaryOp, target: str) -> None:
 @pytest.mark.parametrize("target", ["cpu", "x86-64"])
 def test_exact_functions(op: UnaryOp, target: str) -> None:
     for dtype in ("float32", "float64"):
-        x = np.concatenate([sample("exp", dtype), np.array([0.5, 1.5, 2.5, -0.5, -1.5, 8388609.0, 4503599627370497.0], dtype)])
+        x = np.concatenate(
+            [sample("exp", dtype), np.array([0.5, 1.5, 2.5, -0.5, -1.5, 8388609.0, 4503599627370497.0], dtype)]
+        )
         name = {"round": "rint", "neg": "negative"}.get(op, op)
         want = getattr(np, name)(x)
         assert np.array_equal(run_unary(op, x, target=target), want, equal_nan=True)
@@ -136,7 +145,9 @@ def run_binary(op: BinaryOp, a: Array, b: Array) -> Array:
     body = Store(z, (i,), Binary(op, Load(x, (i,), dtype), Load(y, (i,), dtype), dtype))
     assert VAR is not None
     out = np.zeros_like(a)
-    assert Native(Kernel(op, (x, y), (z,), (VAR,), For(i, Size(N), body, "vectorized")))([a, b, out], {VAR: len(a)}) == 0
+    assert (
+        Native(Kernel(op, (x, y), (z,), (VAR,), For(i, Size(N), body, "vectorized")))([a, b, out], {VAR: len(a)}) == 0
+    )
     return out
 
 
@@ -150,7 +161,14 @@ def test_binary_functions(op: BinaryOp, dtype: str) -> None:
     b = np.concatenate([pairs[:, 1], rng.uniform(-9, 9, 4000), rng.uniform(-20, 20, 4000)]).astype(dtype)
     with np.errstate(all="ignore"):
         wide_a, wide_b = a.astype(np.longdouble), b.astype(np.longdouble)
-        functions = {"pow": np.power, "atan2": np.arctan2, "mod": np.mod, "truncmod": np.fmod, "max": np.maximum, "min": np.minimum}
+        functions = {
+            "pow": np.power,
+            "atan2": np.arctan2,
+            "mod": np.mod,
+            "truncmod": np.fmod,
+            "max": np.maximum,
+            "min": np.minimum,
+        }
         want = np.floor(a / b) if op == "floordiv" else functions[op](wide_a, wide_b)
         if op in ("mod", "truncmod"):
             keep = np.abs(wide_a / wide_b) < (2.0**29 if dtype == "float32" else 2.0**50)
@@ -159,4 +177,6 @@ def test_binary_functions(op: BinaryOp, dtype: str) -> None:
     got = run_binary(op, a, b)
     error = ulps(got, want.astype(np.longdouble))
     worst = int(np.argmax(error))
-    assert error[worst] <= bound, f"{op}({a[worst]!r}, {b[worst]!r}) = {got[worst]!r}, not {want[worst]!r}: {error[worst]}"
+    assert error[worst] <= bound, (
+        f"{op}({a[worst]!r}, {b[worst]!r}) = {got[worst]!r}, not {want[worst]!r}: {error[worst]}"
+    )

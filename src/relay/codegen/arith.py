@@ -159,7 +159,9 @@ class Arithmetic:
             product_sum = self.intrinsic("fma", "double", lanes, negative, b, a)
         rest = emit(f"fptrunc {wide} {product_sum} to {type_}") if element == "float" else product_sum
         zero = self.splat(element, "0.0", lanes)
-        infinite = emit(f"fcmp oeq {type_} {self.intrinsic('fabs', element, lanes, y)}, {self._infinity(element, lanes)}")
+        infinite = emit(
+            f"fcmp oeq {type_} {self.intrinsic('fabs', element, lanes, y)}, {self._infinity(element, lanes)}"
+        )
         finite = emit(f"fcmp one {type_} {self.intrinsic('fabs', element, lanes, x)}, {self._infinity(element, lanes)}")
         both = emit(f"and {vec('i1', lanes)} {infinite}, {finite}")
         rest = self.select_text(both, x, rest, type_, lanes)
@@ -199,7 +201,7 @@ class Arithmetic:
                 raise AssertionError(f"{op} of {dtype}")
 
     def _divide(self, op: BinaryOp, a: Value, b: Value, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
-        emit, element, masks = self.b.emit, register_type(dtype), vec('i1', lanes)
+        emit, element, masks = self.b.emit, register_type(dtype), vec("i1", lanes)
         signed = is_signed(dtype) and not (a.nonneg and b.nonneg)
         remainder = op in ("mod", "truncmod")
         floored = op in ("floordiv", "mod")
@@ -434,4 +436,3 @@ _COMPARE = {
     "gt": int.__gt__,
     "ge": int.__ge__,
 }
-

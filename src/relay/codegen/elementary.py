@@ -66,7 +66,12 @@ class Elementary:
         if op == "atan2":
             return Value(_atan2(kit, base, other).text, x.dtype, lanes)
         if isinstance(y.const, float) and y.const in (1.0, 2.0, 3.0, -1.0):
-            powers = {1.0: lambda: base, 2.0: lambda: base * base, 3.0: lambda: base * base * base, -1.0: lambda: 1.0 / base}
+            powers = {
+                1.0: lambda: base,
+                2.0: lambda: base * base,
+                3.0: lambda: base * base * base,
+                -1.0: lambda: 1.0 / base,
+            }
             return Value(powers[y.const]().text, x.dtype, lanes)
         if element == "float":
             return Value(kit.narrow(_pow(kit, kit.widen(base), kit.widen(other), False)).text, x.dtype, lanes)

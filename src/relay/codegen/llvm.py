@@ -78,9 +78,7 @@ class _KernelText:
         numbers = sorted(set(group.values()))
         scopes = {n: self.module.node(f'distinct !{{!"b{n}", {domain}}}') for n in numbers}
         one = {n: self.module.node(f"!{{{scopes[n]}}}") for n in numbers}
-        others = {
-            n: self.module.node("!{" + ", ".join(scopes[m] for m in numbers if m != n) + "}") for n in numbers
-        }
+        others = {n: self.module.node("!{" + ", ".join(scopes[m] for m in numbers if m != n) + "}") for n in numbers}
         changed = {source for source, _ in kernel.in_place}
         out: dict[Buffer, str] = {}
         for buffer, n in group.items():
@@ -157,15 +155,15 @@ class _KernelText:
             strides = outer.strides if outer.local else inner.strides(buffer.shape)
             inner.places[buffer] = replace(outer, pointer=fetch("ptr", outer.pointer), strides=strides)
         for axis in free_axes(loop.body):
-            value = frame.axes.get(axis)
-            if axis is loop.var or value is None:
+            bound = frame.axes.get(axis)
+            if axis is loop.var or bound is None:
                 continue
-            if value.const is not None:
-                inner.axes[axis] = value
+            if bound.const is not None:
+                inner.axes[axis] = bound
             else:
                 type_ = register_type(axis.dtype)
-                text = fetch(type_, value.text)
-                inner.axes[axis] = Value(text, axis.dtype, multiple=value.multiple, nonneg=value.nonneg)
+                text = fetch(type_, bound.text)
+                inner.axes[axis] = Value(text, axis.dtype, multiple=bound.multiple, nonneg=bound.nonneg)
         body = Statements(inner, None, self._allocator(Value("%worker", "int64", nonneg=True)))
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
         body.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))

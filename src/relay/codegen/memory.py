@@ -150,9 +150,13 @@ class Memory:
                 base = self.a.binary("sub", base, self.a.index(lanes - 1))
                 mask = self._reversed(mask, vec("i1", lanes), lanes) if mask else ""
             pointer = self.element(place.pointer, element, base.text)
-            text = self._masked_load(type_, element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata)
+            text = self._masked_load(
+                type_, element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata
+            )
             return self._reversed(text, type_, lanes) if offset.stride == -1 else text
-        return self._gather(place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata)
+        return self._gather(
+            place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
+        )
 
     def _masked_load(
         self, type_: str, element: str, lanes: int, pointer: str, align: int, mask: str, metadata: str

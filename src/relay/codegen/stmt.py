@@ -356,5 +356,3 @@ def _offsets(place: Place, buffer: Buffer) -> list[int]:
 
 def _padded_size(place: Place, buffer: Buffer) -> int:
     return max(_offsets(place, buffer)) + 1
-
-

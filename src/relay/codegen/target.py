@@ -133,7 +133,9 @@ def parse_target(text: str) -> Target:
         elif word.startswith("-mattr="):
             attrs += [a for a in word.removeprefix("-mattr=").split(",") if a]
         else:
-            raise CompileError(f"unknown word {word!r} in the target {text!r}", hint="use -mcpu=NAME and -mattr=+FEATURE")
+            raise CompileError(
+                f"unknown word {word!r} in the target {text!r}", hint="use -mcpu=NAME and -mattr=+FEATURE"
+            )
     if base in ("cpu", "host", "native", "llvm"):
         arm = not llvm.get_process_triple().startswith("x86_64")
         target = host_target() if cpu in (None, "native", "host") else _named(cpu or "", arm, text)
@@ -149,7 +151,9 @@ def parse_target(text: str) -> Target:
     for attr in attrs:
         sign, name = attr[0], attr[1:]
         if sign not in "+-" or not name:
-            raise CompileError(f"feature {attr!r} in the target {text!r}", hint="write +NAME to add and -NAME to remove")
+            raise CompileError(
+                f"feature {attr!r} in the target {text!r}", hint="write +NAME to add and -NAME to remove"
+            )
         (features.add if sign == "+" else features.discard)(name)
     shape = describe(target.triple, target.cpu, features)
     return replace(shape, l1_bytes=target.l1_bytes, l2_bytes=target.l2_bytes, l3_bytes=target.l3_bytes)

@@ -109,7 +109,10 @@ def same(a: Scalar, b: Scalar) -> bool:
             case (Load(), Load()):
                 if x.source is not y.source or len(x.indices) != len(y.indices):
                     return False
-            case (Unary(), Unary()) | (Binary(), Binary()) | (Compare(), Compare()):
+            case (Unary(op=one), Unary(op=other)) | (Binary(op=one), Binary(op=other)):
+                if one != other:
+                    return False
+            case (Compare(), Compare()):
                 if x.op != y.op:
                     return False
             case (Select(), Select()) | (Cast(), Cast()):

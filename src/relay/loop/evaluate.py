@@ -1,0 +1,346 @@
+"""The meaning of a loop nest, slowly: one element at a time over NumPy arrays. Tests hold generated code to it.
+
+Loops of every kind run in order. float16 and bfloat16 are computed as float32 and rounded when stored or cast; integer
+arithmetic wraps; the rules for divisions, shifts and conversions are those of `relay.te.scalar` and `relay.codegen.arith`.
+Sub-byte dtypes are ml_dtypes arrays, one element each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, assert_never
+
+import ml_dtypes
+import numpy as np
+
+from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.types import dtype_bits, is_float
+from relay.loop.errors import LoopError
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    children,
+)
+
+Array = np.ndarray[Any, Any]
+Number = bool | int | float
+_SMALL = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "bfloat16": ml_dtypes.bfloat16}
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """NumPy's dtype for a base type (ml_dtypes' where NumPy has none)."""
+    found: np.dtype[Any] = np.dtype(_SMALL.get(dtype, dtype))
+    return found
+
+
+class _Failed(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+def evaluate(kernel: Kernel, arrays: Sequence[Array], dims: Mapping[DimVar, int] | None = None) -> int:
+    """Run a kernel on arrays for its inputs and outputs (outputs are written). Returns its code: 0, or a `Fail`'s."""
+    state = _State(dict(dims or {}))
+    for buffer, array in zip((*kernel.inputs, *kernel.outputs), arrays, strict=True):
+        shape = tuple(dim_evaluate(d, state.dims) for d in buffer.shape)
+        if shape != array.shape or numpy_dtype(buffer.dtype) != array.dtype:
+            raise LoopError(
+                f"the operand {buffer.name} is {buffer.dtype}{list(shape)}, not {array.dtype}{list(array.shape)}"
+            )
+        state.arrays[buffer] = array
+    try:
+        state.run(kernel.body)
+    except _Failed as failed:
+        return failed.code
+    return 0
+
+
+class _State:
+    def __init__(self, dims: dict[DimVar, int]) -> None:
+        self.dims = dims
+        self.arrays: dict[Buffer, Array] = {}
+        self.axes: dict[Axis, Number] = {}
+
+    def run(self, stmt: Stmt) -> None:
+        while True:
+            match stmt:
+                case Seq():
+                    for part in stmt.stmts:
+                        self.run(part)
+                    return
+                case For():
+                    for index in range(int(self.value(stmt.extent))):
+                        self.axes[stmt.var] = index
+                        self.run(stmt.body)
+                    return
+                case Store():
+                    value = self.value(stmt.value)
+                    # float16 registers hold float32.
+                    held = "float32" if self.is_wide(stmt.buffer) else stmt.buffer.dtype
+                    self.arrays[stmt.buffer][self.place(stmt.buffer, stmt.indices)] = _stored(value, held)
+                    return
+                case LetScalar():
+                    self.axes[stmt.var] = self.value(stmt.value)
+                    stmt = stmt.body
+                case Alloc():
+                    buffer = stmt.buffer
+                    shape = tuple(dim_evaluate(d, self.dims) for d in buffer.shape)
+                    # Memory of an allocation is uninitialised: a value nobody expects.
+                    dtype = "float32" if self.is_wide(buffer) else buffer.dtype
+                    self.arrays[buffer] = np.full(shape, 5, numpy_dtype(dtype))
+                    stmt = stmt.body
+                case Branch():
+                    chosen = stmt.then if self.value(stmt.cond) else stmt.orelse
+                    if chosen is None:
+                        return
+                    stmt = chosen
+                case Switch():
+                    value = int(self.value(stmt.value))
+                    if not 0 <= value < len(stmt.cases):
+                        return
+                    stmt = stmt.cases[value]
+                case Fail():
+                    raise _Failed(stmt.code)
+                case _:
+                    assert_never(stmt)
+
+    @staticmethod
+    def is_wide(buffer: Buffer) -> bool:
+        return buffer.dtype in ("float16", "bfloat16") and buffer.scope in ("register", "stack")
+
+    def place(self, buffer: Buffer, indices: Sequence[Scalar]) -> tuple[int, ...]:
+        where = tuple(int(self.value(i)) for i in indices)
+        shape = self.arrays[buffer].shape
+        if any(not 0 <= i < n for i, n in zip(where, shape, strict=True)):
+            raise LoopError(f"{buffer.name}{list(where)} is outside of its shape {list(shape)}")
+        return where
+
+    def value(self, root: Scalar) -> Number:
+        """An expression's value. Only the chosen side of a select is computed."""
+        done: dict[int, Number] = {}
+        todo: list[Scalar] = [root]
+        while todo:
+            node = todo[-1]
+            if id(node) in done:
+                todo.pop()
+                continue
+            needed = children(node)
+            if isinstance(node, Select):
+                needed = (node.cond,)
+                if id(node.cond) in done:
+                    needed = (node.a if done[id(node.cond)] else node.b,)
+            missing = [k for k in needed if id(k) not in done]
+            if missing:
+                todo.extend(missing)
+                continue
+            todo.pop()
+            if isinstance(node, Select):
+                done[id(node)] = done[id(node.a if done[id(node.cond)] else node.b)]
+            else:
+                done[id(node)] = self.node(node, [done[id(k)] for k in children(node)])
+        return done[id(root)]
+
+    def node(self, node: Scalar, given: list[Number]) -> Number:
+        match node:
+            case Const():
+                return _wrapped(node.value, node.dtype)
+            case Size():
+                return dim_evaluate(node.dim, self.dims)
+            case Axis():
+                return self.axes[node]
+            case Load():
+                assert isinstance(node.source, Buffer)
+                shape = self.arrays[node.source].shape
+                where = tuple(int(i) for i in given)
+                if any(not 0 <= i < n for i, n in zip(where, shape, strict=True)):
+                    raise LoopError(f"{node.source.name}{list(where)} is outside of its shape {list(shape)}")
+                return _loaded(self.arrays[node.source][where], node.dtype)
+            case Unary():
+                return _unary(node.op, given[0], node.a.dtype)
+            case Binary():
+                return _binary(node.op, given[0], given[1], node.dtype)
+            case Compare():
+                return _COMPARE[node.op](given[0], given[1])
+            case Cast():
+                return _cast(given[0], node.dtype)
+            case Select() | Reduce():
+                raise LoopError(f"{type(node).__name__} has no meaning here")
+            case _:
+                assert_never(node)
+
+
+def _loaded(value: Any, dtype: str) -> Number:
+    if dtype == "bool":
+        return bool(value)
+    return float(value) if is_float(dtype) else int(value)
+
+
+def _stored(value: Number, dtype: str) -> Any:
+    kind = numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        return np.float32(value).astype(kind) if dtype in ("float16", "bfloat16") else kind.type(value)
+
+
+def _rounded(value: float, dtype: str) -> float:
+    """To the precision that arithmetic on the dtype has: float32 for the sixteen-bit ones."""
+    if dtype == "float64":
+        return value
+    with np.errstate(all="ignore"):
+        return float(np.float32(value))
+
+
+def _wrapped(value: Number, dtype: str) -> Number:
+    if dtype == "bool":
+        return bool(value)
+    if is_float(dtype):
+        return _rounded(float(value), dtype)
+    bits = dtype_bits(dtype)
+    number = int(value) & ((1 << bits) - 1)
+    return number - (1 << bits) if dtype.startswith("int") and number >> (bits - 1) else number
+
+
+def _cast(value: Number, dtype: str) -> Number:
+    if dtype == "bool":
+        return value != 0
+    if is_float(dtype):
+        exact = float(value)
+        with np.errstate(all="ignore"):
+            if isinstance(value, int) and dtype != "float64":
+                exact = float(
+                    np.int64(value).astype(np.float32) if value < 1 << 63 else np.uint64(value).astype(np.float32)
+                )
+            return float(_stored(exact, dtype)) if dtype in ("float16", "bfloat16") else _rounded(exact, dtype)
+    if isinstance(value, float):
+        bits = dtype_bits(dtype)
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.startswith("int") else (0, (1 << bits) - 1)
+        if math.isnan(value):
+            return 0
+        if math.isinf(value):
+            return high if value > 0 else low
+        return min(max(math.trunc(value), low), high)
+    return _wrapped(value, dtype)
+
+
+_COMPARE: dict[str, Callable[[Number, Number], bool]] = {
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+def _binary(op: str, a: Number, b: Number, dtype: str) -> Number:
+    if is_float(dtype):
+        return _rounded(_float_binary(op, float(a), float(b), dtype), dtype)
+    if dtype == "bool":
+        return _BOOL[op](bool(a), bool(b))
+    return _wrapped(_int_binary(op, int(a), int(b), dtype), dtype)
+
+
+_BOOL: dict[str, Callable[[bool, bool], bool]] = {
+    "and": lambda a, b: a and b, "min": lambda a, b: a and b, "mul": lambda a, b: a and b, "or": lambda a, b: a or b,
+    "max": lambda a, b: a or b, "add": lambda a, b: a or b, "xor": lambda a, b: a != b, "sub": lambda a, b: a != b,
+}  # fmt: skip
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": min, "max": max,
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
+}  # fmt: skip
+
+
+def _int_binary(op: str, a: int, b: int, dtype: str) -> int:
+    bits = dtype_bits(dtype)
+    if op in _ARITHMETIC:
+        return _ARITHMETIC[op](a, b)
+    match op:
+        case "floordiv":
+            return a // b if b else 0
+        case "mod":
+            return a % b if b else 0
+        case "truncdiv" | "div":
+            return 0 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        case "truncmod":
+            return 0 if b == 0 else abs(a) % abs(b) * (-1 if a < 0 else 1)
+        case "shl":
+            return a << b if 0 <= b < bits else 0
+        case "shr":
+            return a >> b if 0 <= b < bits else (-1 if a < 0 else 0)
+        case "pow":
+            if b < 0:
+                return {1: 1, -1: 1 if b % 2 == 0 else -1}.get(a, 0)
+            return pow(a, b, 1 << bits)
+        case _:
+            raise LoopError(f"{op} of {dtype}")
+
+
+def _float_binary(op: str, a: float, b: float, dtype: str) -> float:
+    wide = np.float64 if dtype == "float64" else np.float32
+    with np.errstate(all="ignore"):
+        x, y = wide(a), wide(b)
+        match op:
+            case "add" | "sub" | "mul" | "div":
+                function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op]
+                return float(function(x, y))
+            case "min" | "max":
+                return float((np.minimum if op == "min" else np.maximum)(x, y))
+            case "floordiv" | "truncdiv":
+                return float((np.floor if op == "floordiv" else np.trunc)(x / y))
+            case "mod" | "truncmod":
+                return float((np.mod if op == "mod" else np.fmod)(x, y))
+            case "pow":
+                return float(np.power(np.float64(a), np.float64(b)))
+            case "atan2":
+                return float(np.arctan2(np.float64(a), np.float64(b)))
+            case _:
+                raise LoopError(f"{op} of {dtype}")
+
+
+def _unary(op: str, a: Number, dtype: str) -> Number:
+    if not is_float(dtype):
+        return _int_unary(op, int(a), dtype)
+    x = np.float64(a)
+    with np.errstate(all="ignore"):
+        match op:
+            case "isnan" | "isinf" | "isfinite":
+                return bool({"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}[op](x))
+            case "erf":
+                value = math.erf(float(x))
+            case "sigmoid":
+                value = float(1 / (1 + np.exp(-x)))
+            case "rsqrt":
+                value = float(1 / np.sqrt(x))
+            case _:
+                name = {"neg": "negative", "round": "rint", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
+                    op, op
+                )
+                value = float(getattr(np, name)(x))
+    return _rounded(value, dtype)
+
+
+def _int_unary(op: str, a: int, dtype: str) -> Number:
+    match op:
+        case "neg":
+            return _wrapped(-a, dtype)
+        case "abs":
+            return _wrapped(abs(a), dtype)
+        case "not":
+            return _wrapped(not a if dtype == "bool" else ~a, dtype)
+        case "sign":
+            return _wrapped((a > 0) - (a < 0), dtype)
+        case "floor" | "ceil" | "round" | "trunc":
+            return _wrapped(a, dtype)
+        case "isnan" | "isinf":
+            return False
+        case "isfinite":
+            return True
+        case _:
+            raise LoopError(f"{op} of {dtype}: it is a function of floats")

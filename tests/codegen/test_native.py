@@ -1,0 +1,496 @@
+"""Native code against the slow evaluator: every statement, loop kind, dtype and memory scope, on three instruction sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from relay.codegen.target import parse_target
+from relay.ir.dim import DimVar, as_var, dim_var
+from relay.ir.types import is_float
+from relay.loop.evaluate import evaluate, numpy_dtype
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, LoopKind, Scope, Seq, Stmt, Store, Switch
+from relay.loop.workspace import workspace_bytes
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    UnaryOp,
+    cast,
+    maximum,
+    minimum,
+    select,
+)
+from tests.codegen.native import Native
+
+Array = np.ndarray[Any, Any]
+TARGETS = ["cpu", "x86-64-v3", "x86-64"]
+N, M = dim_var("n"), dim_var("m")
+KINDS: tuple[LoopKind, ...] = ("serial", "vectorized", "parallel")
+
+
+def var(dim: object) -> DimVar:
+    found = as_var(dim)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def const(value: int) -> Const:
+    return Const(value, "int64")
+
+
+def load(buffer: Buffer, *indices: Scalar) -> Load:
+    return Load(buffer, indices, buffer.dtype)
+
+
+def loop(axis: Axis, body: Stmt, kind: LoopKind = "serial", grain: int = 1) -> For:
+    return For(axis, Size(axis.extent), body, kind, grain)
+
+
+def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if is_float(dtype):
+        values = rng.normal(0, 3, shape)
+        values[rng.random(values.shape) < 0.05] = 0
+        return values.astype(np.float32).astype(numpy_dtype(dtype)) if dtype != "float64" else values
+    low, high = (
+        (-8, 8) if dtype == "int4" else (0, 16) if dtype == "uint4" else (-50, 50) if dtype[0] == "i" else (0, 100)
+    )
+    return rng.integers(low, high, shape).astype(np.int64).astype(numpy_dtype(dtype))
+
+
+def packed(array: Array, dtype: str) -> Array:
+    """The array as memory holds it: sub-byte elements two to a byte, low half first."""
+    if dtype not in ("int4", "uint4"):
+        return array.copy(order="C")
+    flat = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
+    return (flat[0::2] | flat[1::2] << 4).astype(np.uint8)
+
+
+def unpacked(memory: Array, shape: Sequence[int], dtype: str) -> Array:
+    if dtype not in ("int4", "uint4"):
+        return memory
+    halves = np.stack([memory & 15, memory >> 4], -1).reshape(-1)[: int(np.prod(shape))].astype(np.int8)
+    if dtype == "int4":
+        halves = np.where(halves > 7, halves - 16, halves).astype(np.int8)
+    return halves.reshape(shape).astype(numpy_dtype(dtype))
+
+
+def finished(kernel: Kernel) -> Kernel:
+    shared, worker = workspace_bytes(kernel)
+    return replace(kernel, shared_bytes=shared, worker_bytes=worker)
+
+
+def check(
+    kernel: Kernel,
+    arrays: Sequence[Array],
+    dims: dict[DimVar, int] | None = None,
+    target: str = "cpu",
+    rtol: float = 2e-6,
+) -> list[Array]:
+    """Run both ways on the same inputs; outputs and codes must agree. Returns the outputs."""
+    kernel = finished(kernel)
+    buffers = (*kernel.inputs, *kernel.outputs)
+    slow = [a.copy() for a in arrays]
+    native = [packed(a, b.dtype) for a, b in zip(arrays, buffers, strict=True)]
+    fast = [a.copy() for a in native]
+    code = evaluate(kernel, slow, dims)
+    assert Native(kernel, parse_target(target))(fast, dims) == code
+    outputs = []
+    for position, (want, got, buffer) in enumerate(zip(slow, fast, buffers, strict=True)):
+        if position < len(kernel.inputs):
+            assert np.array_equal(got.view(np.uint8), native[position].view(np.uint8)), f"{buffer.name} was changed"
+            continue
+        found = unpacked(got, want.shape, buffer.dtype)
+        if code == 0 and is_float(buffer.dtype):
+            loose = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(buffer.dtype, rtol)
+            np.testing.assert_allclose(found.astype(np.float64), want.astype(np.float64), rtol=loose, atol=loose)
+        elif code == 0:
+            assert np.array_equal(found, want), (found, want)
+        outputs.append(found)
+    return outputs
+
+
+# -- elementwise, all dtypes
+
+
+DTYPES = ["bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_and_casts(dtype: str, target: str) -> None:
+    """x to every dtype, for every kind of loop, with sizes around the lane counts."""
+    rng = np.random.default_rng(5)
+    x = Buffer("x", (N,), dtype)
+    for kind in KINDS:
+        outs = [Buffer(f"y{n}", (N,), d) for n, d in enumerate(DTYPES)]
+        i = Axis("i", N)
+        stores = tuple(Store(y, (i,), cast(load(x, i), y.dtype)) for y in outs)
+        # Elements of half a byte must not be split between threads.
+        kernel = Kernel("casts", (x,), tuple(outs), (var(N),), loop(i, Seq(stores), kind, 2))
+        count = 67 if kind == "vectorized" else 9
+        arrays = [random_array(rng, (count,), dtype)] + [np.zeros(count, numpy_dtype(y.dtype)) for y in outs]
+        if dtype in ("float32", "float64", "float16", "bfloat16"):
+            arrays[0][:6] = [np.inf, -np.inf, np.nan, 1e4, -1e4, 0.3]
+        check(kernel, arrays, {var(N): count}, target)
+
+
+INT_OPS: list[BinaryOp] = ["add", "sub", "mul", "floordiv", "mod", "truncdiv", "truncmod", "min", "max", "and", "or", "xor", "shl", "shr", "pow"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_integer_operations(dtype: str) -> None:
+    """Extremes included: nothing traps, division by zero gives 0, too large shifts push everything out."""
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(2)
+    edge = np.array([0, 1, 2, 3, 7, info.max, info.min, info.max - 1, info.bits - 1, info.bits & 0x7F], dtype)
+    extra = np.array([-1, -2, -7], dtype) if info.min < 0 else edge[:3]
+    edge = np.concatenate([edge, extra])
+    a = np.concatenate([np.repeat(edge, len(edge)), rng.integers(info.min, info.max, 200, dtype, endpoint=True)])
+    b = np.concatenate([np.tile(edge, len(edge)), rng.integers(-9 if info.min < 0 else 0, 9, 200).astype(dtype)])
+    x, y, i = Buffer("x", (N,), dtype), Buffer("y", (N,), dtype), Axis("i", N)
+    outs = tuple(Buffer(op, (N,), dtype) for op in INT_OPS)
+    by_constant = tuple(Buffer(f"c{c}", (N,), dtype) for c in (0, 1, 3, 8))
+    stores = [Store(o, (i,), Binary(op, load(x, i), load(y, i), dtype)) for op, o in zip(INT_OPS, outs, strict=True)]
+    for buffer, divisor in zip(by_constant, (0, 1, 3, 8), strict=True):
+        quotient = Binary("floordiv", load(x, i), Const(divisor, dtype), dtype)
+        rest = Binary("mod", load(x, i), Const(divisor, dtype), dtype)
+        stores.append(Store(buffer, (i,), Binary("xor", quotient, rest, dtype)))
+    unary: list[UnaryOp] = ["neg", "abs", "not", "sign"]
+    ones = tuple(Buffer(op, (N,), dtype) for op in unary)
+    stores += [Store(o, (i,), Unary(op, load(x, i), dtype)) for op, o in zip(unary, ones, strict=True)]
+    for kind in ("serial", "vectorized"):
+        kernel = Kernel("ints", (x, y), (*outs, *by_constant, *ones), (var(N),), loop(i, Seq(tuple(stores)), kind))  # type: ignore[arg-type]
+        outputs = [np.zeros(len(a), dtype) for _ in kernel.outputs]
+        check(kernel, [a, b, *outputs], {var(N): len(a)})
+
+
+@st.composite
+def scalar_expressions(draw: st.DrawFn, leaves: tuple[Scalar, ...], dtype: str, depth: int) -> Scalar:
+    """A random expression of one dtype over some leaves."""
+    if depth == 0 or draw(st.integers(0, 5)) == 0:
+        fitting = [leaf for leaf in leaves if leaf.dtype == dtype]
+        choice = draw(st.integers(0, len(fitting)))
+        if choice < len(fitting):
+            return fitting[choice]
+        return Const(draw(st.integers(0, 5)) if dtype != "bool" else draw(st.booleans()), dtype)
+
+    def inner(of: str) -> Scalar:
+        return draw(scalar_expressions(leaves, of, depth - 1))
+
+    match draw(st.integers(0, 4)):
+        case 0 if dtype != "bool":
+            return Cast(inner(draw(st.sampled_from(["bool", "int8", "int32", "float32"]))), dtype)
+        case 1:
+            return Select(inner("bool"), inner(dtype), inner(dtype), dtype)
+        case 2 if dtype == "bool":
+            side = draw(st.sampled_from(["int32", "float32", "int64"]))
+            return Compare(draw(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"])), inner(side), inner(side))
+        case 3 if dtype in ("float32", "float64"):
+            return Unary(
+                draw(st.sampled_from(["neg", "abs", "tanh", "sigmoid", "floor", "sqrt", "sign"])), inner(dtype), dtype
+            )
+        case _:
+            if is_float(dtype):
+                ops = ["add", "sub", "mul", "min", "max"]
+            elif dtype == "bool":
+                ops = ["and", "or", "xor"]
+            else:
+                ops = ["add", "sub", "mul", "min", "max", "floordiv", "mod", "truncdiv", "and", "xor", "shl", "shr"]
+            return Binary(draw(st.sampled_from(ops)), inner(dtype), inner(dtype), dtype)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.data())
+def test_random_elementwise(data: st.DataObject) -> None:
+    """A random expression over operands of several dtypes and broadcast shapes, loops of random kinds."""
+    i, j = Axis("i", M), Axis("j", N)
+    count_m, count_n = data.draw(st.integers(0, 4)), data.draw(st.sampled_from([0, 1, 3, 8, 16, 17, 37]))
+    operands = [
+        Buffer("a", (M, N), "float32"), Buffer("b", (N,), "float32"), Buffer("c", (M, 1), "int32"),
+        Buffer("d", (M, N), data.draw(st.sampled_from(["int8", "int64", "bool", "float64", "bfloat16"]))),
+    ]  # fmt: skip
+    places = [(i, j), (j,), (i, const(0)), (i, j)]
+    leaves: tuple[Scalar, ...] = tuple(load(b, *p) for b, p in zip(operands, places, strict=True))
+    leaves += (i, j, Size(N))
+    dtype = data.draw(st.sampled_from(["float32", "int32", "float64", "bool", "int64", "uint8"]))
+    value = data.draw(scalar_expressions(leaves, dtype, 4))
+    out = Buffer("out", (M, N), dtype)
+    inner = loop(j, Store(out, (i, j), value), data.draw(st.sampled_from(["serial", "vectorized"])))
+    kernel = Kernel(
+        "random", tuple(operands), (out,), (var(M), var(N)), loop(i, inner, data.draw(st.sampled_from(KINDS)))
+    )
+    rng = np.random.default_rng(1)
+    shapes = [(count_m, count_n), (count_n,), (count_m, 1), (count_m, count_n)]
+    arrays = [random_array(rng, s, b.dtype) for s, b in zip(shapes, operands, strict=True)]
+    arrays.append(np.zeros((count_m, count_n), numpy_dtype(dtype)))
+    check(kernel, arrays, {var(M): count_m, var(N): count_n}, data.draw(st.sampled_from(TARGETS)), rtol=1e-4)
+
+
+# -- reductions
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("size", [1, 5, 16, 64, 100, 333])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_reductions(size: int, symbolic: bool, target: str) -> None:
+    """Vector accumulators of every operation, with symbolic and constant extents; nan wins maxima."""
+    extent = N if symbolic else size
+    cases: list[tuple[BinaryOp, str, object]] = [
+        ("add", "float32", 0.0), ("max", "float32", -np.inf), ("min", "float64", np.inf), ("mul", "float32", 1.0),
+        ("add", "int64", 0), ("max", "int32", -(2**31)), ("and", "bool", True), ("or", "bool", False), ("add", "float16", 0.0),
+    ]  # fmt: skip
+    rng = np.random.default_rng(size)
+    inputs, outputs, parts, arrays = [], [], [], []
+    for op, dtype, start in cases:
+        x, y = Buffer("x", (extent,), dtype), Buffer("y", (), dtype)
+        acc, i = Buffer("acc", (), dtype, "register"), Axis("i", extent)
+        step = Store(acc, (), Binary(op, load(acc), load(x, i), dtype))
+        inputs.append(x)
+        outputs.append(y)
+        first = Store(acc, (), Const(start, dtype))  # type: ignore[arg-type]
+        parts.append(Alloc(acc, Seq((first, loop(i, step, "vectorized"), Store(y, (), load(acc))))))
+        array = random_array(rng, (size,), dtype)
+        if op == "mul":
+            array = (1 + array / 100).astype(array.dtype)
+        arrays.append(array)
+    arrays[1][size // 2] = np.nan
+    kernel = Kernel("reduce", tuple(inputs), tuple(outputs), (var(N),), Seq(tuple(parts)))
+    results = check(kernel, [*arrays, *(np.zeros((), a.dtype) for a in arrays)], {var(N): size}, target, rtol=1e-4)
+    assert np.isnan(results[1])
+
+
+def test_argmax_stays_in_order() -> None:
+    """Not a reduction of the recognised form: the loop runs in order, and gives the first maximum."""
+    x, y = Buffer("x", (N,), "float32"), Buffer("y", (), "int32")
+    best, at, i = Buffer("best", (), "float32", "register"), Buffer("at", (), "int32", "register"), Axis("i", N)
+    better = Compare("gt", load(x, i), load(best))
+    step = Branch(better, Seq((Store(at, (), cast(i, "int32")), Store(best, (), load(x, i)))))
+    body = Alloc(best, Alloc(at, Seq((
+        Store(best, (), Const(-np.inf, "float32")), Store(at, (), Const(0, "int32")), loop(i, step, "vectorized"),
+        Store(y, (), load(at)),
+    ))))  # fmt: skip
+    values = np.array([1, 5, 2, 5, -1] * 9, np.float32)
+    (result,) = check(Kernel("argmax", (x,), (y,), (var(N),), body), [values, np.zeros((), np.int32)], {var(N): 45})
+    assert result == 1
+
+
+def test_private_accumulators() -> None:
+    """A column sum: each lane of the vectorized loop has its own accumulator."""
+    a, s = Buffer("a", (M, N), "float32"), Buffer("s", (N,), "float32")
+    j, i, acc = Axis("j", N), Axis("i", M), Buffer("acc", (1,), "float32", "register")
+    zero = const(0)
+    body = Alloc(acc, Seq((
+        Store(acc, (zero,), Const(0.0, "float32")),
+        loop(i, Store(acc, (zero,), load(acc, zero) + load(a, i, j))),
+        Store(s, (j,), load(acc, zero)),
+    )))  # fmt: skip
+    kernel = Kernel("columns", (a,), (s,), (var(M), var(N)), loop(j, body, "vectorized"))
+    rng = np.random.default_rng(0)
+    for target in TARGETS:
+        for rows, columns in ((7, 50), (0, 3), (3, 16)):
+            arrays = [random_array(rng, (rows, columns), "float32"), np.zeros(columns, np.float32)]
+            check(kernel, arrays, {var(M): rows, var(N): columns}, target)
+
+
+# -- the register-tiled product
+
+
+def tile_kernel(rows: int, columns: int, depth: int, dtype: str) -> Kernel:
+    """An outer product into a register tile, as the matrix schedule writes it."""
+    a, b = Buffer("a", (depth, rows), dtype), Buffer("b", (depth, columns), dtype)
+    out, acc = Buffer("out", (rows, columns), dtype), Buffer("acc", (rows, columns), dtype, "register")
+    k, i, j = Axis("k", depth), Axis("i", rows), Axis("j", columns)
+    unrolled: LoopKind = "unrolled"
+
+    def tile(value: Scalar) -> Stmt:
+        return loop(i, loop(j, Store(acc, (i, j), value), "vectorized"), unrolled)
+
+    product = load(acc, i, j) + load(a, k, i) * load(b, k, j)
+    body = Alloc(acc, Seq((
+        tile(Const(0, dtype)), loop(k, tile(product)),
+        loop(i, loop(j, Store(out, (i, j), load(acc, i, j)), "vectorized"), unrolled),
+    )))  # fmt: skip
+    return Kernel("tile", (a, b), (out,), (), body)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"), [(6, 64, "float32"), (4, 40, "float64"), (3, 13, "float32"), (2, 20, "int32")]
+)
+def test_register_tiles(rows: int, columns: int, dtype: str, target: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [random_array(rng, (9, rows), dtype), random_array(rng, (9, columns), dtype)]
+    check(tile_kernel(rows, columns, 9, dtype), [*arrays, np.zeros((rows, columns), dtype)], {}, target, rtol=1e-5)
+
+
+def test_a_tile_stays_in_registers() -> None:
+    """The tile of the matrix schedule spills nothing: the loop over k has 24 multiply-adds and no stack access."""
+    from relay.codegen.llvm import emit
+    from relay.codegen.objects import assembly
+
+    code = assembly(emit(tile_kernel(6, 64, 256, "float32"), parse_target("x86-64-v4")), parse_target("x86-64-v4"))
+    assert code.count("vfmadd") == 24
+    assert "%rsp" not in code
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int4", "bfloat16"])
+def test_index_patterns(dtype: str, target: str) -> None:
+    """Reversed, strided, transposed, divided, gathered reads and scattered writes."""
+    n = 40
+    x, index = Buffer("x", (n,), dtype), Buffer("index", (n,), "int32")
+    i = Axis("i", n)
+    at = cast(load(index, i), "int64")
+    reads = [const(n - 1) - i, (i * 3) % n, i // 2, (i + 8) % 8, at, i // 16 + i % 16, minimum(i, const(7))]
+    outs = tuple(Buffer(f"y{k}", (n,), dtype) for k in range(len(reads) + 2))
+    stores = [Store(y, (i,), load(x, r)) for y, r in zip(outs, reads, strict=False)]
+    stores += [Store(outs[-2], (const(n - 1) - i,), load(x, i)), Store(outs[-1], (at,), load(x, i))]
+    rng = np.random.default_rng(1)
+    arrays = [random_array(rng, (n,), dtype), rng.permutation(n).astype(np.int32)]
+    arrays += [np.zeros(n, numpy_dtype(dtype)) for _ in outs]
+    check(Kernel("index", (x, index), outs, (), loop(i, Seq(tuple(stores)), "vectorized")), arrays, {}, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_padding_reads_only_inside(kind: LoopKind, target: str) -> None:
+    """A select guards loads out of bounds, one level and two: the neighbouring pages would fault."""
+    import mmap
+
+    n = 1024
+    x, y = Buffer("x", (n,), "float32"), Buffer("y", (n + 64,), "float32")
+    i = Axis("i", n + 64)
+    inside = Compare("ge", i, const(32)) & Compare("lt", i, const(n + 32))
+    near = select(Compare("lt", i, const(40)), load(x, i - 32) * 2.0, load(x, i - 32))
+    value = select(inside, near, Const(7.0, "float32"))
+    kernel = Kernel("pad", (x,), (y,), (), loop(i, Store(y, (i,), value), kind))
+    memory = mmap.mmap(-1, 4096)
+    data = np.frombuffer(memory, np.float32)
+    data[:] = np.arange(n)
+    check(kernel, [data, np.zeros(n + 64, np.float32)], {}, target)
+
+
+def test_uniform_guard() -> None:
+    """A load all lanes share, guarded by a condition no lane may meet."""
+    x, y, i = Buffer("x", (N,), "float32"), Buffer("y", (M,), "float32"), Axis("i", M)
+    value = select(Compare("lt", i, Size(N)), load(x, Size(N) - 1), Const(1.0, "float32"))
+    kernel = Kernel("guard", (x,), (y,), (var(N), var(M)), loop(i, Store(y, (i,), value), "vectorized"))
+    for n in (0, 3):
+        check(kernel, [np.ones(n, np.float32), np.zeros(20, np.float32)], {var(N): n, var(M): 20})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_masked_branches_and_lets(target: str) -> None:
+    x, y, i = Buffer("x", (N,), "float32"), Buffer("y", (N,), "float32"), Axis("i", N)
+    t, u = Axis("t", 1, "float32"), Axis("u", 1, "int64")
+    inner = Branch(Compare("gt", t, Const(1.0, "float32")), Store(y, (u,), t * t), Store(y, (u,), t - 1.0))
+    body = LetScalar(t, load(x, i) * 2.0, LetScalar(u, Size(N) - 1 - i, Branch(Compare("ne", i, const(3)), inner)))
+    kernel = Kernel("branches", (x,), (y,), (var(N),), loop(i, body, "vectorized"))
+    rng = np.random.default_rng(0)
+    for n in (1, 7, 16, 45):
+        check(kernel, [random_array(rng, (n,), "float32"), np.zeros(n, np.float32)], {var(N): n}, target)
+
+
+@pytest.mark.parametrize("scope", ["stack", "worker", "workspace"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_temporaries(scope: Scope, kind: LoopKind) -> None:
+    """Rows through a temporary in each kind of memory, two temporaries at once, one of them of sub-byte elements."""
+    width = 24
+    a, y = Buffer("a", (M, width), "float32"), Buffer("y", (M, width), "float32")
+    i, j, j2 = Axis("i", M), Axis("j", width), Axis("j2", width)
+    row, flags = Buffer("row", (width,), "float32", scope), Buffer("flags", (width,), "uint4", scope)
+    fill = Seq((Store(row, (j,), load(a, i, j) * 2.0), Store(flags, (j,), cast(j, "uint4"))))
+    use = Store(y, (i, j2), load(row, const(width - 1) - j2) + cast(load(flags, j2), "float32"))
+    rows = Seq((loop(j, fill, "vectorized"), loop(j2, use, "vectorized")))
+    outer = loop(i, rows, "serial" if scope == "workspace" else kind)
+    inside = Alloc(row, Alloc(flags, outer)) if scope == "workspace" else loop(i, Alloc(row, Alloc(flags, rows)), kind)
+    rng = np.random.default_rng(0)
+    arrays = [random_array(rng, (7, width), "float32"), np.zeros((7, width), np.float32)]
+    check(Kernel("temporaries", (a,), (y,), (var(M),), inside), arrays, {var(M): 7})
+
+
+def test_parallel_captures() -> None:
+    """A parallel body uses outer loop variables, lets, sizes, and stack and workspace buffers of the surroundings."""
+    y, i, j = Buffer("y", (3, N), "int64"), Axis("i", 3), Axis("j", N)
+    t, table = Axis("t", 1, "bool"), Buffer("table", (3,), "int64", "stack")
+    shared, k = Buffer("shared", (N,), "int64", "workspace"), Axis("k", N)
+    value = select(t, load(table, i), load(shared, j) + Size(N))
+    inner = LetScalar(t, Compare("eq", i, const(1)), loop(j, Store(y, (i, j), value), "parallel", 4))
+    fill = Seq(
+        (*(Store(table, (const(n),), const(10 * n)) for n in range(3)), loop(k, Store(shared, (k,), k * k), "parallel"))
+    )
+    kernel = Kernel("captures", (), (y,), (var(N),), Alloc(table, Alloc(shared, Seq((fill, loop(i, inner))))))
+    check(kernel, [np.zeros((3, 21), np.int64)], {var(N): 21})
+
+
+def test_nested_parallel_runs_inline() -> None:
+    y, i, j = Buffer("y", (M, N), "int32"), Axis("i", M), Axis("j", N)
+    value = cast(i * 100 + j, "int32")
+    kernel = Kernel(
+        "nested", (), (y,), (var(M), var(N)), loop(i, loop(j, Store(y, (i, j), value), "parallel"), "parallel")
+    )
+    check(kernel, [np.zeros((5, 6), np.int32)], {var(M): 5, var(N): 6})
+
+
+def test_switch_and_residues() -> None:
+    y, i = Buffer("y", (N,), "int32"), Axis("i", N)
+    cases = tuple(Store(y, (i,), Const(10 + c, "int32")) for c in range(3))
+    for kind in KINDS:
+        kernel = Kernel("switch", (), (y,), (var(N),), loop(i, Switch(i % 5, cases), kind))
+        check(kernel, [np.full(23, -1, np.int32)], {var(N): 23})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fail_returns_its_code(kind: LoopKind) -> None:
+    x, y, i = Buffer("x", (N,), "int64"), Buffer("y", (N,), "int64"), Axis("i", N)
+    bad = Compare("ge", load(x, i), const(10))
+    body = Branch(bad, Fail(1), Store(y, (i,), load(x, i)))
+    kernel = Kernel("fails", (x,), (y,), (var(N),), loop(i, body, kind))
+    for values in ([1, 2, 3] * 9, [1, 2, 10, 3] * 5):
+        check(kernel, [np.array(values), np.zeros(len(values), np.int64)], {var(N): len(values)})
+
+
+def test_in_place() -> None:
+    """Input and output in the same memory."""
+    x, y, i = Buffer("x", (N,), "float32"), Buffer("y", (N,), "float32"), Axis("i", N)
+    body = Store(y, (i,), maximum(load(x, i) * 2.0, Const(0.0, "float32")))
+    kernel = Kernel("inplace", (x,), (y,), (var(N),), loop(i, body, "vectorized"), in_place=((0, 0),))
+    values = np.linspace(-3, 3, 41).astype(np.float32)
+    memory = values.copy()
+    assert Native(kernel)([memory, memory], {var(N): 41}) == 0
+    assert np.array_equal(memory, np.maximum(values * 2, 0))
+
+
+def test_long_expressions() -> None:
+    """A chain of 20,000 operations: no recursion, and time in proportion."""
+    x, y, i = Buffer("x", (4,), "float32"), Buffer("y", (4,), "float32"), Axis("i", 4)
+    value: Scalar = load(x, i)
+    for step in range(20_000):
+        value = value + float(step % 3 - 1)
+    from relay.codegen.llvm import emit
+
+    assert (
+        emit(Kernel("chain", (x,), (y,), (), loop(i, Store(y, (i,), value))), parse_target("cpu")).count("fadd")
+        == 20_000
+    )
