@@ -18,7 +18,7 @@ from relay.loop.target import Target
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
-from relay.plan.kernel_plan import KernelPlan, make_plan, plan_graph
+from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 
 Array = npt.NDArray[np.generic]
@@ -58,10 +58,10 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
     replaced: dict[int, Expr] = {}
     for call, fn in primitives(module):
         constants = frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant)) if run_graph else frozenset()
-        key = plan_key(fn, target, constants)
+        key = _key(fn, target, constants)
         plan = by_key.get(key.text)
         if plan is None:
-            plan = by_key[key.text] = make_plan(fn, target, constants, kernel_name(fn, len(by_key)))
+            plan = by_key[key.text] = plan_graph(te_graph(fn), target, key, constants, kernel_name(fn, len(by_key)))
         planned[id(fn)] = _planned(fn, plan, key)
         shape = _shape_function(fn, target, by_key)
         if shape is not None:
@@ -130,6 +130,15 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
     return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))
 
 
+def _key(fn: Function, target: Target, constants: frozenset[int]) -> PlanKey:
+    """The key of a primitive. The sizes that an upper-bound operator's result really has are none of the kernel's."""
+    key = plan_key(fn, target, constants)
+    if not _is_upper_bound(fn):
+        return key
+    given = {v for p in fn.params if isinstance(p.ty, TensorType) for v in type_dims(p.ty)}
+    return PlanKey(key.text, tuple(d for d in key.dims if d in given))
+
+
 def _planned(fn: Function, plan: KernelPlan, key: PlanKey) -> Planned:
     """A plan where it is used. The outputs of an upper-bound operator are allocated at their bounds, which the expression has."""
     inputs = tuple(p.ty for p in fn.params if isinstance(p.ty, TensorType))
@@ -165,3 +174,8 @@ def _literal(e: Expr) -> te.Tensor:
 
 def _dims_of(inputs: list[te.Tensor]) -> tuple[DimVar, ...]:
     return tuple(dict.fromkeys(v for t in inputs for d in t.shape for v in dim_vars(d)))
+
+
+def type_dims(ty: TensorType) -> list[DimVar]:
+    """The dim variables of a tensor type."""
+    return [v for d in ty.shape for v in dim_vars(d)] if isinstance(ty.shape, tuple) else []

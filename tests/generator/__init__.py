@@ -1,0 +1,8 @@
+"""Well-typed programs at random: every node kind, operator family and dtype, symbolic and unknown sizes, with tame values.
+
+`programs()` is the hypothesis strategy, `program(seed)` the same from a seed; `relay` programs come with arguments for ``@main``.
+"""
+
+from tests.generator.program import Program, program, programs
+
+__all__ = ["Program", "program", "programs"]

@@ -1,0 +1,148 @@
+"""Runtime routines against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from relay import _runtime
+from relay.executable import Assembler, Executable, Value
+from relay.executable.bytecode import DTYPE_CODES
+from relay.ir.diagnostics import ExecutionError
+from tests.runtime.programs import function, program
+
+Array = npt.NDArray[Any]
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+
+
+def routine(name: str) -> Executable:
+    arity = _runtime.routine_arity(name)
+    assert arity is not None
+
+    def emit(asm: Assembler) -> None:
+        out = asm.reg()
+        asm.emit("InvokeRoutine", out, 0, list(range(arity)))
+        asm.emit("Ret", out)
+
+    return program(function("main", arity, emit), routines=(name,))
+
+
+def run(name: str, *arguments: Any) -> Any:
+    result = routine(name).run("main", arguments)
+    return [f.numpy() for f in result.fields] if isinstance(result, Value) else result.numpy()
+
+
+arrays = st.sampled_from(DTYPES).flatmap(
+    lambda d: hnp.arrays(
+        d,
+        hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6),
+    )
+)
+INT32, INT64 = DTYPE_CODES["int32"], DTYPE_CODES["int64"]
+
+
+@given(arrays)
+def test_unique(x: Array) -> None:
+    flat = x.reshape(-1)
+    np.testing.assert_array_equal(run("unique", flat), np.unique(flat))
+
+
+@given(arrays)
+def test_nonzero_and_argwhere(x: Array) -> None:
+    np.testing.assert_array_equal(run("nonzero", x), np.stack(np.nonzero(x)))
+    np.testing.assert_array_equal(run("argwhere", x), np.argwhere(x))
+
+
+@given(arrays, st.integers(-3, 2), st.booleans())
+def test_sort_and_argsort(x: Array, axis: int, ascending: bool) -> None:
+    axis = axis % x.ndim
+    order = np.argsort(x, axis=axis, kind="stable")
+    if not ascending:  # stable in this direction too: reverse, sort, reverse back
+        size = x.shape[axis]
+        order = np.flip(size - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    np.testing.assert_array_equal(run("argsort", x, axis, ascending, INT64), order)
+    np.testing.assert_array_equal(run("sort", x, axis, ascending), np.take_along_axis(x, order, axis))
+    small = run("argsort", x, axis - x.ndim, ascending, INT32)
+    assert small.dtype == np.int32
+    np.testing.assert_array_equal(small, order)
+
+
+@given(arrays, st.integers(0, 8), st.booleans())
+def test_topk(x: Array, k: int, ascending: bool) -> None:
+    axis = x.ndim - 1
+    values, indices = run("topk", x, k, axis, ascending, INT32)
+    order = run("argsort", x, axis, ascending, INT32)[..., :k]
+    assert indices.dtype == np.int32 and values.dtype == x.dtype
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))
+
+
+def test_brain_floats_and_bools() -> None:
+    x = np.array([2.5, -1, 0, 2.5, -0.0], ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(run("unique", x).astype(np.float32), [-1, 0, 2.5])
+    np.testing.assert_array_equal(run("argwhere", x), [[0], [1], [3]])
+    np.testing.assert_array_equal(run("unique", np.array([True, False, True])), [False, True])
+
+
+def test_rank_zero() -> None:
+    assert run("argwhere", np.float32(2)).shape == (1, 0)
+    assert run("argwhere", np.float32(0)).shape == (0, 0)
+    assert run("nonzero", np.float32(2)).shape == (0, 1)
+
+
+def reference_suppression(boxes: Array, scores: Array, iou: float, least: float, most: int) -> list[int]:
+    kept: list[int] = []
+    for i in sorted(range(len(scores)), key=lambda j: (-scores[j], j)):
+        if scores[i] <= least or (0 <= most <= len(kept)):
+            continue
+        a = boxes[i]
+
+        def overlap(b: Array, a: Array = a) -> float:
+            height = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+            width = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+            both = height * width
+            return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both) if both else 0.0
+
+        if all(overlap(boxes[j]) <= iou for j in kept):
+            kept.append(i)
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("most", [-1, 0, 3])
+def test_non_max_suppression(seed: int, most: int) -> None:
+    random = np.random.default_rng(seed)
+    corners = random.uniform(0, 10, (20, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(1, 5, (20, 2))], axis=1)
+    scores = random.uniform(0, 1, 20).round(1)
+    expected = reference_suppression(boxes, scores, 0.4, 0.2, most)
+    np.testing.assert_array_equal(run("non_max_suppression", boxes, scores, 0.4, 0.2, most), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("unique", (np.zeros((2, 2)),), "takes a vector and got rank 2"),
+        ("sort", (np.zeros(2), 1, False), "no axis 1 in a tensor of rank 1"),
+        ("sort", (1.0, 0, False), "no axis 0 in a tensor of rank 0"),
+        ("argsort", (np.zeros(2), 0, False, 0), "indices are int32 or int64, not dtype 0"),
+        ("topk", (np.zeros(2), -1, 0, True, INT64), "k is -1"),
+        ("unique", (np.zeros(2, ml_dtypes.int4),), "does not take tensors of int4"),
+        ("non_max_suppression", (np.zeros((2, 3)), np.zeros(2), 0.5, 0.0, -1), "takes boxes of shape"),
+        ("unique", ((1,),), "needs a tensor and got a tuple"),
+    ],
+)
+def test_what_routines_refuse(name: str, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ExecutionError, match=message):
+        run(name, *arguments)
+
+
+def test_unknown_routines_have_no_arity() -> None:
+    assert _runtime.routine_arity("fft") is None
