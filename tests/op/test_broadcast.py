@@ -46,7 +46,9 @@ def _nonzero(case: Case, *, exact: bool) -> Case:
         assert isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
         if exact and a.dtype.name in h.FLOATS:
             a, b = (np.asarray(np.round(h.wide(x) * 2) / 2).astype(x.dtype) for x in (a, b))
-            b = np.asarray(np.where(b != 0, np.sign(h.wide(b)) * 2.0 ** np.floor(np.log2(np.abs(h.wide(b)) + (b == 0))), 1)).astype(a.dtype)
+            b = np.asarray(
+                np.where(b != 0, np.sign(h.wide(b)) * 2.0 ** np.floor(np.log2(np.abs(h.wide(b)) + (b == 0))), 1)
+            ).astype(a.dtype)
         else:
             b = np.where(b == 0, np.ones_like(b), b)
         return (a, b), attrs

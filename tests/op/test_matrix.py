@@ -83,9 +83,7 @@ def _convolve(x: Array, w: Array, strides: Any, padding: Any, dilation: Any, gro
     for o in range(w.shape[0]):
         first = (o // (w.shape[0] // groups)) * w.shape[1]
         for at in np.ndindex(*sizes):
-            window = tuple(
-                slice(i * t, i * t + s, d) for i, t, s, d in zip(at, strides, spans, dilation, strict=True)
-            )
+            window = tuple(slice(i * t, i * t + s, d) for i, t, s, d in zip(at, strides, spans, dilation, strict=True))
             part = x[(slice(None), slice(first, first + w.shape[1]), *window)]
             out[(slice(None), o, *at)] = (part * w[o]).sum(tuple(range(1, count + 2)))
     return out
@@ -202,7 +200,9 @@ def _draw_image(d: Draw) -> Drawn:
 
 def _over_space(fn: Callable[..., Any]) -> Callable[..., Array]:
     def expect(x: Array, layout: str) -> Array:
-        return np.asarray(fn(x.astype(np.float64), axis=(layout.index("H"), layout.index("W")), keepdims=True)).astype(x.dtype)
+        return np.asarray(fn(x.astype(np.float64), axis=(layout.index("H"), layout.index("W")), keepdims=True)).astype(
+            x.dtype
+        )
 
     return expect
 

@@ -37,7 +37,9 @@ def _reduction(
     name: str, fn: Callable[..., Any], dtypes: Sequence[str], low: float = -2, high: float = 2, least: int = 0
 ) -> Case:
     def expect(x: Array, axis: Axes, keepdims: bool, exclude: bool) -> Array:
-        return np.asarray(fn(x.astype(np.float64) if x.dtype.name in h.FLOATS else x, axis=_over(x, axis, exclude), keepdims=keepdims)).astype(x.dtype)
+        return np.asarray(
+            fn(x.astype(np.float64) if x.dtype.name in h.FLOATS else x, axis=_over(x, axis, exclude), keepdims=keepdims)
+        ).astype(x.dtype)
 
     return Case(name, _draw(dtypes, low, high, least), expect)
 
@@ -118,7 +120,10 @@ def _draw_axis(d: Draw) -> Drawn:
 
 def _draw_l2(d: Draw) -> Drawn:
     of = h.shape(d, 1, 3, 1)
-    return (h.array(d, of, h.dtype(d, h.FLOATS)),), {"axis": h.axes(d, len(of)), "eps": d(st.sampled_from([1e-12, 1.0]))}
+    return (h.array(d, of, h.dtype(d, h.FLOATS)),), {
+        "axis": h.axes(d, len(of)),
+        "eps": d(st.sampled_from([1e-12, 1.0])),
+    }
 
 
 def _l2(x: Array, axis: Axes, eps: float) -> Array:
@@ -139,7 +144,9 @@ def _draw_norm(vectors: int, first: int = 0) -> Callable[[Draw], Drawn]:
     return draw
 
 
-def _normal(x: Array, mean: Array, var: Array, g: Array, b: Array, axis: int, epsilon: float, center: bool, scale: bool) -> Array:
+def _normal(
+    x: Array, mean: Array, var: Array, g: Array, b: Array, axis: int, epsilon: float, center: bool, scale: bool
+) -> Array:
     shape = [1] * x.ndim
     shape[axis] = -1
     out = (x - mean) / np.sqrt(var + epsilon)
@@ -156,7 +163,9 @@ def _normalised(over: Callable[[int, int], tuple[int, ...]]) -> Callable[..., Ar
     return expect
 
 
-def _batch_norm(x: Array, g: Array, b: Array, mean: Array, var: Array, axis: int, **attrs: Any) -> tuple[Array, Array, Array]:
+def _batch_norm(
+    x: Array, g: Array, b: Array, mean: Array, var: Array, axis: int, **attrs: Any
+) -> tuple[Array, Array, Array]:
     shape = [1] * x.ndim
     shape[axis] = -1
     m, v = (a.astype(np.float64).reshape(shape) for a in (mean, var))
@@ -175,7 +184,9 @@ def _group_norm(x: Array, g: Array, b: Array, num_groups: int, epsilon: float) -
     grouped = x.astype(np.float64).reshape(x.shape[0], num_groups, -1)
     normal = (grouped - grouped.mean(2, keepdims=True)) / np.sqrt(grouped.var(2, keepdims=True) + epsilon)
     along = (-1,) + (1,) * (x.ndim - 2)
-    return (normal.reshape(x.shape) * g.astype(np.float64).reshape(along) + b.astype(np.float64).reshape(along)).astype(x.dtype)
+    return (normal.reshape(x.shape) * g.astype(np.float64).reshape(along) + b.astype(np.float64).reshape(along)).astype(
+        x.dtype
+    )
 
 
 _NUMBERS = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8")

@@ -167,7 +167,9 @@ def _draw_pad(d: Draw) -> Drawn:
 
 def _pad(x: Array, value: Array | None = None, *, pad_width: Any, pad_mode: str) -> Array:
     if pad_mode == "constant":
-        out = np.full([s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype)
+        out = np.full(
+            [s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype
+        )
         out[tuple(slice(a, a + s) for s, (a, _) in zip(x.shape, pad_width, strict=True))] = x
         return out
     return np.pad(x, pad_width, mode="edge" if pad_mode == "edge" else "reflect")
@@ -306,7 +308,10 @@ def _draw_filled(d: Draw) -> Drawn:
 
 
 def _draw_full(d: Draw) -> Drawn:
-    return (h.array(d, (), h.dtype(d, h.ALL), 0, 4),), {"shape": h.shape(d), "dtype": h.dtype(d, ("", "int32", "float64"))}
+    return (h.array(d, (), h.dtype(d, h.ALL), 0, 4),), {
+        "shape": h.shape(d),
+        "dtype": h.dtype(d, ("", "int32", "float64")),
+    }
 
 
 def _draw_arange(d: Draw) -> Drawn:
@@ -314,7 +319,12 @@ def _draw_arange(d: Draw) -> Drawn:
         step = d(st.sampled_from([1, 2, 3, -1, -3]))
         attrs = {"start": d(st.integers(-5, 5)), "stop": d(st.integers(-5, 9)), "step": step}
         return (), {**attrs, "dtype": h.dtype(d, ("int32", "int64", "float32", "float64"))}
-    return (), {"start": d(st.sampled_from([0.0, 0.5])), "stop": 2.75, "step": d(st.sampled_from([0.25, 0.5])), "dtype": "float32"}
+    return (), {
+        "start": d(st.sampled_from([0.0, 0.5])),
+        "stop": 2.75,
+        "step": d(st.sampled_from([0.25, 0.5])),
+        "dtype": "float32",
+    }
 
 
 def _draw_any(d: Draw) -> Drawn:
@@ -354,7 +364,11 @@ CASES = [
     Case("zeros_like", _draw_any, np.zeros_like),
     Case("ones_like", _draw_any, np.ones_like),
     Case("full", _draw_full, lambda v, shape, dtype: np.full(shape, v).astype(dtype or v.dtype)),
-    Case("full_like", lambda d: ((_any(d), h.array(d, (), "int32", 0, 3)), {}), lambda x, v: np.full(x.shape, v).astype(x.dtype)),
+    Case(
+        "full_like",
+        lambda d: ((_any(d), h.array(d, (), "int32", 0, 3)), {}),
+        lambda x, v: np.full(x.shape, v).astype(x.dtype),
+    ),
     Case("arange", _draw_arange, lambda start, stop, step, dtype: np.arange(start, stop, step).astype(dtype)),
     Case("shape_of", _draw_sized, lambda x, dtype: np.array(x.shape, dtype)),
     Case("ndarray_size", _draw_sized, lambda x, dtype: np.array(x.size, dtype)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from relay import te
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_min, dim_sub, shape_size
@@ -118,6 +118,10 @@ def one_hot(
     return te.compute((*indices.shape[:at], depth, *indices.shape[at:]), body, "one_hot")
 
 
+# Programs write the greatest (or least) 32-bit number for "to the end".
+_NO_BOUND: Final = 2**31 - 1
+
+
 def _slice(extent: Dim, begin: Dim | None, end: Dim | None, stride: int) -> tuple[Dim, Dim]:
     """Python's slice on an axis of an unknown size: the first index and the count."""
     low, high = (0, extent) if stride > 0 else (-1, dim_sub(extent, 1))
@@ -125,6 +129,8 @@ def _slice(extent: Dim, begin: Dim | None, end: Dim | None, stride: int) -> tupl
     def bound(value: Dim | None, default: Dim) -> Dim:
         if value is None:
             return default
+        if isinstance(value, int) and not isinstance(extent, int) and abs(value) >= _NO_BOUND:
+            return high if value > 0 else low
         from_end = isinstance(value, int) and value < 0
         if from_end:
             return dim_max(dim_add(extent, value), low)

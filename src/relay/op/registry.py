@@ -154,6 +154,11 @@ def register(op: Operator) -> Operator:
     return op
 
 
+def remove(name: str) -> None:
+    """Forget an operator (one that a test or a notebook declared). Raises OperatorError when there is none."""
+    del _operators[get(name).name]
+
+
 def get(name: str) -> Operator:
     """The operator of this name. Raises OperatorError with the nearest names when there is none."""
     found = _operators.get(name)

@@ -1,0 +1,104 @@
+"""Declaring and calling operators, and that every operator is checked against an independent computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay import op, te
+from relay.ir.diagnostics import OperatorError
+from relay.ir.expr import Call, Constant, OpRef, Tuple, Var
+from relay.op import registry
+from tests.op import harness as h
+from tests.op import test_broadcast, test_dynamic, test_elementwise, test_matrix, test_reduction, test_shapes
+
+_FAMILIES = (test_broadcast, test_dynamic, test_elementwise, test_matrix, test_reduction, test_shapes)
+BUILT_IN = op.names()
+
+
+def test_every_operator_is_checked() -> None:
+    covered = [case.name for family in _FAMILIES for case in family.CASES]
+    assert sorted(covered) == BUILT_IN
+
+
+def test_every_operator_is_documented() -> None:
+    assert [name for name in BUILT_IN if not registry.get(name).doc.strip()] == []
+
+
+def test_calls_by_attribute() -> None:
+    x, w = Var("x"), Var("w")
+    made = op.nn.dense(x, w, units=8)
+    assert isinstance(made, Call) and isinstance(made.fn, OpRef)
+    assert made.fn.name == "nn.dense" and made.args == (x, w) and made.attrs == {"units": 8}
+
+
+def test_arguments_become_constants_and_tuples() -> None:
+    x = Var("x")
+    made = op.concatenate([x, np.zeros((2, 2), np.float64)], axis=1)
+    (fields,) = made.args
+    assert isinstance(fields, Tuple) and fields.fields[0] is x
+    constant = fields.fields[1]
+    assert isinstance(constant, Constant) and constant.dtype == "float64" and not constant.data.flags.writeable
+    one, flag, half = op.add(1, 2).args[0], op.logical_not(True).args[0], op.exp(0.5).args[0]
+    assert [c.dtype for c in (one, flag, half) if isinstance(c, Constant)] == ["int32", "bool", "float32"]
+    with pytest.raises(TypeError, match="not an expression"):
+        op.exp("x")
+
+
+def test_lists_are_accepted_as_attributes() -> None:
+    made = op.nn.pad(Var("x"), pad_width=[[0, 1], [2, 3]])
+    assert made.attrs["pad_width"] == ((0, 1), (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: op.add(Var("x")), r"add takes 2 operands \(lhs, rhs\), not 1"),
+        (lambda: op.exp(Var("x"), axis=1), "no attribute 'axis'"),
+        (lambda: op.reshape(Var("x")), "needs the attribute 'newshape'"),
+        (lambda: op.reshape(Var("x"), newshape="8"), "'newshape' of reshape must be"),
+        (lambda: op.nn(Var("x")), "nn is not an operator"),
+        (lambda: registry.get("nn.dens"), "unknown operator 'nn.dens'"),
+    ],
+)
+def test_wrong_calls(make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(OperatorError, match=message):
+        make()
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="did you mean"):
+        _ = op.ad
+    assert not hasattr(op, "nothing_like_that") and not hasattr(op.nn, "nothing_like_that")
+    assert "dense" in dir(op.nn)
+
+
+def test_attributes_are_completed_and_checked() -> None:
+    softmax = registry.get("nn.softmax")
+    assert softmax.complete_attrs({}) == {"axis": -1}
+    assert registry.get("clip").complete_attrs({"a_min": 0, "a_max": 1}) == {"a_min": 0.0, "a_max": 1.0}
+    assert registry.get("sum").complete_attrs({"keepdims": 1})["keepdims"] is True
+    assert registry.get("tile").complete_attrs({"reps": 2}) == {"reps": (2,)}
+
+
+def test_user_operator() -> None:
+    @op.operator("test.distance")
+    def distance(x: te.Tensor, y: te.Tensor, *, scale: float = 1.0) -> te.Tensor:
+        """The scaled squared distances between the rows of two matrices."""
+        k = te.reduce_axis(te.require_equal(x.shape[1], y.shape[1], "the columns of test.distance"))
+        d = te.compute((x.shape[0], y.shape[0], k.extent), lambda i, j, c: x[i, c] - y[j, c])
+        return te.compute(d.shape[:2], lambda i, j: te.sum(d[i, j, k] * d[i, j, k] * scale, k))
+
+    x, y = np.eye(3, dtype=np.float32), np.ones((2, 3), np.float32)
+    try:
+        made = distance(Var("x"), Var("y"), scale=2.0)
+        assert isinstance(made.fn, OpRef) and made.fn.name == "test.distance"
+        assert op.test.distance is distance
+        got = h.apply("test.distance", x, y, scale=2.0, symbolic=True)
+        np.testing.assert_allclose(got, 2 * ((x[:, None] - y[None]) ** 2).sum(-1))
+        with pytest.raises(te.DefinitionError, match="the columns of test.distance must agree: 3 and 2"):
+            h.apply("test.distance", x, np.ones((2, 2), np.float32))
+    finally:
+        registry.remove("test.distance")
+    assert op.names() == BUILT_IN
