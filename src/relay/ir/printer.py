@@ -199,10 +199,13 @@ class _Printer:
     def body(self, root: Expr) -> None:
         """Statements and the result, each on its line."""
         if isinstance(root, Block) and id(root) in self.layout.inlined:
-            self.push((self.result, root.result))
-            self.work.extend((self.binding, b) for b in reversed(root.bindings))
+            self.lets(root)
         else:
             self.result(root)
+
+    def lets(self, block: Block) -> None:
+        self.push((self.result, block.result))
+        self.work.extend((self.binding, b) for b in reversed(block.bindings))
 
     def binding(self, b: Binding) -> None:
         sequence = b.var.name == "_" and b.var.annotation is None and not self.layout.variable_uses.get(id(b.var))
@@ -400,7 +403,8 @@ class _Printer:
                     items += ((self.clause_head, c.pattern), (self.braces, c.body, True), (self.write, ",\n"))
                 self.push(*items, (self.lower_indent,), (self.write, "}"))
             case Block():
-                self.braces(e)
+                self.out.append("{\n")
+                self.push((self.raise_indent,), (self.lets, e), (self.lower_indent,), (self.write, "}"))
             case _:
                 raise AssertionError(f"{type(e).__name__} has no braces")
 
