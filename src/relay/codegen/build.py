@@ -1,15 +1,55 @@
-"""Kernels to object bytes."""
+"""Kernels to object bytes: looked up in the cache, and what is missing compiled on all cores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from relay.codegen.cache import KernelCache, kernel_key
 from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text
+from relay.codegen.workers import available_cores, compile_all
 from relay.loop.ir import Kernel
 from relay.loop.target import Target
 
+# Helper processes take a third of a second to start: they are worth it for more work than that. Milliseconds, measured.
+_PER_MODULE, _PER_KILOBYTE, _WORTH_HELPERS = 6.0, 0.4, 400.0
 
-def build(kernels: Sequence[Kernel], target: Target) -> list[bytes]:
-    """The ELF object of each kernel, in order; its one public symbol is the kernel's name."""
-    return [compile_text(emit(kernel, target), target) for kernel in kernels]
+
+def build(
+    kernels: Sequence[Kernel], target: Target, *, cache: Path | bool = True, workers: int | None = None
+) -> list[bytes]:
+    """The ELF relocatable object of each kernel, in order; its one public symbol is the kernel's name.
+
+    ``cache`` is the directory of the disk cache (True: the user's; False: none). ``workers`` is how many processes may
+    compile (None: one for each core). The objects do not depend on either. Raises LoopError for a loop nest that breaks the
+    rules, CompileError when the target cannot do what a kernel needs.
+    """
+    store = None if cache is False else KernelCache(None if cache is True else cache)
+    keys = [kernel_key(kernel, target) for kernel in kernels]
+    found: dict[str, bytes] = {}
+    missing: dict[str, Kernel] = {}
+    for key, kernel in zip(keys, kernels, strict=True):
+        if key in found or key in missing:
+            continue
+        known = None if store is None else store.get(key)
+        if known is None:
+            missing[key] = kernel
+        else:
+            found[key] = known
+    texts = [emit(kernel, target) for kernel in missing.values()]
+    for key, data in zip(missing, _compile(texts, target, workers), strict=True):
+        found[key] = data
+        if store is not None:
+            store.put(key, data)
+    if store is not None and missing:
+        store.prune()
+    return [found[key] for key in keys]
+
+
+def _compile(texts: Sequence[str], target: Target, workers: int | None) -> list[bytes]:
+    processes = available_cores() if workers is None else workers
+    work = sum(_PER_MODULE + _PER_KILOBYTE * len(text) / 1024 for text in texts)
+    if processes > 1 and len(texts) > 1 and work > _WORTH_HELPERS:
+        return compile_all(texts, target, processes)
+    return [compile_text(text, target) for text in texts]

@@ -63,7 +63,7 @@ def compile_text(text: str, target: Target) -> bytes:
     """An ELF relocatable object of a module. Raises CompileError when it calls anything but the memory functions."""
     module = optimise(text, target)
     data: bytes = machine(target).emit_object(module)
-    outside = undefined_symbols(data) - ALLOWED
+    outside = elf_symbols(data)[1] - ALLOWED
     if outside:
         names = ", ".join(sorted(outside))
         raise CompileError(
@@ -79,21 +79,24 @@ def assembly(text: str, target: Target) -> str:
     return out
 
 
-def undefined_symbols(data: bytes) -> set[str]:
-    """The symbols an ELF64 little-endian object needs from outside. Raises CompileError for anything else."""
+def elf_symbols(data: bytes) -> tuple[set[str], set[str]]:
+    """The public symbols that an ELF64 little-endian object defines, and those it needs. Raises CompileError for other data."""
     if data[:6] != b"\x7fELF\x02\x01":
         raise CompileError("generated code is not a 64-bit little-endian ELF object")
     (table,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + n * size) for n in range(count)]
-    found: set[str] = set()
+    defined: set[str] = set()
+    needed: set[str] = set()
     for header in headers:
         if header[1] != 2:  # SHT_SYMTAB
             continue
         strings = headers[header[6]][4]
         for at in range(header[4] + 24, header[4] + header[5], 24):
-            name, _, _, section = struct.unpack_from("<IBBH", data, at)
+            name, info, _, section = struct.unpack_from("<IBBH", data, at)
+            text = data[strings + name : data.index(b"\0", strings + name)].decode()
             if section == 0 and name:
-                end = data.index(b"\0", strings + name)
-                found.add(data[strings + name : end].decode())
-    return found
+                needed.add(text)
+            elif info >> 4:  # not local
+                defined.add(text)
+    return defined, needed

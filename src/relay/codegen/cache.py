@@ -1,0 +1,116 @@
+"""The disk cache of compiled kernels.
+
+An object is kept under a hash of everything it depends on: the kernel's canonical text, the target, LLVM's version and
+the sources of code generation. Files are written aside and renamed, so readers see whole ones; a damaged file is a miss.
+A directory that cannot be written costs nothing but time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import platformdirs
+
+import relay.ir.dim
+import relay.ir.types
+import relay.loop.ir
+import relay.te.scalar
+from relay.loop.ir import Kernel
+from relay.loop.printer import kernel_text
+from relay.loop.target import Target
+
+_MAGIC = b"relay-object-1\n"
+_MAX_BYTES = 1 << 30
+_PRUNE_SECONDS = 24 * 3600
+
+
+def default_directory() -> Path:
+    """Where kernels are cached unless a directory is named."""
+    return Path(platformdirs.user_cache_dir("relay", appauthor=False)) / "kernels"
+
+
+@cache
+def sources_hash() -> str:
+    """A hash of the compiler's own sources that decide what code is made."""
+    digest = hashlib.sha256()
+    single = (relay.te.scalar, relay.ir.dim, relay.ir.types)
+    files = [Path(module.__file__ or "") for module in single]
+    files += sorted(Path(__file__).parent.glob("*.py"))
+    files += sorted(Path(relay.loop.ir.__file__ or "").parent.glob("*.py"))
+    for path in files:
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def kernel_key(kernel: Kernel, target: Target) -> str:
+    """The name of a kernel's object in the cache."""
+    version = ".".join(str(v) for v in llvm.llvm_version_info)
+    text = "\n".join((sources_hash(), version, repr(target), kernel_text(kernel)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class KernelCache:
+    """Objects by key in a directory."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = default_directory() if directory is None else directory
+
+    def _path(self, key: str) -> Path:
+        return self.directory / key[:2] / f"{key}.o"
+
+    def get(self, key: str) -> bytes | None:
+        """The object, or None when there is none (or a damaged one)."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        head = len(_MAGIC) + 32
+        body = data[head:]
+        if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return body
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object. Does nothing where the directory cannot be written."""
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        except OSError:
+            return
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(data).digest() + data)
+            os.replace(name, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+    def prune(self, max_bytes: int = _MAX_BYTES) -> None:
+        """Once a day: remove the objects that were not used for longest, until the rest fits."""
+        stamp = self.directory / "pruned"
+        try:
+            if stamp.exists() and time.time() - stamp.stat().st_mtime < _PRUNE_SECONDS:
+                return
+            stamp.touch()
+            files = [(path, path.stat()) for path in self.directory.glob("*/*")]
+        except OSError:
+            return
+        total = sum(info.st_size for _, info in files)
+        for path, info in sorted(files, key=lambda item: item[1].st_mtime):
+            if total <= max_bytes:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= info.st_size

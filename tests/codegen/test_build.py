@@ -1,0 +1,134 @@
+"""Objects: deterministic, self-contained, cached, built in processes, for every target."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relay.codegen import build, emit, host_target, parse_target
+from relay.codegen.cache import KernelCache, kernel_key
+from relay.codegen.objects import compile_text, elf_symbols
+from relay.codegen.workers import compile_all
+from relay.ir.diagnostics import CompileError
+from relay.ir.dim import as_var, dim_var
+from relay.loop.ir import Buffer, For, Kernel, Store
+from relay.te.scalar import Axis, Load, Size, Unary, UnaryOp
+from tests.codegen.test_native import tile_kernel
+
+
+def elementwise(name: str, op: UnaryOp = "tanh", dtype: str = "float32") -> Kernel:
+    n = dim_var("n")
+    variable = as_var(n)
+    assert variable is not None
+    x, y, i = Buffer("x", (n,), dtype), Buffer("y", (n,), dtype), Axis("i", n)
+    body = Store(y, (i,), Unary(op, Load(x, (i,), dtype), dtype))
+    return Kernel(name, (x,), (y,), (variable,), For(i, Size(n), body, "vectorized"))
+
+
+def test_cache(tmp_path: Path) -> None:
+    target = host_target()
+    kernels = [elementwise("a"), elementwise("b", "exp"), elementwise("a")]
+    objects = build(kernels, target, cache=tmp_path)
+    assert objects[0] == objects[2] != objects[1]
+    files = sorted(tmp_path.glob("*/*.o"))
+    assert len(files) == 2
+    stamps = [f.read_bytes() for f in files]
+    assert build(kernels, target, cache=tmp_path) == objects
+    assert build(kernels, target, cache=False) == objects
+    # A damaged file is compiled again and replaced.
+    files[0].write_bytes(stamps[0][:-7])
+    assert build(kernels, target, cache=tmp_path) == objects
+    assert files[0].read_bytes() == stamps[0]
+    assert not list(tmp_path.glob("*/*.tmp"))
+
+
+def test_cache_keys() -> None:
+    """The same structure made again has the same key; anything else another."""
+    host, other = host_target(), parse_target("x86-64-v2")
+    assert kernel_key(elementwise("a"), host) == kernel_key(elementwise("a"), host)
+    keys = [kernel_key(k, t) for k in (elementwise("a"), elementwise("b"), elementwise("a", "exp")) for t in (host, other)]
+    assert len(set(keys)) == 6
+
+
+def test_unwritable_cache(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert build([elementwise("a")], host_target(), cache=blocked / "inside")
+
+
+def test_prune(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path)
+    for key in ("aa1", "bb2", "cc3"):
+        cache.put(key, b"x" * 1000)
+    cache.prune(max_bytes=2500)
+    assert sum(cache.get(key) is not None for key in ("aa1", "bb2", "cc3")) == 2
+
+
+def test_processes_give_the_same_objects() -> None:
+    target = host_target()
+    texts = [emit(elementwise(f"k{n}", op), target) for n, op in enumerate(("exp", "log", "tanh", "erf"))]  # type: ignore[arg-type]
+    assert compile_all(texts, target, 3) == [compile_text(text, target) for text in texts]
+
+
+def test_errors_come_back_from_processes() -> None:
+    with pytest.raises(CompileError, match="invalid LLVM IR"):
+        compile_all(["define i32 @f() { ret i64 0 }"] * 4, host_target(), 2)
+
+
+def test_only_memory_functions_are_called() -> None:
+    bad = "declare float @expf(float)\ndefine float @f(float %x) { %y = call float @expf(float %x)\n ret float %y }"
+    with pytest.raises(CompileError, match="expf"):
+        compile_text(bad, host_target())
+
+
+@pytest.mark.parametrize("name", ["cpu", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64", "neoverse-n1"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_every_target(name: str, dtype: str) -> None:
+    target = parse_target(name)
+    operations: tuple[UnaryOp, ...] = ("tanh", "sin", "log", "round", "erf")
+    for data in build([elementwise(op, op, dtype) for op in operations], target, cache=False):
+        assert elf_symbols(data)[1] <= {"memcpy", "memmove", "memset"}
+    (tile,) = build([tile_kernel(6, 4 * target.lanes(32), 64, "float32")], target, cache=False)
+    machine = int.from_bytes(tile[18:20], "little")
+    assert machine == (183 if target.triple.startswith("aarch64") else 62)
+    assert elf_symbols(tile)[0] == {"tile"}
+
+
+def test_target_descriptions() -> None:
+    host = parse_target("cpu")
+    assert host == host_target() == parse_target("llvm")
+    v4 = parse_target("cpu -mcpu=znver4 -mattr=-avx512bf16") if host.triple.startswith("x86") else parse_target("znver4")
+    assert v4.vector_bits == 512 and v4.masked and v4.vector_registers == 32
+    assert "avx512bf16" not in v4.features or not host.triple.startswith("x86")
+    v3 = parse_target("x86-64-v3")
+    assert (v3.vector_bits, v3.vector_registers, v3.masked, v3.fma) == (256, 16, False, True)
+    assert parse_target("x86-64-v2").vector_bits == 128 and not parse_target("x86-64-v2").fma
+    assert parse_target("aarch64").triple == "aarch64-unknown-linux-gnu"
+    assert parse_target("x86-64-v3 -mattr=+avx512f,+avx512bw,+avx512dq,+avx512vl").vector_bits == 512
+
+
+@pytest.mark.parametrize("text", ["z80", "cpu -mcpu=nothing", "cpu -O3", "cpu -mattr=avx2", "aarch64 -mcpu=haswell"])
+def test_unknown_targets(text: str) -> None:
+    with pytest.raises(CompileError) as info:
+        parse_target(text)
+    assert info.value.hint
+
+
+def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    """Helper processes do not run the caller's main module."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from relay.codegen import emit, host_target\n"
+        "from relay.codegen.workers import compile_all\n"
+        "from tests.codegen.test_build import elementwise\n"
+        "print('once')\n"
+        "compile_all([emit(elementwise(f'k{n}'), host_target()) for n in range(3)], host_target(), 2)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env={"PYTHONPATH": root})
+    assert result.stdout == "once\n", result.stderr
+
+
