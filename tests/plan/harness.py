@@ -143,7 +143,11 @@ def random(shape: Sequence[int], dtype: str, seed: int = 0) -> Array:
 
 
 def run_plan(
-    plan: KernelPlan, target: Target, inputs: Sequence[Array], dims: Mapping[DimVar, int], shapes: Sequence[Sequence[int]]
+    plan: KernelPlan,
+    target: Target,
+    inputs: Sequence[Array],
+    dims: Mapping[DimVar, int],
+    shapes: Sequence[Sequence[int]],
 ) -> list[Array]:
     """The outputs of a planned kernel for raw inputs (packed here where the plan wants it)."""
     given = [np.ascontiguousarray(a) for a in inputs]
@@ -180,8 +184,12 @@ def check(
         if w.dtype.kind in "biu":
             np.testing.assert_array_equal(g, w)
         else:
-            scale = max(1.0, float(np.max(np.abs(w.astype(np.float64)), initial=0.0, where=np.isfinite(w.astype(np.float64)))))
-            np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=tolerance, atol=tolerance * scale)
+            scale = max(
+                1.0, float(np.max(np.abs(w.astype(np.float64)), initial=0.0, where=np.isfinite(w.astype(np.float64))))
+            )
+            np.testing.assert_allclose(
+                g.astype(np.float64), w.astype(np.float64), rtol=tolerance, atol=tolerance * scale
+            )
     return plan
 
 

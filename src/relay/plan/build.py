@@ -13,7 +13,19 @@ from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
 from relay.plan.index import Indices
 from relay.te.scalar import (
-    Axis, Const, Load, Scalar, Select, Size, binary, children, maximum, minimum, rebuild, substitute, walk,
+    Axis,
+    Const,
+    Load,
+    Scalar,
+    Select,
+    Size,
+    binary,
+    children,
+    maximum,
+    minimum,
+    rebuild,
+    substitute,
+    walk,
 )  # fmt: skip
 from relay.te.tensor import Tensor
 

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim
 from relay.plan.index import Indices
 from relay.te.scalar import (
-    Axis, Binary, Compare, Const, Load, Reduce, Scalar, Select, Unary, children, rebuild, walk,
+    Axis,
+    Binary,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Unary,
+    children,
+    rebuild,
+    walk,
 )  # fmt: skip
 from relay.te.tensor import Compute, Tensor
 
@@ -76,7 +87,9 @@ class Expander:
                 todo.pop()
         return memo[id(root), frame][1]
 
-    def _visit(self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]) -> Scalar | None:
+    def _visit(
+        self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]
+    ) -> Scalar | None:
         match node:
             case Axis():
                 return self._frames[at].get(node, node)

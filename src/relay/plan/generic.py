@@ -12,7 +12,17 @@ from types import MappingProxyType
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.loop.ir import LetScalar, Stmt, Store
 from relay.plan.build import (
-    PARALLEL_COST, Accesses, Builder, Space, accesses, extent_of, parallel, parallel_rows, seq, serial, vectorized,
+    PARALLEL_COST,
+    Accesses,
+    Builder,
+    Space,
+    accesses,
+    extent_of,
+    parallel,
+    parallel_rows,
+    seq,
+    serial,
+    vectorized,
 )  # fmt: skip
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key

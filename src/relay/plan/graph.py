@@ -7,7 +7,7 @@ outputs. A result that is a parameter, or occurs twice, becomes a copy: every ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay import te
@@ -32,8 +32,24 @@ class TeGraph:
     outputs: tuple[Tensor, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """A constant of one element inside the primitive; to operators it has the shape its constant has (``()``, ``(1,)``)."""
+
+    value: Const
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+    def tensor(self) -> Tensor:
+        """The literal as a tensor with a stage of its own."""
+        return te.compute(self.shape, lambda *_: self.value, "literal")
+
+
 # What a variable of the primitive stands for: a tensor, a literal, or a tuple of such.
-Value = Tensor | Const | tuple["Value", ...]
+Value = Tensor | Literal | tuple["Value", ...]
 
 
 def te_graph(primitive: Function) -> TeGraph:
@@ -55,13 +71,17 @@ def te_graph(primitive: Function) -> TeGraph:
     outputs: list[Tensor] = []
     taken: set[tuple[int, int]] = set()
     for value in flat:
-        if isinstance(value, Const):
-            value = te.compute((), lambda c=value: c, "literal")
+        if isinstance(value, Literal):
+            value = value.tensor()
         elif isinstance(value.stage, Placeholder) or tensor_key(value) in taken:
-            value = te.compute(value.shape, lambda *i, t=value: t[i], "copy")
+            value = _copy(value)
         taken.add(tensor_key(value))
         outputs.append(value)
     return TeGraph(tuple(inputs), tuple(outputs))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return te.compute(tensor.shape, lambda *i: tensor[i], "copy")
 
 
 def tensor_key(tensor: Tensor) -> tuple[int, int]:
@@ -94,27 +114,28 @@ def _value(e: Expr, env: dict[Var, Value]) -> Value:
             raise PlanError(f"a primitive holds operator calls, tuples and projections, not {type(e).__name__}")
 
 
-def literal(e: Constant) -> Const:
+def literal(e: Constant) -> Literal:
     """A constant of one element as an immediate value."""
     if e.data.size != 1:
         raise PlanError(f"a constant of {e.data.size} elements stands inside a primitive; only single elements may")
     item = e.data.reshape(()).item()
+    value: bool | int | float
     if e.dtype == "bool":
-        return Const(bool(item), e.dtype)
-    return Const(float(item) if e.dtype.startswith(("float", "bfloat")) else int(item), e.dtype)
+        value = bool(item)
+    else:
+        value = float(item) if e.dtype.startswith(("float", "bfloat")) else int(item)
+    return Literal(Const(value, e.dtype), e.data.shape)
 
 
 def _call(op: registry.Operator, call: Call, env: dict[Var, Value]) -> Value:
     """The output tensors of one operator call, its placeholders replaced by the arguments' tensors."""
-    args = [_value(a, env) for a in call.args]
     specs: list[tuple[Sequence[Dim], str] | list[tuple[Sequence[Dim], str]]] = []
-    actual: list[Tensor | Const] = []
-    for spec, arg in zip(op.inputs, args, strict=False):
-        group = _flatten(arg)
-        typed: list[tuple[Sequence[Dim], str]] = [(() if isinstance(v, Const) else v.shape, v.dtype) for v in group]
+    actual: list[Tensor | Literal] = []
+    for spec, arg in zip(op.inputs, call.args, strict=False):
+        group = _flatten(_value(arg, env))
+        typed: list[tuple[Sequence[Dim], str]] = [(v.shape, v.dtype) for v in group]
         specs.append(typed if spec.variadic else typed[0])
         actual += group
-    _literal_shapes(op, call, specs)
     out_shape = None
     if op.shape_mode == "data":
         out_shape, _ = _tensor_type(call.ty, op.name)
@@ -124,28 +145,15 @@ def _call(op: registry.Operator, call: Call, env: dict[Var, Value]) -> Value:
     return outputs if traced.is_tuple else outputs[0]
 
 
-def _literal_shapes(op: registry.Operator, call: Call, specs: list[tuple[Sequence[Dim], str] | list[tuple[Sequence[Dim], str]]]) -> None:
-    """A literal keeps the shape of its constant (``(1,)`` is not ``()`` to an operator that broadcasts or reduces)."""
-    for n, (spec, arg) in enumerate(zip(op.inputs, call.args, strict=False)):
-        if isinstance(arg, Constant) and not spec.variadic:
-            specs[n] = (arg.data.shape, arg.dtype)
-        elif isinstance(arg, Tuple) and spec.variadic:
-            group = list(specs[n])
-            for k, field in enumerate(arg.fields):
-                if isinstance(field, Constant):
-                    group[k] = (field.data.shape, field.dtype)  # type: ignore[call-overload]
-            specs[n] = group  # type: ignore[call-overload]
-
-
-def splice(outputs: Sequence[Tensor], given: dict[tuple[int, int], Tensor | Const]) -> tuple[Tensor, ...]:
+def splice(outputs: Sequence[Tensor], given: Mapping[tuple[int, int], Tensor | Literal]) -> tuple[Tensor, ...]:
     """The outputs with placeholders replaced (``given`` by `tensor_key`), as new stages where anything changed."""
-    new: dict[tuple[int, int], Tensor | Const] = dict(given)
+    new: dict[tuple[int, int], Tensor | Literal] = dict(given)
 
     def visit(node: Scalar) -> Scalar:
         if isinstance(node, Load) and isinstance(node.source, Tensor):
             value = new.get(tensor_key(node.source))
-            if isinstance(value, Const):
-                return value
+            if isinstance(value, Literal):
+                return value.value
             if value is not None:
                 return Load(value, node.indices, node.dtype)
         return node
@@ -160,7 +168,7 @@ def splice(outputs: Sequence[Tensor], given: dict[tuple[int, int], Tensor | Cons
     for t in outputs:
         value = new.get(tensor_key(t), t)
         # An operator may return its input as it is: the literal then needs a stage of its own.
-        spliced.append(te.compute(t.shape, lambda *_, c=value: c, "literal") if isinstance(value, Const) else value)
+        spliced.append(value.tensor() if isinstance(value, Literal) else value)
     return tuple(spliced)
 
 
@@ -192,8 +200,8 @@ def output_dtypes(stage: Stage) -> tuple[str, ...]:
             return (stage.state.dtype,)
 
 
-def _flatten(value: Value) -> list[Tensor | Const]:
-    out: list[Tensor | Const] = []
+def _flatten(value: Value) -> list[Tensor | Literal]:
+    out: list[Tensor | Literal] = []
     todo: list[Value] = [value]
     while todo:
         v = todo.pop()

@@ -30,7 +30,6 @@ from relay.te.scalar import (
     Binary,
     BinaryOp,
     Cast,
-    Compare,
     CompareOp,
     Const,
     Load,

@@ -18,7 +18,16 @@ from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_min, dim_mul,
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.build import (
-    Accesses, Builder, accesses, allocate, extent_of, parallel_rows, row_major, seq, serial, temporary,
+    Accesses,
+    Builder,
+    accesses,
+    allocate,
+    extent_of,
+    parallel_rows,
+    row_major,
+    seq,
+    serial,
+    temporary,
 )  # fmt: skip
 from relay.plan.expand import Env
 from relay.plan.generic import pointwise_statements, pointwise_values
@@ -57,7 +66,12 @@ class _Emitter:
         """What the left operand and the epilogue read and write."""
         (left,) = self.builder.evaluate([self.p.left], env)
         assert isinstance(left, Load)
-        found = accesses(self.builder.indices, *pointwise_values(self.builder, self.members, self._frames(env), self._given(Axis("c", 1, self.p.form.accumulate))))
+        found = accesses(
+            self.builder.indices,
+            *pointwise_values(
+                self.builder, self.members, self._frames(env), self._given(Axis("c", 1, self.p.form.accumulate))
+            ),
+        )
         return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed)
 
     def _frames(self, env: Env) -> Callable[[Member], dict[Axis, Scalar]]:
@@ -86,7 +100,9 @@ class _Emitter:
         panel, part = Axis("panel", ceil_div(columns, tile.columns)), Axis("part", ceil_div(rows, block))
         each = dim_mul(size_of(p.reduced), tile.columns)
         work = dim_floordiv(dim_mul(each, dim_min(rows, block)), _FMA_DISCOUNT)
-        return parallel_rows(self.builder, [*p.batch, panel, part], work, self._task(_variable(panel), _variable(part), rows, block))
+        return parallel_rows(
+            self.builder, [*p.batch, panel, part], work, self._task(_variable(panel), _variable(part), rows, block)
+        )
 
     def _task(self, panel: Scalar, part: Scalar, rows: Dim, block: int) -> Stmt:
         p, width = self.p, self.p.tile.columns
@@ -96,10 +112,9 @@ class _Emitter:
         if not isinstance(columns, int) or columns % width:
             across = minimum(width, binary("sub", extent_of(columns), first))
         start = binary("mul", part, block)
-        count: Scalar = Const(rows, "int64") if rows == block else minimum(block, binary("sub", extent_of(rows), start))
+        count: Scalar = Const(block, "int64") if rows == block else minimum(block, binary("sub", extent_of(rows), start))
         buffers: list[Buffer] = []
         before: list[Stmt] = []
-        lane = Axis("j", width)
         self.env = {}
         if self.packed is None and not self._in_place(width):
             panel_buffer = temporary(self.builder.fresh("panel"), dim_mul(depth, width), p.form.accumulate)
@@ -211,16 +226,25 @@ class _Emitter:
         left_over = minimum(height, binary("sub", count, offset))
         row = binary("add", start, offset)
         if depth_block is None:
-            micro = self._sized(count, height, left_over, lambda n: self._micro(row, n, held, Const(0, "int64"), right, None))
+            micro = self._sized(
+                count, height, left_over, lambda n: self._micro(row, n, held, Const(0, "int64"), right, None)
+            )
             return tiles(seq([micro, self._epilogue(row, left_over, first, across, held, Const(0, "int64"))]))
         # Blocks of k: partial sums of all rows of the task wait in memory.
         (k,) = p.reduced
         blocks = Axis("kb", -(-p.reduced[0].extent // depth_block))  # type: ignore[operator]
         assert isinstance(k.extent, int)
         base = binary("mul", offset, width)
-        run = self._sized(count, height, left_over, lambda n: self._micro(row, n, held, base, right, (blocks, depth_block)))
+        run = self._sized(
+            count, height, left_over, lambda n: self._micro(row, n, held, base, right, (blocks, depth_block))
+        )
         lane, line = Axis("j", width), Axis("i", block)
-        zero = For(lane, Const(width, "int64"), Store(held, (binary("add", binary("mul", line, width), lane),), initial("sum", held.dtype)), "vectorized")
+        zero = For(
+            lane,
+            Const(width, "int64"),
+            Store(held, (binary("add", binary("mul", line, width), lane),), initial("sum", held.dtype)),
+            "vectorized",
+        )
         return seq([
             For(line, count, zero),
             For(blocks, extent_of(blocks.extent), tiles(run)),
@@ -326,7 +350,9 @@ class _Emitter:
         env.update(unflatten(p.columns, binary("add", first, lane)))
         place = binary("add", binary("add", base, binary("mul", i, width)), lane)
         given = self._given(Load(held, (place,), held.dtype))
-        body: Stmt = For(lane, across, pointwise_statements(self.builder, self.members, self._frames(env), given), "vectorized")
+        body: Stmt = For(
+            lane, across, pointwise_statements(self.builder, self.members, self._frames(env), given), "vectorized"
+        )
         for axis, value in reversed(bindings):
             body = LetScalar(axis, value, body)
         return For(i, count, body)
@@ -341,5 +367,3 @@ def _ceiling(a: Scalar, b: int) -> Scalar:
     if isinstance(a, Const):
         return Const(-(-int(a.value) // b), "int64")
     return binary("floordiv", binary("add", a, b - 1), b)
-
-

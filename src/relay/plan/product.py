@@ -149,7 +149,7 @@ def panels(p: Product, indices: Indices) -> Tensor:
     count = size_of(p.columns)
     depth = size_of(p.reduced)
     assert isinstance(count, int) and isinstance(depth, int)
-    shape = tuple(a.extent for a in p.batch) + (ceil_div(count, width), depth, width)
+    shape = (*(a.extent for a in p.batch), ceil_div(count, width), depth, width)
     axes = [*(Axis(a.name, a.extent) for a in p.batch), Axis("panel", shape[-3]), Axis("k", depth), Axis("lane", width)]
     panel, k, lane = axes[-3:]
     column = binary("add", binary("mul", panel, width), lane)

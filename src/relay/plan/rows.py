@@ -15,13 +15,27 @@ from dataclasses import dataclass, field, replace
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.plan.build import (
-    Accesses, Builder, Space, Storage, accesses, allocate, at_least_one, extent_of, hoisted, parallel_rows, row_major, seq, serial,
-    temporary, total_cost, vectorized,
+    Accesses,
+    Builder,
+    Space,
+    Storage,
+    accesses,
+    allocate,
+    at_least_one,
+    extent_of,
+    hoisted,
+    parallel_rows,
+    row_major,
+    seq,
+    serial,
+    temporary,
+    total_cost,
+    vectorized,
 )  # fmt: skip
 from relay.plan.expand import Env, cost
 from relay.plan.nests import Member, Nest
 from relay.plan.reduction import combine, initial, position_update
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, compare, minimum, select, unary
+from relay.te.scalar import Axis, Const, Load, Reduce, ReduceKind, Scalar, binary, cast, compare, minimum, select, unary
 from relay.te.tensor import Scan, stage_bodies
 
 # Rows of a block whose lanes run across the rows.
@@ -69,7 +83,11 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
             stores += [builder.flat(s, index) for s in _targets(builder, plan)]
         found = accesses(builder.indices, values, stores)
         # The axis of a scan runs in order, and the position a reduction finds is counted along its axis: neither is joined.
-        ordered = {plan.member.kept.stage.axes[plan.member.kept.stage.dim] for plan in plans if isinstance(plan.member.kept.stage, Scan)}
+        ordered = {
+            plan.member.kept.stage.axes[plan.member.kept.stage.dim]
+            for plan in plans
+            if isinstance(plan.member.kept.stage, Scan)
+        }
         counted = {a for plan in plans if _finds_position(plan) for a in plan.member.kept.reduce_axes}
         return Accesses(found.polys, found.fixed | ordered | counted)
 
@@ -97,7 +115,11 @@ def _lane_blocks(axis: Axis) -> tuple[_Lanes, list[Axis], Scalar]:
         return _Lanes(lane, Const(size, "int64"), size), [], lane
     block = Axis("block", ceil_div(axis.extent, size))
     start = binary("mul", block, size)
-    return _Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size), [block], binary("add", start, lane)
+    return (
+        _Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size),
+        [block],
+        binary("add", start, lane),
+    )
 
 
 def _targets(builder: Builder, plan: _Plan) -> list[Storage]:
@@ -280,7 +302,7 @@ class _Emitter:
             buffers.append(acc)
             element = cast(value.body, acc.dtype)
             if value.kind in ("argmax", "argmin"):
-                kind = "max" if value.kind == "argmax" else "min"
+                kind: ReduceKind = "max" if value.kind == "argmax" else "min"
                 assert last is not None
                 place = Buffer(self.builder.fresh("place"), (1,), "int64", "register")
                 buffers.append(place)
@@ -301,8 +323,7 @@ class _Emitter:
         passes += starts
         for body in (updates, finds):
             if body and last is not None:
-                kind = "vectorized" if wide else "serial"
-                loop = For(last, extent_of(last.extent), seq(body), kind)  # type: ignore[arg-type]
+                loop = For(last, extent_of(last.extent), seq(body), "vectorized" if wide else "serial")
                 passes.append(serial(plan.reduced[:-1], hoisted(loop)))
             else:
                 passes += body
@@ -327,7 +348,10 @@ class _Emitter:
                 place = Buffer(self.builder.fresh("place"), (lanes.size,), "int64", "stack")
                 buffers.append(place)
                 better = position_update(value.kind, now, element)
-                starts += [Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)), Store(place, at, Const(0, "int64"))]
+                starts += [
+                    Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
+                    Store(place, at, Const(0, "int64")),
+                ]
                 flag = Axis(self.builder.fresh("better"), 1, "bool")
                 stores = [
                     Store(place, at, select(flag, plan.reduced[-1], Load(place, at, "int64"))),
