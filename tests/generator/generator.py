@@ -260,7 +260,7 @@ class Generator:
         outer_unknowns, self.unknowns = self.unknowns, {str(s) for p in g.params for s in sizes_of(p) if is_unknown(s)}
         outer_pure, self.pure = self.pure, int(g.pure)
         self.globals_left -= 1
-        name = f"{self.choices.pick(('f', 'step', 'cell', 'block/a'))}{len(self.functions)}"
+        name = f"{self.choices.pick(('f', 'step', 'cell', 'block/a'))}{self.globals_left}"
         params = [(self.var(self.name("a"), p), p) for p in g.params]
         if g.fuelled:
             made = self.recursive(g, params, tuple(params), depth, GlobalVar(name))

@@ -623,7 +623,8 @@ def _dyn_arange(g: Generator, t: T, s: Scope, d: int) -> Built:
 @_rule("dyn.reshape", lambda t: t.shape == (2, 3))
 def _dyn_reshape(g: Generator, t: T, s: Scope, d: int) -> Built:
     shape = constant(np.array([2, 3], np.int64))
-    return call("dyn.reshape", g.expr(t.sized(3, 2), s, d), shape), 0.0
+    loose = call("dyn.reshape", g.expr(t.sized(3, 2), s, d), shape)
+    return call("reshape_like", loose, g.literal(t)), 0.0
 
 
 for _name in ("sort", "argsort"):
