@@ -16,6 +16,7 @@ from relay.ir.dim import DimVar, as_var, dim_var
 from relay.ir.types import is_float
 from relay.loop.evaluate import evaluate, numpy_dtype
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, LoopKind, Scope, Seq, Stmt, Store, Switch
+from relay.loop.verify import verify
 from relay.loop.workspace import workspace_bytes
 from relay.te.scalar import (
     Axis,
@@ -44,7 +45,7 @@ KINDS: tuple[LoopKind, ...] = ("serial", "vectorized", "parallel")
 
 
 def var(dim: object) -> DimVar:
-    found = as_var(dim)  # type: ignore[arg-type]
+    found = as_var(dim)
     assert found is not None
     return found
 
@@ -106,6 +107,7 @@ def check(
 ) -> list[Array]:
     """Run both ways on the same inputs; outputs and codes must agree. Returns the outputs."""
     kernel = finished(kernel)
+    verify(kernel)
     buffers = (*kernel.inputs, *kernel.outputs)
     slow = [a.copy() for a in arrays]
     native = [packed(a, b.dtype) for a, b in zip(arrays, buffers, strict=True)]
@@ -177,7 +179,7 @@ def test_integer_operations(dtype: str) -> None:
     ones = tuple(Buffer(op, (N,), dtype) for op in unary)
     stores += [Store(o, (i,), Unary(op, load(x, i), dtype)) for op, o in zip(unary, ones, strict=True)]
     for kind in ("serial", "vectorized"):
-        kernel = Kernel("ints", (x, y), (*outs, *by_constant, *ones), (var(N),), loop(i, Seq(tuple(stores)), kind))  # type: ignore[arg-type]
+        kernel = Kernel("ints", (x, y), (*outs, *by_constant, *ones), (var(N),), loop(i, Seq(tuple(stores)), kind))
         outputs = [np.zeros(len(a), dtype) for _ in kernel.outputs]
         check(kernel, [a, b, *outputs], {var(N): len(a)})
 
@@ -214,7 +216,7 @@ def scalar_expressions(draw: st.DrawFn, leaves: tuple[Scalar, ...], dtype: str, 
                 ops = ["and", "or", "xor"]
             else:
                 ops = ["add", "sub", "mul", "min", "max", "floordiv", "mod", "truncdiv", "and", "xor", "shl", "shr"]
-            return Binary(draw(st.sampled_from(ops)), inner(dtype), inner(dtype), dtype)  # type: ignore[arg-type]
+            return Binary(draw(st.sampled_from(ops)), inner(dtype), inner(dtype), dtype)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -265,7 +267,7 @@ def test_reductions(size: int, symbolic: bool, target: str) -> None:
         step = Store(acc, (), Binary(op, load(acc), load(x, i), dtype))
         inputs.append(x)
         outputs.append(y)
-        first = Store(acc, (), Const(start, dtype))  # type: ignore[arg-type]
+        first = Store(acc, (), Const(start, dtype))
         parts.append(Alloc(acc, Seq((first, loop(i, step, "vectorized"), Store(y, (), load(acc))))))
         array = random_array(rng, (size,), dtype)
         if op == "mul":

@@ -11,6 +11,7 @@ from relay.codegen.objects import compile_text
 from relay.codegen.workers import available_cores, compile_all
 from relay.loop.ir import Kernel
 from relay.loop.target import Target
+from relay.loop.verify import verify
 
 # Helper processes take a third of a second to start: they are worth it for more work than that. Milliseconds, measured.
 _PER_MODULE, _PER_KILOBYTE, _WORTH_HELPERS = 6.0, 0.4, 400.0
@@ -37,6 +38,8 @@ def build(
             missing[key] = kernel
         else:
             found[key] = known
+    for kernel in missing.values():
+        verify(kernel)
     texts = [emit(kernel, target) for kernel in missing.values()]
     for key, data in zip(missing, _compile(texts, target, workers), strict=True):
         found[key] = data

@@ -1,0 +1,270 @@
+"""The rules of `relay.loop.ir`, checked: what a kernel may say, so that code generation need not ask.
+
+Every variable and buffer is bound where it is used; ranks and dtypes agree; register and stack buffers have constant
+shapes; unrolled loops have constant extents; sizes are among the kernel's dims; inputs are not written; the workspace
+sizes are what the allocations need; and a parallel or vectorized loop does not store where its iterations would collide
+(a simple check: the place must move with the loop's variable, be local to an iteration, or be a reduction in order).
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from relay.ir.dim import AnyDim, Dim, dim_bounds, dim_sub, dim_vars
+from relay.ir.types import DTYPE_BITS, is_float, is_integer
+from relay.loop.errors import LoopError
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.walk import expressions, parts
+from relay.loop.workspace import workspace_bytes
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    children,
+    walk,
+)
+
+_FLOAT_ONLY = frozenset(
+    "sqrt rsqrt exp exp2 log log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh erf sigmoid".split()
+)
+_BITWISE = frozenset(("and", "or", "xor"))
+_SHIFTS = frozenset(("shl", "shr"))
+
+
+def verify(kernel: Kernel) -> None:
+    """Raise LoopError for the first rule that a kernel breaks, naming the kernel and the place."""
+    try:
+        _Verifier(kernel).kernel()
+    except LoopError as error:
+        raise LoopError(f"in the kernel {kernel.name}: {error.message}", hint=error.hint) from None
+
+
+def _fail(message: str) -> NoReturn:
+    raise LoopError(message)
+
+
+class _Verifier:
+    def __init__(self, given: Kernel) -> None:
+        self.given = given
+        self.dims = frozenset(given.dims)
+        self.inputs = frozenset(given.inputs)
+        self.live: set[Buffer] = set()
+        self.bound: set[Axis] = set()
+        # For every buffer and variable, how many loops surround where it was bound.
+        self.loops: list[For] = []
+        self.depth: dict[Buffer, int] = {}
+        # For every variable, the loop variables that its value moves with.
+        self.moves: dict[Axis, frozenset[Axis]] = {}
+
+    def kernel(self) -> None:
+        kernel = self.given
+        operands = (*kernel.inputs, *kernel.outputs)
+        if len(set(operands)) != len(operands):
+            _fail("a buffer is two operands")
+        if len(self.dims) != len(kernel.dims):
+            _fail("a size is given twice")
+        for buffer in operands:
+            if buffer.scope != "operand":
+                _fail(f"the operand {buffer.name} has the scope {buffer.scope}")
+            self.buffer(buffer)
+            self.live.add(buffer)
+            self.depth[buffer] = 0
+        for source, destination in kernel.in_place:
+            if not (0 <= source < len(kernel.inputs) and 0 <= destination < len(kernel.outputs)):
+                _fail(f"the in-place pair ({source}, {destination}) names no operands")
+            if kernel.inputs[source].dtype != kernel.outputs[destination].dtype:
+                _fail(f"the in-place pair ({source}, {destination}) has two dtypes")
+        self.walk(kernel.body)
+        shared, worker = workspace_bytes(kernel)
+        for needed, stated, name in ((shared, kernel.shared_bytes, "shared"), (worker, kernel.worker_bytes, "worker")):
+            lowest = dim_bounds(dim_sub(stated, needed))[0]
+            if stated != needed and (lowest is None or lowest < 0):
+                _fail(f"{name}_bytes is {stated} and the allocations need {needed}")
+
+    def buffer(self, buffer: Buffer) -> None:
+        if buffer.dtype not in DTYPE_BITS:
+            _fail(f"the buffer {buffer.name} has the dtype {buffer.dtype}, which has no storage")
+        for dim in buffer.shape:
+            self.size(dim, f"the shape of {buffer.name}")
+            if buffer.scope in ("register", "stack") and not isinstance(dim, int):
+                _fail(f"the {buffer.scope} buffer {buffer.name} has the size {dim}, which is no number")
+
+    def size(self, dim: Dim, where: str) -> None:
+        if isinstance(dim, AnyDim):
+            _fail(f"{where} mentions the size `?`")
+        unknown = [v.name for v in dim_vars(dim) if v not in self.dims]
+        if unknown:
+            _fail(f"{where} mentions the size {unknown[0]}, which is not among the kernel's dims")
+
+    # -- statements
+
+    def walk(self, root: Stmt) -> None:
+        """Statements in order; what a statement binds is taken back after its body."""
+        todo: list[tuple[Stmt, bool]] = [(root, False)]
+        while todo:
+            stmt, leaving = todo.pop()
+            if leaving:
+                self.leave(stmt)
+                continue
+            for expr in expressions(stmt):
+                self.expression(expr)
+            self.enter(stmt)
+            if isinstance(stmt, For | LetScalar | Alloc):
+                todo.append((stmt, True))
+            todo.extend((part, False) for part in reversed(parts(stmt)))
+
+    def leave(self, stmt: Stmt) -> None:
+        match stmt:
+            case For():
+                self.bound.discard(stmt.var)
+                self.loops.pop()
+            case LetScalar():
+                self.bound.discard(stmt.var)
+            case Alloc():
+                self.live.discard(stmt.buffer)
+            case _:
+                pass
+
+    def enter(self, stmt: Stmt) -> None:
+        match stmt:
+            case For():
+                self.loop(stmt)
+            case LetScalar():
+                if stmt.var.dtype != stmt.value.dtype:
+                    _fail(f"the variable {stmt.var.name} is {stmt.var.dtype} and its value {stmt.value.dtype}")
+                self.bind(stmt.var)
+                self.moves[stmt.var] = self.movers(stmt.value)
+            case Alloc():
+                buffer = stmt.buffer
+                if buffer.scope == "operand" or buffer in self.live:
+                    _fail(f"the allocation of {buffer.name} is of an operand, or inside of its own")
+                if buffer.scope == "workspace" and any(loop.kind == "parallel" for loop in self.loops):
+                    _fail(f"the workspace buffer {buffer.name} is allocated in a parallel loop")
+                self.buffer(buffer)
+                self.live.add(buffer)
+                self.depth[buffer] = len(self.loops)
+            case Store():
+                self.store(stmt)
+            case Branch():
+                if stmt.cond.dtype != "bool":
+                    _fail(f"a branch is on {stmt.cond.dtype}")
+            case Switch():
+                if not is_integer(stmt.value.dtype):
+                    _fail(f"a switch is on {stmt.value.dtype}")
+            case Fail():
+                if not 0 < stmt.code < 1 << 31:
+                    _fail(f"the error code {stmt.code} is not positive")
+            case Seq():
+                pass
+
+    def bind(self, axis: Axis) -> None:
+        if axis in self.bound:
+            _fail(f"the variable {axis.name} is bound inside of its own scope")
+        self.bound.add(axis)
+
+    def loop(self, loop: For) -> None:
+        if loop.extent.dtype != "int64" or loop.var.dtype != "int64":
+            _fail(f"the loop over {loop.var.name} does not count in int64")
+        constant = isinstance(loop.extent, Const) or (isinstance(loop.extent, Size) and isinstance(loop.extent.dim, int))
+        if loop.kind == "unrolled" and not constant:
+            _fail(f"the unrolled loop over {loop.var.name} has no constant extent")
+        if loop.grain < 1:
+            _fail(f"the loop over {loop.var.name} has the grain {loop.grain}")
+        self.bind(loop.var)
+        self.moves[loop.var] = frozenset((loop.var,))
+        self.loops.append(loop)
+
+    def store(self, store: Store) -> None:
+        buffer = store.buffer
+        if buffer not in self.live:
+            _fail(f"the buffer {buffer.name} is written outside of its allocation")
+        if buffer in self.inputs:
+            _fail(f"the input {buffer.name} is written")
+        if len(store.indices) != len(buffer.shape):
+            _fail(f"{buffer.name} has rank {len(buffer.shape)} and is written with {len(store.indices)} indices")
+        if store.value.dtype != buffer.dtype:
+            _fail(f"{store.value.dtype} is written to {buffer.name}, which is {buffer.dtype}")
+        self.indices(buffer, store.indices)
+        moved: frozenset[Axis] = frozenset().union(*(self.movers(i) for i in store.indices))
+        for loop in self.loops[self.depth[buffer] :]:
+            if loop.kind == "parallel" and loop.var not in moved:
+                _fail(f"all iterations of the parallel loop over {loop.var.name} write {buffer.name} at one place")
+
+    def movers(self, root: Scalar) -> frozenset[Axis]:
+        """The loop variables that an expression depends on; one that reads memory may depend on all of them."""
+        found: set[Axis] = set()
+        for node in walk(root):
+            if isinstance(node, Axis):
+                found |= self.moves.get(node, frozenset())
+            elif isinstance(node, Load):
+                found.update(loop.var for loop in self.loops)
+        return frozenset(found)
+
+    # -- expressions
+
+    def expression(self, root: Scalar) -> None:
+        for node in walk(root):
+            self.node(node)
+
+    def node(self, node: Scalar) -> None:
+        kids = children(node)
+        match node:
+            case Const():
+                if node.dtype not in DTYPE_BITS:
+                    _fail(f"a constant has the dtype {node.dtype}")
+            case Size():
+                self.size(node.dim, "an expression")
+            case Axis():
+                if node not in self.bound:
+                    _fail(f"the variable {node.name} is used outside of what binds it")
+            case Load():
+                if not isinstance(node.source, Buffer) or node.source not in self.live:
+                    name = node.source.name if isinstance(node.source, Buffer) else "a tensor"
+                    _fail(f"{name} is read outside of its allocation")
+                if len(node.indices) != len(node.source.shape) or node.dtype != node.source.dtype:
+                    _fail(f"{node.source.name} is read with the wrong rank or dtype")
+                self.indices(node.source, node.indices)
+            case Unary():
+                if node.op in _FLOAT_ONLY and not is_float(node.a.dtype):
+                    _fail(f"{node.op} of {node.a.dtype}: it is a function of floats")
+                expected = "bool" if node.op in ("isnan", "isinf", "isfinite") else node.a.dtype
+                if node.dtype != expected or (node.op == "not" and is_float(node.a.dtype)):
+                    _fail(f"{node.op} of {node.a.dtype} gives no {node.dtype}")
+            case Binary():
+                self.binary(node)
+            case Compare():
+                if node.a.dtype != node.b.dtype or node.dtype != "bool":
+                    _fail(f"a comparison of {node.a.dtype} and {node.b.dtype}")
+            case Select():
+                if node.cond.dtype != "bool" or not node.a.dtype == node.b.dtype == node.dtype:
+                    _fail(f"a select of {', '.join(k.dtype for k in kids)} as {node.dtype}")
+            case Cast():
+                if node.dtype not in DTYPE_BITS:
+                    _fail(f"a cast to {node.dtype}")
+            case Reduce():
+                _fail("a reduction stands in a loop nest: reductions are loops over an accumulator here")
+
+    def binary(self, node: Binary) -> None:
+        if not node.a.dtype == node.b.dtype == node.dtype:
+            _fail(f"{node.op} of {node.a.dtype} and {node.b.dtype} as {node.dtype}")
+        if is_float(node.dtype) and (node.op in _BITWISE or node.op in _SHIFTS):
+            _fail(f"{node.op} of {node.dtype}")
+        if node.dtype == "bool" and node.op not in ("and", "or", "xor", "min", "max", "mul", "add", "sub"):
+            _fail(f"{node.op} of bool")
+        if node.op == "atan2" and not is_float(node.dtype):
+            _fail(f"atan2 of {node.dtype}: it is a function of floats")
+
+    def indices(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> None:
+        for index, dim in zip(indices, buffer.shape, strict=True):
+            if index.dtype != "int64":
+                _fail(f"an index of {buffer.name} is {index.dtype}, not int64")
+            if isinstance(index, Const) and isinstance(dim, int) and not 0 <= index.value < max(dim, 1):
+                _fail(f"the index {index.value} of {buffer.name} is outside of the size {dim}")
