@@ -1,1 +1,38 @@
-"""transform."""
+"""Passes: each maps a module to a module, one file each.
+
+`relay.transform.base` has pipelines and the names of passes.
+"""
+
+from relay.transform.base import Observer, Pass, PassError, Pipeline, StepReport, make_pass, parse_passes, pass_classes
+from relay.transform.compositions import ExpandCompositions
+from relay.transform.cse import CommonSubexpressions
+from relay.transform.dead_code import DeadCode, DeadFunctions
+from relay.transform.eta import EtaExpand
+from relay.transform.fuse import FuseOps
+from relay.transform.inline import Inline
+from relay.transform.lambda_lift import LambdaLift
+from relay.transform.match_trees import CompileMatch
+from relay.transform.name_dims import NameDims
+from relay.transform.to_blocks import ToBlocks
+
+__all__ = [
+    "CommonSubexpressions",
+    "CompileMatch",
+    "DeadCode",
+    "DeadFunctions",
+    "EtaExpand",
+    "ExpandCompositions",
+    "FuseOps",
+    "Inline",
+    "LambdaLift",
+    "NameDims",
+    "Observer",
+    "Pass",
+    "PassError",
+    "Pipeline",
+    "StepReport",
+    "ToBlocks",
+    "make_pass",
+    "parse_passes",
+    "pass_classes",
+]

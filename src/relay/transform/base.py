@@ -13,7 +13,7 @@ import time
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -50,7 +50,7 @@ class StepReport:
     verify_seconds: float
 
 
-Verifier = Callable[[Module], None]
+Verifier = Callable[[Module, Collection[str]], None]
 Observer = Callable[[StepReport], None]
 
 
@@ -58,8 +58,8 @@ Observer = Callable[[StepReport], None]
 class Pipeline:
     """Passes in order.
 
-    ``verifier`` is run after every pass (by default on the functions that changed; with ``full`` on the whole module)
-    and raises when the pass broke the program; the error says which pass did. ``observe`` is called after each pass.
+    ``verifier`` is run after every pass on the functions that the pass changed (with ``full`` on all) and raises when
+    the pass broke the program; the error says which pass did. ``observe`` is called after each pass.
     """
 
     passes: Sequence[Pass]
@@ -74,7 +74,7 @@ class Pipeline:
             passed = time.perf_counter()
             if self.verifier is not None:
                 try:
-                    self.verifier(after if self.full else _changed(module, after))
+                    self.verifier(after, list(after.functions) if self.full else changed_functions(module, after))
                 except Exception as error:
                     error.add_note(f"the program does not check after pass {index}, {transformation.name}")
                     raise
@@ -85,13 +85,9 @@ class Pipeline:
         return module
 
 
-def _changed(before: Module, after: Module) -> Module:
-    """The module with only the functions that are not the same objects as before (types of the others are on their
-    `GlobalVar`s)."""
-    if before is after:
-        return Module({}, after.types, after.sources)
-    changed = {n: f for n, f in after.functions.items() if before.functions.get(n) is not f}
-    return Module(changed, after.types, after.sources)
+def changed_functions(before: Module, after: Module) -> list[str]:
+    """The names of the functions that are not the same objects as before."""
+    return [n for n, f in after.functions.items() if before.functions.get(n) is not f]
 
 
 def pass_classes() -> dict[str, type[Pass]]:

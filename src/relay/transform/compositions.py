@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Var
+from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
-from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, map_functions
+from relay.transform.build import type_of
 from relay.transform.copying import Copier
 from relay.transform.to_blocks import to_blocks
 from relay.typing import expand
@@ -40,7 +40,7 @@ class _Expander:
         op = registry.get(value.fn.name)
         if op.kind != "composition":
             return value
-        whole = expand(op, tuple(argument_type(a) for a in value.args), value.attrs)
+        whole = expand(op, tuple(type_of(a) for a in value.args), value.attrs)
         known = self.blocks.get(id(whole))
         if known is None:
             known = self.blocks[id(whole)] = (whole, to_blocks(whole))
@@ -50,12 +50,3 @@ class _Expander:
         copy = copier.copy(body_of(function))
         given = tuple(Binding(p, a) for p, a in zip(params, value.args, strict=True))
         return Block((*given, *copy.bindings), copy.result, copy.ty, value.span)
-
-
-def argument_type(e: Expr) -> Type:
-    """The type of an operand. Raises TypeError when the program is not typed."""
-    if e.ty is None and isinstance(e, Constant):
-        return TensorType(e.data.shape, e.dtype)
-    if e.ty is None:
-        raise TypeError(f"{type(e).__name__} without a type: the pass needs a typed program")
-    return e.ty

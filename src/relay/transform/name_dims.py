@@ -48,7 +48,7 @@ from relay.transform.blocks import (
     operands,
     with_operands,
 )
-from relay.transform.compositions import argument_type
+from relay.transform.build import internal_call, type_of
 from relay.transform.copying import solve_dims
 from relay.typing import op_checks, op_type
 from relay.typing.substitution import map_type
@@ -76,7 +76,7 @@ class NameDims(Pass):
 def check(left: Dim, right: Dim, why: str, relation: str = "==", span: Span | None = None) -> Binding:
     """The binding that checks ``left == right`` (or ``<=``) at run time."""
     attrs = MappingProxyType({"left": left, "right": right, "why": why, "relation": relation})
-    return Binding(Var("_", None, UNIT), Call(OpRef(CHECK_EQUAL), (), attrs, ty=UNIT, span=span))
+    return Binding(Var("_", None, UNIT), internal_call(CHECK_EQUAL, (), UNIT, attrs, span))
 
 
 @dataclass(slots=True, eq=False)
@@ -188,28 +188,28 @@ class _Namer:
         """The type of an operation as its operands' types say it; what it demands of them is checked in ``out``."""
         match value:
             case Call(fn=OpRef(name=name)) if registry.exists(name):
-                types = [argument_type(a) for a in value.args]
+                types = [type_of(a) for a in value.args]
                 for d in op_checks(name, types, value.attrs):
                     self.demand(d, out, value.span)
                 got = op_type(name, types, value.attrs)
                 return value.ty if got == value.ty else got
             case Call(fn=GlobalVar(name=name)) if name in self.module.functions:
                 function = self.module.functions[name]
-                dims = solve_dims(function, value, [argument_type(a) for a in value.args])
+                dims = solve_dims(function, value, [type_of(a) for a in value.args])
                 if dims is None:
                     return value.ty
                 for p, a in zip(function.params, value.args, strict=True):
                     expected = _instance(p.ty, dims.get)
-                    self.flow(argument_type(a), expected, f"argument %{p.name} of @{name}", out, value.span)
+                    self.flow(type_of(a), expected, f"argument %{p.name} of @{name}", out, value.span)
                 declared = function.ret_type or (function.ty.ret if isinstance(function.ty, FuncType) else None)
                 return _instance(declared, dims.get) if declared is not None and mentions_any(value.ty) else value.ty
             case Call(fn=Var() | ConstructorRef() as fn) if isinstance(fn.ty, FuncType):
                 for n, (a, expected) in enumerate(zip(value.args, fn.ty.params, strict=False)):
                     if not fn.ty.type_params:
-                        self.flow(argument_type(a), expected, f"argument {n + 1} of %{fn.name}", out, value.span)
+                        self.flow(type_of(a), expected, f"argument {n + 1} of %{fn.name}", out, value.span)
                 return value.ty
             case Tuple():
-                fields = tuple(argument_type(f) for f in value.fields)
+                fields = tuple(type_of(f) for f in value.fields)
                 same = isinstance(value.ty, TupleType) and all(
                     a is b for a, b in zip(fields, value.ty.fields, strict=True)
                 )

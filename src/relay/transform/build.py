@@ -1,0 +1,42 @@
+"""Making typed calls in passes: the local type relation is solved, nothing else is inferred again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from relay.ir.expr import NO_ATTRS, Attrs, Call, Constant, Expr, OpRef
+from relay.ir.span import Span
+from relay.ir.types import FuncType, TensorType, Type
+from relay.typing import op_type
+
+
+def type_of(e: Expr) -> Type:
+    """The type of a typed expression. Raises TypeError when it has none."""
+    if e.ty is None and isinstance(e, Constant):
+        return TensorType(e.data.shape, e.dtype)
+    if e.ty is None:
+        raise TypeError(f"{type(e).__name__} without a type: the pass needs a typed program")
+    return e.ty
+
+
+def op_call(name: str, args: Sequence[Expr], attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
+    """A typed call of an operator on typed atoms."""
+    return internal_call(name, args, op_type(name, [type_of(a) for a in args], attrs), attrs, span)
+
+
+def internal_call(name: str, args: Sequence[Expr], ty: Type, attrs: Attrs = NO_ATTRS, span: Span | None = None) -> Call:
+    """A call of an operation of a given type (one of the middle end's own, or an operator whose type is known
+    already)."""
+    fn = OpRef(name, FuncType(tuple(type_of(a) for a in args), ty))
+    return Call(fn, tuple(args), attrs, (), ty, span)
+
+
+def constant(data: npt.NDArray[np.generic], dtype: str) -> Constant:
+    """A typed constant (of a read-only copy where the array can be written)."""
+    if data.flags.writeable:
+        data = data.copy()
+        data.flags.writeable = False
+    return Constant(data, dtype, TensorType(data.shape, dtype))
