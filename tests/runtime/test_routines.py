@@ -36,7 +36,7 @@ def routine(name: str) -> Executable:
 
 def run(name: str, *arguments: Any) -> Any:
     result = routine(name).run("main", arguments)
-    return [f.numpy() for f in result.fields] if isinstance(result, Value) else result.numpy()
+    return [np.asarray(f) for f in result.fields] if isinstance(result, Value) else result.numpy()
 
 
 arrays = st.sampled_from(DTYPES).flatmap(

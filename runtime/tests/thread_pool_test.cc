@@ -1,0 +1,121 @@
+// Parallel regions: every index once, whoever runs it; nesting, contention, failures, forks.
+#include "relay/thread_pool.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "test.h"
+
+using namespace relay;
+
+static relay_kernel_context context(int64_t workers) {
+  return relay_kernel_context{parallel_for, nullptr, workers, nullptr, nullptr};
+}
+
+struct Marks {
+  std::vector<std::atomic<int>> times;
+  int64_t grain;
+  std::atomic<int64_t> most_worker{0};
+  Marks(size_t n, int64_t grain) : times(n), grain(grain) {}
+};
+
+static int32_t mark(relay_kernel_context*, void* env, int64_t begin, int64_t end, int64_t worker) {
+  auto* marks = static_cast<Marks*>(env);
+  CHECK(begin % marks->grain == 0 && begin < end);
+  for (int64_t i = begin; i < end; ++i) marks->times[static_cast<size_t>(i)]++;
+  int64_t most = marks->most_worker.load();
+  while (worker > most && !marks->most_worker.compare_exchange_weak(most, worker)) {
+  }
+  return 0;
+}
+
+TEST(every_index_runs_once) {
+  for (int64_t workers : {1, 2, 3, 8})
+    for (int64_t n : {0, 1, 7, 64, 1000})
+      for (int64_t grain : {1, 8, 33}) {
+        Marks marks(static_cast<size_t>(n), grain);
+        auto ctx = context(workers);
+        CHECK(parallel_for(&ctx, mark, &marks, n, grain) == 0);
+        for (auto& times : marks.times) CHECK(times == 1);
+        CHECK(marks.most_worker < workers);
+      }
+}
+
+TEST(many_regions_in_a_row) {
+  auto ctx = context(3);
+  for (int round = 0; round < 3000; ++round) {
+    Marks marks(50, 1);
+    CHECK(parallel_for(&ctx, mark, &marks, 50, 1) == 0);
+    for (auto& times : marks.times) CHECK(times == 1);
+  }
+}
+
+static int32_t nest(relay_kernel_context* ctx, void* env, int64_t begin, int64_t end, int64_t worker) {
+  struct Inner {
+    Marks* marks;
+    int64_t outer, worker;
+  };
+  for (int64_t i = begin; i < end; ++i) {
+    Inner inner{static_cast<Marks*>(env), i, worker};
+    auto body = [](relay_kernel_context*, void* e, int64_t from, int64_t to, int64_t w) -> int32_t {
+      auto* in = static_cast<Inner*>(e);
+      CHECK(w == in->worker);  // inline: the same slice of the workspace
+      for (int64_t j = from; j < to; ++j) in->marks->times[static_cast<size_t>(in->outer * 10 + j)]++;
+      return 0;
+    };
+    if (int32_t result = ctx->parallel_for(ctx, body, &inner, 10, 1)) return result;
+  }
+  return 0;
+}
+
+TEST(nested_regions_run_inline) {
+  Marks marks(100, 1);
+  auto ctx = context(4);
+  CHECK(parallel_for(&ctx, nest, &marks, 10, 1) == 0);
+  for (auto& times : marks.times) CHECK(times == 1);
+}
+
+TEST(contended_regions_run_inline) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([] {
+      auto ctx = context(2);
+      for (int round = 0; round < 300; ++round) {
+        Marks marks(40, 4);
+        CHECK(parallel_for(&ctx, mark, &marks, 40, 4) == 0);
+        for (auto& times : marks.times) CHECK(times == 1);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(a_failure_is_reported) {
+  auto body = [](relay_kernel_context*, void*, int64_t begin, int64_t, int64_t) -> int32_t { return begin == 0 ? 7 : 0; };
+  auto ctx = context(4);
+  CHECK(parallel_for(&ctx, body, nullptr, 100, 1) == 7);
+  Marks marks(10, 1);
+  CHECK(parallel_for(&ctx, mark, &marks, 10, 1) == 0);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which does not follow a process that forks with threads
+TEST(a_forked_child_makes_its_own_threads) {
+  auto ctx = context(3);
+  Marks before(100, 1);
+  parallel_for(&ctx, mark, &before, 100, 1);
+  pid_t child = fork();
+  Marks marks(100, 1);
+  bool ok = parallel_for(&ctx, mark, &marks, 100, 1) == 0 &&
+            std::all_of(marks.times.begin(), marks.times.end(), [](auto& times) { return times == 1; });
+  if (child == 0) _exit(ok ? 0 : 1);
+  int status = 1;
+  waitpid(child, &status, 0);
+  CHECK(ok && status == 0);
+}
+#endif
+
+TEST(there_is_at_least_one_thread) { CHECK(available_threads() >= 1 && available_threads() <= max_threads); }
