@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.constant import dtype_name, make_constant
+from relay.ir.constant import make_constant
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import Dim, DimVar, as_var, dim_substitute
 from relay.ir.expr import Constant, Expr, Function, Var
@@ -29,7 +29,9 @@ def bind_parameters(function: Function, name: str, values: Mapping[str, npt.Arra
         if given not in by_name:
             near = difflib.get_close_matches(given, by_name, 1)
             known = ", ".join(list(by_name)[:8]) + (", ..." if len(by_name) > 8 else "")
-            raise RelayError(f"@{name} has no parameter {given!r}", hint=f"did you mean {near[0]!r}?" if near else f"it has: {known}")
+            raise RelayError(
+                f"@{name} has no parameter {given!r}", hint=f"did you mean {near[0]!r}?" if near else f"it has: {known}"
+            )
     sizes: dict[DimVar, int] = {}
     constants: dict[Var, Constant] = {}
     for given, value in values.items():
@@ -78,7 +80,9 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
     if isinstance(wanted.shape, tuple):
         text = TypeText(unknown="").shape(wanted.shape)
         if len(shape) != len(wanted.shape):
-            raise ShapeError(f"{what} must have rank {len(wanted.shape)}, shape {text}; the array has shape {shape}", parameter.span)
+            raise ShapeError(
+                f"{what} must have rank {len(wanted.shape)}, shape {text}; the array has shape {shape}", parameter.span
+            )
         for axis, (dim, size) in enumerate(zip(wanted.shape, shape, strict=True)):
             variable = as_var(dim)
             expected: Dim = sizes.setdefault(variable, size) if variable is not None else dim
@@ -99,7 +103,8 @@ def _check_sizes(constants: Mapping[Var, Constant], sizes: Mapping[DimVar, int],
                 expected = dim_substitute(dim, sizes.get)
                 if isinstance(expected, int) and expected != size:
                     raise ShapeError(
-                        f"parameter {parameter.name!r} of @{name} has size {size} on axis {axis}, expected {expected}", parameter.span
+                        f"parameter {parameter.name!r} of @{name} has size {size} on axis {axis}, expected {expected}",
+                        parameter.span,
                     )
 
 

@@ -4,9 +4,10 @@
     w = var("w", (8, 4), "float32")
     f = function([x, w], call("nn.dense", x, w))
 
-A string in a shape is a dimension variable. The same name means the same variable until a function closes over it: `function` makes
-each such variable that its parameters mention a parameter of the function, with an identity of its own, so that two functions that
-both say "n" have nothing in common. A nested function that captures a variable with "n" in its type leaves "n" to the enclosing one.
+A string in a shape is a dimension variable. The same name means the same variable until a function closes over it: `function`
+makes each such variable that its parameters mention a parameter of the function, with an identity of its own, so that two functions
+that both say "n" have nothing in common. A nested function that captures a variable with "n" in its type leaves "n" to the
+enclosing one.
 """
 
 from __future__ import annotations
@@ -20,13 +21,39 @@ import numpy.typing as npt
 from relay.ir.constant import make_constant
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, dim_vars
 from relay.ir.expr import (
-    NO_ATTRS, Attr, Attrs, Binding, Block, Call, Clause, Constant, ConstructorRef, Expr, Function, GlobalVar, If, Match, OpRef, Pattern,
-    Proj, Tuple, Var,
+    NO_ATTRS,
+    Attr,
+    Attrs,
+    Binding,
+    Block,
+    Call,
+    Clause,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    Proj,
+    Tuple,
+    Var,
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.retype import substitute_types
 from relay.ir.types import (
-    AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeDef, TypeParam, TypeVar,
+    AdtType,
+    FuncType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeArg,
+    TypeDef,
+    TypeParam,
+    TypeVar,
 )  # fmt: skip
 from relay.ir.walk import free_vars
 

@@ -13,12 +13,41 @@ import numpy as np
 
 from relay.ir.dim import AnyDim, Dim, DimOp, DimVar, SymDim, as_dim, dim_substitute, dim_vars
 from relay.ir.expr import (
-    Block, Call, Constant, ConstructorRef, Expr, Function, GlobalVar, Grad, If, Match, OpRef, Pattern, PConstructor, Proj, PTuple, PVar,
-    PWild, RefNew, RefRead, RefWrite, Tuple, Var,
+    Block,
+    Call,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    Grad,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.types import (
-    AdtType, FuncType, RefType, Relation, TensorType, TupleType, Type, TypeDef, TypeParam, TypeVar,
+    AdtType,
+    FuncType,
+    RefType,
+    Relation,
+    TensorType,
+    TupleType,
+    Type,
+    TypeDef,
+    TypeParam,
+    TypeVar,
 )  # fmt: skip
 from relay.ir.walk import bound_vars, children, post_order
 
@@ -269,11 +298,11 @@ class _Matcher:
 
     def attr(self, a: object, b: object) -> bool:
         match a, b:
-            case (tuple() | list()), (tuple() | list()):
+            case ((tuple() | list()), (tuple() | list())):
                 return len(a) == len(b) and all(self.attr(x, y) for x, y in zip(a, b, strict=True))
             case Mapping(), Mapping():
                 return self.attrs(a, b)
-            case (SymDim() | AnyDim()), _:
+            case ((SymDim() | AnyDim()), _):
                 return self.dims(a, b)
             case _ if isinstance(a, _TYPES):
                 return self.types(a, b)

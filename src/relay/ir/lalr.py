@@ -88,7 +88,10 @@ class Actions(Protocol):
 
 
 def parse(tokens: Tokens, start: str, actions: Actions) -> Any:
-    """Run the tables over the tokens; values of tokens are their indices. Raises SyntaxError_ at the first token that cannot follow."""
+    """Run the tables over the tokens; the value of a token is its index.
+
+    Raises SyntaxError_ at the first token that cannot follow.
+    """
     table = tables()
     acts, gotos = table.actions, table.goto
     method: dict[str, Callable[..., Any]] = {
@@ -128,15 +131,16 @@ def parse(tokens: Tokens, start: str, actions: Actions) -> Any:
 
 
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("an expression", frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "const", "meta", "ref", "grad", "fn", "if",
-                                 "match", "match?", "(", "{", "-", "!"})),
+    ("an expression", frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "const", "meta", "ref", "grad", "fn",
+                                 "if", "match", "match?", "(", "{", "-", "!"})),
     ("a type or dimension", frozenset({"NAME", "INT", "?", "UNKNOWN", "(", "fn", "ref", "-"})),
     ("an operator", frozenset({"+", "*", "/", "<", "<=", ">", ">=", "==", "!=", "-"})),
     ("dimension arithmetic", frozenset({"*", "//", "%"})),
 )  # fmt: skip
 _WORDS = {
-    "LOCAL": "a variable %name", "GRAPH": "a graph variable %0", "GLOBAL": "a function name @name", "NAME": "a name", "INT": "an integer",
-    "FLOAT": "a number", "BOOL": "True or False", "STRING": "a string", "PROJ": "a projection .0", "UNKNOWN": "an unknown size ?n",
+    "LOCAL": "a variable %name", "GRAPH": "a graph variable %0", "GLOBAL": "a function name @name", "NAME": "a name",
+    "INT": "an integer", "FLOAT": "a number", "BOOL": "True or False", "STRING": "a string", "PROJ": "a projection .0",
+    "UNKNOWN": "an unknown size ?n",
     "$END": "the end of the text",
 }  # fmt: skip
 
@@ -155,8 +159,6 @@ def _unexpected(tokens: Tokens, position: int, row: Mapping[str, object]) -> Syn
     hint = ""
     if not text and "}" in rest:
         hint = "a '{' is not closed"
-    elif tokens.kinds[position] == "def" or (
-        tokens.kinds[position] == "}" and ";" in rest | {";"} and "an expression" in words
-    ):
+    elif tokens.kinds[position] == "def" or (tokens.kinds[position] == "}" and ";" in rest | {";"} and "an expression" in words):
         hint = "a body ends with an expression (its value), without a semicolon"
     return SyntaxError_(f"expected {expected}, found {found}", tokens.span(position), hint, tokens.text)

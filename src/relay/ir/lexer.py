@@ -12,7 +12,8 @@ from relay.ir.span import Span
 VERSION = "0.0.5"
 
 _KEYWORDS = (
-    "let", "fn", "def", "type", "extern", "import", "if", "else", "match", "where", "free_var", "ref", "grad", "meta", "const", "_",
+    "let", "fn", "def", "type", "extern", "import", "if", "else", "match", "where", "free_var", "ref", "grad", "meta", "const",
+    "_",
 )  # fmt: skip
 _TOKEN = re.compile(
     r"""[ \t\r\n]*(?:
@@ -65,8 +66,10 @@ def _blank(text: str, start: int, end: int) -> str:
 
 
 def _without_comments(text: str, tokens: Tokens) -> str:
-    """Comments become blanks: ``/* */``, which nest, and ``//`` to the end of the line outside square brackets (inside, in shapes,
-    it is floor division)."""
+    """Comments become blanks: ``/* */``, which nest, and ``//`` to the end of the line outside square brackets.
+
+    Inside brackets, where shapes stand, ``//`` is floor division.
+    """
     if "/*" not in text and "//" not in text:
         return text
     out: list[str] = []

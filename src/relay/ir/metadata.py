@@ -39,9 +39,7 @@ class ConstantTable:
                 root = json.loads(section)
             except ValueError as error:
                 raise SyntaxError_(f"the #[metadata] section is not JSON: {error}") from error
-            self._entries = (
-                _released_entries(root) if isinstance(root, dict) and "nodes" in root else _own_entries(root)
-            )
+            self._entries = _released_entries(root) if isinstance(root, dict) and "nodes" in root else _own_entries(root)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -51,14 +49,8 @@ class ConstantTable:
         made = self._made.get(index)
         if made is None:
             if index >= len(self._entries):
-                have = (
-                    f"it has {len(self._entries)}"
-                    if self._entries
-                    else "the text has no #[metadata] section with constants"
-                )
-                raise RelayError(
-                    f"no constant {index} in the metadata ({have})", hint="print with mod.text(), which is complete"
-                )
+                have = f"it has {len(self._entries)}" if self._entries else "the text has no #[metadata] section with constants"
+                raise RelayError(f"no constant {index} in the metadata ({have})", hint="print with mod.text(), which is complete")
             entry = self._entries[index]
             try:
                 made = entry if isinstance(entry, Constant) else self._decode(entry)
@@ -78,7 +70,7 @@ class ConstantTable:
 
 
 def storage_dtype(dtype: str) -> np.dtype[np.generic]:
-    """How a base type is stored in files: itself, but one signed or unsigned byte for each 4-bit integer and bits for bfloat16."""
+    """How a base type is stored in files: itself, but a byte for each 4-bit integer, and bits for bfloat16."""
     stored = {"int4": "int8", "uint4": "uint8", "bfloat16": "uint16"}.get(dtype)
     own = np.dtype(stored) if stored else numpy_dtype(dtype)
     return own.newbyteorder("<")
@@ -110,15 +102,11 @@ def read_tensor(path: Path, key: str, dtype: str, shape: tuple[int, ...]) -> npt
         with safe_open(path, framework="numpy") as file:
             data = file.get_tensor(key)
     except FileNotFoundError as error:
-        raise FileError(
-            f"the constants' file {path} is missing", hint="keep it beside the text that names it"
-        ) from error
+        raise FileError(f"the constants' file {path} is missing", hint="keep it beside the text that names it") from error
     except (SafetensorError, OSError) as error:
         raise FileError(f"cannot read tensor {key!r} of {path}: {error}") from error
     if data.shape != shape or data.dtype.itemsize != storage_dtype(dtype).itemsize:
-        raise FileError(
-            f"tensor {key!r} of {path} is {data.dtype}{list(data.shape)}, the text says {dtype}{list(shape)}"
-        )
+        raise FileError(f"tensor {key!r} of {path} is {data.dtype}{list(data.shape)}, the text says {dtype}{list(shape)}")
     made: npt.NDArray[np.generic] = from_storage(data, dtype)
     return made
 

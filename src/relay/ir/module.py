@@ -48,7 +48,7 @@ class Module:
         return Module(new, self.types, self.sources)
 
     def adt(self, name: str) -> Adt:
-        """The constructors of a type, for making values: ``mod.adt("List").Cons(x, rest)``. Raises RelayError for no such type."""
+        """The constructors of a type, to make values: ``mod.adt("List").Cons(x, rest)``. Raises RelayError for an unknown one."""
         found = self.types.get(name)
         if found is None:
             known = ", ".join(self.types) or "none"

@@ -72,6 +72,11 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
+class Hole:
+    """``_``: a type that is left to inference."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """``(a, b)``: a shape, a tuple type, or parentheses."""
 
@@ -199,6 +204,9 @@ class TypeActions:
     def dim_any(self, _token: int) -> AnyDim:
         return ANY
 
+    def hole(self, _token: int) -> Hole:
+        return Hole()
+
     def unknown_form(self, token: int) -> Unknown:
         return Unknown(self.texts[token][1:])
 
@@ -239,9 +247,7 @@ class TypeActions:
         match text:
             case "Tensor":
                 if len(args) not in (2, 3) or (len(args) == 3 and not isinstance(args[2], Text)):
-                    raise self.error(
-                        "a tensor type has a shape and a base type", token, "for example Tensor[(1, n), float32]"
-                    )
+                    raise self.error("a tensor type has a shape and a base type", token, "for example Tensor[(1, n), float32]")
                 device = args[2].value if len(args) == 3 else None
                 return TensorType(self.to_shape(args[0], token), self.to_base(args[1], token), device)
             case "Ref":
@@ -250,6 +256,8 @@ class TypeActions:
                 return RefType(self.to_type(args[0], token))
             case "Tuple":
                 return TupleType(tuple(self.to_type(a, token) for a in args))
+            case "Type" if len(args) == 1:
+                return self.to_type(args[0], token)
             case "Dim":
                 if len(args) != 1:
                     raise self.error("Dim has one argument", token, "for example Dim[4*n]")
@@ -325,21 +333,26 @@ class TypeActions:
                 return form
             case BaseName():
                 return scalar(form.name)
+            case Hole():
+                return TypeVar("_", flexible=True)
             case Group():
                 if len(form.items) == 1 and not form.trailing:
                     return self.to_type(form.items[0], form.token)
                 return TupleType(tuple(self.to_type(item, form.token) for item in form.items))
             case Unknown():
-                made = self.unknown.setdefault(form.name, TypeVar(form.name, flexible=True))
-                if not isinstance(made, TypeVar):
-                    raise self.error(f"?{form.name} is a size elsewhere, and a type here", token)
-                return made
+                return self.unknown_variable(form.name, Kind.TYPE, token)
             case Undeclared():
                 raise self.unknown_type(form.token)
             case int() | SymDim() | AnyDim():
                 raise self.error("a dimension stands where a type is wanted", token)
             case _:
                 raise self.error("a type is wanted here", token)
+
+    def unknown_variable(self, name: str, kind: Kind, token: int) -> TypeVar:
+        made = self.unknown.setdefault(name, TypeVar(name, kind, flexible=True))
+        if not isinstance(made, TypeVar) or made.kind is not kind:
+            raise self.error(f"?{name} is of another kind elsewhere than the {kind.value} that is wanted here", token)
+        return made
 
     def to_dim(self, form: Any, token: int) -> Dim:
         match form:
@@ -379,6 +392,8 @@ class TypeActions:
                 return form.dims
             case TypeVar() if form.kind is Kind.SHAPE:
                 return form
+            case Unknown():
+                return self.unknown_variable(form.name, Kind.SHAPE, token)
             case TypeVar():
                 raise self.error(
                     f"{form.name} is a {form.kind.value}, where a shape is wanted",
@@ -403,6 +418,8 @@ class TypeActions:
                 return form
             case TypeVar() if form.kind is Kind.BASE_TYPE:
                 return form
+            case Unknown():
+                return self.unknown_variable(form.name, Kind.BASE_TYPE, token)
             case TypeVar():
                 raise self.error(
                     f"{form.name} is a {form.kind.value}, where a base type is wanted",
@@ -422,7 +439,10 @@ class TypeActions:
                 raise self.error("a base type is wanted here", token, "for example float32")
 
     def to_argument(self, form: Any, token: int, kind: Kind | None = None) -> TypeArg:
-        """A type argument. Without a known kind, parentheses with a dimension in them are a shape and a base type's name is the scalar."""
+        """A type argument.
+
+        Without a known kind, parentheses with a dimension in them are a shape, and a base type's name is the scalar type.
+        """
         if kind is Kind.SHAPE:
             return self.to_shape(form, token)
         if kind is Kind.BASE_TYPE:

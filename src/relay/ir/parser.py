@@ -55,14 +55,15 @@ from relay.ir.expr import (
 from relay.ir.lexer import VERSION, Tokens, tokenize
 from relay.ir.metadata import KEY, ConstantTable
 from relay.ir.module import Module, reachable
-from relay.ir.parse_types import BaseName, Named, ShapeForm, Text, TypeActions, Undeclared
+from relay.ir.parse_types import BaseName, Hole, Named, ShapeForm, Text, TypeActions, Undeclared
 from relay.ir.types import ConstructorDef, Kind, Relation, Type, TypeDef, TypeParam, scalar
 from relay.ir.walk import free_vars, pattern_vars
 
 INFIX = {
-    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
-    "==": "equal", "!=": "not_equal",
+    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "<": "less", "<=": "less_equal", ">": "greater",
+    ">=": "greater_equal", "==": "equal", "!=": "not_equal",
 }  # fmt: skip
+_REFERENCE_OPERATORS = frozenset({"ref_read", "ref_write"})
 _PRECEDENCE = {"*": 3, "/": 3, "+": 2, "-": 2}
 _FLOAT_SUFFIXES = (("bf16", "bfloat16"), ("f16", "float16"), ("f32", "float32"), ("f64", "float64"), ("f", "float32"))
 
@@ -77,9 +78,7 @@ def parse_module(text: str, source_name: str = "<text>", base: Path | None = Non
     return _parse_module(text, source_name, base, ())
 
 
-def parse_expr(
-    text: str, module: Module | None = None, source_name: str = "<text>", base: Path | None = None
-) -> Expr:
+def parse_expr(text: str, module: Module | None = None, source_name: str = "<text>", base: Path | None = None) -> Expr:
     """The expression of a text, with its free variables where ``free_var %x: T;`` declares them. Untyped.
 
     Types and constructors are those of ``module``. Raises SyntaxError_.
@@ -130,9 +129,7 @@ def _without_collection() -> Iterator[None]:
 class _Parser(TypeActions):
     """The actions for everything but types. ``importing`` are the texts whose imports led here."""
 
-    def __init__(
-        self, tokens: Tokens, base: Path | None, importing: tuple[str, ...], scope: Module | None = None
-    ) -> None:
+    def __init__(self, tokens: Tokens, base: Path | None, importing: tuple[str, ...], scope: Module | None = None) -> None:
         super().__init__(tokens, {})
         self.base = base
         self.importing = importing
@@ -144,6 +141,7 @@ class _Parser(TypeActions):
         # Modules in scope; of those with True only what is used becomes part of this one.
         self.imported: list[tuple[Module, bool]] = [] if scope is None else [(scope, True)]
         self.free: list[Var] = []
+        self.in_definition = False
         self.declare_types()
 
     def run(self, start: str) -> Any:
@@ -161,9 +159,7 @@ class _Parser(TypeActions):
                     self.import_module(n + 1)
         for module, _ in self.imported:
             for definition in module.types.values():
-                self.adts[definition.name] = tuple(
-                    Kind.DIM if not hasattr(p, "kind") else p.kind for p in definition.params
-                )
+                self.adts[definition.name] = tuple(Kind.DIM if not hasattr(p, "kind") else p.kind for p in definition.params)
                 self.arity.update((c.name, len(c.fields)) for c in definition.constructors)
         if "type" in kinds:
             for n, kind in enumerate(kinds):
@@ -235,43 +231,47 @@ class _Parser(TypeActions):
                         functions[name] = module.functions[name]
         return Module(functions, types, sources)
 
-    def expression_module(self, _free_vars: object, body: Expr) -> Module:
-        main = (
-            body if isinstance(body, Function) and not self.free else Function(tuple(self.free), body, span=body.span)
-        )
+    def expression_module(self, body: Expr) -> Module:
+        main = body if isinstance(body, Function) and not self.free else Function(tuple(self.free), body, span=body.span)
         self.functions["main"] = main
         return self.module(None)
 
-    def expression(self, _free_vars: object, body: Expr) -> Expr:
+    def expression(self, body: Expr) -> Expr:
         return body
 
-    def free_var(self, _others: object, _keyword: int, name: int, *annotation: Any) -> None:
-        made = Var(
-            self.texts[name][1:],
-            self.to_type(annotation[1], name) if len(annotation) > 1 else None,
-            None,
-            self.tokens.span(name),
-        )
+    def free_var(self, keyword: int, name: int, *rest: Any) -> None:
+        if self.in_definition:
+            raise self.error("a definition has no free variables", keyword, f"make {self.texts[name]} a parameter")
+        made = self.variable(name, rest)
         self.free.append(made)
         self.bind(self.texts[name], made)
 
+    def variable(self, name: int, annotation: tuple[Any, ...]) -> Var:
+        """A new variable with its annotation, if ``annotation`` is ``":" type ...`` of one that says something."""
+        type_ = None
+        if len(annotation) > 1 and not isinstance(annotation[1], Hole):
+            type_ = self.to_type(annotation[1], name)
+        return Var(self.texts[name][1:], type_, None, self.tokens.span(name))
+
     def def_head(self, _keyword: int, name: int) -> tuple[int, int]:
         self.unknown = {}
+        self.in_definition = True
         return len(self.undo), name
 
     def definition(
-        self, head: tuple[int, int], type_params: list[TypeParam], _open: int, params: list[Any], _close: int, result: Type | None,
-        constraints: list[Relation], body: Expr,
+        self, head: tuple[int, int], type_params: list[TypeParam], _open: int, params: list[Any], _close: int,
+        result: Type | None, constraints: list[Relation], body: Expr,
     ) -> None:  # fmt: skip
         token = head[1]
         name = self.texts[token][1:]
         if name in self.functions:
             raise self.error(f"@{name} is defined twice", token)
+        self.in_definition = False
         self.functions[name] = self.make_function(head, type_params, params, result, constraints, body)
 
     def make_function(
-        self, head: tuple[int, int], type_params: list[TypeParam], params: list[Any], result: Type | None, constraints: list[Relation],
-        body: Expr,
+        self, head: tuple[int, int], type_params: list[TypeParam], params: list[Any], result: Type | None,
+        constraints: list[Relation], body: Expr,
     ) -> Function:  # fmt: skip
         height, token = head
         variables = tuple(p for p in params if not isinstance(p, Named))
@@ -284,17 +284,12 @@ class _Parser(TypeActions):
         )  # fmt: skip
 
     def param(self, name: int, *annotation: Any) -> Var:
-        made = Var(
-            self.texts[name][1:],
-            self.to_type(annotation[1], name) if annotation else None,
-            None,
-            self.tokens.span(name),
-        )
+        made = self.variable(name, annotation)
         self.bind(self.texts[name], made)
         return made
 
-    def result(self, arrow: int, form: Any) -> Type:
-        return self.to_type(form, arrow)
+    def result(self, arrow: int, form: Any) -> Type | None:
+        return None if isinstance(form, Hole) else self.to_type(form, arrow)
 
     # Type definitions
 
@@ -347,10 +342,8 @@ class _Parser(TypeActions):
         return Block(bindings, result, None, bindings[0].var.span) if bindings else result
 
     def let_head(self, _keyword: int, name: int, *rest: Any) -> Var:
-        # A function sees its own name; any other value sees what the name meant before, so its variable is bound after it.
-        made = Var(
-            self.texts[name][1:], self.to_type(rest[1], name) if len(rest) > 1 else None, None, self.tokens.span(name)
-        )
+        # A function sees its own name; any other value sees what the name meant before, so its variable is bound after.
+        made = self.variable(name, rest)
         if self.tokens.kinds[self.position] == "fn":
             self.bind(self.texts[name], made)
         return made
@@ -418,9 +411,7 @@ class _Parser(TypeActions):
                     if "prelude" in self.importing
                     else text in prelude_module().constructors and "it is in the prelude: write `import prelude`"
                 )
-                hint = in_prelude or (
-                    f"did you mean {near[0]}?" if near else "constructors are declared by `type T { ... }`"
-                )
+                hint = in_prelude or (f"did you mean {near[0]}?" if near else "constructors are declared by `type T { ... }`")
                 raise self.error(f"unknown constructor {text!r}", token, hint)
             return OpRef(text, None, self.tokens.span(token))
         made = ConstructorRef(text, None, self.tokens.span(token))
@@ -428,15 +419,25 @@ class _Parser(TypeActions):
             return Call(made, (), NO_ATTRS, (), None, made.span)
         return made
 
-    def call(self, fn: Expr, _open: int, args: list[Any], _close: int) -> Call:
+    def call(self, fn: Expr, _open: int, args: list[Any], _close: int) -> Expr:
         for arg in args:
             if arg.__class__ is Named:
                 return self.call_with_attributes(fn, args, ())
+        if fn.__class__ is OpRef and fn.name in _REFERENCE_OPERATORS:
+            return self.reference(fn, args)
         return Call(fn, tuple(args), NO_ATTRS, (), None, fn.span)
 
-    def call_typed(
-        self, fn: Expr, opened: int, types: list[Any], _close: int, _open: int, args: list[Any], _end: int
-    ) -> Call:
+    def reference(self, fn: Expr, args: list[Expr]) -> Expr:
+        """The released format's spelling of references as calls."""
+        match fn, args:
+            case OpRef(name="ref_read"), [ref]:
+                return RefRead(ref, None, fn.span)
+            case OpRef(name="ref_write"), [ref, value]:
+                return RefWrite(ref, value, None, fn.span)
+            case _:
+                return Call(fn, tuple(args), NO_ATTRS, (), None, fn.span)
+
+    def call_typed(self, fn: Expr, opened: int, types: list[Any], _close: int, _open: int, args: list[Any], _end: int) -> Call:
         return self.call_with_attributes(fn, args, tuple(self.to_argument(t, opened) for t in types))
 
     def call_with_attributes(self, fn: Expr, args: list[Any], type_args: tuple[Any, ...]) -> Call:
@@ -475,9 +476,7 @@ class _Parser(TypeActions):
             token = waiting.pop()[1]
             right = operands.pop()
             span = self.tokens.span(token)
-            operands[-1] = Call(
-                OpRef(INFIX[self.texts[token]], None, span), (operands[-1], right), NO_ATTRS, (), None, span
-            )
+            operands[-1] = Call(OpRef(INFIX[self.texts[token]], None, span), (operands[-1], right), NO_ATTRS, (), None, span)
 
         for n in range(1, len(chain), 2):
             precedence = _PRECEDENCE.get(self.texts[chain[n]], 1)
@@ -531,16 +530,14 @@ class _Parser(TypeActions):
         return len(self.undo), token
 
     def function(
-        self, head: tuple[int, int], type_params: list[TypeParam], _open: int, params: list[Any], _close: int, result: Type | None,
-        constraints: list[Relation], body: Expr,
+        self, head: tuple[int, int], type_params: list[TypeParam], _open: int, params: list[Any], _close: int,
+        result: Type | None, constraints: list[Relation], body: Expr,
     ) -> Function:  # fmt: skip
         return self.make_function(head, type_params, params, result, constraints, body)
 
     # Match
 
-    def match_(
-        self, token: int, _open: int, data: Expr, _close: int, _brace: int, clauses: list[Clause], _end: int
-    ) -> Match:
+    def match_(self, token: int, _open: int, data: Expr, _close: int, _brace: int, clauses: list[Clause], _end: int) -> Match:
         return Match(data, tuple(clauses), self.texts[token] == "match", None, self.tokens.span(token))
 
     def clause_head(self, pattern: Pattern, _arrow: int) -> tuple[int, Pattern]:
@@ -648,7 +645,8 @@ class _Parser(TypeActions):
     # Attributes
 
     def attribute(self, name: int, _equals: int, value: Attr) -> Named:
-        return Named(self.texts[name], value, name)
+        text = self.texts[name]
+        return Named(unquote(text) if text[0] == '"' else text, value, name)
 
     def attr_int(self, *tokens: int) -> int:
         value = self.integer_text(tokens[-1])
@@ -745,9 +743,7 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
     else:
         value = int(digits)
         made = (
-            np.array(value, dtype=object)
-            .astype(np.int64 if -(2**63) <= value < 2**63 else np.float64)
-            .astype(numpy_dtype(dtype))
+            np.array(value, dtype=object).astype(np.int64 if -(2**63) <= value < 2**63 else np.float64).astype(numpy_dtype(dtype))
         )
         if dtype == "uint64" and 0 <= value < 2**64:
             made = np.array(value, dtype=np.uint64)

@@ -1,8 +1,9 @@
 """From a program to text that parses back to an alpha-equal program: `module_text`, `expr_text`, `type_text`.
 
-Statements are printed as Relay printed them: an operand that is not a name or a literal gets a line of its own, ``%3 = add(%2, 1f);``,
-and a node that is used more than once exactly one. Such a line stands in the innermost braces around all its uses, before the
-first of them. Everything is iterative, and linear in the size of the graph (times log depth for nodes shared across braces).
+Statements are printed as Relay printed them: an operand that is not a name or a literal gets a line of its own,
+``%3 = add(%2, 1f);``, and a node that is used more than once exactly one. Such a line stands in the innermost
+braces around all its uses, before the first of them. Everything is iterative, and linear in the size of the graph (times log depth
+for nodes shared across braces).
 """
 
 from __future__ import annotations
@@ -47,15 +48,14 @@ if TYPE_CHECKING:
     from relay.ir.module import Module
 
 _HEADER = f'#[version = "{VERSION}"]\n'
+_WIDEST = 110  # characters of parameters on one line
 _DEEPEST = 24  # indentation stops growing here, so that deep nesting prints in linear size
 
 # How the metadata section is written: given the constants, its text ("" for none).
 MetadataWriter = Callable[[Sequence[Constant]], str]
 
 
-def module_text(
-    module: Module, *, complete: bool = True, types: bool = False, metadata: MetadataWriter | None = None
-) -> str:
+def module_text(module: Module, *, complete: bool = True, types: bool = False, metadata: MetadataWriter | None = None) -> str:
     """The text of a module. ``complete``: with the constants' data (otherwise large ones are only mentioned); ``types``: with
     inferred types as comments; ``metadata`` writes the metadata section another way (to a file, say)."""
     printer = _Printer(module.functions, module.types, types, show_constants=not complete)
@@ -89,9 +89,7 @@ _ATOMS = frozenset({Var, GlobalVar, Constant, OpRef, ConstructorRef})
 class _Printer:
     """Pieces of text in order. The work stack holds (method, arguments): what is still to be printed, next on top."""
 
-    def __init__(
-        self, functions: Iterable[str], type_names: Iterable[str], types: bool, show_constants: bool
-    ) -> None:
+    def __init__(self, functions: Iterable[str], type_names: Iterable[str], types: bool, show_constants: bool) -> None:
         self.type_names = tuple(type_names)
         self.with_types = types
         self.show_constants = show_constants
@@ -129,10 +127,7 @@ class _Printer:
         if d.extern:
             self.out.append(f"extern {head}\n\n")
             return
-        lines = [
-            f"  {c.name}{'(' + ', '.join(map(names.type, c.fields)) + ')' if c.fields else ''},\n"
-            for c in d.constructors
-        ]
+        lines = [f"  {c.name}{'(' + ', '.join(map(names.type, c.fields)) + ')' if c.fields else ''},\n" for c in d.constructors]
         self.out.append(f"{head} {{\n{''.join(lines)}}}\n\n")
 
     def definition(self, name: str, function: Function) -> None:
@@ -189,10 +184,12 @@ class _Printer:
 
     def signature(self, f: Function, definition: bool) -> str:
         declared = self.type_text.declare(f.type_params)
-        params = ", ".join([*map(self.binder, f.params), *self.type_text.attrs(f.attrs)])
+        params = [*map(self.binder, f.params), *self.type_text.attrs(f.attrs)]
         result = f" -> {self.type_text.type(f.ret_type)}" if f.ret_type is not None else ""
         gap = "" if definition else " "
-        return f"{declared}{gap}({params}){result}{self.type_text.where(f.constraints)}"
+        wide = sum(map(len, params)) + 2 * len(params) > _WIDEST
+        separator = f",\n{self.margin}    " if wide else ", "
+        return f"{declared}{gap}({separator.join(params)}){result}{self.type_text.where(f.constraints)}"
 
     # Bodies: what stands between braces
 

@@ -8,7 +8,17 @@ from dataclasses import replace
 from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, dim_substitute
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Clause, Expr, Function, Match, Var
 from relay.ir.types import (
-    AdtType, BaseType, FuncType, RefType, Relation, Shape, TensorType, TupleType, Type, TypeArg, TypeVar,
+    AdtType,
+    BaseType,
+    FuncType,
+    RefType,
+    Relation,
+    Shape,
+    TensorType,
+    TupleType,
+    Type,
+    TypeArg,
+    TypeVar,
 )  # fmt: skip
 from relay.ir.walk import bound_vars, post_order, rename_pattern, rewrite
 

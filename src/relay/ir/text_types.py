@@ -32,7 +32,8 @@ _KEY = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _TYPE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Words that mean something where a type or dimension variable could stand.
 _RESERVED_TYPES = frozenset(
-    ("Tensor", "Ref", "Tuple", "Type", "Dim", "Shape", "BaseType", "bool", "min", "max", "fn", "ref", "let", "def", "type", "if", "else",
+    ("Tensor", "Ref", "Tuple", "Type", "Dim", "Shape", "BaseType", "bool", "min", "max", "fn", "ref", "let", "def", "type", "if",
+     "else",
      "extern", "import", "match", "where", "free_var", "grad", "meta", "const", "True", "False", "None", "inf", "nan", "_")
 )  # fmt: skip
 _BASE_LIKE = re.compile(r"(?:u?int|float|bfloat|bool)\d*(?:x\d+)?")
@@ -205,10 +206,7 @@ class TypeText:
         return self.attr_items(attrs.items())
 
     def attr_items(self, items: Iterable[tuple[str, Attr]]) -> list[str]:
-        return [
-            f"{k if _KEY.fullmatch(k) and k not in ('True', 'False', '_') else quote(k)}={self.attr(v)}"
-            for k, v in items
-        ]
+        return [f"{k if _KEY.fullmatch(k) and k not in ('True', 'False', '_') else quote(k)}={self.attr(v)}" for k, v in items]
 
     def attr(self, value: Attr) -> str:
         match value:
