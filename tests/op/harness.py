@@ -1,14 +1,14 @@
 """Apply an operator to arrays, concretely and with symbolic sizes, and compare with an independent computation.
 
-A `Case` says how to draw operands and attributes of one operator and what NumPy makes of them. Every axis of the symbolic run has a
-dim variable per size, so equal sizes agree and the definition may use that and nothing more.
+A `Case` says how to draw operands and attributes of one operator and what NumPy makes of them. The symbolic run has one dim
+variable per size, so equal sizes agree and the definition may use that and nothing more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -22,8 +22,15 @@ from relay.te.evaluate import evaluate
 
 Array = npt.NDArray[Any]
 Operand = Array | tuple[Array, ...]
-Draw = st.DrawFn
+T = TypeVar("T")
 Drawn = tuple[Sequence[Operand], Mapping[str, Any]]
+
+
+class Draw(Protocol):
+    """Draws a value of a strategy."""
+
+    def __call__(self, strategy: st.SearchStrategy[T], /) -> T: ...
+
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
@@ -112,7 +119,7 @@ def _composed(op: registry.Operator, operands: Sequence[Operand], attrs: Mapping
             case Proj():
                 return value(e.tuple)[e.index]
             case Call(fn=OpRef(name=name)):
-                return apply(name, *(value(a) for a in e.args), **e.attrs)
+                return apply(name, *(value(a) for a in e.args), **dict[str, Any](e.attrs))
             case _:
                 raise AssertionError(f"a composition holds {e}")
 
@@ -124,7 +131,7 @@ def check(case: Case, operands: Sequence[Operand], attrs: Mapping[str, Any]) -> 
     with np.errstate(all="ignore"):
         wanted = case.expect(*operands, **attrs)
     for symbolic in (False, True) if case.symbolic else (False,):
-        got = apply(case.name, *operands, symbolic=symbolic, **attrs)
+        got = apply(case.name, *operands, symbolic=symbolic, **dict[str, Any](attrs))
         assert isinstance(got, tuple) == isinstance(wanted, tuple)
         for g, w in zip(_flat([got]), _flat([wanted]), strict=True):
             close(g, np.asarray(w), case.tolerance)
@@ -153,7 +160,8 @@ ALL = (*NUMBERS, "bool")
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in ("bfloat16", "int4", "uint4"):
-        return np.dtype(getattr(ml_dtypes, name))
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return extended
     return np.dtype(name)
 
 

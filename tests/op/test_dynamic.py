@@ -22,7 +22,7 @@ def _draw_arange(d: Draw) -> Drawn:
     kind = d(st.sampled_from(["int32", "int64", "float32", "float64"]))
     if kind.startswith("int"):
         step = d(st.sampled_from([1, 2, 3, -1, -2]))
-        bounds = (d(st.integers(-5, 5)), d(st.integers(-5, 9)), step)
+        bounds: tuple[float, ...] = (d(st.integers(-5, 5)), d(st.integers(-5, 9)), step)
     else:
         bounds = (d(st.sampled_from([0.0, 0.5])), d(st.sampled_from([-1.0, 2.75])), d(st.sampled_from([0.25, 0.5])))
     return tuple(np.array(b, kind) for b in bounds), {"dtype": d(st.sampled_from(["int32", "float32", "float64"]))}
@@ -192,5 +192,5 @@ def test_nan_is_the_greatest() -> None:
 
 
 def test_sizes_found_while_running_are_checked() -> None:
-    with pytest.raises(te.DefinitionError, match="sizes of dyn.reshape's operand and result must agree: 6 and 8"):
+    with pytest.raises(te.DefinitionError, match=r"sizes of dyn.reshape's operand and result must agree: 6 and 8"):
         h.apply("dyn.reshape", np.ones((2, 3), np.float32), np.array([4, 2]))

@@ -59,11 +59,7 @@ def _cast(x: Array, dtype: str) -> Array:
             bits, signed = int(dtype.lstrip("uint")), dtype[0] == "i"
             low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
             n = int(v)
-            if x.dtype.name in h.FLOATS:
-                n = min(max(n, low), high)
-            else:
-                n = (n - low) % (2**bits) + low
-            out.append(n)
+            out.append(min(max(n, low), high) if x.dtype.name in h.FLOATS else (n - low) % (2**bits) + low)
     wide = np.float64 if dtype in h.FLOATS else object if "64" in dtype else bool if dtype == "bool" else np.int64
     return np.array(out, wide).astype(h.numpy_dtype(dtype)).reshape(x.shape)
 

@@ -116,9 +116,7 @@ def _draw_convolution(space: str, layouts: list[tuple[str, str, str]]) -> Callab
 
 
 def _convolution(space: str) -> Callable[..., Array]:
-    def expect(
-        x: Array, w: Array, data_layout: str, kernel_layout: str, out_layout: str, out_dtype: str, **attrs: Any
-    ) -> Array:
+    def expect(x: Array, w: Array, data_layout: str, kernel_layout: str, out_layout: str, out_dtype: str, **attrs: Any) -> Array:
         attrs = {k: v for k, v in attrs.items() if k in ("strides", "padding", "dilation", "groups")}
         kind = h.numpy_dtype(out_dtype) if out_dtype else x.dtype
         held = np.float64 if kind.name in h.FLOATS else kind
@@ -200,9 +198,7 @@ def _draw_image(d: Draw) -> Drawn:
 
 def _over_space(fn: Callable[..., Any]) -> Callable[..., Array]:
     def expect(x: Array, layout: str) -> Array:
-        return np.asarray(fn(x.astype(np.float64), axis=(layout.index("H"), layout.index("W")), keepdims=True)).astype(
-            x.dtype
-        )
+        return np.asarray(fn(x.astype(np.float64), axis=(layout.index("H"), layout.index("W")), keepdims=True)).astype(x.dtype)
 
     return expect
 
@@ -239,13 +235,13 @@ def test_against_numpy(case: Case, data: st.DataObject) -> None:
 
 
 def test_dense_that_does_not_fit() -> None:
-    with pytest.raises(te.DefinitionError, match="reduced axes of nn.dense's data and weight must agree: 4 and 5"):
+    with pytest.raises(te.DefinitionError, match=r"reduced axes of nn.dense's data and weight must agree: 4 and 5"):
         h.apply("nn.dense", np.ones((2, 4), np.float32), np.ones((3, 5), np.float32))
 
 
 def test_layouts_are_checked() -> None:
     x = np.ones((1, 1, 3, 3), np.float32)
-    with pytest.raises(te.DefinitionError, match="data layout of nn.conv2d must permute NCHW"):
+    with pytest.raises(te.DefinitionError, match=r"data layout of nn.conv2d must permute NCHW"):
         h.apply("nn.conv2d", x, x, data_layout="NCHX")
 
 

@@ -105,12 +105,14 @@ def _logsumexp(x: Array, axis: Any, keepdims: bool) -> Any:
 
 def _softmax(x: Array, axis: int) -> Array:
     e = np.exp(x.astype(np.float64))
-    return (e / e.sum(axis, keepdims=True)).astype(x.dtype)
+    out: Array = (e / e.sum(axis, keepdims=True)).astype(x.dtype)
+    return out
 
 
 def _log_softmax(x: Array, axis: int) -> Array:
     wide = x.astype(np.float64)
-    return (wide - np.log(np.exp(wide).sum(axis, keepdims=True))).astype(x.dtype)
+    out: Array = (wide - np.log(np.exp(wide).sum(axis, keepdims=True))).astype(x.dtype)
+    return out
 
 
 def _draw_axis(d: Draw) -> Drawn:
@@ -129,7 +131,8 @@ def _draw_l2(d: Draw) -> Drawn:
 def _l2(x: Array, axis: Axes, eps: float) -> Array:
     wide = x.astype(np.float64)
     total = (wide * wide).sum(_over(x, axis, False), keepdims=True)
-    return (wide / np.sqrt(np.maximum(total, eps))).astype(x.dtype)
+    out: Array = (wide / np.sqrt(np.maximum(total, eps))).astype(x.dtype)
+    return out
 
 
 def _draw_norm(vectors: int, first: int = 0) -> Callable[[Draw], Drawn]:
@@ -144,9 +147,7 @@ def _draw_norm(vectors: int, first: int = 0) -> Callable[[Draw], Drawn]:
     return draw
 
 
-def _normal(
-    x: Array, mean: Array, var: Array, g: Array, b: Array, axis: int, epsilon: float, center: bool, scale: bool
-) -> Array:
+def _normal(x: Array, mean: Array, var: Array, g: Array, b: Array, axis: int, epsilon: float, center: bool, scale: bool) -> Array:
     shape = [1] * x.ndim
     shape[axis] = -1
     out = (x - mean) / np.sqrt(var + epsilon)
@@ -163,9 +164,7 @@ def _normalised(over: Callable[[int, int], tuple[int, ...]]) -> Callable[..., Ar
     return expect
 
 
-def _batch_norm(
-    x: Array, g: Array, b: Array, mean: Array, var: Array, axis: int, **attrs: Any
-) -> tuple[Array, Array, Array]:
+def _batch_norm(x: Array, g: Array, b: Array, mean: Array, var: Array, axis: int, **attrs: Any) -> tuple[Array, Array, Array]:
     shape = [1] * x.ndim
     shape[axis] = -1
     m, v = (a.astype(np.float64).reshape(shape) for a in (mean, var))
@@ -184,9 +183,10 @@ def _group_norm(x: Array, g: Array, b: Array, num_groups: int, epsilon: float) -
     grouped = x.astype(np.float64).reshape(x.shape[0], num_groups, -1)
     normal = (grouped - grouped.mean(2, keepdims=True)) / np.sqrt(grouped.var(2, keepdims=True) + epsilon)
     along = (-1,) + (1,) * (x.ndim - 2)
-    return (normal.reshape(x.shape) * g.astype(np.float64).reshape(along) + b.astype(np.float64).reshape(along)).astype(
+    out: Array = (normal.reshape(x.shape) * g.astype(np.float64).reshape(along) + b.astype(np.float64).reshape(along)).astype(
         x.dtype
     )
+    return out
 
 
 _NUMBERS = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8")

@@ -97,7 +97,7 @@ def test_user_operator() -> None:
         assert op.test.distance is distance
         got = h.apply("test.distance", x, y, scale=2.0, symbolic=True)
         np.testing.assert_allclose(got, 2 * ((x[:, None] - y[None]) ** 2).sum(-1))
-        with pytest.raises(te.DefinitionError, match="the columns of test.distance must agree: 3 and 2"):
+        with pytest.raises(te.DefinitionError, match=r"the columns of test.distance must agree: 3 and 2"):
             h.apply("test.distance", x, np.ones((2, 2), np.float32))
     finally:
         registry.remove("test.distance")

@@ -46,7 +46,7 @@ def _draw_reshape(d: Draw) -> Drawn:
             at = d(st.integers(0, x.ndim - 1))
             codes = [-1 if n == at else s for n, s in enumerate(x.shape)]
         case "rest":
-            codes = d(st.sampled_from([[-2, 1], [0, -2] if x.ndim else [-2]]))
+            codes = [-2, 1] if d(st.booleans()) else [0, -2] if x.ndim else [-2]
         case "merge" if x.ndim >= 2:
             codes = [-3, -2]
         case "split" if x.ndim:
@@ -91,8 +91,9 @@ def _draw_squeeze(d: Draw) -> Drawn:
     of = [d(st.integers(1, 3)) for _ in range(d(st.integers(0, 4)))]
     ones = [n for n, s in enumerate(of) if s == 1]
     attrs: dict[str, Any] = {}
-    if ones and d(st.booleans()):
-        attrs["axis"] = tuple(d(st.lists(st.sampled_from(ones), unique=True, min_size=1)))
+    if len(ones) > 0 and d(st.booleans()):
+        chosen: list[int] = d(st.lists(st.sampled_from(ones), unique=True, min_size=1))
+        attrs["axis"] = tuple(chosen)
     return (h.array(d, of, h.dtype(d, h.ALL)),), attrs
 
 
@@ -167,9 +168,7 @@ def _draw_pad(d: Draw) -> Drawn:
 
 def _pad(x: Array, value: Array | None = None, *, pad_width: Any, pad_mode: str) -> Array:
     if pad_mode == "constant":
-        out = np.full(
-            [s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype
-        )
+        out = np.full([s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype)
         out[tuple(slice(a, a + s) for s, (a, _) in zip(x.shape, pad_width, strict=True))] = x
         return out
     return np.pad(x, pad_width, mode="edge" if pad_mode == "edge" else "reflect")
@@ -241,7 +240,7 @@ def _one_hot(i: Array, on: Array, off: Array, depth: int, axis: int, dtype: str)
 def _draw_slice(d: Draw) -> Drawn:
     x = _any(d, 1, 3)
     count = d(st.integers(1, x.ndim))
-    bound = st.integers(-8, 8) | st.none()
+    bound: st.SearchStrategy[int | None] = st.integers(-8, 8) | st.none()
     attrs: dict[str, Any] = {
         "begin": tuple(d(bound) for _ in range(count)),
         "end": tuple(d(bound) for _ in range(count)),

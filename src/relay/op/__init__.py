@@ -5,6 +5,8 @@ Each module declares one family; importing this package makes all known to `rela
 
 from __future__ import annotations
 
+from typing import Any
+
 from relay.ir.diagnostics import OperatorError
 from relay.op import (
     broadcast,
@@ -61,7 +63,7 @@ class Namespace:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
 
-    def __getattr__(self, name: str) -> Operator | Namespace:
+    def __getattr__(self, name: str) -> Any:
         return _lookup(f"{self._prefix}.{name}")
 
     def __dir__(self) -> list[str]:
@@ -85,5 +87,5 @@ def _lookup(name: str) -> Operator | Namespace:
         raise AttributeError(str(error)) from error
 
 
-def __getattr__(name: str) -> Operator | Namespace:
+def __getattr__(name: str) -> Any:
     return _lookup(name)

@@ -41,9 +41,7 @@ def _borders(padding: Padding, count: int) -> tuple[tuple[int, ...], tuple[int, 
     return given[:count], given[count:]
 
 
-def _window(
-    extent: Dim, before: int, after: int, size: Dim, stride: int, dilation: int, *, ceil_mode: bool = False
-) -> Dim:
+def _window(extent: Dim, before: int, after: int, size: Dim, stride: int, dilation: int, *, ceil_mode: bool = False) -> Dim:
     """How many windows fit in a padded extent."""
     span = dim_add(dim_mul(dim_sub(size, 1), dilation), 1)
     room = dim_sub(dim_add(extent, before + after + (stride - 1 if ceil_mode else 0)), span)
@@ -97,9 +95,7 @@ def _convolution(
     for n, axis in enumerate(space):
         out_size[axis] = _window(size[axis], before[n], after[n], kernel[axis], stride[n], dilate[n])
     low, high = dict(zip(space, before, strict=True)), dict(zip(space, after, strict=True))
-    source = padded(
-        data, [low.get(a, 0) for a in data_layout], [high.get(a, 0) for a in data_layout], te.const(0, data.dtype)
-    )
+    source = padded(data, [low.get(a, 0) for a in data_layout], [high.get(a, 0) for a in data_layout], te.const(0, data.dtype))
     inner = {a: te.reduce_axis(kernel[a], f"k{a.lower()}") for a in "I" + space}
 
     def body(*i: te.Scalar) -> te.Scalar:
@@ -243,7 +239,7 @@ def max_pool2d(
     out_layout: str = "",
     ceil_mode: bool = False,
 ) -> te.Tensor:
-    """The greatest element of each window. ``data``: (n, c, h, w) or another ``layout``; the padding counts as the least value."""
+    """The greatest element of each window. ``data``: (n, c, h, w) or another ``layout``; padding counts as the least value."""
     require_number(data, "nn.max_pool2d")
     te.require(out_layout in ("", layout), f"nn.max_pool2d keeps its layout {layout}; transpose to get {out_layout}")
     pool = _Pool(data, "nn.max_pool2d", layout, pool_size, strides, padding, dilation, ceil_mode)
@@ -314,9 +310,7 @@ def _global(name: str, what: str, mean: bool) -> None:
         count = te.size(dim_mul(data.shape[space[0]], data.shape[space[1]]), dtype)
         return elementwise(folded, lambda x: te.cast(x / count, data.dtype), "mean")
 
-    define.__doc__ = (
-        f"{what} over H and W, kept with size 1. ``data``: (n, c, h, w) or another ``layout``, floating point."
-    )
+    define.__doc__ = f"{what} over H and W, kept with size 1. ``data``: (n, c, h, w) or another ``layout``, floating point."
     operator(name)(define)
 
 
@@ -337,6 +331,4 @@ def upsampling(
     te.require(scale_h > 0 and scale_w > 0, f"the scales of nn.upsampling must be positive: {scale_h}, {scale_w}")
     scale = dict(zip(_space(data, layout, "nn.upsampling"), (scale_h, scale_w), strict=True))
     shape = tuple(dim_mul(d, scale.get(n, 1)) for n, d in enumerate(data.shape))
-    return te.compute(
-        shape, lambda *i: data[tuple(x // scale[n] if n in scale else x for n, x in enumerate(i))], "upsampling"
-    )
+    return te.compute(shape, lambda *i: data[tuple(x // scale[n] if n in scale else x for n, x in enumerate(i))], "upsampling")

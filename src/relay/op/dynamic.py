@@ -69,9 +69,7 @@ def _full_shape(fill_value: te.Tensor, shape: te.Tensor, *, dtype: str = "") -> 
 
 
 @operator("dyn.full", effects=Effect.MAY_FAIL, shape_mode="data", result_shape=_full_shape)
-def dyn_full(
-    fill_value: te.Tensor, shape: te.Tensor, *, dtype: str = "", out_shape: tuple[Dim, ...] = (ANY,)
-) -> te.Tensor:
+def dyn_full(fill_value: te.Tensor, shape: te.Tensor, *, dtype: str = "", out_shape: tuple[Dim, ...] = (ANY,)) -> te.Tensor:
     """A tensor with the sizes that the integer vector ``shape`` holds, filled with the scalar ``fill_value``."""
     te.require(fill_value.ndim == 0, f"the fill value of dyn.full must be a scalar, not of rank {fill_value.ndim}")
     return te.compute(out_shape, lambda *_: te.cast(fill_value[()], dtype or fill_value.dtype), "full")

@@ -133,7 +133,7 @@ def _bound(value: float, dtype: str) -> te.Const:
 
 @operator("cast")
 def cast(data: te.Tensor, *, dtype: str) -> te.Tensor:
-    """``data`` in another dtype: to integer truncates and saturates (nan gives 0), between integers wraps, to bool is ``!= 0``."""
+    """``data`` in another dtype: to integer truncates and saturates (nan gives 0), integers wrap, to bool is ``!= 0``."""
     try:
         numeric.numpy_dtype(dtype)
     except TypeError:

@@ -13,18 +13,14 @@ Mode = Literal["clip", "wrap", "fast"]
 
 
 @operator("take")
-def take(
-    data: te.Tensor, indices: te.Tensor, *, axis: int | None = None, mode: Mode = "clip", batch_dims: int = 0
-) -> te.Tensor:
-    """The slices of ``data`` along ``axis`` at ``indices`` (integers of any shape); elements of the flattened data without an axis.
+def take(data: te.Tensor, indices: te.Tensor, *, axis: int | None = None, mode: Mode = "clip", batch_dims: int = 0) -> te.Tensor:
+    """Slices of ``data`` along ``axis`` at ``indices`` (integers of any shape); of the flattened data without an axis.
 
     The result's shape is the data's with ``axis`` replaced by the indices' shape (without their first ``batch_dims`` axes, which
     go along with the data's). ``fast`` is ``clip``.
     """
     require_integer(indices, "the indices of take")
-    te.require(
-        0 <= batch_dims <= indices.ndim, f"take cannot have {batch_dims} batch axes with indices of rank {indices.ndim}"
-    )
+    te.require(0 <= batch_dims <= indices.ndim, f"take cannot have {batch_dims} batch axes with indices of rank {indices.ndim}")
 
     def bounded(index: te.Scalar, extent: Dim) -> te.Scalar:
         return (wrapped if mode == "wrap" else clipped)(index64(index), extent)
@@ -32,9 +28,7 @@ def take(
     if axis is None:
         te.require(batch_dims == 0, "take needs an axis for batch axes")
         total = shape_size(data.shape)
-        return te.compute(
-            indices.shape, lambda *i: data[tuple(unravel(bounded(indices[i], total), data.shape))], "take"
-        )
+        return te.compute(indices.shape, lambda *i: data[tuple(unravel(bounded(indices[i], total), data.shape))], "take")
     at = axis_of(axis, data.ndim, "the data of take")
     te.require(batch_dims <= at, f"the axis {at} of take comes before its {batch_dims} batch axes")
     for n in range(batch_dims):
@@ -70,7 +64,7 @@ def gather(data: te.Tensor, indices: te.Tensor, *, axis: int) -> te.Tensor:
 
 @operator("gather_nd")
 def gather_nd(data: te.Tensor, indices: te.Tensor, *, batch_dims: int = 0, index_rank: int | None = None) -> te.Tensor:
-    """Slices of ``data`` at index vectors that lie along the first axis of ``indices`` (m, y...): the result is (y..., rest of data).
+    """Slices of ``data`` at index vectors that lie along the first axis of ``indices`` (m, y...): gives (y..., rest of data).
 
     The first ``batch_dims`` axes of y go along with those of ``data``. ``index_rank`` is m where the type does not tell it.
     """
@@ -194,7 +188,7 @@ def slice_like(data: te.Tensor, shape_like: te.Tensor, *, axes: tuple[int, ...] 
 
 @operator("sequence_mask")
 def sequence_mask(data: te.Tensor, valid_length: te.Tensor, *, mask_value: float = 0.0, axis: int = 0) -> te.Tensor:
-    """``data`` with ``mask_value`` from ``valid_length`` (b,) on along the sequence ``axis`` (0 or 1); the other one is the batch."""
+    """``data`` with ``mask_value`` from ``valid_length`` (b,) on along the sequence ``axis``, 0 or 1; the other is the batch."""
     te.require(axis in (0, 1) and data.ndim >= 2, "sequence_mask needs data of rank 2 or more and axis 0 or 1")
     require_number(data, "sequence_mask")
     require_number(valid_length, "sequence_mask")

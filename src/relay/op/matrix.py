@@ -14,7 +14,7 @@ def _result_dtype(op: str, a: te.Tensor, b: te.Tensor, out_dtype: str) -> str:
 
 @operator("nn.dense")
 def dense(data: te.Tensor, weight: te.Tensor, *, units: int | None = None, out_dtype: str = "") -> te.Tensor:
-    """``out[..., j] = sum over k of data[..., k] * weight[j, k]``. ``data``: (..., k); ``weight``: (units, k); gives (..., units)."""
+    """``out[..., j]`` is the sum over k of ``data[..., k] * weight[j, k]``. ``data``: (..., k); ``weight``: (units, k)."""
     te.require(data.ndim >= 1, "the data of nn.dense must have rank 1 or more")
     require_rank(weight, 2, "the weight of nn.dense")
     dtype = _result_dtype("nn.dense", data, weight, out_dtype)

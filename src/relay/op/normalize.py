@@ -63,9 +63,7 @@ def _normalised(
     return (te.cast(data[tuple(i)], mean.dtype) - mean) * te.unary("rsqrt", variance + epsilon)
 
 
-def _scaled(
-    x: te.Scalar, gamma: te.Tensor, beta: te.Tensor, channel: te.Scalar, scale: bool, center: bool
-) -> te.Scalar:
+def _scaled(x: te.Scalar, gamma: te.Tensor, beta: te.Tensor, channel: te.Scalar, scale: bool, center: bool) -> te.Scalar:
     if scale:
         x = x * te.cast(gamma[channel], x.dtype)
     return x + te.cast(beta[channel], x.dtype) if center else x
@@ -82,9 +80,10 @@ def layer_norm(
     center: bool = True,
     scale: bool = True,
 ) -> te.Tensor:
-    """``(x - mean) / sqrt(variance + epsilon)`` along ``axis``, times ``gamma`` (c,) if ``scale``, plus ``beta`` (c,) if ``center``.
+    """``(x - mean) / sqrt(variance + epsilon)`` along ``axis``, times ``gamma`` (if ``scale``), plus ``beta`` (if ``center``).
 
-    Ba, Kiros, Hinton, Layer Normalization (2016). ``data``: any shape whose ``axis`` has size c, floating point.
+    Ba, Kiros, Hinton, Layer Normalization (2016). ``data``: any shape whose ``axis`` has size c, floating point; the others
+    are (c,).
     """
     require_float(data, "nn.layer_norm")
     at = _channels("nn.layer_norm", data, axis, gamma, beta)

@@ -1,4 +1,7 @@
-"""Reductions over axes. ``axis`` is None (all), a number or a tuple; ``exclude`` reduces over all others; ``keepdims`` keeps size-1 axes."""
+"""Reductions over axes.
+
+``axis`` is None (all), a number or a tuple; ``exclude`` reduces over all others; ``keepdims`` keeps the axes with size 1.
+"""
 
 from __future__ import annotations
 
@@ -176,9 +179,7 @@ def _position(name: str, what: str, fold: Callable[[te.Scalar, te.Axis, str], te
 
         return te.compute(reduced_shape(data, axes, keepdims), body, name)
 
-    define.__doc__ = (
-        f"{what} ``data``: any shape; several axes count row-major. The result is int32 or int64 (``dtype``)."
-    )
+    define.__doc__ = f"{what} ``data``: any shape; several axes count row-major. The result is int32 or int64 (``dtype``)."
     operator(name)(define)
 
 

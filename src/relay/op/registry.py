@@ -4,7 +4,7 @@
     def dense(data: te.Tensor, weight: te.Tensor, *, units: int | None = None, out_dtype: str = "") -> te.Tensor:
         ...
 
-Positional parameters are inputs: ``te.Tensor``, or ``tuple[te.Tensor, ...]`` for an input that is a tuple of any number of tensors.
+Positional parameters are inputs: ``te.Tensor``, or ``tuple[te.Tensor, ...]`` for a tuple of any number of tensors.
 Keyword-only parameters are attributes with their defaults. From the body come the type relation and shape function (traced on
 symbolic sizes), the fusion class, the interpreter's meaning and the kernels. The four kinds:
 
@@ -13,9 +13,9 @@ symbolic sizes), the fusion class, the interpreter's meaning and the kernels. Th
     composition   the body returns an expression of the language over its argument variables (`composition`)
     routine       a runtime routine with a declared relation and a reference meaning (`routine`)
 
-Shape modes: ``independent`` (sizes follow from sizes), ``data`` (`result_shape` gives an int64 vector computed from the inputs, and
-the body gets the result's dims as ``out_shape``), ``upper_bound`` (the body's last tensor is an int64 vector with the real extents
-of the first axis of each other output; the caller sees outputs cut to these).
+Shape modes: ``independent`` (sizes follow from sizes), ``data`` (`result_shape`, a definition with the same signature, gives an
+int64 vector; its length is the result's rank, and the body gets the result's dims as ``out_shape``), ``upper_bound`` (the body's
+last tensor is an int64 vector with the real extents of the first axis of each other output; the caller sees these parts).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Operator:
     doc: str = ""
 
     def __call__(self, *args: object, **attrs: Attr) -> Call:
-        """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError for wrong counts or attributes."""
+        """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError if it does not take them."""
         needed = sum(not i.optional for i in self.inputs)
         if not needed <= len(args) <= len(self.inputs):
             names = ", ".join(i.name for i in self.inputs) or "none"

@@ -180,9 +180,7 @@ def _suppression_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return TensorType((ANY,), "int64")
 
 
-def _suppression(
-    boxes: Array, scores: Array, *, iou_threshold: float, score_threshold: float, max_output_size: int
-) -> Array:
+def _suppression(boxes: Array, scores: Array, *, iou_threshold: float, score_threshold: float, max_output_size: int) -> Array:
     corners = boxes.astype(np.float64)
     low, high = np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])
     area = np.prod(high - low, axis=1)
@@ -212,8 +210,8 @@ def non_max_suppression(
 ) -> te.Tensor:
     """The numbers of the boxes that are kept, by falling score: each overlaps none kept before by more than ``iou_threshold``.
 
-    ``boxes``: (n, 4) as (y1, x1, y2, x2), corners in any order; ``scores``: (n,). At most ``max_output_size`` (negative: all) boxes
-    with a score above ``score_threshold``. Gives (?,), int64; the overlap is the area in common over the area of both.
+    ``boxes``: (n, 4) as (y1, x1, y2, x2), corners in any order; ``scores``: (n,). At most ``max_output_size`` (negative: all)
+    boxes with a score above ``score_threshold``. Gives (?,), int64; the overlap is the area in common over the area of both.
     """
     raise NotImplementedError
 

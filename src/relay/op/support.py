@@ -51,9 +51,7 @@ def require_same_dtype(op: str, *tensors: te.Tensor) -> str:
     """The one dtype of the operands."""
     first = tensors[0].dtype
     for t in tensors[1:]:
-        te.require(
-            t.dtype == first, f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them"
-        )
+        te.require(t.dtype == first, f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them")
     return first
 
 

@@ -119,7 +119,7 @@ def squeeze(data: te.Tensor, *, axis: Axes = None) -> te.Tensor:
 
 @view("expand_dims")
 def expand_dims(data: te.Tensor, *, axis: int, num_newaxis: int = 1) -> te.Tensor:
-    """With ``num_newaxis`` axes of size 1 put in before ``axis`` (negative: counted from the end of the result's first new axis)."""
+    """With ``num_newaxis`` axes of size 1 put in before ``axis`` (-1: after the last one)."""
     te.require(num_newaxis >= 0, f"num_newaxis must not be negative, but is {num_newaxis}")
     at = axis_of(axis, data.ndim, "the operand of expand_dims", extra=1)
     shape = (*data.shape[:at], *[1] * num_newaxis, *data.shape[at:])

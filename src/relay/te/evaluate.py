@@ -2,8 +2,8 @@
 
 Every stage is evaluated on the grid of its index variables: a value is an array with one axis per variable (reduction variables
 last), of size 1 along those it does not depend on. A load whose indices are affine and in range is a strided view of its source;
-other loads gather, with indices clipped to the source, so that the side of a `Select` that is not chosen may be out of range.
-A sum of products of operands with different variables is a matrix product. Grids beyond `_BLOCK` elements are evaluated in pieces.
+other loads gather, with indices clipped to the source: the side of a `Select` that is not chosen may be out of range.
+A sum of products of operands with different variables is a matrix product. Grids beyond `_BLOCK` elements are cut in pieces.
 """
 
 from __future__ import annotations
@@ -35,19 +35,17 @@ from relay.te.scalar import (
     children,
     walk,
 )
-from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stages
+from relay.te.tensor import Compute, Placeholder, Scan, Tensor, stages
 
 _BLOCK: Final = 1 << 22  # elements of one evaluated grid
 _NO_DIMS: Final[Mapping[DimVar, int]] = MappingProxyType({})
 
 
-def evaluate(
-    outputs: Sequence[Tensor], inputs: Mapping[Tensor, Array], dims: Mapping[DimVar, int] = _NO_DIMS
-) -> list[Array]:
+def evaluate(outputs: Sequence[Tensor], inputs: Mapping[Tensor, Array], dims: Mapping[DimVar, int] = _NO_DIMS) -> list[Array]:
     """The outputs of a definition for given placeholder arrays (of the placeholders' dtypes) and values of its dim variables.
 
-    The results are fresh, C-contiguous arrays. Raises ValueError for an array that does not fit its placeholder and KeyError for a
-    placeholder or a dim variable without a value.
+    The results are fresh, C-contiguous arrays. Raises ValueError for an array that does not fit its placeholder and KeyError for
+    a placeholder or a dim variable without a value.
     """
     values: dict[tuple[int, int], Array] = {}
     with np.errstate(all="ignore"):
@@ -71,9 +69,7 @@ def _operand(stage: Placeholder, given: Mapping[int, Array], dims: Mapping[DimVa
     array = given[id(stage)]
     shape = tuple(dim_evaluate(d, dims) for d in stage.shape)
     if array.shape != shape or array.dtype != numpy_dtype(stage.dtype):
-        raise ValueError(
-            f"{stage.name} is {stage.dtype} of shape {shape}, but was given {array.dtype} of shape {array.shape}"
-        )
+        raise ValueError(f"{stage.name} is {stage.dtype} of shape {shape}, but was given {array.dtype} of shape {array.shape}")
     return array
 
 
@@ -247,9 +243,7 @@ class _Evaluator:
             todo.append((node, True))
             if isinstance(node, Load):
                 source = self._source(node)
-                todo.extend(
-                    (i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d])
-                )
+                todo.extend((i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d]))
             else:
                 todo.extend((k, False) for k in children(node))
         return memo[id(root)]
@@ -263,9 +257,7 @@ class _Evaluator:
                 return np.array(dim_evaluate(node.dim, self.dims), np.int64).reshape(ones)
             case Axis():
                 p = grid.position[node]
-                return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(
-                    grid.along(p)
-                )
+                return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(grid.along(p))
             case Load():
                 return self._load(node, grid, memo)
             case Unary():
@@ -399,7 +391,7 @@ def _inside(form: _Affine | None, size: int) -> bool:
 
 
 def _gather(source: Array, forms: list[_Affine], indices: dict[int, Array], grid: _Grid) -> tuple[Array, list[_Affine]]:
-    """Read the indexed axes through their index arrays: a new source whose first axes are the grid's axes that the indices vary on."""
+    """Read the indexed axes through their index arrays: a source whose first axes are the grid axes that the indices vary on."""
     # An affine axis that varies on one of those too has to be read together with them.
     settled = False
     while not settled:
@@ -483,10 +475,7 @@ def _pieces(ranges: list[tuple[int, int]], work: int) -> list[list[tuple[int, in
     side = max(range(len(ranges)), key=lambda n: ranges[n][1] - ranges[n][0])
     start, stop = ranges[side]
     step = max(1, (stop - start) * _BLOCK // work)
-    return [
-        [(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)]
-        for at in range(start, stop, step)
-    ]
+    return [[(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)] for at in range(start, stop, step)]
 
 
 def _accumulator(node: Reduce) -> str:

@@ -83,7 +83,7 @@ def greatest(dtype: str) -> Array:
 
 
 def cast(a: Array, source: str, target: str) -> Array:
-    """Convert as `te.scalar.Cast` says: float to integer truncates and saturates, integer to integer wraps, to bool is ``!= 0``."""
+    """Convert as `te.scalar.Cast` says: float to integer truncates and saturates, integers wrap, to bool is ``!= 0``."""
     if source == target:
         return a
     if target == "bool":
