@@ -42,8 +42,9 @@ from relay.typing.substitution import map_type, param_arg
 
 @dataclass(slots=True, eq=False)
 class Annotator:
-    """Builds typed nodes from a finished `Inference`. Unknowns that nothing depends on are filled in: the empty tuple for
-    a type, ``?`` for a dim."""
+    """Builds typed nodes from a finished `Inference`.
+
+    Unknowns that nothing depends on are filled in: the empty tuple for a type, ``?`` for a dim."""
 
     done: Inference
     _nodes: dict[int, Expr] = field(default_factory=dict)

@@ -259,10 +259,10 @@ class Inference:
                 t = self._projection(e, (yield self.visit(e.tuple)) if known is None else known)
             case If():
                 cond = yield from self._child(e.cond, e, 0)
-                self.fit(cond, BOOL, e.cond.span or e.span, "the condition of if")
+                self.fit(cond, BOOL, _at(e.cond, e), "the condition of if")
                 then = yield from self._child(e.then, e, 1)
                 orelse = yield from self._child(e.orelse, e, 2)
-                t = self.join(then, orelse, e.orelse.span or e.span, "the branches of if")
+                t = self.join(then, orelse, _at(e.orelse, e), "the branches of if")
             case Match():
                 t = yield from self._match(e)
             case RefNew():
@@ -272,7 +272,7 @@ class Inference:
             case RefWrite():
                 content = self._content((yield from self._child(e.ref, e, 0)), e.span)
                 value = yield from self._child(e.value, e, 1)
-                self.fit(value, content, e.value.span or e.span, "the value written to a reference")
+                self.fit(value, content, _at(e.value, e), "the value written to a reference")
                 t = UNIT
             case Grad():
                 t = self._gradient(e, (yield from self._child(e.fn, e, 0)))
@@ -330,7 +330,7 @@ class Inference:
             known = self.known(a, e, n)
             t = self.plain((yield self.visit(a)), e, n) if known is None else known
             if t is not p:
-                self.argument(t, p, soft, a.span or e.span, f"argument {n} of {name}")
+                self.argument(t, p, soft, _at(a, e), f"argument {n} of {name}")
         self.solver.soften(soft)
         self.solver.drain()
         return callee.ret
@@ -347,7 +347,7 @@ class Inference:
         if isinstance(head, FuncType) and len(head.params) == len(wanted.params):
             soft: list[DimVar] = []
             for n, (t, p) in enumerate(zip(wanted.params, head.params, strict=True), 1):
-                self.argument(t, p, soft, e.args[n - 1].span or e.span, f"argument {n} of {name}")
+                self.argument(t, p, soft, _at(e.args[n - 1], e), f"argument {n} of {name}")
             self.solver.soften(soft)
             self.equal(head.ret, wanted.ret, e.span, f"the result of {name}")
         else:
@@ -548,7 +548,7 @@ class Inference:
             else:
                 t = yield from self._child(value, e, n)
             if v.annotation is not None:
-                span = value.span or v.span or e.span
+                span = v.span if isinstance(value, Var) or value.span is None else value.span
                 if (
                     isinstance(t, FuncType)
                     and t.type_params
@@ -656,9 +656,7 @@ class Inference:
         for n, clause in enumerate(e.clauses, 1):
             self._pattern(clause, data, e)
             body = yield from self._child(clause.body, e, n)
-            result = (
-                body if result is None else self.join(result, body, clause.body.span or e.span, "the clauses of match")
-            )
+            result = body if result is None else self.join(result, body, _at(clause.body, e), "the clauses of match")
         assert result is not None
         return result
 
@@ -712,8 +710,13 @@ def _param_name(n: int) -> str:
     return chr(ord("A") + n % 26) + (str(n // 26) if n >= 26 else "")
 
 
+def _at(e: Expr, parent: Expr) -> Span | None:
+    """Where a child stands. A variable's own span is where it is bound, so its use is placed by its parent."""
+    return parent.span if isinstance(e, Var) or e.span is None else e.span
+
+
 def _result_span(fn: Function) -> Span | None:
     body = fn.body
-    if isinstance(body, Block) and body.result.span is not None:
-        return body.result.span
-    return body.span or fn.span
+    while isinstance(body, Block):
+        body = body.result
+    return _at(body, fn)

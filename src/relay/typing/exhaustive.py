@@ -25,7 +25,7 @@ class UnreachableClause(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """``missing``: a pattern that no clause matches, as text, or None; ``unreachable``: numbers of clauses never taken."""
+    """``missing``: a pattern that no clause matches, as text, or None; ``unreachable``: clauses never taken."""
 
     missing: str | None
     unreachable: tuple[int, ...]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+N = TypeVar("N", bound=Hashable)
 
 
-def components(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Groups of names that reach each other, each group after the groups it points to (Tarjan's algorithm, iterative)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    on_stack: set[str] = set()
-    out: list[list[str]] = []
+def components(edges: Mapping[N, Sequence[N]]) -> list[list[N]]:
+    """Groups of names that reach each other, each group after those it points to (Tarjan's algorithm, iterative)."""
+    index: dict[N, int] = {}
+    low: dict[N, int] = {}
+    stack: list[N] = []
+    on_stack: set[N] = set()
+    out: list[list[N]] = []
     for root in edges:
         if root in index:
             continue
-        work: list[tuple[str, Iterator[str]]] = [(root, iter(edges[root]))]
+        work: list[tuple[N, Iterator[N]]] = [(root, iter(edges[root]))]
         index[root] = low[root] = len(index)
         stack.append(root)
         on_stack.add(root)
@@ -35,7 +38,7 @@ def components(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[name])
                 if low[name] == index[name]:
-                    group: list[str] = []
+                    group: list[N] = []
                     while not group or group[-1] != name:
                         group.append(stack.pop())
                         on_stack.discard(group[-1])

@@ -1,8 +1,8 @@
-"""`infer`: a module with the type of every node; `infer_expr` and `op_type`, the same for one expression and one operator.
+"""`infer`: a module with the type of every node; `infer_expr` and `op_type`: the same for an expression, an operator.
 
-Global functions are inferred in the order of their calls, those that call each other together; a function whose parameters
-and result are annotated is known beforehand. The whole module shares one solver, so a relation that waits in one function
-may be solved by a caller of it.
+Global functions are inferred in the order of their calls, those that call each other together; a function whose
+parameters and result are annotated is known beforehand. The whole module shares one solver, so a relation that waits in
+one function may be solved by a caller of it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,25 @@ EntryTypes = Mapping[str, Sequence[Type]]
 def infer(module: Module, *, entry_types: EntryTypes | None = None) -> Module:
     """The module with `ty` on every node and variable.
 
-    ``entry_types`` gives, by function name, types for parameters that have no annotation. Polymorphic functions are
-    generalised, calls of them carry their type arguments, operators and polymorphic functions used as values are expanded
-    to functions. Raises TypeError_, ShapeError or OperatorError with the place in the source.
+    ``entry_types`` gives, by function name, types for parameters that have no annotation. Functions are generalised,
+    calls of polymorphic ones carry their type arguments, operators and polymorphic functions used as values are
+    expanded to functions. Raises TypeError_, ShapeError or OperatorError with the place in the source.
     """
     try:
         with _paused_collection():
             return _infer(module, entry_types or {})
     except RelayError as e:
         raise e.with_source(module.sources) from e.__cause__
+    except RecursionError:
+        raise TypeError_(
+            "a type in the program is nested too deeply", hint="name its parts by a type definition"
+        ) from None
 
 
 def infer_expr(expr: Expr, module: Module | None = None) -> Expr:
-    """A typed expression over the functions (already typed, or annotated in full) and types of ``module``. Free variables
-    must have an annotation or a type."""
+    """A typed expression over the functions (already typed, or annotated in full) and types of ``module``.
+
+    Free variables must have an annotation or a type."""
     module = module or Module()
     try:
         with _paused_collection():
@@ -63,7 +68,7 @@ def infer_expr(expr: Expr, module: Module | None = None) -> Expr:
 
 @contextmanager
 def _paused_collection() -> Iterator[None]:
-    """Nothing in here makes garbage cycles worth finding; the collector would walk the growing program again and again."""
+    """Nothing in here makes cycles worth finding; the collector would walk the growing program again and again."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -248,8 +253,8 @@ def expand(op: Operator, args: tuple[Type, ...], attrs: Attrs) -> Function:
 def op_type(op_name: str, arg_types: Sequence[Type], attrs: Attrs = NO_ATTRS) -> Type:
     """The type of an operator call on arguments of these solved types: the local relation, memoised.
 
-    Sizes that are neither known to agree nor known to differ are taken to agree (`op_checks` lists them). Raises TypeError_,
-    ShapeError or OperatorError.
+    Sizes that are neither known to agree nor known to differ are taken to agree (`op_checks` lists them). Raises
+    TypeError_, ShapeError or OperatorError.
     """
     op = registry.get(op_name)
     args = tuple(arg_types)
@@ -259,8 +264,9 @@ def op_type(op_name: str, arg_types: Sequence[Type], attrs: Attrs = NO_ATTRS) ->
 
 
 def op_checks(op_name: str, arg_types: Sequence[Type], attrs: Attrs = NO_ATTRS) -> list[te.Demand]:
-    """What an operator call demands of its argument dims that their types do not prove. A dim that is `?` in its type stands
-    as `?` in the demand, so name the dims first to tell them apart."""
+    """What an operator call demands of its argument dims that their types do not prove.
+
+    A dim that is `?` in its type stands as `?` in the demand, so name the dims first to tell them apart."""
     op = registry.get(op_name)
     if op.kind in ("composition", "routine"):
         return []

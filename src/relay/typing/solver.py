@@ -372,7 +372,8 @@ class Solver:
             raise Mismatch(
                 f"{where}{dim_text(a)} where {dim_text(b)} is expected",
                 shapes=True,
-                hint=f"dims inside {inside} cannot be checked when the value arrives; annotate both places with the same dims",
+                hint=f"dims inside {inside} cannot be checked when the value arrives; write the same dims in both places, "
+                "in annotations or type arguments",
             )
 
     def _unknown_alone(self, d: Dim) -> DimVar | None:
