@@ -1,7 +1,7 @@
 """A fast check of a typed module, node by node: what a pass promises to keep.
 
-Each node's type must follow from the types of its parts by the local rule. Passes may know a dim better than the rule does
-(a name instead of ``?``, a proved equality), so dims must only not be known to differ.
+Each node's type must follow from the types of its parts by the local rule. Passes may know a dim better than the rule
+does (a name instead of ``?``, a proved equality), so dims must only not be known to differ.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ from relay.typing.text import type_text
 
 
 def verify_types(module: Module, only: Collection[str] | None = None) -> None:
-    """Raises TypeError_ naming the function and the node where a type is missing, unsolved or wrong. ``only``: check the
-    functions of these names alone (what a pass changed)."""
+    """Raises TypeError_ naming the function and the node where a type is missing, unsolved or wrong.
+
+    ``only``: check the functions of these names alone (what a pass changed)."""
     for name, fn in module.functions.items():
         if only is not None and name not in only:
             continue

@@ -1,7 +1,7 @@
 """What evaluating an expression can do besides giving a value, found by a fixpoint over the calls of a module.
 
-The effects of a function value are latent: making it is pure, calling it is not. A callee that is not a known function (a
-parameter, a field of a value) has all effects. Recursion may not end, so it diverges.
+The effects of a function value are latent: making it is pure, calling it is not. A callee that is not a known function
+(a parameter, a field of a value) has all effects. Recursion may not end, so it diverges.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ INTERNAL = {"check_equal": Effect.MAY_FAIL, "closure": Effect.PURE}
 class Effects:
     """Effects of the expressions of a typed module. Answers are kept, so asking for every node of a program is linear.
 
-    A local variable is known to be a function when a block of the module binds it to one; a pass that binds new ones says
-    so by `bind`, else a call of them has all effects."""
+    A local variable is known to be a function when a block of the module binds it to one; a pass that binds new ones
+    says so by `bind`, else a call of them has all effects."""
 
     module: Module
     _bound: dict[Var, Function] | None = None

@@ -36,7 +36,8 @@ class Variance(Enum):
 
 def variances(types: Mapping[str, TypeDef]) -> dict[str, tuple[Variance, ...]]:
     """The variance of every parameter of every definition: covariant unless it occurs in a reference, in the parameters
-    of a function type, or as an invariant argument (the greatest solution, so recursion through itself is no obstacle)."""
+    of a function type, or as an invariant argument (the greatest solution, so recursion through itself is no
+    obstacle)."""
     invariant: dict[str, set[TypeParam]] = {name: set() for name in types}
     fields = [(d, f) for d in types.values() for c in d.constructors for f in c.fields]
     users: dict[str, list[int]] = {}

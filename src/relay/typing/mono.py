@@ -6,7 +6,8 @@ copy: the copy of ``@map[A, B]`` at ``A = Tensor[(4*n,), float32]`` is ``@map_1[
 polymorphic function knows no more of the dim than that it is one. Algebraic types keep their parameters: their values
 are uniform.
 
-Pre: typed (calls of polymorphic functions carry their type arguments). Post: typed; only what the entries reach is left.
+Pre: typed (calls of polymorphic functions carry their type arguments). Post: typed; only what the entries
+reach is left.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ from relay.ir.walk import children, pattern_vars, post_order, rebuild, rename_pa
 from relay.typing.substitution import map_type, variables
 from relay.typing.text import type_text
 
-# Copies of one function within copies of itself (or the parts of a type argument there), after which the function is taken
-# to need copies without end.
+# Copies of one function within copies of itself (or the parts of a type argument there), after which the function is
+# taken to need copies without end.
 _NESTED = 32
 _PARTS = 4096
 
@@ -79,8 +80,8 @@ def monomorphise(module: Module, entries: Sequence[str] | None = None) -> Module
 
 @dataclass(slots=True, eq=False)
 class _Instance:
-    """A copy to be made of a function. ``types`` and ``dims`` say what its parameters, and those of the functions around
-    it, are; ``params`` are the dim parameters of the copy and ``ty`` its type."""
+    """A copy to be made of a function. ``types`` and ``dims`` say what its parameters, and those of the functions
+    around it, are; ``params`` are the dim parameters of the copy and ``ty`` its type."""
 
     fn: Function
     types: dict[TypeVar, TypeArg]
@@ -89,6 +90,7 @@ class _Instance:
     ty: FuncType
     args: tuple[TypeArg, ...]
     parent: _Instance | None
+    around: _Instance | None
     fresh: bool
 
 
@@ -203,7 +205,7 @@ def _instance(
     """The copy of a function at canonical arguments for its type, shape and base-type parameters."""
     ancestor, nested = parent, 0
     while ancestor is not None:
-        nested += ancestor.fn is fn and ancestor.args != args
+        nested += ancestor.fn is fn and ancestor.around is around and ancestor.args != args
         ancestor = ancestor.parent
     if around is not None and nested:
         # The copies would have to see each other, which functions bound by `let` do not.
@@ -230,7 +232,7 @@ def _instance(
     assert isinstance(fn.ty, FuncType), "monomorphisation needs a typed module"
     mono = cast(FuncType, map_type(FuncType(fn.ty.params, fn.ty.ret), types.get, dims.get))
     ty = FuncType(mono.params, mono.ret, params)
-    return _Instance(fn, types, dims, params, ty, args, parent, fresh)
+    return _Instance(fn, types, dims, params, ty, args, parent, around, fresh)
 
 
 def _large(args: Iterable[TypeArg]) -> bool:
@@ -424,7 +426,7 @@ class _Copy:
         assert isinstance(fn.ty, FuncType), "monomorphisation needs a typed module"
         mono = cast(FuncType, map_type(FuncType(fn.ty.params, fn.ty.ret), known.get, dims.get))
         ty = FuncType(mono.params, mono.ret, tuple(own))
-        return _Instance(fn, known, dims, tuple(own), ty, (), outer, outer.fresh or bool(types))
+        return _Instance(fn, known, dims, tuple(own), ty, (), outer, outer, outer.fresh or bool(types))
 
     def _call(self, e: Call) -> Step[Expr]:
         fn = e.fn

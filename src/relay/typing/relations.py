@@ -1,8 +1,8 @@
 """The type relations of operators, derived: an operator's definition is run on placeholders of the argument shapes.
 
-A ``?`` dim enters as a fresh gradual variable, and every output dim that mentions one is ``?`` again. What the definition
-demands of the sizes is sorted by the caller: a demand that mentions a gradual dim, or that cannot be proved or refuted, is
-a run-time check; one about unknown dims is unified.
+A ``?`` dim enters as a fresh gradual variable, and every output dim that mentions one is ``?`` again. What the
+definition demands of the sizes is sorted by the caller: a demand that mentions a gradual dim, or that cannot be proved
+or refuted, is a run-time check; one about unknown dims is unified.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def signature(
 ) -> Signature:
     """Run the relation of an expression, view or routine on argument types whose ranks and base types are known.
 
-    Raises te.Undetermined when a fact about an unknown dim is needed, ShapeError or TypeError_ when the operator cannot be
-    applied to these, OperatorError for attributes.
+    Raises te.Undetermined when a fact about an unknown dim is needed, ShapeError or TypeError_ when the operator
+    cannot be applied to these, OperatorError for attributes.
     """
     check_arity(op, len(args))
     try:
@@ -150,8 +150,9 @@ def _result_rank(op: Operator, inputs: Sequence[ShapeAndType | list[ShapeAndType
 
 
 def unprovable(demand: te.Demand) -> bool:
-    """Whether a demand that is neither proved nor refuted may be left to a run-time check. An equality of two polynomials
-    over parameters may not: the parameters are independent, so the program is wrong for almost all sizes."""
+    """Whether a demand that is neither proved nor refuted may be left to a run-time check.
+
+    An equality of two polynomials over parameters may not: the parameters are independent, so the program is wrong for almost all sizes."""
     if demand.relation != "==" or isinstance(demand.left, AnyDim) or isinstance(demand.right, AnyDim):
         return True
     difference = demand.left - demand.right

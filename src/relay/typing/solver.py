@@ -1,13 +1,13 @@
 """Unknowns and what is known about them: substitution, levels, unification, sub-shaping, joins, and the queue.
 
-Unknowns are flexible `TypeVar`s (of kind Type, Shape or BaseType) and the `DimVar`s that this solver made. A level says in
-which generalising function a variable was made; only variables of inner levels are generalised, and a rigid parameter must
-not flow into a variable of an outer level.
+Unknowns are flexible `TypeVar`s (of kind Type, Shape or BaseType) and the `DimVar`s that this solver made. A level
+says in which generalising function a variable was made; only variables of inner levels are generalised, and a rigid
+parameter must not flow into a variable of an outer level.
 
 How a type found may stand where another is expected (`Mode`):
 
-    GRADUAL   a ``?`` dim agrees with every dim; where ``?`` meets a known dim a run-time check is due. Tensors and tuples
-              of tensors, whose dims can be looked at when the value arrives.
+    GRADUAL   a ``?`` dim agrees with every dim; where ``?`` meets a known dim a run-time check is due. Tensors and
+              tuples of tensors, whose dims can be looked at when the value arrives.
     STATIC    sub-shaping only: a known dim may stand where ``?`` is expected, not the other way round. Inside algebraic
               values (in covariant parameters) and in function types (contravariant in the parameters), where nothing
               can be checked when the value arrives.
@@ -372,7 +372,7 @@ class Solver:
             raise Mismatch(
                 f"{where}{dim_text(a)} where {dim_text(b)} is expected",
                 shapes=True,
-                hint=f"dims inside {inside} cannot be checked when the value arrives; write the same dims in both places, "
+                hint=f"dims inside {inside} cannot be checked on arrival; write the same ones in both places, "
                 "in annotations or type arguments",
             )
 
@@ -411,7 +411,8 @@ class Solver:
         if unknown:
             self._postpone_dims(a, b, mode, where, tuple(unknown))
         elif mode is not Mode.GRADUAL or not any(isinstance(x, DimOp) for x in dim_atoms(difference)):
-            # Two different polynomials over parameters; with // or % in them they may be equal after all (a run-time check).
+            # Two different polynomials over parameters; with // or % in them they may be equal after all (a run-time
+            # check).
             raise wrong
 
     def _postpone_dims(self, a: Dim, b: Dim, mode: Mode, where: str, unknown: tuple[DimVar, ...]) -> None:
