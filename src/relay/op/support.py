@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relay import te
-from relay.ir.dim import Dim, SymDim, dim_mul, known_equal, shape_size
+from relay.ir.dim import Dim, SymDim, dim_mul, known_equal
 from relay.ir.types import is_float, is_integer
 from relay.te import numeric
 
@@ -99,22 +99,20 @@ def wrapped(index: te.Scalar, extent: Dim) -> te.Scalar:
 
 def ravel(indices: Sequence[te.Scalar], shape: Sequence[Dim]) -> te.Scalar:
     """The row-major position of an index of a shape."""
-    position: te.Scalar = te.const(0, "int64")
+    position: te.Scalar | None = None
     for index, dim in zip(indices, shape, strict=True):
-        position = position * te.size(dim) + index
-    return position
+        if dim != 1:
+            position = index if position is None else position * te.size(dim) + index
+    return te.const(0, "int64") if position is None else position
 
 
 def unravel(position: te.Scalar, shape: Sequence[Dim]) -> list[te.Scalar]:
     """The index of a shape at a row-major position."""
     out: list[te.Scalar] = []
-    stride = shape_size(tuple(shape))
-    rest: list[Dim] = [1]
+    strides: list[Dim] = [1]
     for dim in reversed(shape[1:]):
-        rest.append(dim_mul(rest[-1], dim))
-    rest.reverse()
-    for n, dim in enumerate(shape):
-        stride = rest[n]
+        strides.append(dim_mul(strides[-1], dim))
+    for n, (dim, stride) in enumerate(zip(shape, reversed(strides), strict=False)):
         index = position if stride == 1 else position // te.size(stride)
         if dim == 1:
             out.append(te.const(0, "int64"))
@@ -159,6 +157,5 @@ def _run(old: Sequence[Dim], new: Sequence[Dim], a: int, b: int) -> tuple[int, i
     for m, x in enumerate(left):
         for n, y in enumerate(right):
             if x != 1 and known_equal(x, y):
-                # Axes of size 1 that follow belong to this run on the old side only if nothing else will take them.
                 return a + m + 1, b + n + 1
     return len(old), len(new)
