@@ -8,11 +8,13 @@ from relay.transform.compositions import ExpandCompositions
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.eta import EtaExpand
+from relay.transform.fold_constants import FoldConstants
 from relay.transform.fuse import FuseOps
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
 from relay.transform.name_dims import NameDims
+from relay.transform.simplify import Simplify
 from relay.transform.to_blocks import ToBlocks
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "DeadFunctions",
     "EtaExpand",
     "ExpandCompositions",
+    "FoldConstants",
     "FuseOps",
     "Inline",
     "LambdaLift",
@@ -30,6 +33,7 @@ __all__ = [
     "Pass",
     "PassError",
     "Pipeline",
+    "Simplify",
     "StepReport",
     "ToBlocks",
     "make_pass",

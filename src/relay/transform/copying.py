@@ -127,7 +127,7 @@ class Copier:
 
     def bind(self, var: Var) -> Var:
         """A fresh variable for a bound one."""
-        new = Var(var.name, None, self.type(var.ty), var.span)
+        new = Var(var.name, self.type(var.annotation), self.type(var.ty), var.span)
         self.atoms[var] = new
         return new
 

@@ -142,7 +142,9 @@ class _Lifter:
         dims = tuple(d for d in mentioned if d not in function.type_params)
         own = {d: as_dim(DimVar(d.name, d.lo, d.hi, gradual=d.gradual)) for d in dims}
         copier = Copier(dims={**own})
-        params = (*(copier.bind(v) for v in captured), *(copier.bind(p) for p in function.params))
+        params = tuple(copier.bind(v) for v in (*captured, *function.params))
+        params = tuple(replace(p, annotation=p.ty) for p in params)
+        copier.atoms.update(zip((*captured, *function.params), params, strict=True))
         type_params = (*(v for d in own.values() if (v := as_var(d)) is not None), *ty.type_params)
         ret = copier.type(ty.ret)
         assert ret is not None
