@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -43,7 +44,7 @@ def _parallel_for(context: int, body: int, env: int, n: int, grain: int) -> int:
     function = _BODY(body)
     pieces = -(-n // grain)
     bounds = sorted({min(n, pieces * part // WORKERS * grain) for part in range(WORKERS + 1)})
-    for worker, (begin, end) in reversed(list(enumerate(zip(bounds, bounds[1:], strict=False)))):
+    for worker, (begin, end) in reversed(list(enumerate(pairwise(bounds)))):
         code = int(function(context, env, begin, end, worker))
         if code:
             return code

@@ -49,7 +49,9 @@ def test_cache_keys() -> None:
     """The same structure made again has the same key; anything else another."""
     host, other = host_target(), parse_target("x86-64-v2")
     assert kernel_key(elementwise("a"), host) == kernel_key(elementwise("a"), host)
-    keys = [kernel_key(k, t) for k in (elementwise("a"), elementwise("b"), elementwise("a", "exp")) for t in (host, other)]
+    keys = [
+        kernel_key(k, t) for k in (elementwise("a"), elementwise("b"), elementwise("a", "exp")) for t in (host, other)
+    ]
     assert len(set(keys)) == 6
 
 
@@ -100,7 +102,9 @@ def test_every_target(name: str, dtype: str) -> None:
 def test_target_descriptions() -> None:
     host = parse_target("cpu")
     assert host == host_target() == parse_target("llvm")
-    v4 = parse_target("cpu -mcpu=znver4 -mattr=-avx512bf16") if host.triple.startswith("x86") else parse_target("znver4")
+    v4 = (
+        parse_target("cpu -mcpu=znver4 -mattr=-avx512bf16") if host.triple.startswith("x86") else parse_target("znver4")
+    )
     assert v4.vector_bits == 512 and v4.masked and v4.vector_registers == 32
     assert "avx512bf16" not in v4.features or not host.triple.startswith("x86")
     v3 = parse_target("x86-64-v3")
@@ -130,5 +134,3 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env={"PYTHONPATH": root})
     assert result.stdout == "once\n", result.stderr
-
-

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.native import Native
 
 from relay.codegen.target import parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Buffer, For, Kernel, Store
 from relay.te.scalar import Axis, Binary, BinaryOp, Load, Size, Unary, UnaryOp
+from tests.codegen.native import Native
 
 Array = np.ndarray[Any, Any]
 N = dim_var("n")
@@ -87,7 +87,7 @@ def sample(op: str, dtype: str) -> Array:
 
 
 def ulps(got: Array, want: Array) -> Array:
-    """How far results are from the exact ones in units in the last place of their dtype; wrong specials are infinite."""
+    """The error of results in units in the last place of their dtype; wrong specials are infinite."""
     info = np.finfo(got.dtype)
     with np.errstate(all="ignore"):
         rounded = want.astype(got.dtype)

@@ -1,4 +1,5 @@
-"""Native code against the slow evaluator: every statement, loop kind, dtype and memory scope, on three instruction sets."""
+"""Native code against the slow evaluator: every statement, loop kind, dtype and memory scope, on three
+instruction sets."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.codegen.target import parse_target
-from relay.ir.dim import DimVar, as_var, dim_var
+from relay.ir.dim import Dim, DimVar, as_var, dim_var
 from relay.ir.types import is_float
 from relay.loop.evaluate import evaluate, numpy_dtype
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, LoopKind, Scope, Seq, Stmt, Store, Switch
@@ -44,7 +45,7 @@ N, M = dim_var("n"), dim_var("m")
 KINDS: tuple[LoopKind, ...] = ("serial", "vectorized", "parallel")
 
 
-def var(dim: object) -> DimVar:
+def var(dim: Dim) -> DimVar:
     found = as_var(dim)
     assert found is not None
     return found
@@ -132,7 +133,10 @@ def check(
 # -- elementwise, all dtypes
 
 
-DTYPES = ["bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"]  # fmt: skip
+DTYPES = [
+    "bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "int64", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -154,7 +158,10 @@ def test_copies_and_casts(dtype: str, target: str) -> None:
         check(kernel, arrays, {var(N): count}, target)
 
 
-INT_OPS: list[BinaryOp] = ["add", "sub", "mul", "floordiv", "mod", "truncdiv", "truncmod", "min", "max", "and", "or", "xor", "shl", "shr", "pow"]  # fmt: skip
+INT_OPS: list[BinaryOp] = [
+    "add", "sub", "mul", "floordiv", "mod", "truncdiv", "truncmod", "min", "max",
+    "and", "or", "xor", "shl", "shr", "pow",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
@@ -255,9 +262,10 @@ def test_random_elementwise(data: st.DataObject) -> None:
 def test_reductions(size: int, symbolic: bool, target: str) -> None:
     """Vector accumulators of every operation, with symbolic and constant extents; nan wins maxima."""
     extent = N if symbolic else size
-    cases: list[tuple[BinaryOp, str, object]] = [
+    cases: list[tuple[BinaryOp, str, float | bool]] = [
         ("add", "float32", 0.0), ("max", "float32", -np.inf), ("min", "float64", np.inf), ("mul", "float32", 1.0),
-        ("add", "int64", 0), ("max", "int32", -(2**31)), ("and", "bool", True), ("or", "bool", False), ("add", "float16", 0.0),
+        ("add", "int64", 0), ("max", "int32", -(2**31)), ("and", "bool", True), ("or", "bool", False),
+        ("add", "float16", 0.0),
     ]  # fmt: skip
     rng = np.random.default_rng(size)
     inputs, outputs, parts, arrays = [], [], [], []

@@ -1,8 +1,9 @@
 """Can a vectorized loop become vector code, how wide, and what does it reduce?
 
-A value *varies* when it differs from lane to lane: it depends on the loop's variable, or on memory that does. The loop stays
-scalar when its control flow varies in ways masks do not cover, or when a store neither moves with the loop's variable
-nor is a reduction this module recognises: ``acc[c] = acc[c] op f(v)`` into a small local buffer.
+A value *varies* when it differs from lane to lane: it depends on the loop's variable, or on memory that does.
+The loop stays scalar when its control flow varies in ways masks do not cover, or when a store neither moves
+with the loop's variable nor is a reduction this module recognises: ``acc[c] = acc[c] op f(v)`` into a small
+local buffer.
 """
 
 from __future__ import annotations

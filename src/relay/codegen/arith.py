@@ -1,8 +1,8 @@
 """Arithmetic on one element or on a vector of them: integer and float operations, comparisons, selections.
 
-Integers wrap; ``floordiv`` and ``mod`` round towards minus infinity, ``truncdiv`` and ``truncmod`` towards zero, and a
-division by zero gives 0 (never a trap); shifting by the width or more (or by a negative amount) shifts everything out.
-Float ``min`` and ``max`` propagate nan.
+Integers wrap; ``floordiv`` and ``mod`` round towards minus infinity, ``truncdiv`` and ``truncmod`` towards
+zero, and a division by zero gives 0 (never a trap); shifting by the width or more (or by a negative amount)
+shifts everything out. Float ``min`` and ``max`` propagate nan.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Arithmetic:
     # -- operations
 
     def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
-        """One of the operations of `relay.te.scalar` but the float ones that `relay.codegen.elementary` has (pow, atan2)."""
+        """A binary operation; the float ones pow and atan2 are in `relay.codegen.elementary`."""
         dtype = a.dtype
         if dtype == "int64":
             known = self._index(op, a, b)
@@ -103,7 +103,7 @@ class Arithmetic:
             return b
         if op in ("mul", "floordiv", "truncdiv") and b.const == 1:
             return a
-        if op == "mul" and 0 in (a.const, b.const) or (op == "mod" and b.const == 1):
+        if (op == "mul" and 0 in (a.const, b.const)) or (op == "mod" and b.const == 1):
             return self.index(0)
         if not (a.is_ramp or b.is_ramp) or (a.lanes > 1 and not a.is_ramp) or (b.lanes > 1 and not b.is_ramp):
             return None

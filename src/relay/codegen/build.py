@@ -10,6 +10,7 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text
 from relay.codegen.workers import available_cores, compile_all
 from relay.loop.ir import Kernel
+from relay.loop.simplify import simplify
 from relay.loop.target import Target
 from relay.loop.verify import verify
 
@@ -22,9 +23,9 @@ def build(
 ) -> list[bytes]:
     """The ELF relocatable object of each kernel, in order; its one public symbol is the kernel's name.
 
-    ``cache`` is the directory of the disk cache (True: the user's; False: none). ``workers`` is how many processes may
-    compile (None: one for each core). The objects do not depend on either. Raises LoopError for a loop nest that breaks the
-    rules, CompileError when the target cannot do what a kernel needs.
+    ``cache`` is the directory of the disk cache (True: the user's; False: none). ``workers`` is how many
+    processes may compile (None: one for each core). The objects do not depend on either. Raises LoopError for a
+    loop nest that breaks the rules, CompileError when the target cannot do what a kernel needs.
     """
     store = None if cache is False else KernelCache(None if cache is True else cache)
     keys = [kernel_key(kernel, target) for kernel in kernels]
@@ -40,7 +41,7 @@ def build(
             found[key] = known
     for kernel in missing.values():
         verify(kernel)
-    texts = [emit(kernel, target) for kernel in missing.values()]
+    texts = [emit(simplify(kernel), target) for kernel in missing.values()]
     for key, data in zip(missing, _compile(texts, target, workers), strict=True):
         found[key] = data
         if store is not None:

@@ -1,8 +1,8 @@
 """The disk cache of compiled kernels.
 
-An object is kept under a hash of everything it depends on: the kernel's canonical text, the target, LLVM's version and
-the sources of code generation. Files are written aside and renamed, so readers see whole ones; a damaged file is a miss.
-A directory that cannot be written costs nothing but time.
+An object is kept under a hash of everything it depends on: the kernel's canonical text, the target, LLVM's
+version and the sources of code generation. Files are written aside and renamed, so readers see whole ones; a
+damaged file is a miss. A directory that cannot be written costs nothing but time.
 """
 
 from __future__ import annotations

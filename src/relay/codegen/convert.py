@@ -1,7 +1,7 @@
 """Conversions: between element types, and between an element's form in a register and in memory.
 
-float16 and bfloat16 are bits in memory and float in registers. bfloat16 is converted with integer operations; float16 with
-the machine's instructions where it has them (F16C, AArch64) and with integer operations elsewhere.
+float16 and bfloat16 are bits in memory and float in registers. bfloat16 is converted with integer operations;
+float16 with the machine's instructions where it has them (F16C, AArch64) and with integer operations elsewhere.
 """
 
 from __future__ import annotations

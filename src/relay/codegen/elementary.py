@@ -271,7 +271,7 @@ def _times_constant(kit: Kit, f: Register, rest: Register, factor: float, e: Reg
     tail = (f - head) + rest
     exact = head * leading
     small = kit.fma(head, factor - leading, tail * factor)
-    return e + exact + small if single else (e + exact) + small
+    return e + exact + small
 
 
 def _log10(kit: Kit, x: Register) -> Register:

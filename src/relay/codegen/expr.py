@@ -1,7 +1,7 @@
 """Scalar expressions to instructions, without recursion: each node of the expression's graph once.
 
-A `Select` whose sides load what may be out of bounds becomes a branch, or in vector code masked loads; one of pure arithmetic
-becomes an instruction.
+A `Select` whose sides load what may be out of bounds becomes a branch, or in vector code masked loads; one of
+pure arithmetic becomes an instruction.
 """
 
 from __future__ import annotations

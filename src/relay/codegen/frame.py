@@ -16,8 +16,9 @@ from relay.te.scalar import Axis, BinaryOp
 
 
 class Frame:
-    """One function. ``lanes`` is 1 outside vectorized loops; ``mask`` is "" while all lanes are active; ``guarded`` says that
-    the mask may be empty, so that not even what all lanes share may be read without looking."""
+    """One function. ``lanes`` is 1 outside vectorized loops; ``mask`` is "" while all lanes are active;
+    ``guarded`` says that the mask may be empty, so that not even what all lanes share may be read without
+    looking."""
 
     def __init__(self, module: ModuleText, target: Target, dims: tuple[DimVar, ...]) -> None:
         self.builder = Builder(module)

@@ -58,7 +58,8 @@ class _KernelText:
         features = ",".join(name if name[0] in "+-" else f"+{name}" for name in target.features)
         base = "x86-64" if is_x86(target) else "generic"
         return (
-            f'attributes #0 = {{ nounwind "target-cpu"="{base}" "tune-cpu"="{target.cpu}" "target-features"="{features}" '
+            f'attributes #0 = {{ nounwind "target-cpu"="{base}" "tune-cpu"="{target.cpu}" '
+            f'"target-features"="{features}" '
             f'"prefer-vector-width"="{target.vector_bits}" "min-legal-vector-width"="{target.vector_bits}" '
             f'"no-jump-tables"="true" "no-trapping-math"="true" }}'
         )
@@ -127,7 +128,6 @@ class _KernelText:
     def _parallel(self, statements: Statements, loop: For, extent: Value) -> None:
         """Move the loop's body into a function of its own and hand that to the context's ``parallel_for``."""
         frame, b = statements.f, statements.f.builder
-        a = frame.arith
         self.bodies += 1
         name = _symbol(f"{self.kernel.name}.part{self.bodies}")
         captured: list[tuple[str, str]] = [("ptr", "%buffers"), ("ptr", "%dims")]

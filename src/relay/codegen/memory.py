@@ -17,9 +17,10 @@ from relay.ir.types import dtype_bits, is_float
 class Place:
     """A buffer while code is written.
 
-    ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in register form
-    and it is padded, so that vector accesses past a row's end are harmless. ``private`` is the lane count of a local buffer
-    that holds one element per lane. ``metadata`` are the alias annotations of its accesses.
+    ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in
+    register form and it is padded, so that vector accesses past a row's end are harmless. ``private`` is the
+    lane count of a local buffer that holds one element per lane. ``metadata`` are the alias annotations of its
+    accesses.
     """
 
     pointer: str
@@ -74,7 +75,7 @@ class Memory:
         return Value(self.c.from_memory(text, dtype, offset.lanes), dtype, offset.lanes)
 
     def store(self, place: Place, offset: Value, value: Value, mask: str) -> None:
-        """Write elements. A uniform value at varying places is written to each; at a uniform place there is one value."""
+        """Write elements; a uniform value is written to every place."""
         dtype = place.dtype
         if place.private > 1:
             self._private_store(place, offset, self.a.spread(value, place.private), mask)

@@ -1,7 +1,7 @@
 """LLVM IR text to object bytes, and the check that an object needs nothing from outside but memory functions.
 
-LLVM is asked for little: the code is explicit (vectors, unrolling, tiles), so the passes only have to put stack slots into
-registers, hoist what loops repeat and clean up.
+LLVM is asked for little: the code is explicit (vectors, unrolling, tiles), so the passes only have to put stack
+slots into registers, hoist what loops repeat and clean up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def machine(target: Target) -> llvm.TargetMachine:
 
 
 def optimise(text: str, target: Target) -> llvm.ModuleRef:
-    """Parse and optimise a module. Raises CompileError when the text is not valid LLVM IR: a defect of code generation."""
+    """Parse and optimise a module. Raises CompileError when the text is not valid LLVM IR (a defect)."""
     tm = machine(target)
     try:
         module = llvm.parse_assembly(text)
@@ -80,7 +80,8 @@ def assembly(text: str, target: Target) -> str:
 
 
 def elf_symbols(data: bytes) -> tuple[set[str], set[str]]:
-    """The public symbols that an ELF64 little-endian object defines, and those it needs. Raises CompileError for other data."""
+    """The public symbols that an ELF64 little-endian object defines, and those it needs. Raises CompileError
+    for other data."""
     if data[:6] != b"\x7fELF\x02\x01":
         raise CompileError("generated code is not a 64-bit little-endian ELF object")
     (table,) = struct.unpack_from("<Q", data, 40)

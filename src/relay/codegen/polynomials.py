@@ -1,6 +1,7 @@
 """Coefficients of the polynomials that the elementary functions use, lowest power first.
 
-Each is the Chebyshev fit of the function named beside it, computed with 50 digits; the error is the largest on the interval.
+Each is the Chebyshev fit of the function named beside it, computed with 50 digits; the error is the largest on
+the interval.
 """
 
 # (exp(r) - 1 - r) / r**2, |r| <= ln(2)/2: 6.5e-08

@@ -108,10 +108,7 @@ class Kit:
 
     def compare(self, op: str, x: Register, y: Register | float) -> Register:
         """Ordered: false when one is nan. Integers compare signed."""
-        if x.is_float:
-            name = f"fcmp o{op}"
-        else:
-            name = f"icmp {'' if op == 'eq' else 's'}{op}"
+        name = f"fcmp o{op}" if x.is_float else f"icmp {'' if op == 'eq' else 's'}{op}"
         return self.instruction(f"{name} {x.type} {x.text}, {self._other(x, y).text}", "i1")
 
     def is_nan(self, x: Register) -> Register:

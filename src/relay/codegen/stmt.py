@@ -117,7 +117,7 @@ class Statements:
         b.start(after)
 
     def _branch(self, stmt: Branch) -> None:
-        f, b = self.f, self.f.builder
+        b = self.f.builder
         cond = self.e.value(stmt.cond)
         if cond.const is not None:
             chosen = stmt.then if cond.const else stmt.orelse
@@ -199,7 +199,7 @@ class Statements:
         self.run(loop.body)
 
     def counted(self, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
-        """``for i from start to stop by step``: the test at the end, and one before the first iteration where it is needed."""
+        """``for i from start to stop by step``: tested at the end, and before where it may be empty."""
         b, a = self.f.builder, self.f.arith
         if isinstance(start.const, int) and isinstance(stop.const, int):
             if start.const >= stop.const:

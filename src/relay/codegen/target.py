@@ -1,7 +1,7 @@
 """Target descriptions from text, from a level of the architecture, or from the machine this process runs on.
 
-``Target.features`` alone decides which instructions are used (positive LLVM feature names); ``Target.cpu`` only tunes.
-So a description means the same code on every machine it is compiled on.
+``Target.features`` alone decides which instructions are used (positive LLVM feature names); ``Target.cpu`` only
+tunes. So a description means the same code on every machine it is compiled on.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def _cache_sizes() -> dict[int, int]:
 def parse_target(text: str) -> Target:
     """A target from its description.
 
-    ``cpu`` is the host; a level such as ``x86-64-v3`` or a CPU's LLVM name (``znver4``, ``neoverse-n1``), or ``aarch64``, is that
-    machine. ``-mcpu=NAME`` and ``-mattr=+FEATURE,-FEATURE`` refine it, as in ``cpu -mcpu=znver4 -mattr=-avx512bf16``.
-    Raises CompileError for a name it does not know.
+    ``cpu`` is the host; a level such as ``x86-64-v3`` or a CPU's LLVM name (``znver4``, ``neoverse-n1``), or
+    ``aarch64``, is that machine. ``-mcpu=NAME`` and ``-mattr=+FEATURE,-FEATURE`` refine it, as in ``cpu
+    -mcpu=znver4 -mattr=-avx512bf16``. Raises CompileError for a name it does not know.
     """
     words = shlex.split(text)
     base = words[0] if words and not words[0].startswith("-") else "cpu"

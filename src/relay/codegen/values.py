@@ -1,11 +1,12 @@
 """What an expression evaluates to while code is written: a uniform scalar, a ramp of indices, or a vector.
 
-Inside a vectorized loop every value is one of: *uniform* (one SSA scalar, the same in all lanes), a *ramp* (int64 only: lane ``l``
-holds ``base + l * stride``, kept as the scalar base), or a *vector*. A uniform integer may be known (``const``), known to
-be a multiple of something, or known not to be negative: that is what index arithmetic is simplified by.
+Inside a vectorized loop every value is one of: *uniform* (one SSA scalar, the same in all lanes), a *ramp*
+(int64 only: lane ``l`` holds ``base + l * stride``, kept as the scalar base), or a *vector*. A uniform integer
+may be known (``const``), known to be a multiple of something, or known not to be negative: that is what index
+arithmetic is simplified by.
 
-float16 and bfloat16 live in registers as float: arithmetic on them is float32 arithmetic, rounding happens when they
-are stored or cast.
+float16 and bfloat16 live in registers as float: arithmetic on them is float32 arithmetic, rounding happens when
+they are stored or cast.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from relay.ir.types import dtype_bits, is_float
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """``text`` is the SSA name or literal (of a ramp: its base). ``multiple`` divides a uniform value or a ramp's base."""
+    """``text`` is the SSA name or literal (of a ramp: its base), which ``multiple`` divides."""
 
     text: str
     dtype: str

@@ -1,8 +1,8 @@
 """Compiling many modules at once: helper processes beside the calling thread, for the time of one build.
 
-A helper is a fresh interpreter that reads modules from its standard input and writes objects to its standard output. It
-shares nothing with the caller, so threads, locks and the caller's main module do not matter to it. The caller compiles
-too, so the time helpers take to start is not waited for.
+A helper is a fresh interpreter that reads modules from its standard input and writes objects to its standard
+output. It shares nothing with the caller, so threads, locks and the caller's main module do not matter to it.
+The caller compiles too, so the time helpers take to start is not waited for.
 """
 
 from __future__ import annotations

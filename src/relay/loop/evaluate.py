@@ -1,8 +1,8 @@
 """The meaning of a loop nest, slowly: one element at a time over NumPy arrays. Tests hold generated code to it.
 
-Loops of every kind run in order. float16 and bfloat16 are computed as float32 and rounded when stored or cast; integer
-arithmetic wraps; the rules for divisions, shifts and conversions are those of `relay.te.scalar` and `relay.codegen.arith`.
-Sub-byte dtypes are ml_dtypes arrays, one element each.
+Loops of every kind run in order. float16 and bfloat16 are computed as float32 and rounded when stored or cast;
+integer arithmetic wraps; the rules for divisions, shifts and conversions are those of `relay.te.scalar` and
+`relay.codegen.arith`. Sub-byte dtypes are ml_dtypes arrays, one element each.
 """
 
 from __future__ import annotations

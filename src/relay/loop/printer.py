@@ -8,8 +8,8 @@
             acc[] = acc[] + x[i, j]
           y[i] = acc[]
 
-Variables and buffers are told apart by a number after a name that occurs again. An expression that a statement uses more than
-once is named by a line ``t1 := ...`` before it.
+Variables and buffers are told apart by a number after a name that occurs again. An expression that a statement
+uses more than once is named by a line ``t1 := ...`` before it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The rules of `relay.loop.ir`, checked: what a kernel may say, so that code generation need not ask.
 
-Every variable and buffer is bound where it is used; ranks and dtypes agree; register and stack buffers have constant
-shapes; unrolled loops have constant extents; sizes are among the kernel's dims; inputs are not written; the workspace
-sizes are what the allocations need; and a parallel or vectorized loop does not store where its iterations would collide
-(a simple check: the place must move with the loop's variable, be local to an iteration, or be a reduction in order).
+Every variable and buffer is bound where it is used; ranks and dtypes agree; register and stack buffers have
+constant shapes; unrolled loops have constant extents; sizes are among the kernel's dims; inputs are not
+written; the workspace sizes are what the allocations need; and a parallel or vectorized loop does not store
+where its iterations would collide (a simple check: the place must move with the loop's variable, be local to an
+iteration, or be a reduction in order).
 """
 
 from __future__ import annotations
@@ -33,7 +34,28 @@ from relay.te.scalar import (
 )
 
 _FLOAT_ONLY = frozenset(
-    "sqrt rsqrt exp exp2 log log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh erf sigmoid".split()
+    (
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "expm1",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "erf",
+        "sigmoid",
+    )  # fmt: skip
 )
 _BITWISE = frozenset(("and", "or", "xor"))
 _SHIFTS = frozenset(("shl", "shr"))
@@ -173,7 +195,9 @@ class _Verifier:
     def loop(self, loop: For) -> None:
         if loop.extent.dtype != "int64" or loop.var.dtype != "int64":
             _fail(f"the loop over {loop.var.name} does not count in int64")
-        constant = isinstance(loop.extent, Const) or (isinstance(loop.extent, Size) and isinstance(loop.extent.dim, int))
+        constant = isinstance(loop.extent, Const) or (
+            isinstance(loop.extent, Size) and isinstance(loop.extent.dim, int)
+        )
         if loop.kind == "unrolled" and not constant:
             _fail(f"the unrolled loop over {loop.var.name} has no constant extent")
         if loop.grain < 1:

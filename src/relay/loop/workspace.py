@@ -1,7 +1,7 @@
 """How many bytes of workspace a kernel needs, and where in it each of its buffers lies.
 
-Buffers of one scope are laid out like a stack: one allocated inside another's body comes after it, and two whose bodies
-follow each other share their place. Everything starts at a multiple of 64 bytes.
+Buffers of one scope are laid out like a stack: one allocated inside another's body comes after it, and two
+whose bodies follow each other share their place. Everything starts at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from relay.loop.walk import parts
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """``offsets`` in bytes from the start of the shared part (scope workspace) or of the worker's slice (scope worker)."""
+    """``offsets`` in bytes from the start of the shared part or of the worker's slice, by the buffer's scope."""
 
     offsets: dict[Buffer, Dim]
     shared: Dim
