@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -14,10 +14,11 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text, machine
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, dim_evaluate
-from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
-from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
+from relay.ir.types import TensorType, Type
 from relay.loop.ir import Kernel
 from relay.loop.target import Target
+from relay.loop.verify import verify
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.te.evaluate import evaluate
@@ -72,11 +73,12 @@ def _engine(target: Target) -> tuple[llvm.ExecutionEngine, int]:
 
 
 class Native:
-    """A kernel ready to be called. ``serial``: the whole of every parallel loop runs as one chunk, without a callback's cost."""
+    """A kernel ready to be called."""
 
     count = 0
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
+        verify(kernel)
         engine, self._parallel_for = _engine(target)
         self.kernel = kernel
         engine.add_object_file(llvm.ObjectFileRef.from_data(compile_text(emit(kernel, target), target)))
@@ -110,10 +112,9 @@ def tensor(shape: Sequence[object], dtype: str = "float32") -> TensorType:
     return TensorType(tuple(shape), dtype)  # type: ignore[arg-type]
 
 
-def primitive(params: Sequence[TensorType], build: object) -> Function:
-    """A primitive from a function of its parameters that returns bindings through `Maker`."""
+def primitive(params: Sequence[TensorType], build: Callable[..., Expr]) -> Function:
+    """A primitive from a function of a `Maker` and its parameters that gives the result."""
     maker = Maker([Var(f"p{n}", None, t) for n, t in enumerate(params)])
-    assert callable(build)
     result = build(maker, *maker.params)
     return Function(tuple(maker.params), Block(tuple(maker.bindings), result), attrs={"Primitive": 1})
 
@@ -132,6 +133,9 @@ class Maker:
     def tuple(self, *fields: Expr) -> Tuple:
         return Tuple(fields)
 
+    def constant(self, value: object, dtype: str = "float32") -> Constant:
+        return Constant(np.asarray(value, numpy_dtype(dtype)), dtype)
+
 
 def random(shape: Sequence[int], dtype: str, seed: int = 0) -> Array:
     rng = np.random.default_rng(seed)
@@ -142,55 +146,48 @@ def random(shape: Sequence[int], dtype: str, seed: int = 0) -> Array:
     return rng.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
-def run_plan(
-    plan: KernelPlan,
-    target: Target,
-    inputs: Sequence[Array],
-    dims: Mapping[DimVar, int],
-    shapes: Sequence[Sequence[int]],
-) -> list[Array]:
-    """The outputs of a planned kernel for raw inputs (packed here where the plan wants it)."""
-    given = [np.ascontiguousarray(a) for a in inputs]
-    for pack in plan.packs:
-        given[pack.input_index] = evaluate([pack.packed], {pack.source: given[pack.input_index]})[0]
-    outputs = [np.full(s, 77).astype(numpy_dtype(b.dtype)) for s, b in zip(shapes, plan.kernel.outputs, strict=True)]
-    native = Native(plan.kernel, target)
-    code = native.run(native.bind([*given, *outputs], dims))
-    assert code == 0
-    return outputs
+def _packed(array: Array) -> Array:
+    """An array as the kernel sees it: elements of four bits are two to a byte, low bits first."""
+    if array.dtype.name not in ("int4", "uint4"):
+        return array
+    flat = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    return flat[::2] | (np.append(flat, np.uint8(0))[1::2] << 4)[: (flat.size + 1) // 2]
 
 
 def check(
     fn: Function,
-    sizes: Mapping[DimVar, int] | None = None,
+    *sizes: Mapping[DimVar, int],
     constants: frozenset[int] = frozenset(),
     inputs: Sequence[Array] | None = None,
     target: Target | None = None,
     tolerance: float = 2e-5,
 ) -> KernelPlan:
-    """Plan, compile and run a primitive and compare with the meaning of its definition."""
-    env = dict(sizes or {})
+    """Plan and compile a primitive once, run it for each assignment of sizes and compare with the meaning of its definition."""
     target = target or host_target()
     graph = te_graph(fn)
-    arrays = (
-        list(inputs)
-        if inputs is not None
-        else [random([dim_evaluate(d, env) for d in t.shape], t.dtype, n) for n, t in enumerate(graph.inputs)]
-    )
     plan = make_plan(fn, target, constants, fresh_name())
-    wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
-    got = run_plan(plan, target, arrays, {**env}, [w.shape for w in wanted])
-    for g, w in zip(got, wanted, strict=True):
-        if w.dtype.kind in "biu":
-            np.testing.assert_array_equal(g, w)
-        else:
-            scale = max(
-                1.0, float(np.max(np.abs(w.astype(np.float64)), initial=0.0, where=np.isfinite(w.astype(np.float64))))
-            )
-            np.testing.assert_allclose(
-                g.astype(np.float64), w.astype(np.float64), rtol=tolerance, atol=tolerance * scale
-            )
+    native = Native(plan.kernel, target)
+    for env in sizes or ({},):
+        shapes = [[dim_evaluate(d, env) for d in t.shape] for t in graph.inputs]
+        arrays = list(inputs or [random(s, t.dtype, n) for n, (s, t) in enumerate(zip(shapes, graph.inputs, strict=True))])
+        wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
+        given = [_packed(a) for a in arrays]
+        for pack in plan.packs:
+            given[pack.input_index] = evaluate([pack.packed], {pack.source: arrays[pack.input_index]})[0]
+        got = [np.full(w.shape, 77).astype(w.dtype) for w in wanted]
+        assert native.run(native.bind([*given, *got], env)) == 0
+        for g, w in zip(got, wanted, strict=True):
+            _compare(g, w, tolerance)
     return plan
 
 
-__all__ = ["Maker", "Native", "TupleType", "check", "fresh_name", "primitive", "random", "run_plan", "tensor"]
+def _compare(got: Array, wanted: Array, tolerance: float) -> None:
+    if wanted.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    exact = wanted.astype(np.float64)
+    scale = max(1.0, float(np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))))
+    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=tolerance, atol=tolerance * scale)
+
+
+__all__ = ["Maker", "Native", "check", "fresh_name", "primitive", "random", "tensor"]

@@ -236,11 +236,7 @@ def _varying(root: Scalar, var: Axis, written: set[int]) -> set[int]:
     """Ids of the nodes that depend on the variable or on what the loop writes."""
     out: set[int] = set()
     for node in walk(root):
-        if (
-            node is var
-            or (isinstance(node, Load) and id(node.source) in written)
-            or any(id(k) in out for k in children(node))
-        ):
+        if node is var or (isinstance(node, Load) and id(node.source) in written) or any(id(k) in out for k in children(node)):
             out.add(id(node))
     return out
 

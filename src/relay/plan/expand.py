@@ -87,9 +87,7 @@ class Expander:
                 todo.pop()
         return memo[id(root), frame][1]
 
-    def _visit(
-        self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]
-    ) -> Scalar | None:
+    def _visit(self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]) -> Scalar | None:
         match node:
             case Axis():
                 return self._frames[at].get(node, node)
@@ -160,10 +158,11 @@ def cost(root: Scalar) -> int:
 
 
 def is_expensive(root: Scalar) -> bool:
-    """Whether an element is worth remembering rather than computing twice."""
+    """Whether an element is worth remembering rather than computing twice: it needs a dear function, or a guarded load."""
     return any(
         (isinstance(n, Unary) and _UNARY_COST.get(n.op, 20) >= 6)
         or (isinstance(n, Binary) and (n.op in ("pow", "atan2") or (n.op == "div" and n.dtype.startswith("float"))))
+        or (isinstance(n, Select) and any(isinstance(k, Load) for side in (n.a, n.b) for k in walk(side)))
         for n in walk(root)
         if n.dtype != "int64"
     )

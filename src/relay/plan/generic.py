@@ -120,9 +120,7 @@ def pointwise_values(
     return values, stores
 
 
-def pointwise_statements(
-    builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES
-) -> Stmt:
+def pointwise_statements(builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES) -> Stmt:
     """The straight-line code of one element: values that another member reads are named."""
     read = _read_inside(members)
     parts: list[tuple[Axis | None, Scalar, Store | None]] = []

@@ -53,9 +53,7 @@ class KernelPlan:
     in_place: tuple[tuple[int, int], ...] = ()
 
 
-def make_plan(
-    primitive: Function, target: Target, constants: frozenset[int] = frozenset(), name: str = "kernel"
-) -> KernelPlan:
+def make_plan(primitive: Function, target: Target, constants: frozenset[int] = frozenset(), name: str = "kernel") -> KernelPlan:
     """Plan a primitive: ``constants`` are the numbers of parameters whose arguments are constants (they may be packed).
 
     Raises PlanError for a primitive that holds anything but operator calls.
@@ -181,9 +179,7 @@ def _shared(builder: Builder, nests: list[Nest]) -> list[Buffer]:
                     key = tensor_key(load.source)
                     if home.get(key[0], n) != n and key not in builder.storage:
                         shape = load.source.shape
-                        buffer = Buffer(
-                            builder.fresh(load.source.name), (shape_size(shape),), load.source.dtype, "workspace"
-                        )
+                        buffer = Buffer(builder.fresh(load.source.name), (shape_size(shape),), load.source.dtype, "workspace")
                         builder.storage[key] = Storage(buffer, row_major(shape))
                         out.append(buffer)
     return out

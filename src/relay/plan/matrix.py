@@ -68,9 +68,7 @@ class _Emitter:
         assert isinstance(left, Load)
         found = accesses(
             self.builder.indices,
-            *pointwise_values(
-                self.builder, self.members, self._frames(env), self._given(Axis("c", 1, self.p.form.accumulate))
-            ),
+            *pointwise_values(self.builder, self.members, self._frames(env), self._given(Axis("c", 1, self.p.form.accumulate))),
         )
         return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed)
 
@@ -226,18 +224,14 @@ class _Emitter:
         left_over = minimum(height, binary("sub", count, offset))
         row = binary("add", start, offset)
         if depth_block is None:
-            micro = self._sized(
-                count, height, left_over, lambda n: self._micro(row, n, held, Const(0, "int64"), right, None)
-            )
+            micro = self._sized(count, height, left_over, lambda n: self._micro(row, n, held, Const(0, "int64"), right, None))
             return tiles(seq([micro, self._epilogue(row, left_over, first, across, held, Const(0, "int64"))]))
         # Blocks of k: partial sums of all rows of the task wait in memory.
         (k,) = p.reduced
         blocks = Axis("kb", -(-p.reduced[0].extent // depth_block))  # type: ignore[operator]
         assert isinstance(k.extent, int)
         base = binary("mul", offset, width)
-        run = self._sized(
-            count, height, left_over, lambda n: self._micro(row, n, held, base, right, (blocks, depth_block))
-        )
+        run = self._sized(count, height, left_over, lambda n: self._micro(row, n, held, base, right, (blocks, depth_block)))
         lane, line = Axis("j", width), Axis("i", block)
         zero = For(
             lane,
@@ -350,9 +344,7 @@ class _Emitter:
         env.update(unflatten(p.columns, binary("add", first, lane)))
         place = binary("add", binary("add", base, binary("mul", i, width)), lane)
         given = self._given(Load(held, (place,), held.dtype))
-        body: Stmt = For(
-            lane, across, pointwise_statements(self.builder, self.members, self._frames(env), given), "vectorized"
-        )
+        body: Stmt = For(lane, across, pointwise_statements(self.builder, self.members, self._frames(env), given), "vectorized")
         for axis, value in reversed(bindings):
             body = LetScalar(axis, value, body)
         return For(i, count, body)

@@ -84,9 +84,7 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         found = accesses(builder.indices, values, stores)
         # The axis of a scan runs in order, and the position a reduction finds is counted along its axis: neither is joined.
         ordered = {
-            plan.member.kept.stage.axes[plan.member.kept.stage.dim]
-            for plan in plans
-            if isinstance(plan.member.kept.stage, Scan)
+            plan.member.kept.stage.axes[plan.member.kept.stage.dim] for plan in plans if isinstance(plan.member.kept.stage, Scan)
         }
         counted = {a for plan in plans if _finds_position(plan) for a in plan.member.kept.reduce_axes}
         return Accesses(found.polys, found.fixed | ordered | counted)
@@ -207,12 +205,12 @@ def _across_rows(builder: Builder, nest: Nest, plans: Sequence[_Plan], rows: Seq
             axis = plan.member.kept.stage.axes[plan.member.kept.stage.dim]
             votes += 1
         for poly in found.polys:
-            if indices.coefficient(poly, axis) == 0:
-                continue
-            stride = indices.coefficient(poly, last)
-            if stride == 1:
+            along_axis, along_row = indices.coefficient(poly, axis), indices.coefficient(poly, last)
+            if along_axis == 0 or along_row == 0:
+                continue  # the same for all lanes one way or the other
+            if along_row == 1:
                 votes += 1
-            elif indices.coefficient(poly, axis) == 1:
+            elif along_axis == 1:
                 short = isinstance(axis.extent, int) and axis.extent * 2 <= lanes
                 votes += 1 if short and shape_size(tuple(a.extent for a in along)) == axis.extent else -1
     return votes > 0

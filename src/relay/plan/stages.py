@@ -137,9 +137,7 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Ke
         new = tuple(expander.evaluate(b, top) for b in stage_bodies(stage))
         rewritten: Compute | Scan
         if isinstance(stage, Scan):
-            rewritten = Scan(
-                stage.name, stage.axes, stage.dim, stage.state, new[0], new[1], stage.reverse, stage.exclusive
-            )
+            rewritten = Scan(stage.name, stage.axes, stage.dim, stage.state, new[0], new[1], stage.reverse, stage.exclusive)
         else:
             rewritten = Compute(stage.name, stage.axes, new)
         out.append(Kept(stage, rewritten, output_dtypes(stage)))

@@ -1,0 +1,124 @@
+"""Elementwise nests: chains, broadcasts, changes of index, several outputs, sharing memory with inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay.ir.dim import as_var, dim_var
+from relay.ir.expr import Expr
+from relay.ir.types import TensorType
+from relay.loop.ir import For, Kernel
+from relay.loop.walk import statements
+from tests.plan.harness import Maker, check, primitive, tensor
+
+N = dim_var("n")
+V = as_var(N)
+assert V is not None
+SIZES = tuple({V: s} for s in (0, 1, 5, 70))
+
+
+def loops(kernel: Kernel) -> list[For]:
+    return [s for s in statements(kernel.body) if isinstance(s, For)]
+
+
+def test_a_chain_on_whole_tensors_is_one_flat_loop_in_place() -> None:
+    fn = primitive([tensor((N, 384)), tensor((N, 384))], lambda m, x, y: m("nn.relu", m("add", x, y)))
+    plan = check(fn, *SIZES, {V: 300})
+    assert plan.variant == "elementwise"
+    assert [loop.kind for loop in loops(plan.kernel)] == ["parallel", "vectorized"]
+    assert plan.kernel.in_place == ((0, 0),)
+
+
+def test_an_input_read_twice_at_different_places_is_not_overwritten() -> None:
+    fn = primitive([tensor((8, 8))], lambda m, x: m("add", x, m("transpose", x)))
+    assert check(fn).kernel.in_place == ()
+
+
+def test_an_input_that_a_later_output_reads_is_not_overwritten_by_an_earlier_one() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("exp", x), m("tanh", x))
+
+    assert check(primitive([tensor((N, 9))], build), *SIZES).kernel.in_place == ((0, 1),)
+
+
+def test_row_broadcast() -> None:
+    fn = primitive([tensor((N, 37)), tensor((37,)), tensor((N, 1))], lambda m, x, b, c: m("multiply", m("add", x, b), c))
+    check(fn, *SIZES)
+
+
+def test_literals_become_immediates() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("multiply", m("add", x, m.constant(2.5)), m.constant([3.0]))
+
+    check(primitive([tensor((N, 5))], build), *SIZES)
+
+
+def test_a_small_static_kernel_is_serial() -> None:
+    plan = check(primitive([tensor((16, 16))], lambda m, x: m("exp", x)))
+    assert all(loop.kind != "parallel" for loop in loops(plan.kernel))
+
+
+def test_heads_apart_and_together_need_no_division() -> None:
+    apart = primitive([tensor((N, 384))], lambda m, x: m("transpose", m("reshape", x, newshape=(-1, 12, 32)), axes=(1, 0, 2)))
+    together = primitive([tensor((12, N, 32))], lambda m, x: m("reshape", m("transpose", x, axes=(1, 0, 2)), newshape=(-1, 384)))
+    for fn in (apart, together):
+        plan = check(fn, *SIZES)
+        vector = [loop for loop in loops(plan.kernel) if loop.kind == "vectorized"]
+        assert len(vector) == 1 and "floordiv" not in repr(vector[0].body)
+
+
+@pytest.mark.parametrize(
+    ("params", "build"),
+    [
+        ([tensor((N, 3)), tensor((N, 5)), tensor((N, 70))], lambda m, *x: m("concatenate", m.tuple(*x), axis=1)),
+        ([tensor((N, 33)), tensor((4, 33))], lambda m, *x: m("concatenate", m.tuple(*x), axis=0)),
+        ([tensor((N, 12))], lambda m, x: m("split", x, indices_or_sections=3, axis=1)),
+        ([tensor((N, 12))], lambda m, x: m("strided_slice", x, begin=(1,), end=(10,), strides=(2,), axes=(1,))),
+        ([tensor((N, 12))], lambda m, x: m("nn.pad", x, pad_width=((1, 2), (3, 4)))),
+        ([tensor((N, 12))], lambda m, x: m("tile", x, reps=(2, 3))),
+        ([tensor((N, 12))], lambda m, x: m("reverse", x, axis=1)),
+        ([tensor((N, 12), "bool"), tensor((N, 12)), tensor((N, 1))], lambda m, c, x, y: m("where", c, x, y)),
+        ([tensor((N, 7))], lambda m, x: m("transpose", x)),
+        ([tensor((N, 12)), tensor((N, 12))], lambda m, x, y: m.tuple(m("add", x, y), m("less", x, y))),
+        ([tensor((N, 12))], lambda m, x: m("cast", x, dtype="int32")),
+        ([tensor((N, 12), "float16"), tensor((12,), "float16")], lambda m, x, y: m("add", x, y)),
+        ([tensor((N, 12), "int4")], lambda m, x: m("cast", x, dtype="int32")),
+        ([tensor(()), tensor(())], lambda m, x, y: m("add", x, y)),
+        ([tensor((N, 3))], lambda m, x: m.tuple(x, x)),
+        ([tensor((2, N, 6, 5))], lambda m, x: m("reshape", m("transpose", x, axes=(2, 0, 1, 3)), newshape=(6, -1))),
+    ],
+)  # fmt: skip
+def test_changes_of_index(params: list[TensorType], build: object) -> None:
+    assert callable(build)
+    sizes = SIZES[1:] if any(p.dtype == "int4" for p in params) else SIZES
+    plan = check(primitive(params, build), *sizes, tolerance=2e-3 if params[0].dtype == "float16" else 2e-5)
+    assert plan.variant == "elementwise"
+
+
+def test_gather_through_an_index_tensor() -> None:
+    fn = primitive(
+        [tensor((50, 40)), tensor((N,), "int32"), tensor((N, 40))], lambda m, t, i, y: m("add", m("take", t, i, axis=0), y)
+    )
+    rng = np.random.default_rng(3)
+    for size in (1, 9):
+        arrays = [
+            rng.standard_normal((50, 40)).astype(np.float32),
+            rng.integers(0, 50, size).astype(np.int32),
+            rng.standard_normal((size, 40)).astype(np.float32),
+        ]
+        check(fn, {V: size}, inputs=arrays)  # type: ignore[dict-item]
+
+
+def test_a_long_chain_is_planned_without_recursion_and_inlined_once() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        for _ in range(3000):
+            x = m("add", x, x)
+        return x
+
+    fn = primitive([tensor((4,))], build)
+    from relay.loop.target import Target
+    from relay.plan import make_plan
+
+    plan = make_plan(fn, Target("x86_64-unknown-linux-gnu"))
+    assert len(loops(plan.kernel)) == 1

@@ -1,0 +1,89 @@
+"""Index arithmetic: normal forms mean what the expressions mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.ir.dim import as_var, dim_var
+from relay.plan.index import Indices
+from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, walk
+
+N = dim_var("n")
+AXES = (Axis("i", N), Axis("j", 384), Axis("k", 32))
+
+
+def value(root: Scalar, env: Mapping[object, int]) -> int:
+    memo: dict[int, int] = {}
+    for node in walk(root):
+        match node:
+            case Const():
+                memo[id(node)] = int(node.value)
+            case Size():
+                from relay.ir.dim import dim_evaluate
+
+                memo[id(node)] = dim_evaluate(node.dim, {v: env["n"] for v in [as_var(N)] if v is not None})
+            case Axis():
+                memo[id(node)] = env[node]
+            case Binary():
+                a, b = memo[id(node.a)], memo[id(node.b)]
+                memo[id(node)] = {
+                    "add": lambda a=a, b=b: a + b,
+                    "sub": lambda a=a, b=b: a - b,
+                    "mul": lambda a=a, b=b: a * b,
+                    "floordiv": lambda a=a, b=b: a // b,
+                    "mod": lambda a=a, b=b: a % b,
+                    "min": lambda a=a, b=b: min(a, b),
+                    "max": lambda a=a, b=b: max(a, b),
+                }[node.op]()
+            case _:
+                raise AssertionError(node)
+    return memo[id(root)]
+
+
+leaves = st.sampled_from([*AXES, Size(N), Const(1, "int64"), Const(5, "int64"), Const(32, "int64"), Const(384, "int64")])
+
+
+def grow(inner: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
+    sums = st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from(["add", "sub", "min", "max"]), inner, inner)
+    scaled = st.builds(lambda a, c: binary("mul", a, c), inner, st.sampled_from([2, 12, 32, 384]))
+    divided = st.builds(
+        lambda op, a, c: binary(op, a, c), st.sampled_from(["floordiv", "mod"]), inner, st.sampled_from([3, 12, 32, 384])
+    )
+    return sums | scaled | divided
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.recursive(leaves, grow, max_leaves=12), st.integers(1, 50), st.data())
+def test_simplified_expressions_keep_their_value(root: Scalar, n: int, data: st.DataObject) -> None:
+    env: dict[object, int] = {"n": n, AXES[0]: data.draw(st.integers(0, n - 1))}
+    env[AXES[1]], env[AXES[2]] = data.draw(st.integers(0, 383)), data.draw(st.integers(0, 31))
+    indices = Indices()
+    assert value(indices.simplify(root), env) == value(root, env)
+    low, high = indices.bounds(indices.poly(root))
+    assert (low is None or low <= value(root, env)) and (high is None or value(root, env) <= high)
+
+
+def test_reshapes_cancel() -> None:
+    indices = Indices()
+    i, j, k = AXES
+    flat = binary("add", binary("mul", i, 384), j)
+    assert indices.poly(binary("floordiv", flat, 384)) == indices.axis(i)
+    assert indices.poly(binary("mod", flat, 384)) == indices.axis(j)
+    head = Axis("h", 12)
+    split = binary("add", binary("mul", head, 32), k)
+    assert indices.poly(binary("floordiv", split, 32)) == indices.axis(head)
+    again = binary("add", binary("mul", binary("floordiv", j, 32), 32), binary("mod", j, 32))
+    assert indices.poly(again) == indices.axis(j)
+    symbolic = binary("add", binary("mul", head, Size(N)), i)
+    assert indices.poly(binary("floordiv", symbolic, Size(N))) == indices.axis(head)
+
+
+def test_comparisons_the_ranges_decide() -> None:
+    indices = Indices()
+    i, j, _ = AXES
+    assert indices.compare("lt", i, Size(N)).value is True  # type: ignore[union-attr]
+    assert indices.compare("ge", j, Const(384, "int64")).value is False  # type: ignore[union-attr]
+    assert not isinstance(indices.compare("lt", j, Const(100, "int64")), Const)

@@ -1,0 +1,180 @@
+"""Matrix products: packed and packed on the fly, every residue of rows and columns, epilogues, convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from relay.codegen.target import host_target
+from relay.ir.dim import as_var, dim_var
+from relay.ir.expr import Expr
+from tests.plan.harness import Maker, check, primitive, tensor
+
+N = dim_var("n")
+V = as_var(N)
+assert V is not None
+SIZES = tuple({V: s} for s in (0, 1, 2, 3, 4, 5, 6, 7, 13, 70, 200))
+SOME = tuple({V: s} for s in (1, 5, 40))
+WEIGHT = frozenset({1})
+
+
+def test_dense_on_packed_weights_for_every_number_of_rows() -> None:
+    plan = check(primitive([tensor((N, 40)), tensor((96, 40))], lambda m, x, w: m("nn.dense", x, w)), *SIZES, constants=WEIGHT)
+    assert plan.variant == "matrix"
+    (pack,) = plan.packs
+    assert pack.input_index == 1 and pack.source.shape == (96, 40)
+    panels, depth, width = pack.packed.shape
+    assert depth == 40 and panels * width >= 96  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 16, 33, 75, 130])
+def test_columns_that_do_not_fill_a_panel(columns: int) -> None:
+    fn = primitive([tensor((N, 64)), tensor((columns, 64))], lambda m, x, w: m("nn.dense", x, w))
+    check(fn, *SOME, constants=WEIGHT)
+    check(fn, *SOME)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_transposed_operands(transpose_a: bool, transpose_b: bool) -> None:
+    a = tensor((64, N)) if transpose_a else tensor((N, 64))
+    b = tensor((48, 64)) if transpose_b else tensor((64, 48))
+    fn = primitive([a, b], lambda m, x, w: m("nn.matmul", x, w, transpose_a=transpose_a, transpose_b=transpose_b))
+    check(fn, *SOME)
+    check(fn, *SOME, constants=WEIGHT)
+
+
+def test_a_symbolic_reduced_axis() -> None:
+    check(primitive([tensor((24, N)), tensor((N, 96))], lambda m, x, w: m("nn.matmul", x, w)), *SOME, {V: 0})
+
+
+def test_epilogue_on_the_tile() -> None:
+    def build(m: Maker, x: Expr, w: Expr, b: Expr, r: Expr) -> Expr:
+        h = m("add", m("nn.dense", x, w), b)
+        return m("add", m("multiply", h, m("erf", h)), r)
+
+    fn = primitive([tensor((N, 64)), tensor((96, 64)), tensor((96,)), tensor((N, 96))], build)
+    assert check(fn, *SIZES, constants=WEIGHT).variant == "matrix"
+
+
+def test_several_outputs_of_one_product() -> None:
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        d = m("nn.dense", x, w)
+        return m.tuple(d, m("nn.relu", d), m("sqrt", m("abs", d)))
+
+    fn = primitive([tensor((N, 64)), tensor((96, 64))], build)
+    assert check(fn, *SOME, constants=WEIGHT).variant == "matrix"
+
+
+def test_a_norm_after_a_product_is_a_nest_of_its_own() -> None:
+    def build(m: Maker, x: Expr, w: Expr, g: Expr, b: Expr) -> Expr:
+        return m("nn.layer_norm", m("nn.dense", x, w), g, b)
+
+    fn = primitive([tensor((N, 64)), tensor((96, 64)), tensor((96,)), tensor((96,))], build)
+    assert check(fn, *SOME, constants=WEIGHT).variant == "matrix+rows"
+
+
+def test_attention() -> None:
+    scores = primitive([tensor((12, N, 32)), tensor((12, N, 32))], lambda m, q, k: m("nn.batch_matmul", q, k))
+    check(scores, *SIZES)
+    values = primitive([tensor((12, N, N)), tensor((12, N, 32))], lambda m, p, v: m("nn.batch_matmul", p, v, transpose_b=False))
+    check(values, *SIZES)
+    shared = primitive([tensor((4, N, 32)), tensor((1, N, 32))], lambda m, q, k: m("nn.batch_matmul", q, k))
+    check(shared, *SOME)
+
+
+def test_the_left_operand_through_changed_indices_is_read_in_place() -> None:
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("nn.dense", m("reshape", m("transpose", x, axes=(1, 0, 2)), newshape=(-1, 96)), w)
+
+    fn = primitive([tensor((3, N, 32)), tensor((48, 96))], build)
+    plan = check(fn, *SIZES, constants=WEIGHT)
+    assert plan.variant == "matrix" and plan.kernel.shared_bytes == 0
+
+
+def test_a_dear_prologue_is_computed_once() -> None:
+    fn = primitive([tensor((N, 64)), tensor((48, 64))], lambda m, x, w: m("nn.dense", m("tanh", x), w))
+    assert check(fn, *SOME, constants=WEIGHT).variant == "elementwise+matrix"
+
+
+def test_a_transposed_result() -> None:
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("transpose", m("reshape", m("nn.dense", x, w), newshape=(-1, 3, 32)), axes=(1, 0, 2))
+
+    check(primitive([tensor((N, 64)), tensor((96, 64))], build), *SOME, constants=WEIGHT)
+
+
+def test_blocks_of_a_long_reduced_axis() -> None:
+    target = replace(host_target(), l2_bytes=64 << 10)
+    fn = primitive([tensor((N, 700)), tensor((75, 700))], lambda m, x, w: m("nn.relu", m("nn.dense", x, w)))
+    check(fn, {V: 1}, {V: 7}, {V: 300}, constants=WEIGHT, target=target, tolerance=1e-4)
+    check(fn, {V: 7}, target=target, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("int32", 0.0), ("float16", 3e-3)])
+def test_other_dtypes(dtype: str, tolerance: float) -> None:
+    fn = primitive([tensor((N, 64), dtype), tensor((96, 64), dtype)], lambda m, x, w: m("nn.dense", x, w))
+    check(fn, *SOME, constants=WEIGHT, tolerance=tolerance)
+
+
+def test_narrow_integers_into_wide_sums() -> None:
+    fn = primitive([tensor((N, 64), "int8"), tensor((96, 64), "int8")], lambda m, x, w: m("nn.dense", x, w, out_dtype="int32"))
+    check(fn, *SOME, constants=WEIGHT)
+
+
+def test_one_row() -> None:
+    fn = primitive([tensor((1, 512)), tensor((300, 512))], lambda m, x, w: m("nn.dense", x, w))
+    assert check(fn, constants=WEIGHT).variant == "matrix"
+    assert check(fn).variant == "rows", "nothing repays packing weights for one row"
+
+
+def test_a_constant_read_twice_is_not_packed() -> None:
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("add", m("nn.dense", x, w), m("sum", w, axis=1))
+
+    assert check(primitive([tensor((N, 64)), tensor((48, 64))], build), *SOME, constants=WEIGHT).packs == ()
+
+
+@pytest.mark.parametrize("constants", [WEIGHT, frozenset[int]()])
+def test_convolutions(constants: frozenset[int]) -> None:
+    nchw = primitive([tensor((1, 16, 9, 9)), tensor((32, 16, 3, 3))],
+                     lambda m, x, w: m("nn.conv2d", x, w, padding=(1, 1), strides=(2, 2), kernel_size=(3, 3), channels=32))  # fmt: skip
+    assert "matrix" in check(nchw, constants=constants, tolerance=1e-4).variant
+    nhwc = primitive([tensor((N, 9, 9, 16)), tensor((3, 3, 16, 32)), tensor((32,))],
+                     lambda m, x, w, b: m("nn.relu", m("add", m("nn.conv2d", x, w, padding=(1, 1), kernel_size=(3, 3), channels=32,
+                                                                data_layout="NHWC", kernel_layout="HWIO"), b)))  # fmt: skip
+    assert "matrix" in check(nhwc, {V: 1}, {V: 2}, constants=constants, tolerance=1e-4).variant
+
+
+def test_depthwise_and_grouped_convolutions() -> None:
+    for groups in (16, 4):
+        fn = primitive([tensor((1, 16, 9, 9)), tensor((16, 16 // groups, 3, 3))],
+                       lambda m, x, w, groups=groups: m("nn.conv2d", x, w, padding=(1, 1), kernel_size=(3, 3), channels=16, groups=groups))  # fmt: skip
+        check(fn, constants=WEIGHT, tolerance=1e-4)
+
+
+def test_without_masks_and_with_sixteen_registers() -> None:
+    target = replace(host_target(), vector_bits=256, vector_registers=16, masked=False)
+    fn = primitive([tensor((N, 64)), tensor((75, 64)), tensor((75,))], lambda m, x, w, b: m("add", m("nn.dense", x, w), b))
+    check(fn, *SOME, constants=WEIGHT, target=target)
+
+
+def test_an_element_does_not_depend_on_the_number_of_rows() -> None:
+    from relay.plan import make_plan
+    from relay.te.evaluate import evaluate
+    from tests.plan.harness import Native, fresh_name, random
+
+    fn = primitive([tensor((N, 384)), tensor((96, 384))], lambda m, x, w: m("nn.dense", x, w))
+    plan = make_plan(fn, host_target(), WEIGHT, fresh_name())
+    native = Native(plan.kernel, host_target())
+    x, w = random((200, 384), "float32"), random((96, 384), "float32", 1)
+    (packed,) = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})
+    results = []
+    for rows in (200, 7, 3):
+        out = np.zeros((rows, 96), np.float32)
+        native.run(native.bind([x[:rows], packed, out], {plan.kernel.dims[0]: rows}))
+        results.append(out)
+    for out in results[1:]:
+        np.testing.assert_array_equal(out, results[0][: len(out)])

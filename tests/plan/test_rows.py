@@ -1,0 +1,131 @@
+"""Row nests: reductions, norms, softmax, scans, pooling, along every axis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from relay.codegen.target import host_target
+from relay.ir.dim import as_var, dim_var
+from relay.ir.expr import Expr
+from relay.loop.ir import For
+from relay.loop.walk import statements
+from tests.plan.harness import Maker, check, primitive, random, tensor
+
+N = dim_var("n")
+V = as_var(N)
+assert V is not None
+SIZES = tuple({V: s} for s in (1, 5, 70))
+AXES: tuple[int | tuple[int, ...] | None, ...] = (None, 0, 1, 2, (0, 1), (1, 2), (0, 2))
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_sums_and_extremes(axis: int | tuple[int, ...] | None) -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("sum", x, axis=axis), m("max", x, axis=axis), m("min", x, axis=axis), m("prod", x, axis=axis))
+
+    plan = check(primitive([tensor((3, N, 19))], build), *SIZES, tolerance=1e-4)
+    assert plan.variant == "rows"
+    parallel = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
+    assert len(parallel) <= 1, "reductions over the same axes share their loop"
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_integers_and_booleans(axis: int, dtype: str) -> None:
+    names = ("all", "any") if dtype == "bool" else ("sum", "max", "min", "argmax")
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(*(m(name, x, axis=axis) for name in names))
+
+    check(primitive([tensor((5, N, 33), dtype)], build), *SIZES)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_first_position_of_the_extreme_with_ties_and_nans(axis: int) -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("argmax", x, axis=axis), m("argmin", x, axis=axis))
+
+    rng = np.random.default_rng(5)
+    x = rng.integers(-3, 3, (5, 9, 40)).astype(np.float32)
+    x[2, 4, 7] = x[4, 8, 30] = np.nan
+    x[1, :, 3] = -np.inf
+    x[:, 2, 5] = np.inf
+    check(primitive([tensor((5, N, 40))], build), {V: 9}, inputs=[x])  # type: ignore[dict-item]
+
+
+def test_extremes_propagate_nan() -> None:
+    x = random((6, 50), "float32")
+    x[2, 17] = np.nan  # type: ignore[call-overload]
+    for axis in (0, 1):
+        fn = primitive([tensor((6, 50))], lambda m, x, axis=axis: m("max", x, axis=axis))
+        check(fn, inputs=[x])
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax(axis: int) -> None:
+    plan = check(primitive([tensor((4, N, 40))], lambda m, x: m("nn.softmax", x, axis=axis)), *SIZES)
+    assert plan.variant == "rows"
+    outer = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
+    assert len(outer) == 1, "one pass over the rows"
+
+
+def test_masked_softmax_with_a_symbolic_row() -> None:
+    fn = primitive([tensor((2, 3, N, N)), tensor((2, 1, 1, N))], lambda m, x, k: m("nn.softmax", m("add", x, k)))
+    check(fn, *SIZES)
+
+
+def test_norms() -> None:
+    layer = primitive([tensor((N, 96)), tensor((96,)), tensor((96,))], lambda m, x, g, b: m("nn.layer_norm", x, g, b))
+    plan = check(layer, *SIZES)
+    assert plan.variant == "rows"
+    check(primitive([tensor((N, 96))], lambda m, x: m("nn.l2_normalize", x, axis=1)), *SIZES)
+    check(primitive([tensor((N, 96))], lambda m, x: m("nn.l2_normalize", x, axis=0)), *SIZES)
+    check(primitive([tensor((N, 24)), tensor((24,)), tensor((24,))],
+                    lambda m, x, g, b: m("nn.layer_norm", m("add", x, x), g, b)), *SIZES)  # fmt: skip
+    check(primitive([tensor((N, 8, 6, 6)), tensor((8,)), tensor((8,))],
+                    lambda m, x, g, b: m("nn.group_norm", x, g, b, num_groups=4)), {V: 2})  # fmt: skip
+    check(primitive([tensor((N, 8, 6, 6)), tensor((8,)), tensor((8,))],
+                    lambda m, x, g, b: m("nn.instance_norm", x, g, b)), {V: 2})  # fmt: skip
+
+
+def test_mean_pooling_with_a_mask_runs_across_columns() -> None:
+    def build(m: Maker, x: Expr, k: Expr) -> Expr:
+        return m("divide", m("sum", m("multiply", x, k), axis=0), m("sum", k, axis=0))
+
+    k = np.ones((70, 1), np.float32)
+    check(primitive([tensor((N, 384)), tensor((N, 1))], build), {V: 70}, inputs=[random((70, 384), "float32"), k])  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_scans(axis: int) -> None:
+    check(primitive([tensor((3, N, 33))], lambda m, x: m("cumsum", m("exp", x), axis=axis)), *SIZES, tolerance=1e-4)
+
+
+def test_a_scan_between_elementwise_stages() -> None:
+    fn = primitive([tensor((N, 9))], lambda m, x: m("tanh", m("cumsum", m("sqrt", m("abs", x)), axis=1)))
+    check(fn, *SIZES)
+
+
+@pytest.mark.parametrize("op", ["nn.max_pool2d", "nn.avg_pool2d"])
+def test_pooling(op: str) -> None:
+    fn = primitive([tensor((N, 4, 14, 14))], lambda m, x: m(op, x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1)))
+    check(fn, {V: 1}, {V: 2})
+
+
+def test_empty_reductions_give_the_neutral_element() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("sum", x, axis=0), m("prod", x, axis=0), m("max", x, axis=0))
+
+    check(primitive([tensor((N, 5))], build), {V: 0})
+
+
+def test_half_precision_sums_in_single() -> None:
+    check(primitive([tensor((N, 512), "float16")], lambda m, x: m("sum", x, axis=1)), *SIZES, tolerance=2e-3)
+
+
+def test_narrow_vectors_without_masks() -> None:
+    target = replace(host_target(), vector_bits=128, vector_registers=16, masked=False)
+    check(primitive([tensor((N, 37))], lambda m, x: m("nn.softmax", x)), *SIZES, target=target)
