@@ -43,7 +43,10 @@ def entry_info(module: Module, fn: Function) -> str:
                 return {"kind": "other"}
 
     params = [{"name": p.name, "type": spec(p.ty)} for p in fn.params]
-    result = spec(fn.ret_type)
+    declared = fn.ret_type
+    if declared is None and isinstance(fn.ty, FuncType):
+        declared = fn.ty.ret  # the user left it to inference
+    result = spec(declared)
     while pending:
         definition = module.types[pending.pop()]
         adts[definition.name] = {
