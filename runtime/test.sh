@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 make --no-print-directory -s -f tests/Makefile -j "$(nproc)"
 export ASAN_OPTIONS=allocator_may_return_null=1 TSAN_OPTIONS=allocator_may_return_null=1
-for test in asan/object_test asan/thread_pool_test asan/elf_test asan/vm_test tsan/object_test tsan/thread_pool_test; do
+for test in asan/object_test asan/thread_pool_test asan/elf_test asan/vm_test tsan/object_test tsan/thread_pool_test tsan/vm_test; do
   echo "$test"
   ../build/sanitize/$test
 done

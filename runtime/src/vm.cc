@@ -576,11 +576,11 @@ Value run(const Executable& executable, uint32_t function, Value* arguments, uin
   auto drop_arguments = [&] {
     for (uint32_t i = 0; i < count; ++i) release(std::exchange(arguments[i], Value{}));
   };
+  MutatorScope scope;
   try {
     const Function& entry = executable.functions[function];
     if (count != entry.arity)
       fail(Status::invalid_argument, "%s takes %u arguments and got %u", entry.name.c_str(), entry.arity, count);
-    MutatorScope scope;
     return Run(executable, options).execute(entry, arguments, count);
   } catch (...) {
     drop_arguments();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include "image.h"
 #include "relay/cycles.h"
@@ -69,6 +70,42 @@ TEST(arguments_are_taken_over_even_by_failing_runs) {
   int64_t before = alive();
   THROWS(failed, run_main(*exe, {Value::of(new_host_tensor(DType::int8_, 0, nullptr))}));
   THROWS(invalid_argument, run_main(*exe, {Value::of(new_host_tensor(DType::int8_, 0, nullptr)), Value::int64(1)}));
+  CHECK(alive() == before);
+}
+
+TEST(threads_share_an_executable_and_values) {
+  ImageBuilder image;
+  // main(cell): write(cell, (cell's content, constant 0, a closure over the cell)); the result is that tuple.
+  image.functions = {{1, 5, {number(RefRead), 1, 0, number(LoadConst), 2, 0, number(AllocClosure), 3, 0, 1, 0,
+                             number(GetField), 1, 1, 0, number(AllocADT), 4, -1, 3, 1, 2, 3,
+                             number(RefWrite), 0, 4, number(Ret), 4}}};
+  int64_t before = alive();
+  {
+    auto exe = image.load();
+    RefList refs;
+    Adt* first = new_adt(tuple_tag, 1);
+    first->fields()[0] = Value::int64(5);
+    Value cell = Value::of(refs.make(Value::of(first)));
+    share(cell);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < 500; ++i) {
+          {
+            MutatorScope scope;
+            retain(cell);
+          }
+          Value result = run_main(*exe, {cell});
+          CHECK(as_adt(result)->fields()[0].bits == 5 && as_tensor(as_adt(result)->fields()[1])->shape()[0] == 3);
+          MutatorScope scope;
+          release(result);
+        }
+        maybe_collect_shared();
+      });
+    for (auto& thread : threads) thread.join();
+    release(cell);
+  }
+  collect_shared();
   CHECK(alive() == before);
 }
 

@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from relay.executable import (
     Tensor,
     Value,
 )
+from relay.executable.bytecode import OPCODES
 from relay.ir.diagnostics import ExecutionError
 from tests.runtime.programs import (
     ADD_ONE,
@@ -816,3 +818,21 @@ def parallel_program() -> Executable:
 
     kernel = KernelEntry("double", 0, "double", (Operand("int64", 1, 64),), 1, 1)
     return program(function("main", 1, emit), kernels=[kernel], objects=[object_code(DOUBLE_PARALLEL)])
+
+
+def test_affinity_bounds_the_number_of_threads() -> None:
+    code = """
+        import os
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        from relay import _runtime
+        from tests.runtime import test_vm as t
+        assert _runtime.available_threads() == 1
+        assert int(t.parallel_program().run("main", (1000,)).numpy().sum()) == 999000
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+
+
+def test_every_instruction_is_emitted_by_some_test() -> None:
+    here = Path(__file__).parent
+    text = "".join(path.read_text() for path in here.glob("*.py"))
+    assert [op.name for op in OPCODES if f'"{op.name}"' not in text] == []
