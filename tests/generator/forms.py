@@ -103,7 +103,9 @@ def _match_shape(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
 
 
 def _local_call(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
-    kind = Fn(tuple(g.tensor_type(unknown=False) for _ in range(g.choices.between(0, 2))), want, pure=g.choices.chance(50))
+    kind = Fn(
+        tuple(g.tensor_type(unknown=False) for _ in range(g.choices.between(0, 2))), want, pure=g.choices.chance(50)
+    )
     var = g.var(g.name("f"), kind, annotate=False)
     made = g.function(kind, scope, depth)
     calls = g.choices.between(1, 2)
@@ -121,7 +123,9 @@ def _local_call(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
 
 
 def _call_variable(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
-    found = [(v, h) for v, h in scope if isinstance(h, Fn) and fits(h.ret, want) and (h.pure or not g.pure) and not h.fuelled]
+    found = [
+        (v, h) for v, h in scope if isinstance(h, Fn) and fits(h.ret, want) and (h.pure or not g.pure) and not h.fuelled
+    ]
     if not found:
         return None
     var, have = g.choices.pick(found)

@@ -62,7 +62,11 @@ class Generator:
 
     def tensor_type(self, unknown: bool = True) -> T:
         """Some tensor type over the sizes that are in reach here."""
-        shapes = [s for s in SHAPES if all(isinstance(d, int) or d in self.dims or (unknown and d in self.unknowns) for d in s)]
+        shapes = [
+            s
+            for s in SHAPES
+            if all(isinstance(d, int) or d in self.dims or (unknown and d in self.unknowns) for d in s)
+        ]
         shape = self.choices.pick(shapes)
         dtype = self.choices.pick(DTYPES) if self.choices.chance(50) else "float32"
         return T(shape, dtype, dtype not in FLOATS or self.choices.chance(30))
@@ -107,7 +111,9 @@ class Generator:
 
     def variable(self, g: G, scope: Scope) -> Var | None:
         """A variable that can stand for a type."""
-        candidates = [v for v, have in scope if fits(have, g) and not (self.pure and isinstance(have, Fn) and not have.pure)]
+        candidates = [
+            v for v, have in scope if fits(have, g) and not (self.pure and isinstance(have, Fn) and not have.pure)
+        ]
         return self.choices.pick(candidates) if candidates else None
 
     def variable_or(self, g: G, scope: Scope, depth: int, make: Callable[..., Expr]) -> Expr:
@@ -154,7 +160,11 @@ class Generator:
         for size, part in zip(dict.fromkeys(symbolic), parts, strict=True):
             for axis, s in enumerate(t.shape):
                 if s == size:
-                    spread = call("expand_dims", part, axis=1, num_newaxis=len(t.shape) - axis - 1) if axis + 1 < len(t.shape) else part
+                    spread = (
+                        call("expand_dims", part, axis=1, num_newaxis=len(t.shape) - axis - 1)
+                        if axis + 1 < len(t.shape)
+                        else part
+                    )
                     out = spread if out is None else call(self.join(t.dtype), out, spread)
         assert out is not None
         if any(isinstance(s, int) for s in t.shape):
@@ -256,7 +266,10 @@ class Generator:
 
     def global_function(self, g: Fn, depth: int) -> str:
         """A new global function of a type, generic in the dimension variables that its parameters mention."""
-        outer, self.dims = self.dims, {name: DimVar(name) for name in sorted({n for p in g.params for n in names_of(p)})}
+        outer, self.dims = (
+            self.dims,
+            {name: DimVar(name) for name in sorted({n for p in g.params for n in names_of(p)})},
+        )
         outer_unknowns, self.unknowns = self.unknowns, {str(s) for p in g.params for s in sizes_of(p) if is_unknown(s)}
         outer_pure, self.pure = self.pure, int(g.pure)
         self.globals_left -= 1
@@ -287,8 +300,10 @@ class Generator:
             self.budget = 40
             bodies.append(self.expr(g, scope, depth))
         body = bodies[0] if len(bodies) == 1 else Tuple(tuple(bodies))
-        annotated = len(bodies) == 1 and self.choices.chance(40)
-        ret = to_type(results[0], self.dims) if annotated else None
+        whole = results[0] if len(results) == 1 else Tup(tuple(results))
+        # A list that turns out empty would leave its element type open.
+        annotated = any(not isinstance(r, T) for r in results) or self.choices.chance(30)
+        ret = to_type(whole, self.dims) if annotated else None
         return Function(tuple(v for v, _ in params), body, ret, tuple(self.dims.values())), types
 
     def argument_type(self) -> G:

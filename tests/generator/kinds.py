@@ -118,7 +118,9 @@ def fits(have: G, want: G) -> bool:
     if isinstance(have, T) and isinstance(want, T):
         return have.shape == want.shape and have.dtype == want.dtype and (have.exact or not want.exact)
     if isinstance(have, Tup) and isinstance(want, Tup):
-        return len(have.fields) == len(want.fields) and all(fits(h, w) for h, w in zip(have.fields, want.fields, strict=True))
+        return len(have.fields) == len(want.fields) and all(
+            fits(h, w) for h, w in zip(have.fields, want.fields, strict=True)
+        )
     return have == want
 
 

@@ -84,7 +84,9 @@ for _name, _bound in (
     _rule(_name, _smooth)(lambda g, t, s, d, name=_name, bound=_bound: (call(name, g.expr(t, s, d)), bound))
 
 for _name, _bound in (("exp", 2.8), ("sinh", 1.2), ("cosh", 1.6), ("tan", 1.6), ("expm1", 1.8)):
-    _rule(_name, _smooth)(lambda g, t, s, d, name=_name, bound=_bound: (call(name, call("tanh", g.expr(t, s, d))), bound))
+    _rule(_name, _smooth)(
+        lambda g, t, s, d, name=_name, bound=_bound: (call(name, call("tanh", g.expr(t, s, d))), bound)
+    )
 
 for _name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt"):
 
@@ -96,7 +98,10 @@ for _name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt"):
 
 for _name in ("asin", "acos"):
     _rule(_name, _smooth)(
-        lambda g, t, s, d, name=_name: (call(name, call("multiply", call("tanh", g.expr(t, s, d)), _scalar(0.5, t.dtype))), 3.2)
+        lambda g, t, s, d, name=_name: (
+            call(name, call("multiply", call("tanh", g.expr(t, s, d)), _scalar(0.5, t.dtype))),
+            3.2,
+        )
     )
 
 for _name in ("negative", "abs"):
@@ -108,7 +113,9 @@ for _name in ("floor", "ceil", "round", "trunc", "sign"):
 _rule("nn.relu", _signed)(lambda g, t, s, d: (call("nn.relu", g.expr(t, s, d)), 0.0))
 _rule("nn.leaky_relu", _smooth)(lambda g, t, s, d: (call("nn.leaky_relu", g.expr(t, s, d), alpha=0.1), 0.0))
 _rule("copy", lambda t: True)(lambda g, t, s, d: (call("copy", g.expr(t, s, d)), 0.0))
-_rule("clip", _number)(lambda g, t, s, d: (call("clip", g.expr(t, s, d), a_min=0.0, a_max=float(g.choices.between(1, 4))), 0.0))
+_rule("clip", _number)(
+    lambda g, t, s, d: (call("clip", g.expr(t, s, d), a_min=0.0, a_max=float(g.choices.between(1, 4))), 0.0)
+)
 _rule("nn.dropout", lambda t: t.is_float)(lambda g, t, s, d: (Proj(call("nn.dropout", g.expr(t, s, d)), 0), 0.0))
 _rule("bitwise_not", lambda t: t.dtype in ("int32", "int64", "int8", "int16"))(
     lambda g, t, s, d: (call("bitwise_not", g.expr(t, s, d)), 9.0)
@@ -317,7 +324,9 @@ def _batch_norm(g: Generator, t: T, s: Scope, d: int) -> Built:
     channel = t.sized(t.shape[1])
     mean = g.expr(channel, s, 0)
     variance = call("abs", g.expr(channel, s, 0))
-    made = call("nn.batch_norm", g.expr(t, s, d), g.expr(channel, s, 0), g.expr(channel, s, 0), mean, variance, epsilon=0.5)
+    made = call(
+        "nn.batch_norm", g.expr(t, s, d), g.expr(channel, s, 0), g.expr(channel, s, 0), mean, variance, epsilon=0.5
+    )
     return Proj(made, 0), INFINITE
 
 
@@ -495,7 +504,12 @@ def _strided_slice(g: Generator, t: T, s: Scope, d: int) -> Built:
     begin, stride = g.choices.between(0, 1), g.choices.between(1, 2)
     source = t.sized(*t.shape[:axis], begin + stride * size, *t.shape[axis + 1 :])
     made = call(
-        "strided_slice", g.expr(source, s, d), begin=(begin,), end=(begin + stride * size,), strides=(stride,), axes=(axis,)
+        "strided_slice",
+        g.expr(source, s, d),
+        begin=(begin,),
+        end=(begin + stride * size,),
+        strides=(stride,),
+        axes=(axis,),
     )
     return made, 0.0
 
