@@ -1,4 +1,5 @@
-"""Runs planned kernels natively: compiled, loaded into this process and called on NumPy arrays, beside `te.evaluate`."""
+"""Runs planned kernels natively: compiled, loaded into this process and called on NumPy arrays, beside
+`te.evaluate`."""
 
 from __future__ import annotations
 
@@ -169,7 +170,9 @@ def check(
     native = Native(plan.kernel, target)
     for env in sizes or ({},):
         shapes = [[dim_evaluate(d, env) for d in t.shape] for t in graph.inputs]
-        arrays = list(inputs or [random(s, t.dtype, n) for n, (s, t) in enumerate(zip(shapes, graph.inputs, strict=True))])
+        arrays = list(
+            inputs or [random(s, t.dtype, n) for n, (s, t) in enumerate(zip(shapes, graph.inputs, strict=True))]
+        )
         wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
         given = [_packed(a) for a in arrays]
         for pack in plan.packs:

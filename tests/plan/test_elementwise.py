@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relay.ir.dim import as_var, dim_var
+from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.ir.types import TensorType
 from relay.loop.ir import For, Kernel
 from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, tensor
 
-N = dim_var("n")
-V = as_var(N)
-assert V is not None
+V = DimVar("n")
+N = as_dim(V)
 SIZES = tuple({V: s} for s in (0, 1, 5, 70))
 
 
@@ -43,7 +42,9 @@ def test_an_input_that_a_later_output_reads_is_not_overwritten_by_an_earlier_one
 
 
 def test_row_broadcast() -> None:
-    fn = primitive([tensor((N, 37)), tensor((37,)), tensor((N, 1))], lambda m, x, b, c: m("multiply", m("add", x, b), c))
+    fn = primitive(
+        [tensor((N, 37)), tensor((37,)), tensor((N, 1))], lambda m, x, b, c: m("multiply", m("add", x, b), c)
+    )
     check(fn, *SIZES)
 
 
@@ -60,8 +61,12 @@ def test_a_small_static_kernel_is_serial() -> None:
 
 
 def test_heads_apart_and_together_need_no_division() -> None:
-    apart = primitive([tensor((N, 384))], lambda m, x: m("transpose", m("reshape", x, newshape=(-1, 12, 32)), axes=(1, 0, 2)))
-    together = primitive([tensor((12, N, 32))], lambda m, x: m("reshape", m("transpose", x, axes=(1, 0, 2)), newshape=(-1, 384)))
+    apart = primitive(
+        [tensor((N, 384))], lambda m, x: m("transpose", m("reshape", x, newshape=(-1, 12, 32)), axes=(1, 0, 2))
+    )
+    together = primitive(
+        [tensor((12, N, 32))], lambda m, x: m("reshape", m("transpose", x, axes=(1, 0, 2)), newshape=(-1, 384))
+    )
     for fn in (apart, together):
         plan = check(fn, *SIZES)
         vector = [loop for loop in loops(plan.kernel) if loop.kind == "vectorized"]
@@ -98,7 +103,8 @@ def test_changes_of_index(params: list[TensorType], build: object) -> None:
 
 def test_gather_through_an_index_tensor() -> None:
     fn = primitive(
-        [tensor((50, 40)), tensor((N,), "int32"), tensor((N, 40))], lambda m, t, i, y: m("add", m("take", t, i, axis=0), y)
+        [tensor((50, 40)), tensor((N,), "int32"), tensor((N, 40))],
+        lambda m, t, i, y: m("add", m("take", t, i, axis=0), y),
     )
     rng = np.random.default_rng(3)
     for size in (1, 9):
@@ -107,7 +113,7 @@ def test_gather_through_an_index_tensor() -> None:
             rng.integers(0, 50, size).astype(np.int32),
             rng.standard_normal((size, 40)).astype(np.float32),
         ]
-        check(fn, {V: size}, inputs=arrays)  # type: ignore[dict-item]
+        check(fn, {V: size}, inputs=arrays)
 
 
 def test_a_long_chain_is_planned_without_recursion_and_inlined_once() -> None:

@@ -43,14 +43,19 @@ def value(root: Scalar, env: Mapping[object, int]) -> int:
     return memo[id(root)]
 
 
-leaves = st.sampled_from([*AXES, Size(N), Const(1, "int64"), Const(5, "int64"), Const(32, "int64"), Const(384, "int64")])
+leaves = st.sampled_from(
+    [*AXES, Size(N), Const(1, "int64"), Const(5, "int64"), Const(32, "int64"), Const(384, "int64")]
+)
 
 
 def grow(inner: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
     sums = st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from(["add", "sub", "min", "max"]), inner, inner)
     scaled = st.builds(lambda a, c: binary("mul", a, c), inner, st.sampled_from([2, 12, 32, 384]))
     divided = st.builds(
-        lambda op, a, c: binary(op, a, c), st.sampled_from(["floordiv", "mod"]), inner, st.sampled_from([3, 12, 32, 384])
+        lambda op, a, c: binary(op, a, c),
+        st.sampled_from(["floordiv", "mod"]),
+        inner,
+        st.sampled_from([3, 12, 32, 384]),
     )
     return sums | scaled | divided
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from relay.codegen.target import host_target
-from relay.ir.dim import as_var, dim_var
+from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from tests.plan.harness import Maker, check, primitive, tensor
 
-N = dim_var("n")
-V = as_var(N)
-assert V is not None
+V = DimVar("n")
+N = as_dim(V)
 SIZES = tuple({V: s} for s in (0, 1, 2, 3, 4, 5, 6, 7, 13, 70, 200))
 SOME = tuple({V: s} for s in (1, 5, 40))
 WEIGHT = frozenset({1})
 
 
 def test_dense_on_packed_weights_for_every_number_of_rows() -> None:
-    plan = check(primitive([tensor((N, 40)), tensor((96, 40))], lambda m, x, w: m("nn.dense", x, w)), *SIZES, constants=WEIGHT)
+    plan = check(
+        primitive([tensor((N, 40)), tensor((96, 40))], lambda m, x, w: m("nn.dense", x, w)), *SIZES, constants=WEIGHT
+    )
     assert plan.variant == "matrix"
     (pack,) = plan.packs
     assert pack.input_index == 1 and pack.source.shape == (96, 40)
@@ -79,7 +81,9 @@ def test_a_norm_after_a_product_is_a_nest_of_its_own() -> None:
 def test_attention() -> None:
     scores = primitive([tensor((12, N, 32)), tensor((12, N, 32))], lambda m, q, k: m("nn.batch_matmul", q, k))
     check(scores, *SIZES)
-    values = primitive([tensor((12, N, N)), tensor((12, N, 32))], lambda m, p, v: m("nn.batch_matmul", p, v, transpose_b=False))
+    values = primitive(
+        [tensor((12, N, N)), tensor((12, N, 32))], lambda m, p, v: m("nn.batch_matmul", p, v, transpose_b=False)
+    )
     check(values, *SIZES)
     shared = primitive([tensor((4, N, 32)), tensor((1, N, 32))], lambda m, q, k: m("nn.batch_matmul", q, k))
     check(shared, *SOME)
@@ -120,7 +124,9 @@ def test_other_dtypes(dtype: str, tolerance: float) -> None:
 
 
 def test_narrow_integers_into_wide_sums() -> None:
-    fn = primitive([tensor((N, 64), "int8"), tensor((96, 64), "int8")], lambda m, x, w: m("nn.dense", x, w, out_dtype="int32"))
+    fn = primitive(
+        [tensor((N, 64), "int8"), tensor((96, 64), "int8")], lambda m, x, w: m("nn.dense", x, w, out_dtype="int32")
+    )
     check(fn, *SOME, constants=WEIGHT)
 
 
@@ -139,25 +145,33 @@ def test_a_constant_read_twice_is_not_packed() -> None:
 
 @pytest.mark.parametrize("constants", [WEIGHT, frozenset[int]()])
 def test_convolutions(constants: frozenset[int]) -> None:
-    nchw = primitive([tensor((1, 16, 9, 9)), tensor((32, 16, 3, 3))],
-                     lambda m, x, w: m("nn.conv2d", x, w, padding=(1, 1), strides=(2, 2), kernel_size=(3, 3), channels=32))  # fmt: skip
+    def strided(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("nn.conv2d", x, w, padding=(1, 1), strides=(2, 2), kernel_size=(3, 3), channels=32)
+
+    def channels_last(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
+        attrs: dict[str, Any] = {"padding": (1, 1), "kernel_size": (3, 3), "data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return m("nn.relu", m("add", m("nn.conv2d", x, w, channels=32, **attrs), b))
+
+    nchw = primitive([tensor((1, 16, 9, 9)), tensor((32, 16, 3, 3))], strided)
     assert "matrix" in check(nchw, constants=constants, tolerance=1e-4).variant
-    nhwc = primitive([tensor((N, 9, 9, 16)), tensor((3, 3, 16, 32)), tensor((32,))],
-                     lambda m, x, w, b: m("nn.relu", m("add", m("nn.conv2d", x, w, padding=(1, 1), kernel_size=(3, 3), channels=32,
-                                                                data_layout="NHWC", kernel_layout="HWIO"), b)))  # fmt: skip
+    nhwc = primitive([tensor((N, 9, 9, 16)), tensor((3, 3, 16, 32)), tensor((32,))], channels_last)
     assert "matrix" in check(nhwc, {V: 1}, {V: 2}, constants=constants, tolerance=1e-4).variant
 
 
-def test_depthwise_and_grouped_convolutions() -> None:
-    for groups in (16, 4):
-        fn = primitive([tensor((1, 16, 9, 9)), tensor((16, 16 // groups, 3, 3))],
-                       lambda m, x, w, groups=groups: m("nn.conv2d", x, w, padding=(1, 1), kernel_size=(3, 3), channels=16, groups=groups))  # fmt: skip
-        check(fn, constants=WEIGHT, tolerance=1e-4)
+@pytest.mark.parametrize("groups", [4, 16])
+def test_depthwise_and_grouped_convolutions(groups: int) -> None:
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("nn.conv2d", x, w, padding=(1, 1), kernel_size=(3, 3), channels=16, groups=groups)
+
+    fn = primitive([tensor((1, 16, 9, 9)), tensor((16, 16 // groups, 3, 3))], build)
+    check(fn, constants=WEIGHT, tolerance=1e-4)
 
 
 def test_without_masks_and_with_sixteen_registers() -> None:
     target = replace(host_target(), vector_bits=256, vector_registers=16, masked=False)
-    fn = primitive([tensor((N, 64)), tensor((75, 64)), tensor((75,))], lambda m, x, w, b: m("add", m("nn.dense", x, w), b))
+    fn = primitive(
+        [tensor((N, 64)), tensor((75, 64)), tensor((75,))], lambda m, x, w, b: m("add", m("nn.dense", x, w), b)
+    )
     check(fn, *SOME, constants=WEIGHT, target=target)
 
 

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from relay.codegen.target import host_target
-from relay.ir.dim import as_var, dim_var
+from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import For
 from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, random, tensor
 
-N = dim_var("n")
-V = as_var(N)
-assert V is not None
+V = DimVar("n")
+N = as_dim(V)
 SIZES = tuple({V: s} for s in (1, 5, 70))
 AXES: tuple[int | tuple[int, ...] | None, ...] = (None, 0, 1, 2, (0, 1), (1, 2), (0, 2))
 
@@ -53,12 +52,12 @@ def test_first_position_of_the_extreme_with_ties_and_nans(axis: int) -> None:
     x[2, 4, 7] = x[4, 8, 30] = np.nan
     x[1, :, 3] = -np.inf
     x[:, 2, 5] = np.inf
-    check(primitive([tensor((5, N, 40))], build), {V: 9}, inputs=[x])  # type: ignore[dict-item]
+    check(primitive([tensor((5, N, 40))], build), {V: 9}, inputs=[x])
 
 
 def test_extremes_propagate_nan() -> None:
     x = random((6, 50), "float32")
-    x[2, 17] = np.nan  # type: ignore[call-overload]
+    x[2, 17] = np.nan
     for axis in (0, 1):
         fn = primitive([tensor((6, 50))], lambda m, x, axis=axis: m("max", x, axis=axis))
         check(fn, inputs=[x])
@@ -96,7 +95,7 @@ def test_mean_pooling_with_a_mask_runs_across_columns() -> None:
         return m("divide", m("sum", m("multiply", x, k), axis=0), m("sum", k, axis=0))
 
     k = np.ones((70, 1), np.float32)
-    check(primitive([tensor((N, 384)), tensor((N, 1))], build), {V: 70}, inputs=[random((70, 384), "float32"), k])  # type: ignore[dict-item]
+    check(primitive([tensor((N, 384)), tensor((N, 1))], build), {V: 70}, inputs=[random((70, 384), "float32"), k])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -37,7 +37,8 @@ STACK_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Storage:
-    """Where a tensor's elements are: ``buffer[offset + sum(index * stride)]``. Rows of a nest have stride 0 in its temporaries."""
+    """Where a tensor's elements are: ``buffer[offset + sum(index * stride)]``. Rows of a nest have stride 0 in its
+    temporaries."""
 
     buffer: Buffer
     strides: tuple[Dim, ...]
@@ -46,7 +47,8 @@ class Storage:
 
 @dataclass(slots=True, eq=False)
 class Builder:
-    """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a nest."""
+    """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a
+    nest."""
 
     target: Target
     indices: Indices
@@ -105,7 +107,8 @@ def dense(name: str, shape: Sequence[Dim], dtype: str, scope: str = "operand", a
 
 
 def temporary(name: str, size: Dim, dtype: str) -> Buffer:
-    """A buffer private to a thread: a register for one element, the stack for little, else its slice of the workspace."""
+    """A buffer private to a thread: a register for one element, the stack for little, else its slice of the
+    workspace."""
     if size == 1:
         return Buffer(name, (1,), dtype, "register")
     if isinstance(size, int) and size * dtype_bits(dtype) <= 8 * STACK_BYTES:
@@ -144,9 +147,11 @@ def vectorized(axis: Axis, extent: Scalar, body: Stmt) -> Stmt:
 
 
 def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], Stmt], name: str = "r") -> Stmt:
-    """A loop whose iterations may run on several threads; ``cost`` of one iteration (simple operations) decides how many to a chunk.
+    """A loop whose iterations may run on several threads; ``cost`` of one iteration (simple operations) decides how
+    many to a chunk.
 
-    A cost known only at run time is divided there: chunks of the computed size run in parallel, so a small problem stays serial.
+    A cost known only at run time is divided there: chunks of the computed size run in parallel, so a small problem
+    stays serial.
     """
     var = Axis(name, extent)
     if extent == 1:
@@ -210,7 +215,8 @@ def _bind(axis: Axis, value: Axis, body: Stmt) -> Stmt:
 def hoisted(loop: For) -> Stmt:
     """Compute what is invariant in a loop's straight-line body before the loop, where it is a load or dear.
 
-    Only operands that are evaluated in every iteration are moved: nothing from the sides of a select, which may guard a load.
+    Only operands that are evaluated in every iteration are moved: nothing from the sides of a select, which may guard
+    a load.
     """
     stmts = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
     if not all(isinstance(s, Store) for s in stmts):
@@ -236,7 +242,11 @@ def _varying(root: Scalar, var: Axis, written: set[int]) -> set[int]:
     """Ids of the nodes that depend on the variable or on what the loop writes."""
     out: set[int] = set()
     for node in walk(root):
-        if node is var or (isinstance(node, Load) and id(node.source) in written) or any(id(k) in out for k in children(node)):
+        if (
+            node is var
+            or (isinstance(node, Load) and id(node.source) in written)
+            or any(id(k) in out for k in children(node))
+        ):
             out.add(id(node))
     return out
 
@@ -317,7 +327,8 @@ class Space:
     whole: frozenset[int] = frozenset()
 
     def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
-        """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as one."""
+        """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as
+        one."""
         found = self.normalise_splits(builder.indices, evaluate)
         while self._join(builder.indices, found):
             found = evaluate(self.env)

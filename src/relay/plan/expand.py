@@ -1,8 +1,9 @@
 """Evaluating a stage's expression under an assignment of its axes, inlining producers on the way.
 
-One engine for both levels: before scheduling it inlines stages that are not worth memory of their own, and while emitting it turns
-loads of tensors into loads of buffers. Every index is brought to its normal form and every comparison of indices that the ranges
-decide is decided. Sharing is kept: a producer read twice at the same index is one expression, however often it is used. Iterative.
+One engine for both levels: before scheduling it inlines stages that are not worth memory of their own, and while
+emitting it turns loads of tensors into loads of buffers. Every index is brought to its normal form and every
+comparison of indices that the ranges decide is decided. Sharing is kept: a producer read twice at the same index is
+one expression, however often it is used. Iterative.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Expander:
                 todo.pop()
         return memo[id(root), frame][1]
 
-    def _visit(self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]) -> Scalar | None:
+    def _visit(
+        self, node: Scalar, operands: tuple[Scalar, ...], at: int, todo: list[tuple[Scalar, int]]
+    ) -> Scalar | None:
         match node:
             case Axis():
                 return self._frames[at].get(node, node)
@@ -123,7 +126,8 @@ def _logical(node: Scalar, operands: tuple[Scalar, ...], absorbing: bool) -> Sca
     return rebuild(node, operands)
 
 
-# Rough costs in simple vector operations; only their order of magnitude matters (what to recompute, when to run in parallel).
+# Rough costs in simple vector operations; only their order of magnitude matters (what to recompute, when to run in
+# parallel).
 _UNARY_COST: Mapping[str, int] = {"neg": 1, "abs": 1, "not": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign": 2,
     "isnan": 1, "isinf": 1, "isfinite": 1, "sqrt": 6, "rsqrt": 10}  # fmt: skip
 
@@ -158,7 +162,8 @@ def cost(root: Scalar) -> int:
 
 
 def is_expensive(root: Scalar) -> bool:
-    """Whether an element is worth remembering rather than computing twice: it needs a dear function, or a guarded load."""
+    """Whether an element is worth remembering rather than computing twice: it needs a dear function, or a guarded
+    load."""
     return any(
         (isinstance(n, Unary) and _UNARY_COST.get(n.op, 20) >= 6)
         or (isinstance(n, Binary) and (n.op in ("pow", "atan2") or (n.op == "div" and n.dtype.startswith("float"))))

@@ -1,7 +1,8 @@
 """Elementwise nests: every member has the same axes and reads the others in place.
 
-All axes that every access traverses together become one (a chain on whole tensors is one flat loop); an axis that an index divides is
-split so that the division disappears. The last axis runs in vector lanes, the others outside, in parallel where there is enough work.
+All axes that every access traverses together become one (a chain on whole tensors is one flat loop); an axis that an
+index divides is split so that the division disappears. The last axis runs in vector lanes, the others outside, in
+parallel where there is enough work.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def row_frames(nest_rows: Sequence[Axis], env: Env) -> Frames:
 def pointwise_values(
     builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES
 ) -> tuple[list[Scalar], list[Scalar]]:
-    """The values of all members' elements and the flat positions of all stores. ``given`` are members' values already known."""
+    """The values of all members' elements and the flat positions of all stores. ``given`` are members' values already
+    known."""
     values: list[Scalar] = []
     stores: list[Scalar] = []
     for member, key, value, frame in _elements(builder, members, frames, given):
@@ -120,7 +122,9 @@ def pointwise_values(
     return values, stores
 
 
-def pointwise_statements(builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES) -> Stmt:
+def pointwise_statements(
+    builder: Builder, members: Sequence[Member], frames: Frames, given: Values = NO_VALUES
+) -> Stmt:
     """The straight-line code of one element: values that another member reads are named."""
     read = _read_inside(members)
     parts: list[tuple[Axis | None, Scalar, Store | None]] = []
@@ -148,7 +152,8 @@ def pointwise_statements(builder: Builder, members: Sequence[Member], frames: Fr
 def _elements(
     builder: Builder, members: Sequence[Member], frames: Frames, given: Values
 ) -> Iterator[tuple[Member, tuple[int, int], Scalar, dict[Axis, Scalar]]]:
-    """Each output of each member: its key, its value and the frame; a value is evaluated after those before it were named."""
+    """Each output of each member: its key, its value and the frame; a value is evaluated after those before it were
+    named."""
     builder.values.clear()
     for member in members:
         frame = frames(member)

@@ -1,8 +1,9 @@
 """A primitive as one tensor-expression graph: the definitions of its operator calls, composed.
 
-Every call is traced with the dims of its argument types; its placeholders are then replaced by the producing tensors (by literals
-where the argument is a constant inside the primitive), so that what remains are stages from the primitive's parameters to its
-outputs. A result that is a parameter, or occurs twice, becomes a copy: every output has its own stage output.
+Every call is traced with the dims of its argument types; its placeholders are then replaced by the producing tensors
+(by literals where the argument is a constant inside the primitive), so that what remains are stages from the
+primitive's parameters to its outputs. A result that is a parameter, or occurs twice, becomes a copy: every output has
+its own stage output.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class PlanError(RelayError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TeGraph:
-    """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an input."""
+    """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an
+    input."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -34,7 +36,8 @@ class TeGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A constant of one element inside the primitive; to operators it has the shape its constant has (``()``, ``(1,)``)."""
+    """A constant of one element inside the primitive; to operators it has the shape its constant has (``()``,
+    ``(1,)``)."""
 
     value: Const
     shape: tuple[int, ...]
@@ -119,12 +122,10 @@ def literal(e: Constant) -> Literal:
     if e.data.size != 1:
         raise PlanError(f"a constant of {e.data.size} elements stands inside a primitive; only single elements may")
     item = e.data.reshape(()).item()
-    value: bool | int | float
     if e.dtype == "bool":
-        value = bool(item)
-    else:
-        value = float(item) if e.dtype.startswith(("float", "bfloat")) else int(item)
-    return Literal(Const(value, e.dtype), e.data.shape)
+        return Literal(Const(bool(item), e.dtype), e.data.shape)
+    number = float(item) if e.dtype.startswith(("float", "bfloat")) else int(item)
+    return Literal(Const(number, e.dtype), e.data.shape)
 
 
 def _call(op: registry.Operator, call: Call, env: dict[Var, Value]) -> Value:

@@ -1,9 +1,10 @@
 """Index arithmetic of plans: every index expression is a polynomial of the one Dim algebra.
 
-Index variables become dim variables for the time of planning, so that flattening a multi-dimensional read, splitting an axis or
-collapsing two of them is polynomial arithmetic, and two reads are the same exactly when their polynomials are equal. A modulus is
-written ``p - c * (p // c)``, so that what a reshape splits and the next one joins cancels by itself; a division that is left over,
-and whatever is not arithmetic (an index loaded from a tensor), is an opaque variable that remembers its expression.
+Index variables become dim variables for the time of planning, so that flattening a multi-dimensional read, splitting
+an axis or collapsing two of them is polynomial arithmetic, and two reads are the same exactly when their polynomials
+are equal. A modulus is written ``p - c * (p // c)``, so that what a reshape splits and the next one joins cancels by
+itself; a division that is left over, and whatever is not arithmetic (an index loaded from a tensor), is an opaque
+variable that remembers its expression.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Indices:
         return found
 
     def bounded(self, axis: Axis, upper: Dim | None) -> Dim:
-        """Declare the largest value of a variable that is not an axis of its extent (a let-variable, a clamped loop)."""
+        """Declare the largest value of a variable that is not an axis of its extent (a let-variable, a clamped
+        loop)."""
         found = self._axes.get(axis)
         if found is None:
             found = self._axes[axis] = self._new(axis, upper)
@@ -204,7 +206,8 @@ class Indices:
         return exact, rest
 
     def _common(self, rest: Dim, b: int) -> tuple[Dim, Dim, int]:
-        """Split ``rest = factor * whole + small`` by the largest factor of ``b`` that occurs among the coefficients."""
+        """Split ``rest = factor * whole + small`` by the largest factor of ``b`` that occurs among the
+        coefficients."""
         if not isinstance(rest, SymDim):
             return 0, rest, 1
         factor = max((g for m, c in rest.terms if m and (g := gcd(b, abs(c))) > 1), default=1)
@@ -320,7 +323,8 @@ class Indices:
     # -- questions about variables
 
     def coefficient(self, a: Dim, axis: Axis) -> Dim | None:
-        """The stride of an axis in a polynomial: 0 where it does not occur, None where it occurs otherwise than linearly."""
+        """The stride of an axis in a polynomial: 0 where it does not occur, None where it occurs otherwise than
+        linearly."""
         var = self.variable(axis)
         if var is None or not isinstance(a, SymDim):
             return 0

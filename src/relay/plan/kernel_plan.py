@@ -27,8 +27,9 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pack:
-    """The layout a kernel wants for a constant: input ``input_index`` of the kernel is ``packed``, a tensor expression of the
-    raw constant ``source`` (a placeholder). ``key`` is the same for equal layouts of equal shapes."""
+    """The layout a kernel wants for a constant: input ``input_index`` of the kernel is ``packed``, a tensor
+    expression of the raw constant ``source`` (a placeholder). ``key`` is the same for equal layouts of equal
+    shapes."""
 
     input_index: int
     source: Tensor
@@ -38,10 +39,12 @@ class Pack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPlan:
-    """``kernel``'s buffers are the primitive's parameters in order (packed where ``packs`` says so), then its outputs.
+    """``kernel``'s buffers are the primitive's parameters in order (packed where ``packs`` says so), then its
+    outputs.
 
     ``flops`` counts simple operations, ``bytes`` the memory traffic of operands read and written once; both are dims.
-    ``variant`` names the schedule; ``key`` is the structural identity; ``in_place`` pairs (input, output) may share memory.
+    ``variant`` names the schedule; ``key`` is the structural identity; ``in_place`` pairs (input, output) may share
+    memory.
     """
 
     kernel: Kernel
@@ -53,8 +56,11 @@ class KernelPlan:
     in_place: tuple[tuple[int, int], ...] = ()
 
 
-def make_plan(primitive: Function, target: Target, constants: frozenset[int] = frozenset(), name: str = "kernel") -> KernelPlan:
-    """Plan a primitive: ``constants`` are the numbers of parameters whose arguments are constants (they may be packed).
+def make_plan(
+    primitive: Function, target: Target, constants: frozenset[int] = frozenset(), name: str = "kernel"
+) -> KernelPlan:
+    """Plan a primitive: ``constants`` are the numbers of parameters whose arguments are constants (they may be
+    packed).
 
     Raises PlanError for a primitive that holds anything but operator calls.
     """
@@ -64,8 +70,8 @@ def make_plan(primitive: Function, target: Target, constants: frozenset[int] = f
 def plan_graph(
     graph: TeGraph, target: Target, key: PlanKey, constants: frozenset[int] = frozenset(), name: str = "kernel"
 ) -> KernelPlan:
-    """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape functions
-    come as graphs). The kernel's sizes are ``key.dims``."""
+    """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
+    functions come as graphs). The kernel's sizes are ``key.dims``."""
     indices = Indices()
     builder = Builder(target, indices)
     stages, products = _products(keep(graph, constants, indices), constants, graph, indices, target)
@@ -98,7 +104,8 @@ def plan_graph(
 def _products(
     stages: list[Kept], constants: frozenset[int], graph: TeGraph, indices: Indices, target: Target
 ) -> tuple[list[Kept], dict[int, Product]]:
-    """The contractions to run as matrix products (by the id of their stage), with a stage more for each left operand to make."""
+    """The contractions to run as matrix products (by the id of their stage), with a stage more for each left operand
+    to make."""
     ids = frozenset(id(graph.inputs[n].stage) for n in constants)
     out: list[Kept] = []
     products: dict[int, Product] = {}
@@ -120,7 +127,8 @@ def _products(
 def _packs(
     stages: list[Kept], products: dict[int, Product], constants: frozenset[int], graph: TeGraph, indices: Indices
 ) -> tuple[dict[int, Pack], dict[int, int]]:
-    """The constants to pack by input number, and for each product that reads one the number. A constant read twice stays as it is."""
+    """The constants to pack by input number, and for each product that reads one the number. A constant read twice
+    stays as it is."""
     numbers = {id(graph.inputs[n].stage): n for n in constants}
     readers: dict[int, int] = {}
     for kept in stages:
@@ -179,17 +187,20 @@ def _shared(builder: Builder, nests: list[Nest]) -> list[Buffer]:
                     key = tensor_key(load.source)
                     if home.get(key[0], n) != n and key not in builder.storage:
                         shape = load.source.shape
-                        buffer = Buffer(builder.fresh(load.source.name), (shape_size(shape),), load.source.dtype, "workspace")
+                        buffer = Buffer(
+                            builder.fresh(load.source.name), (shape_size(shape),), load.source.dtype, "workspace"
+                        )
                         builder.storage[key] = Storage(buffer, row_major(shape))
                         out.append(buffer)
     return out
 
 
 def _in_place(builder: Builder, graph: TeGraph, nests: list[Nest]) -> tuple[tuple[int, int], ...]:
-    """Pairs (input, output) where every element of the input is read last for the element of the output it would become.
+    """Pairs (input, output) where every element of the input is read last for the element of the output it would
+    become.
 
-    Only elementwise kernels are looked at: there each element of an output is written by the iteration that reads the input
-    at the same place, and by no other.
+    Only elementwise kernels are looked at: there each element of an output is written by the iteration that reads the
+    input at the same place, and by no other.
     """
     if len(nests) != 1 or nests[0].matrix or not nests[0].is_elementwise:
         return ()

@@ -1,8 +1,8 @@
 """The structural key of a primitive: two primitives with equal keys have the same kernel.
 
-Variables and dim variables are numbered by first occurrence, so that the six layers of a transformer share their kernels. The order
-in which dim variables occur is also the order of the kernel's sizes: a call site that reuses a plan passes its own variables'
-values in its own order of occurrence.
+Variables and dim variables are numbered by first occurrence, so that the six layers of a transformer share their
+kernels. The order in which dim variables occur is also the order of the kernel's sizes: a call site that reuses a
+plan passes its own variables' values in its own order of occurrence.
 """
 
 from __future__ import annotations

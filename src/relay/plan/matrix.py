@@ -1,12 +1,14 @@
 """Matrix products: register tiles of an outer product over packed panels, the epilogue on each tile.
 
-A tile of ``MR`` rows and ``NR`` columns is held in registers over all of ``k`` (or a block of it, if a panel would overflow the
-second-level cache) and then handed to the epilogue through a few lines of the first-level cache. With ``V = NR / lanes`` vectors to
-a row, ``MR * V + V + 1`` registers are in use. Rows left over take a tile of exactly their number, chosen by a switch: no bounds test
-is in an inner loop, and the result of an element does not depend on where it lies or on the number of threads.
+A tile of ``MR`` rows and ``NR`` columns is held in registers over all of ``k`` (or a block of it, if a panel would
+overflow the second-level cache) and then handed to the epilogue through a few lines of the first-level cache. With
+``V = NR / lanes`` vectors to a row, ``MR * V + V + 1`` registers are in use. Rows left over take a tile of exactly
+their number, chosen by a switch: no bounds test is in an inner loop, and the result of an element does not depend on
+where it lies or on the number of threads.
 
-A constant right operand is packed at compile time; any other is packed, panel by panel, into the thread's slice of the workspace by
-the task that uses the panel. Tasks are panels by blocks of rows, so that a few rows still keep all threads busy.
+A constant right operand is packed at compile time; any other is packed, panel by panel, into the thread's slice of
+the workspace by the task that uses the panel. Tasks are panels by blocks of rows, so that a few rows still keep all
+threads busy.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _FMA_DISCOUNT = 4
 
 
 def matrix_nest(builder: Builder, p: Product, members: Sequence[Member], packed: Buffer | None) -> Stmt:
-    """The loops of a product (``members[0]``) and its epilogue (the other members, whose rows are the product's axes in order).
+    """The loops of a product (``members[0]``) and its epilogue (the other members, whose rows are the product's axes
+    in order).
 
     ``packed`` is the operand that holds the panels of a constant right operand.
     """
@@ -68,7 +71,9 @@ class _Emitter:
         assert isinstance(left, Load)
         found = accesses(
             self.builder.indices,
-            *pointwise_values(self.builder, self.members, self._frames(env), self._given(Axis("c", 1, self.p.form.accumulate))),
+            *pointwise_values(
+                self.builder, self.members, self._frames(env), self._given(Axis("c", 1, self.p.form.accumulate))
+            ),
         )
         return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed)
 
@@ -110,7 +115,9 @@ class _Emitter:
         if not isinstance(columns, int) or columns % width:
             across = minimum(width, binary("sub", extent_of(columns), first))
         start = binary("mul", part, block)
-        count: Scalar = Const(block, "int64") if rows == block else minimum(block, binary("sub", extent_of(rows), start))
+        count: Scalar = (
+            Const(block, "int64") if rows == block else minimum(block, binary("sub", extent_of(rows), start))
+        )
         buffers: list[Buffer] = []
         before: list[Stmt] = []
         self.env = {}
@@ -224,14 +231,18 @@ class _Emitter:
         left_over = minimum(height, binary("sub", count, offset))
         row = binary("add", start, offset)
         if depth_block is None:
-            micro = self._sized(count, height, left_over, lambda n: self._micro(row, n, held, Const(0, "int64"), right, None))
+            micro = self._sized(
+                count, height, left_over, lambda n: self._micro(row, n, held, Const(0, "int64"), right, None)
+            )
             return tiles(seq([micro, self._epilogue(row, left_over, first, across, held, Const(0, "int64"))]))
         # Blocks of k: partial sums of all rows of the task wait in memory.
         (k,) = p.reduced
         blocks = Axis("kb", -(-p.reduced[0].extent // depth_block))  # type: ignore[operator]
         assert isinstance(k.extent, int)
         base = binary("mul", offset, width)
-        run = self._sized(count, height, left_over, lambda n: self._micro(row, n, held, base, right, (blocks, depth_block)))
+        run = self._sized(
+            count, height, left_over, lambda n: self._micro(row, n, held, base, right, (blocks, depth_block))
+        )
         lane, line = Axis("j", width), Axis("i", block)
         zero = For(
             lane,
@@ -344,7 +355,9 @@ class _Emitter:
         env.update(unflatten(p.columns, binary("add", first, lane)))
         place = binary("add", binary("add", base, binary("mul", i, width)), lane)
         given = self._given(Load(held, (place,), held.dtype))
-        body: Stmt = For(lane, across, pointwise_statements(self.builder, self.members, self._frames(env), given), "vectorized")
+        body: Stmt = For(
+            lane, across, pointwise_statements(self.builder, self.members, self._frames(env), given), "vectorized"
+        )
         for axis, value in reversed(bindings):
             body = LetScalar(axis, value, body)
         return For(i, count, body)

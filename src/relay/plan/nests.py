@@ -1,9 +1,10 @@
 """Grouping kept stages into nests that share their outer loops.
 
-A nest has *rows*: axes that every member has and over which members read each other at the same place, so that one iteration over
-the rows computes all members for that row, with what they pass on in registers or a cache-sized temporary. Softmax, norms and
-pooling are one nest of several reductions over the same rows; a chain of elementwise stages is a nest whose rows are all its axes. The
-criterion is the reads alone, never an operator's name. A matrix product is a nest of its own (with its epilogue, see `matrix`).
+A nest has *rows*: axes that every member has and over which members read each other at the same place, so that one
+iteration over the rows computes all members for that row, with what they pass on in registers or a cache-sized
+temporary. Softmax, norms and pooling are one nest of several reductions over the same rows; a chain of elementwise
+stages is a nest whose rows are all its axes. The criterion is the reads alone, never an operator's name. A matrix
+product is a nest of its own (with its epilogue, see `matrix`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
         if is_matrix(kept):
             nests.append(Nest([Member(kept, own_rows(kept))], matrix=True))
         else:
-            # Everything read is complete before nest ``latest``; a stage that reads no other may join an alike neighbour.
+            # Everything read is complete before nest ``latest``; a stage that reads no other may join an alike
+            # neighbour.
             target = nests[latest] if latest >= 0 else nests[-1] if nests else None
             rows = None
             if target is not None and target.matrix:
@@ -97,7 +99,8 @@ def _reads(kept: Kept) -> list[tuple[Tensor, tuple[Scalar, ...]]]:
 def _rows_by_reads(
     kept: Kept, reads: list[tuple[Tensor, tuple[Scalar, ...]]], target: Nest, indices: Indices
 ) -> list[Axis | None] | None:
-    """For each row of the nest the stage's axis that is it (None: no longer a row); None where too few rows would remain."""
+    """For each row of the nest the stage's axis that is it (None: no longer a row); None where too few rows would
+    remain."""
     members = {id(m.kept.origin): m for m in target.members}
     rows: list[Axis | None] | None = None
     allowed = set(own_rows(kept))
@@ -125,7 +128,8 @@ def _rows_by_reads(
 def _epilogue(
     kept: Kept, reads: list[tuple[Tensor, tuple[Scalar, ...]]], target: Nest, indices: Indices
 ) -> list[Axis | None] | None:
-    """The stage's axes in the order of the product's, if it can be computed on the product's tiles: element by element."""
+    """The stage's axes in the order of the product's, if it can be computed on the product's tiles: element by
+    element."""
     if isinstance(kept.stage, Scan) or kept.is_reduction:
         return None
     rows = _rows_by_reads(kept, reads, target, indices)

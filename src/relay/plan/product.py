@@ -1,8 +1,9 @@
 """Contractions seen as matrix products: which operand is packed, how axes group, how large the register tile is.
 
-``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``, where each group may be several axes or none.
-The right operand is packed into panels of ``NR`` columns, ``[batch][panel][k][NR]``, zero-padded; the left operand is read in place,
-one element at a time, wherever its position is a sum of a part of the row and a part of ``k``.
+``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``, where each group may be several
+axes or none. The right operand is packed into panels of ``NR`` columns, ``[batch][panel][k][NR]``, zero-padded; the
+left operand is read in place, one element at a time, wherever its position is a sum of a part of the row and a part
+of ``k``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Tile:
 
 @dataclass(slots=True, eq=False)
 class Product:
-    """A contraction whose left operand can be read in place. Axis groups are normalised: joined where traversed as one."""
+    """A contraction whose left operand can be read in place. Axis groups are normalised: joined where traversed as
+    one."""
 
     kept: Kept
     form: Contraction
@@ -85,7 +87,8 @@ def _height(target: Target, vectors: int) -> int:
 
 
 def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> Product | None:
-    """See the contraction as a product to schedule; None where the left operand has to be made first (see `left_stage`)."""
+    """See the contraction as a product to schedule; None where the left operand has to be made first (see
+    `left_stage`)."""
     load = form.left.a if isinstance(form.left, Cast) else form.left
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return None
@@ -135,7 +138,8 @@ def with_left(kept: Kept, form: Contraction) -> Compute:
 
 
 def constant_operand(form: Contraction, constants: Mapping[int, int]) -> int | None:
-    """The number of the constant input the right operand is made of, if it is made of one alone and all its sizes are known."""
+    """The number of the constant input the right operand is made of, if it is made of one alone and all its sizes are
+    known."""
     numbers = {constants.get(id(n.source.stage)) for n in loads(form.right) if isinstance(n.source, Tensor)}
     if len(numbers) != 1:
         return None

@@ -1,10 +1,12 @@
 """Row nests: reductions, scans and the stages around them, computed row by row.
 
-One parallel loop runs over the nest's rows; inside it each member runs over its own inner axes, so that what a row's members pass on
-stays in registers, on the stack or in the thread's slice of the workspace, and later passes over a row find it in the first cache.
+One parallel loop runs over the nest's rows; inside it each member runs over its own inner axes, so that what a row's
+members pass on stays in registers, on the stack or in the thread's slice of the workspace, and later passes over a
+row find it in the first cache.
 
-Lanes run along the reduced or inner axis where that is contiguous. Where the contiguous axis is the last row (a reduction over the
-first axis), rows are taken in blocks instead and every member runs its lanes across the block, with an accumulator per lane.
+Lanes run along the reduced or inner axis where that is contiguous. Where the contiguous axis is the last row (a
+reduction over the first axis), rows are taken in blocks instead and every member runs its lanes across the block,
+with an accumulator per lane.
 """
 
 from __future__ import annotations
@@ -82,9 +84,12 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
             index = [frame.get(a, a) for a in plan.member.kept.stage.axes]
             stores += [builder.flat(s, index) for s in _targets(builder, plan)]
         found = accesses(builder.indices, values, stores)
-        # The axis of a scan runs in order, and the position a reduction finds is counted along its axis: neither is joined.
+        # The axis of a scan runs in order, and the position a reduction finds is counted along its axis: neither is
+        # joined.
         ordered = {
-            plan.member.kept.stage.axes[plan.member.kept.stage.dim] for plan in plans if isinstance(plan.member.kept.stage, Scan)
+            plan.member.kept.stage.axes[plan.member.kept.stage.dim]
+            for plan in plans
+            if isinstance(plan.member.kept.stage, Scan)
         }
         counted = {a for plan in plans if _finds_position(plan) for a in plan.member.kept.reduce_axes}
         return Accesses(found.polys, found.fixed | ordered | counted)
@@ -106,7 +111,8 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
 
 
 def _lane_blocks(axis: Axis) -> tuple[_Lanes, list[Axis], Scalar]:
-    """Lanes across blocks of an axis: the lanes, the loop over blocks (none for a single block) and the axis in terms of both."""
+    """Lanes across blocks of an axis: the lanes, the loop over blocks (none for a single block) and the axis in terms
+    of both."""
     size = _LANE_BLOCK if not isinstance(axis.extent, int) else min(_LANE_BLOCK, axis.extent)
     lane = Axis("lane", size)
     if size == axis.extent:
@@ -188,7 +194,8 @@ def _finds_position(plan: _Plan) -> bool:
 
 
 def _across_rows(builder: Builder, nest: Nest, plans: Sequence[_Plan], rows: Sequence[Axis], found: Accesses) -> bool:
-    """Whether lanes should run across the last row: it is contiguous where the inner and reduced axes are not, or they are short."""
+    """Whether lanes should run across the last row: it is contiguous where the inner and reduced axes are not, or
+    they are short."""
     if not rows:
         return False
     last, indices = rows[-1], builder.indices

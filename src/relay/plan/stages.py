@@ -1,8 +1,8 @@
 """Which stages of a definition get memory, and what they read once everything else is inlined.
 
-A stage is kept when it is an output, a reduction or a scan; when it is dear and would be evaluated more than once per element
-(a softmax's exponentials, an inverse deviation read along a row); or when it is an operand of a contraction and more than a change
-of index. All other stages are inlined into those that read them.
+A stage is kept when it is an output, a reduction or a scan; when it is dear and would be evaluated more than once per
+element (a softmax's exponentials, an inverse deviation read along a row); or when it is an operand of a contraction
+and more than a change of index. All other stages are inlined into those that read them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bod
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """A stage with memory of its own. ``stage`` is it with its producers inlined; reads name other kept stages by ``origin``."""
+    """A stage with memory of its own. ``stage`` is it with its producers inlined; reads name other kept stages by
+    ``origin``."""
 
     origin: Compute | Scan
     stage: Compute | Scan
@@ -42,7 +43,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
-    """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups may be many."""
+    """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups
+    may be many."""
 
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
@@ -54,7 +56,8 @@ class Contraction:
 
 
 def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
-    """See a stage as a matrix product, if it is one worth a matrix kernel. ``constants``: ids of constant placeholders' stages.
+    """See a stage as a matrix product, if it is one worth a matrix kernel. ``constants``: ids of constant
+    placeholders' stages.
 
     The right operand is the one the last output axis belongs to, so that columns are contiguous in the result.
     """
@@ -117,7 +120,8 @@ def is_index_map(stage: Stage) -> bool:
 
 
 def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Kept]:
-    """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant inputs."""
+    """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant
+    inputs."""
     order = [s for s in te.stages(graph.outputs) if not isinstance(s, Placeholder)]
     constant_ids = frozenset(id(graph.inputs[n].stage) for n in constants)
     chosen = _choose(order, graph, constant_ids)
@@ -137,7 +141,9 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Ke
         new = tuple(expander.evaluate(b, top) for b in stage_bodies(stage))
         rewritten: Compute | Scan
         if isinstance(stage, Scan):
-            rewritten = Scan(stage.name, stage.axes, stage.dim, stage.state, new[0], new[1], stage.reverse, stage.exclusive)
+            rewritten = Scan(
+                stage.name, stage.axes, stage.dim, stage.state, new[0], new[1], stage.reverse, stage.exclusive
+            )
         else:
             rewritten = Compute(stage.name, stage.axes, new)
         out.append(Kept(stage, rewritten, output_dtypes(stage)))
