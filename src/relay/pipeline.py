@@ -27,14 +27,10 @@ from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.program_cache import ProgramCache, program_key
-from relay.transform.base import Observer, Pass, Pipeline, StepReport
-from relay.transform.compositions import ExpandCompositions
-from relay.transform.cse import CommonSubexpressions
-from relay.transform.dead_code import DeadCode, DeadFunctions
-from relay.transform.fuse import FuseOps
-from relay.transform.inline import Inline
-from relay.transform.name_dims import NameDims
-from relay.transform.to_blocks import ToBlocks
+from relay.transform import (
+    CommonSubexpressions, CompileMatch, DeadCode, DeadFunctions, EtaExpand, ExpandCompositions, FoldConstants, FuseOps, Inline,
+    LambdaLift, NameDims, Observer, Pass, Pipeline, Simplify, StepReport, ToBlocks,
+)  # fmt: skip
 
 Array = npt.NDArray[np.generic]
 
@@ -65,15 +61,20 @@ class _Clock:
 def passes(options: Options, runner: Runner) -> list[Pass]:
     """The passes, in order, from a typed monomorphic module to blocks of primitives."""
     level = options.opt_level
-    tidy: list[Pass] = [CommonSubexpressions(), DeadCode()] if options.opt_level >= 3 else []
+    level = options.opt_level
+    fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
+    tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     return [
         ToBlocks(),
+        EtaExpand(),
         ExpandCompositions(),
-        *([Inline()] if options.opt_level >= 3 else []),
+        *([Inline()] if level >= 3 else []),
         *tidy,
+        CompileMatch(),
+        LambdaLift(),
         NameDims(),
         *tidy,
-        FuseOps() if options.opt_level >= 1 else FuseOps(max_size=1, outputs=False),
+        FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         DeadFunctions(entries=options.entries),
     ]
 
@@ -134,6 +135,12 @@ def is_typed(module: Module) -> bool:
     return all(f.ty is not None for f in module.functions.values())
 
 
+def pass_services() -> dict[str, Any]:
+    """What passes made from text need that no text can give: the evaluator of constant folding."""
+    options = Options()
+    return {"evaluate": Runner(parse_target(options.target), options).primitive}
+
+
 class Runner:
     """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them."""
 
@@ -144,7 +151,9 @@ class Runner:
 
     def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
         """The object code of kernels, from the cache where it has it."""
-        return codegen.build([p.kernel for p in kernels], self.target)
+        return codegen.build(
+            [p.kernel for p in kernels], self.target, cache=self.options.directory or False, workers=self.options.worker_count
+        )
 
     def primitive(self, primitive: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The results of a primitive function on arrays of its parameters' types."""

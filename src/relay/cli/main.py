@@ -16,8 +16,11 @@ from rich.console import Console
 
 import relay
 from relay.cli import inputs
+from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import ExecutionError, FileError, RelayError
 from relay.ir.module import Module
+from relay.lower.signature import entry_info
+from relay.transform import ToBlocks, parse_passes, pass_classes
 
 app = typer.Typer(
     help="Relay: compile, run and look into programs that are neural networks.",
@@ -110,7 +113,7 @@ def run(
     if interpret:
         module = read_module(file, weights, entry)
         result = relay.evaluate(
-            module, *inputs.arguments(relay.signature(module, entry), given or [], dim or [], seed), entry=entry
+            module, *inputs.arguments(json.loads(entry_info(module, module.function(entry)))["params"], given or [], dim or [], seed), entry=entry
         )
     else:
         exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
@@ -165,14 +168,14 @@ def opt(
     entry: Entry = "main",
 ) -> None:
     """Apply passes to a program and print it."""
-    from relay.transform.base import available_passes, parse_passes
-
     if list_passes:
-        for name, cls in sorted(available_passes().items()):
+        for name, cls in sorted(pass_classes().items()):
             print(f"{name:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
         return
+    chosen = parse_passes(passes, relay.pipeline.pass_services())
     module = read_module(file, weights, entry)
-    print(relay.Pipeline(parse_passes(passes, relay.pipeline.pass_services()))(module))
+    # Every pass but the first works on blocks.
+    print(relay.Pipeline([ToBlocks(), *chosen] if chosen else [])(module))
 
 
 @app.command()
@@ -186,8 +189,6 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what the compiler makes of a program."""
-    from relay.cli.inspect import VIEWS
-
     view = VIEWS.get(show)
     if view is None:
         raise RelayError(f"cannot show {show!r}", hint=f"it is one of {', '.join(VIEWS)}")

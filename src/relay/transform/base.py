@@ -13,7 +13,7 @@ import time
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -90,7 +90,7 @@ def changed_functions(before: Module, after: Module) -> list[str]:
     return [n for n, f in after.functions.items() if before.functions.get(n) is not f]
 
 
-def pass_classes() -> dict[str, type[Pass]]:
+def available_passes() -> dict[str, type[Pass]]:
     """Every pass by name, found from the classes themselves (those that have been imported)."""
     found = sorted(_subclasses(Pass), key=lambda c: c.__name__)  # type: ignore[type-abstract]
     return {cls.name: cls for cls in found if hasattr(cls, "name")}
@@ -105,10 +105,12 @@ def _subclasses(cls: type[Pass]) -> Iterator[type[Pass]]:
 _ITEM = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
 
 
-def parse_passes(text: str) -> list[Pass]:
-    """Passes from text: ``"to_blocks,fuse{max_size=16,views=true},dce"``.
+def parse_passes(text: str, services: Mapping[str, object] | None = None) -> list[Pass]:
+    """Passes from text: ``"inline,fuse{max_size=16,outputs=false},dce"``.
 
-    Raises PassError for names and options that do not exist.
+    All passes but `to_blocks` work on blocks, so that one is put first where the text does not say it. ``services``
+    are values for fields that cannot be written (``evaluate`` of constant folding), by name. Raises PassError for
+    names and options that do not exist.
     """
     out: list[Pass] = []
     position = 0
@@ -119,20 +121,25 @@ def parse_passes(text: str) -> list[Pass]:
                 f"cannot read the list of passes at {text[position:]!r}",
                 hint="write names with options: fuse{max_size=16},dce",
             )
-        out.append(make_pass(found[1], found[2] or ""))
+        if not out and found[1] != _FIRST:
+            out.append(make_pass(_FIRST))
+        out.append(make_pass(found[1], found[2] or "", services))
         position = found.end()
     return out
 
 
-def make_pass(name: str, options: str = "") -> Pass:
+_FIRST = "to_blocks"
+
+
+def make_pass(name: str, options: str = "", services: Mapping[str, object] | None = None) -> Pass:
     """One pass by name with options as text: ``"key=value,key=value"``."""
-    classes = pass_classes()
+    classes = available_passes()
     cls = classes.get(name)
     if cls is None:
         raise PassError(f"no pass is called {name!r}", hint=f"there are: {', '.join(classes)}")
     hints = typing.get_type_hints(cls)
     known = {f.name: f for f in fields(cls) if _readable(hints[f.name])}
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {f.name: services[f.name] for f in fields(cls) if services and f.name in services}
     for item in filter(None, (part.strip() for part in options.split(","))):
         key, _, value = (part.strip() for part in item.partition("="))
         if key not in known:
