@@ -3,7 +3,16 @@
 `relay.transform.base` has pipelines and the names of passes.
 """
 
-from relay.transform.base import Observer, Pass, PassError, Pipeline, StepReport, make_pass, parse_passes, pass_classes
+from relay.transform.base import (
+    Observer,
+    Pass,
+    PassError,
+    Pipeline,
+    StepReport,
+    available_passes,
+    make_pass,
+    parse_passes,
+)
 from relay.transform.compositions import ExpandCompositions
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
@@ -36,7 +45,7 @@ __all__ = [
     "Simplify",
     "StepReport",
     "ToBlocks",
+    "available_passes",
     "make_pass",
     "parse_passes",
-    "pass_classes",
 ]
