@@ -118,13 +118,13 @@ class Inference:
         try:
             self.solver.soften(self.solver.relate_softly(found, expected))
         except Mismatch as e:
-            raise e.error(span, context, hint) from None
+            raise self.solver.whole(e, found, expected).error(span, context, hint) from None
 
     def equal(self, found: Type, expected: Type, span: Span | None, context: str) -> None:
         try:
             self.solver.relate(found, expected, Mode.EQUAL)
         except Mismatch as e:
-            raise e.error(span, context) from None
+            raise self.solver.whole(e, found, expected).error(span, context) from None
 
     def constructor(self, name: str, span: Span | None) -> FuncType:
         """The polymorphic type of a constructor."""
@@ -340,7 +340,7 @@ class Inference:
         try:
             soft += self.solver.relate_softly(found, expected)
         except Mismatch as m:
-            raise m.error(span, context) from None
+            raise self.solver.whole(m, found, expected).error(span, context) from None
 
     def _apply(self, wanted: FuncType, callee: Type, e: Call, name: str) -> None:
         head = self.solver.head(callee)

@@ -296,6 +296,15 @@ class Solver:
         found, expected = type_text(self.resolve(a)), type_text(self.resolve(b))
         return Mismatch(f"expected {expected}, found {found}", shapes=shapes, hint=hint)
 
+    def whole(self, e: Mismatch, found: Type, expected: Type) -> Mismatch:
+        """The mismatch with the types that were compared, where it is about a part of them."""
+        if isinstance(self.head(found), TensorType | TypeVar) or isinstance(self.head(expected), TensorType | TypeVar):
+            return e
+        all_of = self._mismatch(found, expected, shapes=e.shapes, hint=e.hint)
+        if e.message == all_of.message:
+            return e
+        return Mismatch(f"{all_of.message} ({e.message})", shapes=e.shapes, hint=e.hint)
+
     def _relate_tensors(self, a: TensorType, b: TensorType, mode: Mode) -> None:
         x, y = self.head(a.dtype), self.head(b.dtype)
         if x != y:
