@@ -15,8 +15,9 @@ PyObject* error_types[status_count];
 }  // namespace
 
 void init_errors(nb::module_& m) {
-  PyObject* defaults[status_count] = {PyExc_RuntimeError, PyExc_ValueError,   PyExc_ValueError,  PyExc_ValueError,
-                                      PyExc_RuntimeError, PyExc_RecursionError, PyExc_MemoryError, PyExc_KeyboardInterrupt};
+  PyObject* defaults[status_count] = {PyExc_RuntimeError, PyExc_ValueError,       PyExc_ValueError,
+                                      PyExc_ValueError,   PyExc_RuntimeError,     PyExc_RecursionError,
+                                      PyExc_MemoryError,  PyExc_KeyboardInterrupt};
   for (int i = 0; i < status_count; ++i) {
     Py_INCREF(defaults[i]);
     error_types[i] = defaults[i];
@@ -26,7 +27,8 @@ void init_errors(nb::module_& m) {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
       // Messages quote names from files, which may be damaged.
-      nb::object text = nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(strlen(error.what())), "replace"));
+      nb::object text =
+          nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(strlen(error.what())), "replace"));
       PyErr_SetObject(error_types[static_cast<int>(error.status)], text.ptr());
     }
   });

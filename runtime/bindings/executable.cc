@@ -18,8 +18,8 @@ const Entry& need_entry(const Executable& exe, std::string_view name) {
   if (entry != nullptr) return *entry;
   std::string known;
   for (const Entry& e : exe.entries) known += (known.empty() ? "" : ", ") + e.name;
-  fail(Status::invalid_argument, "the executable has no entry '%.*s'; it has: %s", static_cast<int>(name.size()), name.data(),
-       known.c_str());
+  fail(Status::invalid_argument, "the executable has no entry '%.*s'; it has: %s", static_cast<int>(name.size()),
+       name.data(), known.c_str());
 }
 
 // Ctrl-C: lets Python's signal handlers run. Only the main thread ever sees a signal here.
@@ -53,22 +53,24 @@ class Arguments {
   size_t filled_ = 0;
 };
 
-nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view name, nb::handle sequence, int64_t threads,
-                     nb::handle donate) {
+nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view name, nb::handle sequence,
+                     int64_t threads, nb::handle donate) {
   std::shared_ptr<Executable> exe = self;  // another thread may drop the Python object meanwhile
   const Entry& entry = need_entry(*exe, name);
   nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "arguments must be a sequence"));
   if (!items.is_valid()) throw nb::python_error();
   auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
   if (count != entry.dtypes.size())
-    fail(Status::invalid_argument, "%s takes %zu arguments and got %zu", entry.name.c_str(), entry.dtypes.size(), count);
+    fail(Status::invalid_argument, "%s takes %zu arguments and got %zu", entry.name.c_str(), entry.dtypes.size(),
+         count);
   std::vector<bool> donated;
   if (PyTuple_Check(donate.ptr()) && PyTuple_GET_SIZE(donate.ptr()) > 0) {
     donated.resize(count);
     for (nb::handle index : nb::borrow<nb::tuple>(donate)) {
       auto i = nb::cast<int64_t>(index);
       if (i < 0 || static_cast<size_t>(i) >= count)
-        fail(Status::invalid_argument, "%s has no argument %lld to donate", entry.name.c_str(), static_cast<long long>(i));
+        fail(Status::invalid_argument, "%s has no argument %lld to donate", entry.name.c_str(),
+             static_cast<long long>(i));
       donated[static_cast<size_t>(i)] = true;
     }
   }
@@ -116,10 +118,13 @@ void init_executable(nb::module_& m) {
                      for (const Entry& entry : e.entries) names.push_back(entry.name);
                      return names;
                    })
-      .def("entry_info", [](const Executable& e, std::string_view name) { return need_entry(e, name).info; },
-           nb::arg("name"), "The text the compiler left with the entry.")
-      .def("run", run_entry, nb::arg("name"), nb::arg("args"), nb::arg("threads") = 0, nb::arg("donate") = nb::make_tuple(),
-           "Run an entry. Arguments: tensors (of this or any library), numbers, tuples, Values. threads: how many may take "
+      .def(
+          "entry_info", [](const Executable& e, std::string_view name) { return need_entry(e, name).info; },
+          nb::arg("name"), "The text the compiler left with the entry.")
+      .def("run", run_entry, nb::arg("name"), nb::arg("args"), nb::arg("threads") = 0,
+           nb::arg("donate") = nb::make_tuple(),
+           "Run an entry. Arguments: tensors (of this or any library), numbers, tuples, Values. threads: how many may "
+           "take "
            "part (0: all that are available). donate: numbers of the arguments whose Tensor is given up, so that its "
            "memory can hold the result.")
       .def(
@@ -133,24 +138,26 @@ void init_executable(nb::module_& m) {
           },
           nb::arg("name"), nb::arg("object"), nb::arg("symbol"),
           "Use another native function for the kernels of that name, also in runs that are in progress.")
-      .def("profile", [](Executable& e, bool on) { e.profiling.store(on); }, nb::arg("on"),
-           "Switch the counting of kernel calls and their time on or off.")
-      .def("kernel_statistics",
-           [](const Executable& e) {
-             nb::dict out;
-             for (const auto& kernel : e.kernels) {
-               nb::str name(kernel->name.c_str(), kernel->name.size());
-               uint64_t calls = kernel->calls.load(), ns = kernel->nanoseconds.load();
-               if (out.contains(name)) {
-                 nb::object before = out[name];
-                 calls += nb::cast<uint64_t>(before[0]);
-                 ns += nb::cast<uint64_t>(before[1]);
-               }
-               out[name] = nb::make_tuple(calls, ns);
-             }
-             return out;
-           },
-           "For every kernel its calls and nanoseconds while profiling was on.")
+      .def(
+          "profile", [](Executable& e, bool on) { e.profiling.store(on); }, nb::arg("on"),
+          "Switch the counting of kernel calls and their time on or off.")
+      .def(
+          "kernel_statistics",
+          [](const Executable& e) {
+            nb::dict out;
+            for (const auto& kernel : e.kernels) {
+              nb::str name(kernel->name.c_str(), kernel->name.size());
+              uint64_t calls = kernel->calls.load(), ns = kernel->nanoseconds.load();
+              if (out.contains(name)) {
+                nb::object before = out[name];
+                calls += nb::cast<uint64_t>(before[0]);
+                ns += nb::cast<uint64_t>(before[1]);
+              }
+              out[name] = nb::make_tuple(calls, ns);
+            }
+            return out;
+          },
+          "For every kernel its calls and nanoseconds while profiling was on.")
       .def("reset_statistics",
            [](Executable& e) {
              for (const auto& kernel : e.kernels) {

@@ -55,7 +55,8 @@ void init_runtime(nb::module_& m) {
       },
       nb::arg("name"), "How many arguments a runtime routine takes, or None when there is none of that name.");
   m.def(
-      "checksum", [](nb::handle object, uint64_t seed) {
+      "checksum",
+      [](nb::handle object, uint64_t seed) {
         Bytes bytes(object);
         return checksum(bytes.data(), bytes.size(), seed);
       },
@@ -76,8 +77,9 @@ void init_runtime(nb::module_& m) {
         return out;
       },
       "How many runtime objects of each type are alive.");
-  m.def("collect", [] { return collect_shared(); },
-        "Free what only cycles through references keep alive. Returns how many references were freed.");
+  m.def(
+      "collect", [] { return collect_shared(); },
+      "Free what only cycles through references keep alive. Returns how many references were freed.");
   m.def(
       "pool_statistics",
       [](const std::string& name) {
@@ -90,9 +92,12 @@ void init_runtime(nb::module_& m) {
         return out;
       },
       nb::arg("device") = "cpu", "Bytes in use, the most ever in use, bytes waiting for reuse, and blocks handed out.");
-  m.def("pool_reset_peak", [](const std::string& name) { pool_reset_peak(need_device(name)); }, nb::arg("device") = "cpu");
-  m.def("pool_trim", [](const std::string& name) { pool_trim(need_device(name)); }, nb::arg("device") = "cpu",
-        "Give memory that waits for reuse back to the device.");
+  m.def(
+      "pool_reset_peak", [](const std::string& name) { pool_reset_peak(need_device(name)); },
+      nb::arg("device") = "cpu");
+  m.def(
+      "pool_trim", [](const std::string& name) { pool_trim(need_device(name)); }, nb::arg("device") = "cpu",
+      "Give memory that waits for reuse back to the device.");
 }
 
 }  // namespace relay

@@ -75,7 +75,8 @@ std::string shape_text(const Tensor* tensor) {
 
 void check_dtype(uint8_t expected, DType found) {
   if (expected != any_dtype && static_cast<DType>(expected) != found)
-    fail(Status::invalid_argument, "expected %s, found %s", dtype_name(static_cast<DType>(expected)), dtype_name(found));
+    fail(Status::invalid_argument, "expected %s, found %s", dtype_name(static_cast<DType>(expected)),
+         dtype_name(found));
 }
 
 // --- buffers in ------------------------------------------------------------------------------------------------------
@@ -91,12 +92,20 @@ int from_format(const char* format, Py_ssize_t size) {
     case 'e': return static_cast<int>(DType::float16_);
     case 'f': return static_cast<int>(DType::float32_);
     case 'd': return static_cast<int>(DType::float64_);
-    case 'b': case 'h': case 'i': case 'l': case 'q':
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
       return static_cast<int>(size == 1   ? DType::int8_
                               : size == 2 ? DType::int16_
                               : size == 4 ? DType::int32_
                                           : DType::int64_);
-    case 'B': case 'H': case 'I': case 'L': case 'Q':
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
       return static_cast<int>(size == 1   ? DType::uint8_
                               : size == 2 ? DType::uint16_
                               : size == 4 ? DType::uint32_
@@ -202,8 +211,8 @@ Tensor* from_dlpack_object(nb::handle object, uint8_t expected, bool copy) {
   auto* data = static_cast<const std::byte*>(array.data());
   if (contiguous && !copy && reinterpret_cast<uintptr_t>(data) % scalar_bytes(dtype) == 0) {
     auto* keep = new Keep{array};
-    return new_tensor(new_external_storage(const_cast<std::byte*>(data), bytes, true, release_keep, keep), 0, dtype, rank,
-                      shape);
+    return new_tensor(new_external_storage(const_cast<std::byte*>(data), bytes, true, release_keep, keep), 0, dtype,
+                      rank, shape);
   }
   Tensor* tensor = new_host_tensor(dtype, rank, shape);
   size_t width = scalar_bytes(dtype);
@@ -241,7 +250,8 @@ Tensor* from_extended_array(nb::handle object, uint8_t expected, bool copy) {
   auto* from = reinterpret_cast<const uint8_t*>(unpacked->data());
   auto* to = reinterpret_cast<uint8_t*>(packed->data());
   int64_t n = unpacked->elements();
-  for (int64_t i = 0; i < n; i += 2) to[i / 2] = static_cast<uint8_t>((from[i] & 15) | (i + 1 < n ? from[i + 1] << 4 : 0));
+  for (int64_t i = 0; i < n; i += 2)
+    to[i / 2] = static_cast<uint8_t>((from[i] & 15) | (i + 1 < n ? from[i + 1] << 4 : 0));
   return packed;
 }
 
@@ -285,7 +295,8 @@ Managed* make_managed(Tensor* tensor) {
     sizes[tensor->rank + i] = stride;
     stride *= tensor->shape()[i];
   }
-  managed->tensor = {tensor->data(), {dl_cpu, 0}, tensor->rank, to_dlpack(tensor->dtype), sizes, sizes + tensor->rank, 0};
+  managed->tensor = {
+      tensor->data(), {dl_cpu, 0}, tensor->rank, to_dlpack(tensor->dtype), sizes, sizes + tensor->rank, 0};
   return managed;
 }
 
@@ -306,9 +317,8 @@ nb::object to_dlpack_capsule(const PyTensor& self, nb::kwargs options) {
     auto* managed = make_managed<DLManagedTensorVersioned>(tensor);
     managed->major = 1;
     managed->flags = dl_read_only;
-    capsule = PyCapsule_New(managed, "dltensor_versioned", [](PyObject* c) {
-      capsule_destructor<DLManagedTensorVersioned>(c, "dltensor_versioned");
-    });
+    capsule = PyCapsule_New(managed, "dltensor_versioned",
+                            [](PyObject* c) { capsule_destructor<DLManagedTensorVersioned>(c, "dltensor_versioned"); });
   } else {
     capsule = PyCapsule_New(make_managed<DLManagedTensor>(tensor), "dltensor",
                             [](PyObject* c) { capsule_destructor<DLManagedTensor>(c, "dltensor"); });
@@ -325,8 +335,8 @@ nb::tuple shape_tuple(const Tensor* tensor) {
 Tensor* move_to(Tensor* tensor, const char* name) {
   int32_t to = device_from_name(name);
   if (to < 0) fail(Status::invalid_argument, "unknown device '%s'; there are cpu and fake", name);
-  Tensor* copy = new_tensor(new_storage(tensor->bytes(), storage_alignment, to), 0, tensor->dtype, tensor->rank,
-                            tensor->shape());
+  Tensor* copy =
+      new_tensor(new_storage(tensor->bytes(), storage_alignment, to), 0, tensor->dtype, tensor->rank, tensor->shape());
   Storage *a = copy->storage, *b = tensor->storage;
   device_copy({to, a->block, a->block_bytes, a->data}, {b->device, b->block, b->block_bytes, tensor->data()},
               tensor->bytes());
@@ -350,7 +360,8 @@ Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
   }
   if (tensor == nullptr) {
     std::string found = python_type(object);
-    if (nb::hasattr(object, "dtype")) found += " of " + nb::cast<std::string>(nb::str(nb::object(object.attr("dtype"))));
+    if (nb::hasattr(object, "dtype"))
+      found += " of " + nb::cast<std::string>(nb::str(nb::object(object.attr("dtype"))));
     fail(Status::invalid_argument, "expected a tensor, found %s, which cannot be used as one", found.c_str());
   }
   return tensor;
@@ -382,10 +393,10 @@ nb::object tensor_to_numpy(Tensor* tensor) {
 void init_tensor(nb::module_& m) {
   nb::class_<PyTensor>(m, "Tensor", "A dense, immutable tensor. np.asarray(tensor) is a view of it, without a copy.")
       .def_static(
-          "from_numpy",
-          [](nb::handle array, bool copy) { return shared(tensor_from_array(array, any_dtype, copy)); }, nb::arg("array"),
-          nb::arg("copy") = false,
-          "From a NumPy array or any object with the buffer or DLPack protocol. Without a copy where it is contiguous; the "
+          "from_numpy", [](nb::handle array, bool copy) { return shared(tensor_from_array(array, any_dtype, copy)); },
+          nb::arg("array"), nb::arg("copy") = false,
+          "From a NumPy array or any object with the buffer or DLPack protocol. Without a copy where it is contiguous; "
+          "the "
           "array must then not be changed while the tensor is in use.")
       .def_prop_ro("shape", [](const PyTensor& self) { return shape_tuple(self.get()); })
       .def_prop_ro("ndim", [](const PyTensor& self) { return static_cast<int>(self.get()->rank); })
@@ -393,12 +404,15 @@ void init_tensor(nb::module_& m) {
       .def_prop_ro("nbytes", [](const PyTensor& self) { return self.get()->bytes(); })
       .def_prop_ro("dtype", [](const PyTensor& self) { return dtype_name(self.get()->dtype); })
       .def_prop_ro("device", [](const PyTensor& self) { return device(self.get()->storage->device).name(); })
-      .def_prop_ro("donated", [](const PyTensor& self) { return self.donated(); },
-                   "Whether the tensor was given away to a call.")
-      .def_prop_ro("data_ptr", [](const PyTensor& self) { return reinterpret_cast<uintptr_t>(self.get()->data()); },
-                   "The address of the first element, on the tensor's device.")
-      .def("numpy", [](const PyTensor& self) { return tensor_to_numpy(self.get()); },
-           "A read-only NumPy view (int4 and uint4: an unpacked copy).")
+      .def_prop_ro(
+          "donated", [](const PyTensor& self) { return self.donated(); },
+          "Whether the tensor was given away to a call.")
+      .def_prop_ro(
+          "data_ptr", [](const PyTensor& self) { return reinterpret_cast<uintptr_t>(self.get()->data()); },
+          "The address of the first element, on the tensor's device.")
+      .def(
+          "numpy", [](const PyTensor& self) { return tensor_to_numpy(self.get()); },
+          "A read-only NumPy view (int4 and uint4: an unpacked copy).")
       .def(
           "to", [](const PyTensor& self, const std::string& name) { return shared(move_to(self.get(), name.c_str())); },
           nb::arg("device"), "A copy on the device: \"cpu\" or \"fake\".")
@@ -430,7 +444,8 @@ void init_tensor(nb::module_& m) {
         if (self.donated()) return std::string("Tensor(donated)");
         Tensor* tensor = self.get();
         std::string head = "Tensor(shape=" + shape_text(tensor) + ", dtype=" + dtype_name(tensor->dtype);
-        if (tensor->storage->device != host_device) return head + ", device=" + device(tensor->storage->device).name() + ")";
+        if (tensor->storage->device != host_device)
+          return head + ", device=" + device(tensor->storage->device).name() + ")";
         nb::object text = nb::module_::import_("numpy").attr("array2string")(
             tensor_to_numpy(tensor), nb::arg("threshold") = 64, nb::arg("prefix") = "  ");
         return head + ",\n  " + nb::cast<std::string>(nb::str(text)) + ")";

@@ -1,8 +1,8 @@
 // relay.Value: constructor values, tuples, closures and references; and the conversions of arguments and results.
 #include <nanobind/stl/string.h>
 
-#include "bindings.h"
 #include "../src/operations.h"
+#include "bindings.h"
 
 namespace relay {
 namespace {
@@ -19,7 +19,8 @@ Value scalar_from_int(nb::handle object, DType dtype) {
   bool fits = !overflow;
   if (width < 64 && fits) {
     bool is_signed = info(dtype).kind == DTypeKind::sint;
-    long long low = is_signed ? -(1LL << (width - 1)) : 0, high = is_signed ? (1LL << (width - 1)) - 1 : (1LL << width) - 1;
+    long long low = is_signed ? -(1LL << (width - 1)) : 0,
+              high = is_signed ? (1LL << (width - 1)) - 1 : (1LL << width) - 1;
     fits = x >= low && x <= high;
   }
   if (!fits)
@@ -45,7 +46,7 @@ uint64_t float_bits(double x, DType dtype) {
   uint32_t word;
   std::memcpy(&word, &narrow, 4);
   if (dtype == DType::float32_) return word;
-  if (narrow != narrow) return word >> 16 | 0x40;  // bfloat16: a NaN stays one
+  if (narrow != narrow) return word >> 16 | 0x40;   // bfloat16: a NaN stays one
   return (word + 0x7FFF + (word >> 16 & 1)) >> 16;  // to nearest, ties to even
 }
 
@@ -70,7 +71,10 @@ Value scalar_from_number(nb::handle object, uint8_t expected) {
     }
   }
   fail(Status::invalid_argument, "expected %s, found the Python %s %s", dtype_name(dtype),
-       is_bool ? "bool" : is_int ? "int" : "float", nb::cast<std::string>(nb::str(object)).c_str());
+       is_bool  ? "bool"
+       : is_int ? "int"
+                : "float",
+       nb::cast<std::string>(nb::str(object)).c_str());
 }
 
 Value adt_from_sequence(int32_t tag, nb::handle sequence) {
@@ -87,8 +91,7 @@ Value adt_from_sequence(int32_t tag, nb::handle sequence) {
 
 const Adt* need_adt(const PyValue& self) {
   Adt* adt = as_adt(self.get());
-  if (adt == nullptr)
-    fail(Status::invalid_argument, "%s has no tag and no fields", describe(self.get()).c_str());
+  if (adt == nullptr) fail(Status::invalid_argument, "%s has no tag and no fields", describe(self.get()).c_str());
   return adt;
 }
 
@@ -155,16 +158,18 @@ void init_value(nb::module_& m) {
             return PyValue(adt_from_sequence(tag, fields));
           },
           nb::arg("tag"), nb::arg("fields"), "The value of the constructor with that tag.")
-      .def_static("tuple", [](nb::handle fields) { return PyValue(adt_from_sequence(tuple_tag, fields)); },
-                  nb::arg("fields"))
-      .def_prop_ro("kind",
-                   [](const PyValue& self) {
-                     Adt* adt = as_adt(self.get());
-                     if (adt != nullptr) return adt->tag == tuple_tag ? "tuple" : "adt";
-                     return as_closure(self.get()) != nullptr ? "closure" : "ref";
-                   },
-                   "\"adt\", \"tuple\", \"closure\" or \"ref\".")
-      .def_prop_ro("tag", [](const PyValue& self) { return need_adt(self)->tag; }, "The constructor's tag; -1: a tuple.")
+      .def_static(
+          "tuple", [](nb::handle fields) { return PyValue(adt_from_sequence(tuple_tag, fields)); }, nb::arg("fields"))
+      .def_prop_ro(
+          "kind",
+          [](const PyValue& self) {
+            Adt* adt = as_adt(self.get());
+            if (adt != nullptr) return adt->tag == tuple_tag ? "tuple" : "adt";
+            return as_closure(self.get()) != nullptr ? "closure" : "ref";
+          },
+          "\"adt\", \"tuple\", \"closure\" or \"ref\".")
+      .def_prop_ro(
+          "tag", [](const PyValue& self) { return need_adt(self)->tag; }, "The constructor's tag; -1: a tuple.")
       .def_prop_ro("fields",
                    [](const PyValue& self) {
                      const Adt* adt = need_adt(self);
@@ -173,19 +178,21 @@ void init_value(nb::module_& m) {
                        PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), field(adt, i).release().ptr());
                      return nb::cast<nb::tuple>(out);
                    })
-      .def("field", [](const PyValue& self, int64_t index) { return field(need_adt(self), index); }, nb::arg("index"))
-      .def("read",
-           [](const PyValue& self) {
-             Ref* ref = as_ref(self.get());
-             if (ref == nullptr) fail(Status::invalid_argument, "%s is not a reference", describe(self.get()).c_str());
-             Value held;
-             {
-               MutatorScope scope;
-               held = read(ref);
-             }
-             return to_python(held);
-           },
-           "What a reference holds.")
+      .def(
+          "field", [](const PyValue& self, int64_t index) { return field(need_adt(self), index); }, nb::arg("index"))
+      .def(
+          "read",
+          [](const PyValue& self) {
+            Ref* ref = as_ref(self.get());
+            if (ref == nullptr) fail(Status::invalid_argument, "%s is not a reference", describe(self.get()).c_str());
+            Value held;
+            {
+              MutatorScope scope;
+              held = read(ref);
+            }
+            return to_python(held);
+          },
+          "What a reference holds.")
       .def("__repr__", [](const PyValue& self) { return "<" + describe(self.get()) + ">"; });
 }
 

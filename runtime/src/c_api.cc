@@ -112,7 +112,8 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
     if (index >= program.entries.size()) fail(Status::invalid_argument, "there is no entry %zu", index);
     const Entry& entry = program.entries[index];
     if (count != entry.dtypes.size())
-      fail(Status::invalid_argument, "%s takes %zu arguments and got %zu", entry.name.c_str(), entry.dtypes.size(), count);
+      fail(Status::invalid_argument, "%s takes %zu arguments and got %zu", entry.name.c_str(), entry.dtypes.size(),
+           count);
     for (size_t i = 0; i < count; ++i) {
       const Tensor* tensor = as_tensor(arguments[i]->value);
       if (entry.dtypes[i] == any_dtype) continue;

@@ -1,6 +1,6 @@
-// Four independent lanes of multiply and rotate over 32-byte stripes, joined and finished with an avalanche. Each step is
-// a bijection of its lane for a fixed input and of its input for a fixed lane, so a change confined to one 8-byte word
-// always changes the result.
+// Four independent lanes of multiply and rotate over 32-byte stripes, joined and finished with an avalanche. Each step
+// is a bijection of its lane for a fixed input and of its input for a fixed lane, so a change confined to one 8-byte
+// word always changes the result.
 #include "relay/checksum.h"
 
 #include <bit>

@@ -45,7 +45,8 @@ ControlStack::ControlStack(int64_t limit) : range_{nullptr, static_cast<size_t>(
     }
   }
   if (range_.base == nullptr) {
-    void* base = mmap(nullptr, range_.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base =
+        mmap(nullptr, range_.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
       fail(Status::out_of_memory, "cannot reserve %zu bytes for the control stack; set a lower limit", range_.bytes);
     range_.base = static_cast<std::byte*>(base);

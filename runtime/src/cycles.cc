@@ -77,8 +77,8 @@ void each_child(Object* object, bool shared, F&& f) {
   }
 }
 
-// Trial deletion. Counts, for everything reachable from the Refs, the references that come from outside; what no outside
-// reference leads to is garbage, and emptying its Refs lets the counts free it.
+// Trial deletion. Counts, for everything reachable from the Refs, the references that come from outside; what no
+// outside reference leads to is garbage, and emptying its Refs lets the counts free it.
 int64_t trial_deletion(RefLink& head, bool shared) {
   std::vector<Ref*> refs;
   for (RefLink* link = head.next; link != &head; link = link->next) refs.push_back(static_cast<Ref*>(link));

@@ -37,8 +37,8 @@ constexpr size_t stub_bytes = 16;  // a jump through a table slot (x86-64), or w
 
 }  // namespace
 
-// Reads one object into one NativeObject. Memory is laid out as [code and stubs | constants and table | data], each part
-// on its own pages.
+// Reads one object into one NativeObject. Memory is laid out as [code and stubs | constants and table | data], each
+// part on its own pages.
 class ObjectReader {
  public:
   ObjectReader(NativeObject& out, const std::byte* bytes, size_t size, const std::string& what, Machine machine)
@@ -169,8 +169,9 @@ class ObjectReader {
       if (*name == '\0') return 0;
       void* target = external_function(name);
       if (target == nullptr)
-        fail(Status::invalid_file, "the native object of %s needs '%s': kernels may only call memcpy, memmove and memset",
-             what_.c_str(), name);
+        fail(Status::invalid_file,
+             "the native object of %s needs '%s': kernels may only call memcpy, memmove and memset", what_.c_str(),
+             name);
       return make_stub(index, reinterpret_cast<uint64_t>(target));
     }
     if (symbol.st_shndx == SHN_ABS) return symbol.st_value;

@@ -88,7 +88,8 @@ class ImageReader {
     if (std::memcmp(bytes_, magic, sizeof magic) != 0) bad("it does not begin as a Relay executable");
     auto found = peek<uint32_t>(8);
     if (found != version)
-      bad(format("it has format version %u and this runtime reads version %u; compile the program again", found, version));
+      bad(format("it has format version %u and this runtime reads version %u; compile the program again", found,
+                 version));
     auto count = peek<uint32_t>(12);
     auto length = peek<uint64_t>(16);
     if (length != size_)
@@ -97,13 +98,16 @@ class ImageReader {
     uint64_t sum = checksum(bytes_, checksum_at);
     sum = checksum(bytes_ + header_bytes, size_ - header_bytes, sum);
     if (sum != peek<uint64_t>(checksum_at)) bad("its checksum does not match; the file is damaged");
-    if (count > section_kinds || header_bytes + count * section_entry_bytes > size_) bad("its section table is too long");
+    if (count > section_kinds || header_bytes + count * section_entry_bytes > size_)
+      bad("its section table is too long");
     for (uint32_t i = 0; i < count; ++i) {
       size_t at = header_bytes + i * section_entry_bytes;
       auto kind = peek<uint32_t>(at);
       auto offset = peek<uint64_t>(at + 8), bytes = peek<uint64_t>(at + 16);
-      if (kind == 0 || kind > section_kinds || sections_[kind].present) bad("its section table lists a section wrongly");
-      if (offset > size_ || bytes > size_ - offset || offset % constant_alignment) bad("a section lies outside the file");
+      if (kind == 0 || kind > section_kinds || sections_[kind].present)
+        bad("its section table lists a section wrongly");
+      if (offset > size_ || bytes > size_ - offset || offset % constant_alignment)
+        bad("a section lies outside the file");
       sections_[kind] = {true, offset, offset + bytes};
     }
   }
@@ -162,7 +166,8 @@ class ImageReader {
     if (architecture == "arm64") architecture = "aarch64";
     if (architecture == "amd64") architecture = "x86_64";
     if (architecture != host_architecture())
-      fail(Status::incompatible, "the executable was compiled for '%s' and this machine is %s; compile it for this target",
+      fail(Status::incompatible,
+           "the executable was compiled for '%s' and this machine is %s; compile it for this target",
            out_.triple.c_str(), host_architecture());
     std::string missing;
     for (const std::string& feature : out_.features) {
@@ -172,8 +177,10 @@ class ImageReader {
       if (!cpu_has(name)) missing += (missing.empty() ? "" : ", ") + std::string(name);
     }
     if (!missing.empty())
-      fail(Status::incompatible, "the executable needs CPU features that this machine does not have: %s; compile it for "
-           "this machine or for a more general target", missing.c_str());
+      fail(Status::incompatible,
+           "the executable needs CPU features that this machine does not have: %s; compile it for "
+           "this machine or for a more general target",
+           missing.c_str());
   }
 
   void read_functions() {
@@ -266,7 +273,8 @@ class ImageReader {
     for (uint32_t n = count(4); n > 0; --n) {
       const std::string& name = string();
       const Routine* routine = find_routine(name);
-      if (routine == nullptr) bad(format("it needs the runtime routine '%s', which this runtime does not have", name.c_str()));
+      if (routine == nullptr)
+        bad(format("it needs the runtime routine '%s', which this runtime does not have", name.c_str()));
       out_.routines.push_back(routine);
     }
   }
@@ -292,7 +300,8 @@ class ImageReader {
       out_.entries.push_back(std::move(entry));
     }
     for (const Entry& entry : out_.entries)
-      if (!out_.by_name_.emplace(entry.name, &entry).second) bad(format("two entries are named %s", entry.name.c_str()));
+      if (!out_.by_name_.emplace(entry.name, &entry).second)
+        bad(format("two entries are named %s", entry.name.c_str()));
   }
 
   void set_scratch() {
@@ -371,7 +380,8 @@ const Entry* Executable::find_entry(std::string_view name) const {
 void Executable::set_stack_limit(int64_t bytes) {
   constexpr int64_t least = int64_t{1} << 16, most = int64_t{1} << 46, page = 4096;
   if (bytes < least || bytes > most)
-    fail(Status::invalid_argument, "a control stack takes from 65536 bytes to 64 TiB, not %lld", static_cast<long long>(bytes));
+    fail(Status::invalid_argument, "a control stack takes from 65536 bytes to 64 TiB, not %lld",
+         static_cast<long long>(bytes));
   stack_limit_.store((bytes + page - 1) / page * page);
 }
 
@@ -379,7 +389,8 @@ void Executable::replace_kernel(const std::string& name, const void* object, siz
   auto code = std::make_unique<NativeObject>(static_cast<const std::byte*>(object), size, "kernel " + name);
   void* function = code->find(symbol);
   if (function == nullptr)
-    fail(Status::invalid_argument, "kernel %s: the new native object has no function '%s'", name.c_str(), symbol.c_str());
+    fail(Status::invalid_argument, "kernel %s: the new native object has no function '%s'", name.c_str(),
+         symbol.c_str());
   std::lock_guard guard(mutex_);
   bool found = false;
   for (auto& kernel : kernels) {

@@ -231,8 +231,8 @@ Storage* new_storage(int64_t bytes, int64_t alignment, int32_t device_index) {
     throw;
   }
   auto address = reinterpret_cast<uintptr_t>(block.data);
-  uintptr_t aligned = slack ? (address + static_cast<uintptr_t>(alignment) - 1) & ~(static_cast<uintptr_t>(alignment) - 1)
-                            : address;
+  uintptr_t aligned =
+      slack ? (address + static_cast<uintptr_t>(alignment) - 1) & ~(static_cast<uintptr_t>(alignment) - 1) : address;
   storage->device = device_index;
   storage->data = reinterpret_cast<std::byte*>(aligned);
   storage->bytes = bytes;

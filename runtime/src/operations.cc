@@ -55,13 +55,15 @@ std::string describe(const Value& v) {
     return text;
   }
   if (Adt* adt = as_adt(v))
-    return adt->tag == tuple_tag ? format("a tuple of %u", adt->size) : format("a constructor value with tag %d", adt->tag);
+    return adt->tag == tuple_tag ? format("a tuple of %u", adt->size)
+                                 : format("a constructor value with tag %d", adt->tag);
   return format("a %s", type_name(v.object->type));
 }
 
 int64_t to_int64_slow(const Value& v) {
   Value scalar = scalar_of(v);
-  if (!scalar.is_scalar(DType::int64_)) fail(Status::failed, "expected an int64 number and got %s", describe(v).c_str());
+  if (!scalar.is_scalar(DType::int64_))
+    fail(Status::failed, "expected an int64 number and got %s", describe(v).c_str());
   return static_cast<int64_t>(scalar.bits);
 }
 
@@ -74,7 +76,8 @@ bool to_bool_slow(const Value& v) {
 uint32_t read_shape(const Value& v, int64_t* dims) {
   Tensor* tensor = need_tensor(v, "a shape");
   if (tensor->dtype != DType::int64_ || tensor->rank != 1 || tensor->shape()[0] > max_rank)
-    fail(Status::failed, "a shape must be an int64 vector of at most %d sizes and is %s", max_rank, describe(v).c_str());
+    fail(Status::failed, "a shape must be an int64 vector of at most %d sizes and is %s", max_rank,
+         describe(v).c_str());
   auto rank = static_cast<uint32_t>(tensor->shape()[0]);
   std::memcpy(dims, need_host(tensor, "a shape"), rank * sizeof(int64_t));
   return rank;

@@ -362,8 +362,12 @@ Value non_max_suppression(const Value* arguments) {
 }
 
 constexpr Routine routines[] = {
-    {"unique", 1, unique_values}, {"nonzero", 1, nonzero}, {"argwhere", 1, argwhere},
-    {"sort", 3, sort_values},     {"argsort", 4, argsort}, {"topk", 5, topk},
+    {"unique", 1, unique_values},
+    {"nonzero", 1, nonzero},
+    {"argwhere", 1, argwhere},
+    {"sort", 3, sort_values},
+    {"argsort", 4, argsort},
+    {"topk", 5, topk},
     {"non_max_suppression", 5, non_max_suppression},
 };
 

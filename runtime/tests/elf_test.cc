@@ -23,8 +23,8 @@ struct Relocation {
   int64_t addend;
 };
 
-std::vector<std::byte> object(Machine machine, const std::vector<uint32_t>& words, const std::vector<Relocation>& relocations,
-                              const std::vector<Relocation>& in_data = {}) {
+std::vector<std::byte> object(Machine machine, const std::vector<uint32_t>& words,
+                              const std::vector<Relocation>& relocations, const std::vector<Relocation>& in_data = {}) {
   std::string names = std::string("\0f\0data\0memcpy\0main\0", 20);
   std::vector<Elf64_Sym> symbols = {
       {},
@@ -107,7 +107,8 @@ const std::byte* branch_target(const std::byte* at) { return at + sign_extend(wo
 TEST(aarch64_relocations) {
   constexpr uint32_t bl = 0x94000000, b = 0x14000000, adrp_x0 = 0x90000000, add_x0 = 0x91000000, ldr_x0 = 0xF9400000,
                      ldr_q0 = 0x3DC00000, ldrb = 0x39400000, ldr_w0 = 0xB9400000;
-  std::vector<uint32_t> code = {bl, bl, adrp_x0, add_x0, adrp_x0, ldr_x0, ldr_q0, ldrb, ldr_w0, b, adrp_x0, ldr_x0, 0, 0, 0};
+  std::vector<uint32_t> code = {bl,     bl, adrp_x0, add_x0, adrp_x0, ldr_x0, ldr_q0, ldrb,
+                                ldr_w0, b,  adrp_x0, ldr_x0, 0,       0,      0};
   std::vector<std::byte> bytes = object(Machine::aarch64, code,
                                         {{0, R_AARCH64_CALL26, 1, 0},
                                          {4, R_AARCH64_CALL26, 3, 0},
@@ -177,13 +178,13 @@ TEST(what_cannot_be_right_is_refused) {
     std::vector<std::byte> bytes = object(machine, {}, relocations);
     NativeObject loaded(bytes.data(), bytes.size(), "test", machine);
   };
-  THROWS(invalid_file, (load(Machine::x86_64, {{254, R_X86_64_PC32, 1, 0}}), 0));       // over the end
-  THROWS(invalid_file, (load(Machine::x86_64, {{252, R_X86_64_64, 1, 0}}), 0));         // wider than what is left
-  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_PC32, 9, 0}}), 0));         // no such symbol
-  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_PC32, 0, 0}}), 0));         // the null symbol
-  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_PC32, 1, 1LL << 40}}), 0)); // out of reach
-  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_TLSGD, 1, 0}}), 0));        // not supported
-  THROWS(invalid_file, (load(Machine::aarch64, {{0, R_AARCH64_CALL26, 1, 2}}), 0));     // not an instruction
+  THROWS(invalid_file, (load(Machine::x86_64, {{254, R_X86_64_PC32, 1, 0}}), 0));        // over the end
+  THROWS(invalid_file, (load(Machine::x86_64, {{252, R_X86_64_64, 1, 0}}), 0));          // wider than what is left
+  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_PC32, 9, 0}}), 0));          // no such symbol
+  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_PC32, 0, 0}}), 0));          // the null symbol
+  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_PC32, 1, 1LL << 40}}), 0));  // out of reach
+  THROWS(invalid_file, (load(Machine::x86_64, {{0, R_X86_64_TLSGD, 1, 0}}), 0));         // not supported
+  THROWS(invalid_file, (load(Machine::aarch64, {{0, R_AARCH64_CALL26, 1, 2}}), 0));      // not an instruction
   THROWS(invalid_file, (load(Machine::aarch64, {{0, R_AARCH64_LDST64_ABS_LO12_NC, 2, 1}}), 0));  // not aligned
   std::vector<std::byte> other = object(Machine::aarch64, {}, {});
   THROWS(incompatible, NativeObject(other.data(), other.size(), "test", Machine::x86_64));

@@ -22,7 +22,8 @@ inline int32_t number(Opcode op) { return static_cast<int32_t>(op); }
 
 class ImageBuilder {
  public:
-  std::vector<std::string> strings{"main", std::string(host_architecture()) + "-unknown-linux-gnu", "", "message {0} {1}"};
+  std::vector<std::string> strings{"main", std::string(host_architecture()) + "-unknown-linux-gnu", "",
+                                   "message {0} {1}"};
   std::vector<Code> functions;
   std::vector<std::string> routines;
 

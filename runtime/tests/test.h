@@ -19,28 +19,28 @@ struct Register {
   Register(const char* name, void (*run)()) { tests().push_back({name, run}); }
 };
 
-#define TEST(name)                                \
-  static void name();                             \
+#define TEST(name)                                    \
+  static void name();                                 \
   static const Register register_##name(#name, name); \
   static void name()
 
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);   \
-      std::exit(1);                                                                  \
-    }                                                                                \
+#define CHECK(condition)                                                           \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                \
+    }                                                                              \
   } while (0)
 
-#define THROWS(expected, expression)                  \
-  do {                                                \
-    bool thrown = false;                              \
-    try {                                             \
-      (void)(expression);                             \
-    } catch (const relay::Error& error) {             \
+#define THROWS(expected, expression)                    \
+  do {                                                  \
+    bool thrown = false;                                \
+    try {                                               \
+      (void)(expression);                               \
+    } catch (const relay::Error& error) {               \
       thrown = error.status == relay::Status::expected; \
-    }                                                 \
-    CHECK(thrown);                                    \
+    }                                                   \
+    CHECK(thrown);                                      \
   } while (0)
 
 int main() {

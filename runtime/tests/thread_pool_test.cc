@@ -95,7 +95,9 @@ TEST(contended_regions_run_inline) {
 }
 
 TEST(a_failure_is_reported) {
-  auto body = [](relay_kernel_context*, void*, int64_t begin, int64_t, int64_t) -> int32_t { return begin == 0 ? 7 : 0; };
+  auto body = [](relay_kernel_context*, void*, int64_t begin, int64_t, int64_t) -> int32_t {
+    return begin == 0 ? 7 : 0;
+  };
   auto ctx = context(4);
   CHECK(parallel_for(&ctx, body, nullptr, 100, 1) == 7);
   Marks marks(10, 1);

@@ -1,4 +1,5 @@
-// The machine on programs built here, and on random ones: whatever passes the verifier runs to a result or a clean error.
+// The machine on programs built here, and on random ones: whatever passes the verifier runs to a result or a clean
+// error.
 #include "relay/vm.h"
 
 #include <algorithm>
@@ -28,10 +29,39 @@ using enum Opcode;
 TEST(a_loop_adds_up) {
   ImageBuilder image;
   // r1 = 0; r2 = 1; r3 = 0; top: switch(min(r0, 1)) -> [end, body]; body: r1 += r0; r0 -= 1; goto top; end: ret r1
-  image.functions = {{1, 4, {number(LoadConsti), 1, 6, 0, 0, number(LoadConsti), 2, 6, 1, 0,               // 0, 5
-                             number(IMin), 3, 0, 2, number(Switch), 3, 2, 29, 19,                          // 10, 14
-                             number(IAdd), 1, 1, 0, number(ISub), 0, 0, 2, number(Goto), 10,               // 19, 23, 27
-                             number(Ret), 1}}};                                                            // 29
+  image.functions = {{1,
+                      4,
+                      {number(LoadConsti),
+                       1,
+                       6,
+                       0,
+                       0,
+                       number(LoadConsti),
+                       2,
+                       6,
+                       1,
+                       0,  // 0, 5
+                       number(IMin),
+                       3,
+                       0,
+                       2,
+                       number(Switch),
+                       3,
+                       2,
+                       29,
+                       19,  // 10, 14
+                       number(IAdd),
+                       1,
+                       1,
+                       0,
+                       number(ISub),
+                       0,
+                       0,
+                       2,
+                       number(Goto),
+                       10,  // 19, 23, 27
+                       number(Ret),
+                       1}}};  // 29
   auto exe = image.load();
   Value sum = run_main(*exe, {Value::int64(1000)});
   CHECK(sum.is_scalar(DType::int64_) && sum.bits == 500500);
@@ -76,9 +106,35 @@ TEST(arguments_are_taken_over_even_by_failing_runs) {
 TEST(threads_share_an_executable_and_values) {
   ImageBuilder image;
   // main(cell): write(cell, (cell's content, constant 0, a closure over the cell)); the result is that tuple.
-  image.functions = {{1, 5, {number(RefRead), 1, 0, number(LoadConst), 2, 0, number(AllocClosure), 3, 0, 1, 0,
-                             number(GetField), 1, 1, 0, number(AllocADT), 4, -1, 3, 1, 2, 3,
-                             number(RefWrite), 0, 4, number(Ret), 4}}};
+  image.functions = {{1,
+                      5,
+                      {number(RefRead),
+                       1,
+                       0,
+                       number(LoadConst),
+                       2,
+                       0,
+                       number(AllocClosure),
+                       3,
+                       0,
+                       1,
+                       0,
+                       number(GetField),
+                       1,
+                       1,
+                       0,
+                       number(AllocADT),
+                       4,
+                       -1,
+                       3,
+                       1,
+                       2,
+                       3,
+                       number(RefWrite),
+                       0,
+                       4,
+                       number(Ret),
+                       4}}};
   int64_t before = alive();
   {
     auto exe = image.load();

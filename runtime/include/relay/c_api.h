@@ -1,8 +1,8 @@
 /* Running saved Relay executables from C.
  *
  * Functions that can fail return a status (RELAY_OK is 0) or a null pointer; relay_last_error() then says why, per
- * thread. A relay_value is one owned reference, given back with relay_value_free; its contents never change. One executable
- * may be run by any number of threads at once. The native code in an executable is trusted. */
+ * thread. A relay_value is one owned reference, given back with relay_value_free; its contents never change. One
+ * executable may be run by any number of threads at once. The native code in an executable is trusted. */
 #ifndef RELAY_C_API_H
 #define RELAY_C_API_H
 
@@ -49,10 +49,11 @@ RELAY_API int64_t relay_find(const relay_executable* executable, const char* nam
 /* The most bytes that the control stack of one run may take. */
 RELAY_API relay_status relay_set_stack_limit(relay_executable* executable, int64_t bytes);
 
-/* Runs an entry. The arguments stay the caller's. threads: how many may take part, 0 for all there are. cancel: null, or
- * something another thread sets to non-zero to stop the run (RELAY_INTERRUPTED). *result is a new reference. */
-RELAY_API relay_status relay_run(relay_executable* executable, size_t entry, relay_value* const* arguments, size_t count,
-                                 int64_t threads, const volatile unsigned char* cancel, relay_value** result);
+/* Runs an entry. The arguments stay the caller's. threads: how many may take part, 0 for all there are. cancel: null,
+ * or something another thread sets to non-zero to stop the run (RELAY_INTERRUPTED). *result is a new reference. */
+RELAY_API relay_status relay_run(relay_executable* executable, size_t entry, relay_value* const* arguments,
+                                 size_t count, int64_t threads, const volatile unsigned char* cancel,
+                                 relay_value** result);
 
 /* --- values --- dtype: "float32", "int64", "bool", ...; dims may be null when rank is 0 */
 RELAY_API relay_value* relay_tensor_copy(const char* dtype, size_t rank, const int64_t* dims, const void* data);

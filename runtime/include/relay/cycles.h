@@ -38,8 +38,9 @@ void unlink(Ref* ref);
 // Moves a Ref that is being marked shared from its run's list to the process's.
 void adopt_shared(Ref* ref);
 
-// Shared objects may only be changed, retained or released inside a MutatorScope once Refs are among them: runs hold one,
-// and so does other code that handles values. Collection of shared cycles waits for none: it gives up when one is open.
+// Shared objects may only be changed, retained or released inside a MutatorScope once Refs are among them: runs hold
+// one, and so does other code that handles values. Collection of shared cycles waits for none: it gives up when one is
+// open.
 class MutatorScope {
  public:
   MutatorScope();

@@ -1,8 +1,8 @@
 // Native code from ELF relocatable objects: parse, place, relocate, make executable.
 //
-// Kernels are small position-independent objects for x86-64 or AArch64 (small code model). They may call memcpy, memmove
-// and memset, and nothing else from outside. The loader checks every offset, so a damaged object is an error; the code
-// itself is trusted.
+// Kernels are small position-independent objects for x86-64 or AArch64 (small code model). They may call memcpy,
+// memmove and memset, and nothing else from outside. The loader checks every offset, so a damaged object is an error;
+// the code itself is trusted.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ enum class Status : int {
   failed = 4,            // the program failed while running
   recursion_limit = 5,   // the control stack is full
   out_of_memory = 6,
-  interrupted = 7,       // cancelled, or Ctrl-C
+  interrupted = 7,  // cancelled, or Ctrl-C
 };
 
 class Error : public std::runtime_error {

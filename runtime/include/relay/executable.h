@@ -52,7 +52,7 @@ struct Kernel {
   uint32_t dims = 0;
   uint32_t object = 0;
   std::string symbol;
-  std::atomic<relay_kernel> entry{nullptr};  // replaceable while the program runs
+  std::atomic<relay_kernel> entry{nullptr};        // replaceable while the program runs
   std::atomic<uint64_t> calls{0}, nanoseconds{0};  // while profiling is on
 };
 
@@ -106,9 +106,9 @@ class Executable {
   std::unordered_map<std::string_view, const Entry*> by_name_;
 };
 
-// Checks all bytecode of the executable; Error(invalid_file) says where and why. What has passed cannot make the dispatch
-// loop read or jump outside its tables: registers, labels, indices and arities are right, and code cannot fall off
-// its end. That values are of the kinds an instruction needs is checked as it runs.
+// Checks all bytecode of the executable; Error(invalid_file) says where and why. What has passed cannot make the
+// dispatch loop read or jump outside its tables: registers, labels, indices and arities are right, and code cannot fall
+// off its end. That values are of the kinds an instruction needs is checked as it runs.
 void verify(const Executable& executable);
 
 }  // namespace relay

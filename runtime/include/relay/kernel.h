@@ -22,8 +22,7 @@ typedef int32_t (*relay_parallel_body)(relay_kernel_context* context, void* env,
 struct relay_kernel_context {
   /* Splits [0, n) into pieces whose bounds are multiples of grain (the last may be short), runs body on each, and
    * returns when all are done: 0, or the first non-zero result. Nested and contended regions run inline. */
-  int32_t (*parallel_for)(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n,
-                          int64_t grain);
+  int32_t (*parallel_for)(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain);
   void* workspace;     /* planned workspace: the shared bytes, then num_workers slices of per-worker bytes; or null */
   int64_t num_workers; /* how many threads may take part */
   void* stream;        /* the device's queue; null on the host */

@@ -1,10 +1,10 @@
 // Objects: what values refer to. Storage, Tensor, Adt (tuples too), Closure, Ref.
 //
 // Reference counts. An object starts *local*: only the run that made it can reach it, and its count is changed without
-// atomic instructions. Before a value can be reached from elsewhere (a result, something written into a shared Ref) `share`
-// walks it and marks every object *shared*: from then on its count is changed atomically. So shared objects only ever
-// refer to shared or immortal ones. *Immortal* objects (an executable's constant tensors) are never counted; a
-// constant that leaves its run is replaced by a counted tensor on the same memory, which keeps the file mapped.
+// atomic instructions. Before a value can be reached from elsewhere (a result, something written into a shared Ref)
+// `share` walks it and marks every object *shared*: from then on its count is changed atomically. So shared objects
+// only ever refer to shared or immortal ones. *Immortal* objects (an executable's constant tensors) are never counted;
+// a constant that leaves its run is replaced by a counted tensor on the same memory, which keeps the file mapped.
 //
 // Destruction is iterative: a list of any length is freed with a work list, not with recursion.
 //
@@ -39,12 +39,12 @@ struct Object {
 
 // Memory on a device, from the device's pool or from outside.
 struct Storage : Object {
-  bool read_only = false;   // imported memory and constants: never written
+  bool read_only = false;  // imported memory and constants: never written
   int32_t device = 0;
   std::byte* data = nullptr;
-  int64_t bytes = 0;        // that the program may use
-  int64_t capacity = 0;     // from data on; 0 for memory that is not the pool's
-  void* block = nullptr;    // what the pool gave
+  int64_t bytes = 0;      // that the program may use
+  int64_t capacity = 0;   // from data on; 0 for memory that is not the pool's
+  void* block = nullptr;  // what the pool gave
   int64_t block_bytes = 0;
   void (*on_release)(void* owner) = nullptr;  // for imported memory
   void* owner = nullptr;

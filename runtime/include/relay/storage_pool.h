@@ -1,5 +1,5 @@
-// The storage pool: one per device. Freed blocks wait in free lists, one per size class (four classes per power of two),
-// and are handed out again; what waits is bounded, and very large blocks go straight back to the device.
+// The storage pool: one per device. Freed blocks wait in free lists, one per size class (four classes per power of
+// two), and are handed out again; what waits is bounded, and very large blocks go straight back to the device.
 #pragma once
 
 #include <cstdint>
