@@ -80,7 +80,7 @@ def plan_graph(
     for n, tensor in enumerate(graph.inputs):
         if n in packs:
             packed = packs[n].packed
-            inputs.append(dense(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)).buffer)
+            inputs.append(Buffer(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)))
         else:
             inputs.append(_operand(builder, tensor, f"in{n}"))
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]

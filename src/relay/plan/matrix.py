@@ -130,9 +130,7 @@ class _Emitter:
 
         def right(lane: Axis) -> Scalar:
             if self.packed is not None:
-                where = [*p.batch, panel, self._k(), lane]
-                shape = (*(a.extent for a in p.batch), ceil_div(columns, width), depth, width)
-                return Load(self.packed, (self._flat(where, shape),), self.packed.dtype)
+                return Load(self.packed, (*p.batch, panel, self._k(), lane), self.packed.dtype)
             if panel_buffer is not None:
                 return Load(panel_buffer, (self._flat([self._k(), lane], (depth, width)),), panel_buffer.dtype)
             return self._right_element(binary("add", first, lane))
