@@ -150,6 +150,8 @@ class _Lifter:
         assert ret is not None
         whole = FuncType(tuple(p.ty for p in params if p.ty is not None), ret, type_params)
         made = _Lifted(GlobalVar(name, whole), tuple(captured), dims)
+        if made.is_value:
+            self.constant[var] = made
         # The function's own variable: calls go straight to it, other uses need a closure.
         body = yield self.block(body, {var: made})
         if not made.is_value and use_counts(body)[var]:
@@ -158,8 +160,6 @@ class _Lifter:
         self.functions[name] = replace(
             function, params=params, body=body, ret_type=ret, type_params=type_params, constraints=(), ty=whole
         )
-        if made.is_value:
-            self.constant[var] = made
         return made
 
     def _dim_sources(self, function: Function, captured: Iterable[Var]) -> list[Var]:
