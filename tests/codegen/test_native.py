@@ -383,6 +383,18 @@ def test_index_patterns(dtype: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_index_divisions(target: str) -> None:
+    """Flat indices taken apart by numbers and by sizes, large ones included; a size of zero divides to 0."""
+    y, i = Buffer("y", (6, N), "int64"), Axis("i", N)
+    big = i * (1 << 40) + 12345
+    values = [i // 7, (i + 5) % 7, big // 10007, big % 10007, i // Size(M), (i * 3) % Size(M)]
+    stores = tuple(Store(y, (const(n), i), v) for n, v in enumerate(values))
+    kernel = Kernel("divisions", (), (y,), (var(N), var(M)), loop(i, Seq(stores), "vectorized"))
+    for m in (0, 1, 5):
+        check(kernel, [np.zeros((6, 100), np.int64)], {var(N): 100, var(M): m}, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 def test_padding_reads_only_inside(kind: LoopKind, target: str) -> None:
     """A select guards loads out of bounds, one level and two: the neighbouring pages would fault."""

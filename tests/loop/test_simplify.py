@@ -12,9 +12,26 @@ from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Seq, Stmt, Sto
 from relay.loop.printer import kernel_text
 from relay.loop.simplify import simplify
 from relay.loop.verify import verify
-from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, Select, Size, binary, compare, maximum, minimum
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    BinaryOp,
+    Compare,
+    CompareOp,
+    Const,
+    Load,
+    Scalar,
+    Select,
+    Size,
+    binary,
+    compare,
+    maximum,
+    minimum,
+)
 
 N = dim_var("n", lo=1)
+OPS: list[BinaryOp | None] = ["add", "sub", "mul", "floordiv", "mod", "min", "max", None]
+COMPARISONS: list[CompareOp] = ["eq", "ne", "lt", "le", "gt", "ge"]
 
 
 def var(dim: Dim) -> DimVar:
@@ -111,10 +128,10 @@ def test_random_index_expressions(data: st.DataObject) -> None:
         if depth == 0 or data.draw(st.integers(0, 4)) == 0:
             choice = data.draw(st.integers(0, len(leaves)))
             return leaves[choice] if choice < len(leaves) else Const(data.draw(st.integers(-3, 20)), "int64")
-        op = data.draw(st.sampled_from(["add", "sub", "mul", "floordiv", "mod", "min", "max", "select"]))
+        op = data.draw(st.sampled_from(OPS))
         a, b = expression(depth - 1), expression(depth - 1)
-        if op == "select":
-            compared = data.draw(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]))
+        if op is None:
+            compared = data.draw(st.sampled_from(COMPARISONS))
             return Select(Compare(compared, a, b), expression(depth - 1), b, "int64")
         return Binary(op, a, b, "int64")
 

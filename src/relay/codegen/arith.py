@@ -18,6 +18,8 @@ from relay.te.scalar import BinaryOp, CompareOp
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+# Index arithmetic on sizes, variables and small constants stays below 2**52 and, by these, above 0.
+_NONNEG = frozenset(("add", "mul", "floordiv", "mod", "min", "max"))
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -39,7 +41,7 @@ class Arithmetic:
         number = int(value) & ((1 << bits) - 1)
         if is_signed(dtype) and number >> (bits - 1):
             number -= 1 << bits
-        return Value(str(number), dtype, const=number, multiple=abs(number), nonneg=number >= 0)
+        return Value(str(number), dtype, const=number, multiple=abs(number), nonneg=0 <= number < 1 << 52)
 
     def index(self, value: int) -> Value:
         return self.constant(value, "int64")
@@ -51,10 +53,11 @@ class Arithmetic:
         if value.is_ramp:
             base = self.spread(Value(value.text, value.dtype), lanes)
             steps = ", ".join(f"i64 {lane * value.stride}" for lane in range(lanes))
-            return Value(self.b.emit(f"add {vec('i64', lanes)} {base.text}, <{steps}>"), value.dtype, lanes)
+            text = self.b.emit(f"add {vec('i64', lanes)} {base.text}, <{steps}>")
+            return Value(text, value.dtype, lanes, nonneg=value.nonneg)
         assert value.lanes == 1, "vectors of one loop have one width"
         element = register_type(value.dtype)
-        return Value(self.splat(element, value.text, lanes), value.dtype, lanes)
+        return Value(self.splat(element, value.text, lanes), value.dtype, lanes, nonneg=value.nonneg)
 
     def splat(self, element: str, text: str, lanes: int) -> str:
         if lanes == 1:
@@ -86,11 +89,8 @@ class Arithmetic:
         if dtype == "bool":
             return Value(self._bool(op, x, y, type_), dtype, lanes)
         text = self._int(op, a, b, x, y, type_, dtype, lanes)
-        if lanes > 1:
-            return Value(text, dtype, lanes)
-        nonneg = a.nonneg and b.nonneg and op in ("add", "mul", "floordiv", "mod", "min", "max") and dtype == "int64"
-        nonneg |= dtype == "int64" and op == "mod" and isinstance(b.const, int) and b.const > 0
-        return Value(text, dtype, 1, multiple=_multiple(op, a, b), nonneg=nonneg)
+        nonneg = a.nonneg and b.nonneg and dtype == "int64" and op in _NONNEG
+        return Value(text, dtype, lanes, multiple=_multiple(op, a, b) if lanes == 1 else 1, nonneg=nonneg)
 
     def _index(self, op: BinaryOp, a: Value, b: Value) -> Value | None:
         """int64 operations on known numbers and ramps that need no vector (or no instruction at all)."""
@@ -207,6 +207,9 @@ class Arithmetic:
         floored = op in ("floordiv", "mod")
         if isinstance(b.const, int) and b.const == 0:
             return self.splat(element, "0", lanes)
+        power = isinstance(b.const, int) and b.const & (b.const - 1) == 0
+        if dtype == "int64" and lanes > 1 and a.nonneg and b.nonneg and not power:
+            return self._divide_indices(remainder, x, y, b, lanes)
         safe, zero = y, ""
         if not isinstance(b.const, int) or b.const == -1:
             one = self.splat(element, "1", lanes)
@@ -239,6 +242,26 @@ class Arithmetic:
                 quotient = emit(f"sdiv {type_} {x}, {safe}")
                 result = emit(f"add {type_} {quotient}, {emit(f'sext {masks} {adjust} to {type_}')}")
         return self.select_text(zero, self.splat(element, "0", lanes), result, type_, lanes) if zero else result
+
+    def _divide_indices(self, remainder: bool, x: str, y: str, b: Value, lanes: int) -> str:
+        """Vectors of indices in double arithmetic: no machine divides vectors of integers.
+
+        Below 2**52 the rounded quotient never reaches the next integer, so its integer part is exact.
+        """
+        emit, wide, doubles = self.b.emit, vec("i64", lanes), vec("double", lanes)
+        dividend, divisor = (emit(f"uitofp {wide} {v} to {doubles}") for v in (x, y))
+        ratio = emit(f"fdiv {doubles} {dividend}, {divisor}")
+        if isinstance(b.const, int):
+            quotient = emit(f"fptosi {doubles} {ratio} to {wide}")
+        else:
+            some = emit(f"icmp ne {wide} {y}, {self.splat('i64', '0', lanes)}")
+            finite = self.select_text(some, ratio, self.splat("double", "0.0", lanes), doubles, lanes)
+            quotient = emit(f"fptosi {doubles} {finite} to {wide}")
+            if remainder:
+                x = self.select_text(some, x, self.splat("i64", "0", lanes), wide, lanes)
+        if not remainder:
+            return quotient
+        return emit(f"sub {wide} {x}, {emit(f'mul {wide} {quotient}, {y}')}")
 
     def _shift(self, op: BinaryOp, x: str, y: str, type_: str, dtype: str, lanes: int) -> str:
         emit, element, bits = self.b.emit, register_type(dtype), dtype_bits(dtype)
@@ -297,10 +320,11 @@ class Arithmetic:
         if cond.is_uniform and a.is_uniform and b.is_uniform:
             text = self.select_text(cond.text, a.text, b.text, register_type(a.dtype), 1)
             return Value(text, a.dtype, multiple=gcd(a.multiple, b.multiple), nonneg=a.nonneg and b.nonneg)
+        nonneg = a.nonneg and b.nonneg
         lanes = max(cond.lanes, a.lanes, b.lanes)
         x, y = self.spread(a, lanes).text, self.spread(b, lanes).text
         type_ = vec(register_type(a.dtype), lanes)
-        return Value(self.select_text(cond.text, x, y, type_, cond.lanes), a.dtype, lanes)
+        return Value(self.select_text(cond.text, x, y, type_, cond.lanes), a.dtype, lanes, nonneg=nonneg)
 
     def select_text(self, cond: str, x: str, y: str, type_: str, lanes: int) -> str:
         return self.b.emit(f"select {vec('i1', lanes)} {cond}, {type_} {x}, {type_} {y}")

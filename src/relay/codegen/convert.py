@@ -54,7 +54,7 @@ class Conversions:
         if wide == narrow:
             return Value(text, dtype, lanes)
         extended = emit(f"{'sext' if is_signed(source) else 'zext'} {from_} {text} to {to}")
-        return Value(extended, dtype, lanes, nonneg=lanes == 1 and not is_signed(source))
+        return Value(extended, dtype, lanes)
 
     def from_memory(self, text: str, dtype: str, lanes: int) -> str:
         """The register form of loaded elements (not of sub-byte ones)."""

@@ -34,6 +34,7 @@ class Statements:
         self.e = Expressions(frame)
         self._parallel = parallel
         self._allocate = allocate
+        self._slots: dict[tuple[object, ...], str] = {}
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -100,9 +101,15 @@ class Statements:
         lanes = self.f.lanes
         count = max(count, 1) * lanes
         align = 64 if count * size >= 64 else 16
-        pointer = self.f.builder.alloca(f"[{count} x {local_type(buffer.dtype)}]", align)
+        pointer = self._slot((buffer, lanes), f"[{count} x {local_type(buffer.dtype)}]", align)
         strides = self.f.strides(tuple(shape))
         return Place(pointer, strides, buffer.dtype, align, local=True, private=lanes)
+
+    def _slot(self, key: tuple[object, ...], type_: str, align: int = 64) -> str:
+        """A stack slot; the same one each time code for the same allocation is written again."""
+        if key not in self._slots:
+            self._slots[key] = self.f.builder.alloca(type_, align)
+        return self._slots[key]
 
     # -- control
 
@@ -320,13 +327,13 @@ class Statements:
 
     def _accumulators(self, plan: VectorPlan, buffer: Buffer, chains: int) -> list[Place]:
         """Vector accumulators for a buffer that a vectorized loop reduces into, holding the operation's identity."""
-        f, b, lanes = self.f, self.f.builder, plan.lanes
+        f, lanes = self.f, plan.lanes
         place, element = f.places[buffer], local_type(buffer.dtype)
         count = _padded_size(place, buffer)
         places = []
         identity = f.arith.spread(f.arith.identity(plan.reductions[buffer], buffer.dtype), lanes)
-        for _ in range(chains):
-            pointer = b.alloca(f"[{count * lanes} x {element}]")
+        for chain in range(chains):
+            pointer = self._slot((buffer, lanes, chain), f"[{count * lanes} x {element}]")
             vectors = replace(place, pointer=pointer, align=64, private=lanes)
             places.append(vectors)
             for offset in _offsets(place, buffer):

@@ -122,9 +122,11 @@ def serve() -> None:
     os.dup2(2, 1)  # whatever prints goes to the error stream, not among the answers
     while True:
         try:
-            text, target = _receive(source)  # type: ignore[misc]
+            message = _receive(source)
         except EOFError:
             return
+        assert isinstance(message, tuple)
+        text, target = message
         answer: object
         try:
             answer = compile_text(text, target)

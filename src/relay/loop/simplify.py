@@ -10,6 +10,7 @@ sharing. The result computes what the kernel does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -24,6 +25,8 @@ from relay.ir.dim import (
     dim_add,
     dim_bounds,
     dim_floordiv,
+    dim_max,
+    dim_min,
     dim_mul,
     dim_sub,
     dim_vars,
@@ -45,6 +48,11 @@ from relay.te.scalar import (
     children,
     rebuild,
 )
+
+
+_DIM_OPS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "add": dim_add, "sub": dim_sub, "mul": dim_mul, "min": dim_min, "max": dim_max,
+}  # fmt: skip
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -318,7 +326,7 @@ class _Simplifier:
                     return None
                 if node.op in ("floordiv", "mod"):
                     return APPLY[node.op](a, b) if self.at_least(b, 1) else None
-                apply = {"add": dim_add, "sub": dim_sub, "mul": dim_mul, **APPLY}.get(node.op)
+                apply = _DIM_OPS.get(node.op)
                 return None if apply is None else apply(a, b)
             case _:
                 return None

@@ -33,30 +33,10 @@ from relay.te.scalar import (
     walk,
 )
 
-_FLOAT_ONLY = frozenset(
-    (
-        "sqrt",
-        "rsqrt",
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "expm1",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "erf",
-        "sigmoid",
-    )  # fmt: skip
-)
+_FLOAT_ONLY = frozenset((
+    "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid",
+))  # fmt: skip
 _BITWISE = frozenset(("and", "or", "xor"))
 _SHIFTS = frozenset(("shl", "shr"))
 
