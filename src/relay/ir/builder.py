@@ -5,9 +5,9 @@
     f = function([x, w], call("nn.dense", x, w))
 
 A string in a shape is a dimension variable. The same name means the same variable until a function closes over it: `function`
-makes each such variable that its parameters mention a parameter of the function, with an identity of its own, so that two functions
-that both say "n" have nothing in common. A nested function that captures a variable with "n" in its type leaves "n" to the
-enclosing one.
+makes each such variable that its parameters mention a parameter of the function, with an identity of its own, so that two
+functions that both say "n" have nothing in common. A nested function that captures a variable with "n" in its type leaves "n"
+to the enclosing one.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def parse(tokens: Tokens, start: str, actions: Actions) -> Any:
 
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
     ("an expression", frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "const", "meta", "ref", "grad", "fn",
-                                 "if", "match", "match?", "(", "{", "-", "!"})),
+                                 "if", "match", "match?", "where", "(", "{", "-", "!"})),
     ("a type or dimension", frozenset({"NAME", "INT", "?", "UNKNOWN", "(", "fn", "ref", "-"})),
     ("an operator", frozenset({"+", "*", "/", "<", "<=", ">", ">=", "==", "!=", "-"})),
     ("dimension arithmetic", frozenset({"*", "//", "%"})),
@@ -146,7 +146,7 @@ _WORDS = {
 
 
 def _unexpected(tokens: Tokens, position: int, row: Mapping[str, object]) -> SyntaxError_:
-    rest = set(row)
+    rest = set(row) - ({"STRING"} if "LOCAL" in row else set())  # a quoted name of an attribute is not what people look for
     words: list[str] = []
     for word, group in _GROUPS:
         if group <= rest:

@@ -302,6 +302,12 @@ class TypeActions:
         self.leave(height)
         return made
 
+    def where_one(self, _where: int, relation: Relation) -> list[Relation]:
+        return [relation]
+
+    def where_group(self, _where: int, _open: int, relations: list[Relation], _close: int) -> list[Relation]:
+        return relations
+
     def relation(self, token: int, _open: int, args: list[Any], _close: int) -> Relation:
         named = [a for a in args if isinstance(a, Named)]
         plain = [self.to_argument(a, token) for a in args if not isinstance(a, Named)]

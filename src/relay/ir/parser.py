@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -176,7 +177,7 @@ class _Parser(TypeActions):
                     word = texts[n + 2] if kinds[n + 1] == ":" else "Type"
                     params.append(next((k for k in Kind if k.value == word), Kind.TYPE))
                 n += 1
-            n += 1
+            n += kinds[n] != "$END"
         self.adts[name] = tuple(params)
         depth = 0
         while kinds[n] not in ("$END", "def", "extern") and (n == at + 1 or depth or kinds[n] == "{"):
@@ -742,13 +743,10 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
         made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
     else:
         value = int(digits)
-        made = (
-            np.array(value, dtype=object).astype(np.int64 if -(2**63) <= value < 2**63 else np.float64).astype(numpy_dtype(dtype))
-        )
-        if dtype == "uint64" and 0 <= value < 2**64:
-            made = np.array(value, dtype=np.uint64)
-        if int(made) != value:
-            bigger = "write it with i64" if -(2**63) <= value < 2**63 else ""
-            raise parser.error(f"{digits} does not fit in {dtype}", token, bigger)
+        bounds = ml_dtypes.iinfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
+        if not int(bounds.min) <= value <= int(bounds.max):
+            hint = "write it with i64" if -(2**63) <= value < 2**63 and dtype == "int32" else ""
+            raise parser.error(f"{digits} does not fit in {dtype}", token, hint)
+        made = np.array(value, dtype=numpy_dtype(dtype))
     made.flags.writeable = False
     return made

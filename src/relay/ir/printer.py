@@ -2,8 +2,8 @@
 
 Statements are printed as Relay printed them: an operand that is not a name or a literal gets a line of its own,
 ``%3 = add(%2, 1f);``, and a node that is used more than once exactly one. Such a line stands in the innermost
-braces around all its uses, before the first of them. Everything is iterative, and linear in the size of the graph (times log depth
-for nodes shared across braces).
+braces around all its uses, before the first of them. Everything is iterative, and linear in the size of the graph (times the log
+of the depth for nodes shared across braces).
 """
 
 from __future__ import annotations
@@ -367,6 +367,8 @@ class _Printer:
                 return f"({', '.join(map(self.atom, e.fields))}{',' if len(e.fields) == 1 else ''})"
             case Proj():
                 inner = self.operand(e.tuple)
+                if isinstance(e.tuple, GlobalVar | OpRef | ConstructorRef):
+                    inner = f"({inner})"
                 # %x.0 is the variable of that name, where there is one.
                 if f"{inner[1:]}.{e.index}" in self.space.taken:
                     inner = f"({inner})"

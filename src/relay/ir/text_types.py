@@ -62,7 +62,7 @@ def legal_name(name: str, pattern: re.Pattern[str]) -> str:
     if pattern.fullmatch(name):
         return name
     name = _ILLEGAL.sub("_", name)
-    return name if name and not name[0].isdigit() else f"v{name}"
+    return name if name.strip("_") and not name[0].isdigit() else f"v{name}"
 
 
 def legal_local(name: str) -> str:
@@ -187,12 +187,14 @@ class TypeText:
         todo.extend(reversed(parts))
 
     def where(self, constraints: Iterable[Relation]) -> str:
-        """`` where Broadcast(A, B, C)`` (empty for none)."""
+        """`` where Broadcast(A, B, C)``, in parentheses when there are several (empty for none)."""
         parts: list[str] = []
         for r in constraints:
             args = [self.type_argument(a) for a in r.args]
             parts.append(f"{r.name}({', '.join([*args, *self.attr_items(dict(r.attrs).items())])})")  # type: ignore[arg-type]
-        return f" where {', '.join(parts)}" if parts else ""
+        if len(parts) > 1:
+            return f" where ({', '.join(parts)})"
+        return f" where {parts[0]}" if parts else ""
 
     def type_argument(self, arg: TypeArg) -> str:
         """The text of a type argument."""

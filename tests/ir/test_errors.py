@@ -1,0 +1,97 @@
+"""What the parser says about texts that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.ir.diagnostics import SyntaxError_
+from relay.ir.parser import parse_expr, parse_module, parse_type
+from tests.ir.programs import HEADER
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "says"),
+    [
+        ("let %x = 1", 1, 11, "expected ';'"),
+        ("let %x = 1;", 1, 12, "found the end of the text"),
+        ("add(1f,,2f)", 1, 8, "expected an expression or ')', found ','"),
+        ("add(%x, 1f)", 1, 5, "%x is not in scope"),
+        ("%0", 1, 1, "%0 is not in scope"),
+        ("let %first = 1;\nlet %y = 2;\n%frist", 3, 1, "did you mean %first?"),
+        ("let %x = %x; 1", 1, 10, "%x is not in scope"),
+        ("if (True) { let %x = 1; 1 } else { %x }", 1, 36, "%x is not in scope"),
+        ("fn (%x: Tensor[(n,), float32]) { %x }", 1, 17, "[n: Dim]"),
+        ("fn (%x: Tensor[s, float32]) { %x }", 1, 16, "[s: Shape]"),
+        ("fn[A](%x: Tensor[(2,), A]) { %x }", 1, 11, "[A: BaseType]"),
+        ("fn (%x: Tensor[(2,), flot32]) { %x }", 1, 22, "did you mean float32?"),
+        ("fn (%x: Lst[int32]) { 1 }", 1, 9, "unknown type 'Lst'"),
+        ("fn (%x: List[int32]) { 1 }", 1, 9, "import prelude"),
+        ("fn (%x: Tensor[(-1,), int8]) { 1 }", 1, 16, "cannot be negative"),
+        ("fn (%x: Tensor[(4 // 0,), int8]) { 1 }", 1, 19, "by zero"),
+        ("fn (%x, %x) { 1 }", 1, 1, "two parameters have the same name"),
+        ("Cons(1, Nil)", 1, 1, "import prelude"),
+        ("add(axis=1, 2)", 1, 5, "attributes (name=value) come last"),
+        ("add(axis=1, axis=2)", 1, 13, "given twice"),
+        ("f(x=float)", 1, 5, 'a string is written "float"'),
+        ("300i8", 1, 1, "300 does not fit in int8"),
+        ("3000000000", 1, 1, "write it with i64"),
+        ("1 $ 2", 1, 3, "unexpected character '$'"),
+        ('f(x="abc)', 1, 5, "a string ends on the line it begins on"),
+        ("1 /* a /* b */", 1, 3, "this comment is never closed"),
+        ("const([1, 2], (3,), int8)", 1, 21, "not a constant"),
+        ("const(300, int8)", 1, 12, "not a constant"),
+        ("meta[relay.Constant][3]", 1, 1, "no constant 3"),
+        ("match (1) { Cns(%x) => 1 }", 1, 13, "unknown constructor 'Cns'"),
+        ("match (1) { (%x, %x) => 1 }", 1, 13, "binds a variable twice"),
+        ("let %f = fn () { %f() }(); 1", 1, 5, "used in its own value"),
+    ],
+)
+def test_expression(text: str, line: int, column: int, says: str) -> None:
+    with pytest.raises(SyntaxError_) as caught:
+        parse_expr(text)
+    error = caught.value
+    assert error.span is not None
+    assert (error.span.line, error.span.column) == (line, column), str(error)
+    assert says in str(error)
+    assert text.splitlines()[line - 1][:40] in str(error)  # the line is shown
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def @main() { 1 }", "begin the text with #[version"),
+        ('#[version = "9"]\ndef @main() { 1 }', "version '9'"),
+        (HEADER + "def @f() { 1 }\ndef @f() { 2 }", "@f is defined twice"),
+        (HEADER + "type A { X }\ntype A { Y }", "type A is defined twice"),
+        (HEADER + "type A { X }\ntype B { X }", "constructor X is already one of type A"),
+        (HEADER + "type L[A] { X }\ndef @f(%x: L) { 1 }", "type L needs 1 arguments"),
+        (HEADER + "type L[A] { X }\ndef @f(%x: L[int8, int8]) { 1 }", "type L has 1 parameters, not 2"),
+        (HEADER + "type L[A: Wrong] { X }", "unknown kind 'Wrong'"),
+        (HEADER + "def @f() { free_var %x; %x }", "a definition has no free variables"),
+        (HEADER + 'import "no_such_file.rly"\ndef @f() { 1 }', "cannot read the import"),
+        (HEADER + "def @f() { let %x = 1; }", "a body ends with an expression"),
+        (HEADER + "def @f() { 1", "a '{' is not closed"),
+        (HEADER + "def @f() { meta[relay.Constant][0] }\n#[metadata]\n{", "is not JSON"),
+        (HEADER + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": [{"dtype": "int8"}]}', "damaged"),
+        (HEADER + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": 3}', "must be an object"),
+    ],
+)
+def test_module(text: str, says: str) -> None:
+    with pytest.raises(SyntaxError_) as caught:
+        parse_module(text)
+    assert says in str(caught.value)
+
+
+def test_type() -> None:
+    with pytest.raises(SyntaxError_, match="where a type is wanted"):
+        parse_type("(4, int32)")
+
+
+def test_every_prefix_is_an_error_or_a_module() -> None:
+    text = HEADER + "type L[A] { N, C(A, L[A]) }\n"
+    text += 'def @f[n: Dim](%x: Tensor[(n, 2), int8], a="b") { match (%x.0) { C(_) => (1f, -2), N => { 1 } } }'
+    for end in range(len(text)):
+        try:
+            parse_module(text[:end])
+        except SyntaxError_ as error:
+            assert str(error)
