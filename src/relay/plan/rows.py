@@ -303,12 +303,14 @@ class _Emitter:
             if not isinstance(value, Reduce):
                 ends.append(self._store(plan, n, value))
                 continue
+            if last is None and value.kind in ("argmax", "argmin"):  # of one element
+                ends.append(self._store(plan, n, Const(0, value.dtype)))
+                continue
             acc = Buffer(self.builder.fresh("acc"), (1,), _accumulator(value), "register")
             buffers.append(acc)
             element = cast(value.body, acc.dtype)
             if value.kind in ("argmax", "argmin"):
                 kind: ReduceKind = "max" if value.kind == "argmax" else "min"
-                assert last is not None
                 place = Buffer(self.builder.fresh("place"), (1,), "int64", "register")
                 buffers.append(place)
                 starts.append(Store(acc, (zero,), initial(kind, acc.dtype)))
@@ -317,6 +319,7 @@ class _Emitter:
                 hit: Scalar = compare("eq", element, Load(acc, (zero,), acc.dtype))
                 if acc.dtype.startswith("float"):
                     hit = binary("or", hit, unary("isnan", element))
+                assert last is not None
                 candidate = select(hit, last, extent_of(last.extent))
                 starts.append(Store(place, (zero,), extent_of(last.extent)))
                 finds.append(Store(place, (zero,), minimum(Load(place, (zero,), "int64"), candidate)))
@@ -353,13 +356,14 @@ class _Emitter:
                 place = Buffer(self.builder.fresh("place"), (lanes.size,), "int64", "stack")
                 buffers.append(place)
                 better = position_update(value.kind, now, element)
+                position = plan.reduced[-1] if plan.reduced else Const(0, "int64")
                 starts += [
                     Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
                     Store(place, at, Const(0, "int64")),
                 ]
                 flag = Axis(self.builder.fresh("better"), 1, "bool")
                 stores = [
-                    Store(place, at, select(flag, plan.reduced[-1], Load(place, at, "int64"))),
+                    Store(place, at, select(flag, position, Load(place, at, "int64"))),
                     Store(acc, at, select(flag, element, now)),
                 ]
                 updates.append(LetScalar(flag, better, Seq(tuple(stores))))
