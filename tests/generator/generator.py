@@ -125,8 +125,7 @@ class Generator:
     def tensor(self, t: T, scope: Scope, depth: int) -> Expr:
         if depth <= 0 or self.choices.chance(15):
             return self.leaf(t, scope)
-        candidates = [p for p in operators.PRODUCTIONS if p.applies(t)]
-        production = self.choices.pick(candidates)
+        production = self.choices.pick(operators.candidates(t))
         made = production.build(self, t, scope, depth - 1)
         if made is None:
             return self.leaf(t, scope)

@@ -32,14 +32,15 @@ class Production:
     name: str
     applies: Callable[[T], bool]
     build: Builder
+    weight: int = 1  # how often it is taken among those that apply: more for what applies rarely
 
 
 PRODUCTIONS: list[Production] = []
 
 
-def _rule(name: str, applies: Callable[[T], bool]) -> Callable[[Builder], Builder]:
+def _rule(name: str, applies: Callable[[T], bool], weight: int = 1) -> Callable[[Builder], Builder]:
     def add(build: Builder) -> Builder:
-        PRODUCTIONS.append(Production(name, applies, build))
+        PRODUCTIONS.append(Production(name, applies, build, weight))
         return build
 
     return add
@@ -339,13 +340,13 @@ def _matrix_dtype(t: T) -> bool:
     return _smooth(t) or t.dtype in ("int32", "int64")
 
 
-@_rule("nn.dense", lambda t: len(t.shape) == 2 and _matrix_dtype(t))
+@_rule("nn.dense", lambda t: len(t.shape) == 2 and _matrix_dtype(t), 4)
 def _dense(g: Generator, t: T, s: Scope, d: int) -> Built:
     k = g.choices.pick((3, 4, 8))
     return call("nn.dense", g.expr(t.sized(t.shape[0], k), s, d), g.expr(t.sized(t.shape[1], k), s, d)), INFINITE
 
 
-@_rule("nn.matmul", lambda t: len(t.shape) == 2 and _matrix_dtype(t))
+@_rule("nn.matmul", lambda t: len(t.shape) == 2 and _matrix_dtype(t), 4)
 def _matmul(g: Generator, t: T, s: Scope, d: int) -> Built:
     k = g.choices.pick((2, 3, 4))
     a, b = (t.shape[0], k), (k, t.shape[1])
@@ -355,7 +356,7 @@ def _matmul(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("nn.matmul", left, right, transpose_a=ta, transpose_b=tb), INFINITE
 
 
-@_rule("nn.batch_matmul", lambda t: len(t.shape) == 3 and _matrix_dtype(t))
+@_rule("nn.batch_matmul", lambda t: len(t.shape) == 3 and _matrix_dtype(t), 6)
 def _batch_matmul(g: Generator, t: T, s: Scope, d: int) -> Built:
     b, m, n = t.shape
     tb = g.choices.chance(50)
@@ -363,7 +364,7 @@ def _batch_matmul(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("nn.batch_matmul", g.expr(t.sized(b, m, 3), s, d), g.expr(right, s, d), transpose_b=tb), INFINITE
 
 
-@_rule("nn.conv2d", lambda t: len(t.shape) == 4 and _smooth(t))
+@_rule("nn.conv2d", lambda t: len(t.shape) == 4 and _smooth(t), 12)
 def _conv2d(g: Generator, t: T, s: Scope, d: int) -> Built:
     n, c, h, w = t.shape
     size = g.choices.pick((1, 3))
@@ -375,14 +376,14 @@ def _conv2d(g: Generator, t: T, s: Scope, d: int) -> Built:
 
 for _name in ("nn.max_pool2d", "nn.avg_pool2d"):
 
-    @_rule(_name, lambda t: len(t.shape) == 4 and t.static and _smooth(t))
+    @_rule(_name, lambda t: len(t.shape) == 4 and t.static and _smooth(t), 8)
     def _pool(g: Generator, t: T, s: Scope, d: int, name: str = _name) -> Built:
         n, c, h, w = (int(x) for x in t.shape)
         data = g.expr(t.sized(n, c, h + 1, w + 1), s, d)
         return call(name, data, pool_size=(2, 2), strides=(1, 1)), 0.0
 
 
-@_rule("nn.global_avg_pool2d", lambda t: len(t.shape) == 4 and t.shape[2:] == (1, 1) and _smooth(t))
+@_rule("nn.global_avg_pool2d", lambda t: len(t.shape) == 4 and t.shape[2:] == (1, 1) and _smooth(t), 4)
 def _global_pool(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("nn.global_avg_pool2d", g.expr(t.sized(*t.shape[:2], 2, 3), s, d)), 0.0
 
@@ -556,12 +557,12 @@ def _full_like(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("full_like", g.expr(t, s, 0), g.expr(t.sized(), s, d)), 0.0
 
 
-@_rule("arange", lambda t: len(t.shape) == 1 and t.static and _number(t))
+@_rule("arange", lambda t: len(t.shape) == 1 and t.static and _number(t), 3)
 def _arange(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("arange", start=0, stop=int(t.shape[0]), step=1, dtype=t.dtype), 6.0
 
 
-@_rule("shape_of", lambda t: len(t.shape) == 1 and t.shape[0] in (2, 3) and t.dtype in ("int32", "int64"))
+@_rule("shape_of", lambda t: len(t.shape) == 1 and t.shape[0] in (2, 3) and t.dtype in ("int32", "int64"), 4)
 def _shape_of(g: Generator, t: T, s: Scope, d: int) -> Built:
     source = T(("n", 4)) if t.shape[0] == 2 and "n" in g.dims else T((2, 3) if t.shape[0] == 2 else (2, 3, 4))
     return call("shape_of", g.expr(source, s, 0), dtype=t.dtype), 5.0
@@ -616,25 +617,25 @@ for _name in ("tril", "triu"):
 # -- results whose sizes depend on data, brought back to a known size
 
 
-@_rule("unique", lambda t: t.shape == () and t.dtype in ("int32", "int64"))
+@_rule("unique", lambda t: t.shape == () and t.dtype in ("int32", "int64"), 6)
 def _unique(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("sum", call("unique", g.expr(t.sized(4), s, d))), 32.0
 
 
-@_rule("argwhere", lambda t: t.shape == () and t.dtype == "int32")
+@_rule("argwhere", lambda t: t.shape == () and t.dtype == "int32", 6)
 def _argwhere(g: Generator, t: T, s: Scope, d: int) -> Built:
     where = call("argwhere", g.expr(T(g.choices.pick(((4,), (2, 3))), "bool"), s, d))
     return call("cast", call("sum", where), dtype="int32"), 64.0
 
 
-@_rule("dyn.arange", lambda t: t.shape == () and t.dtype == "int32")
+@_rule("dyn.arange", lambda t: t.shape == () and t.dtype == "int32", 6)
 def _dyn_arange(g: Generator, t: T, s: Scope, d: int) -> Built:
     stop = g.index((), 6, s, d)
     made = call("dyn.arange", _scalar(0, "int32"), stop, _scalar(1, "int32"), dtype="int32")
     return call("sum", call("multiply", made, made)), 64.0
 
 
-@_rule("dyn.reshape", lambda t: t.shape == (2, 3))
+@_rule("dyn.reshape", lambda t: t.shape == (2, 3), 3)
 def _dyn_reshape(g: Generator, t: T, s: Scope, d: int) -> Built:
     shape = constant(np.array([2, 3], np.int64))
     loose = call("dyn.reshape", g.expr(t.sized(3, 2), s, d), shape)
@@ -643,13 +644,18 @@ def _dyn_reshape(g: Generator, t: T, s: Scope, d: int) -> Built:
 
 for _name in ("sort", "argsort"):
 
-    @_rule(_name, lambda t: len(t.shape) == 1 and t.static and t.dtype in ("float32", "int32") and t.exact)
+    @_rule(_name, lambda t: len(t.shape) == 1 and t.static and t.dtype in ("float32", "int32") and t.exact, 5)
     def _sorted(g: Generator, t: T, s: Scope, d: int, name: str = _name) -> Built:
         if name == "argsort":
             if t.dtype != "int32":
                 return None
             return call("argsort", g.expr(t, s, d), axis=-1, is_ascend=True, dtype="int32"), 5.0
         return call("sort", g.expr(t, s, d), axis=-1, is_ascend=g.choices.chance(50)), 0.0
+
+
+def candidates(t: T) -> list[Production]:
+    """The productions for a type, each as often as its weight."""
+    return [p for p in PRODUCTIONS if p.applies(t) for _ in range(p.weight)]
 
 
 def first_class(g: Fn) -> list[str]:

@@ -55,7 +55,9 @@ def program(seed: int) -> Program:
     return build(Choices(Seeded(seed)))
 
 
-@st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs() -> st.SearchStrategy[Program]:
     """Programs as a hypothesis strategy."""
-    return build(Choices(Drawn(draw)))
+    return st.binary(min_size=_BYTES, max_size=_BYTES).map(lambda data: build(Choices(Drawn(data))))
+
+
+_BYTES = 2000  # more than nearly every program takes

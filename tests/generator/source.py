@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
-
-from hypothesis import strategies as st
 
 T = TypeVar("T")
 
@@ -30,13 +28,17 @@ class Seeded:
 
 
 class Drawn:
-    """Decisions drawn by hypothesis."""
+    """Decisions from bytes that hypothesis draws: it shrinks them towards zero, and where they end everything is simplest."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[int]], int]) -> None:
-        self._draw = draw
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
 
     def below(self, n: int) -> int:
-        return self._draw(st.integers(0, n - 1)) if n > 1 else 0
+        width = 1 if n <= 64 else 2
+        taken = self._data[self._at : self._at + width]
+        self._at += width
+        return int.from_bytes(taken, "little") % n
 
 
 class Choices:

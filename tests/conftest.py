@@ -1,0 +1,14 @@
+"""Options of the test run."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fuzz-programs",
+        type=int,
+        default=150,
+        help="how many generated programs tests/test_fuzz.py runs (2000 in continuous integration)",
+    )

@@ -1,0 +1,111 @@
+"""Generated programs: compiled code against the interpreter, and printing against parsing.
+
+How many programs is ``--fuzz-programs`` (2000 in continuous integration). Runs are deterministic; a failure is shrunk by hypothesis and
+shows the program's text and arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+
+import relay
+from relay.ir.equality import alpha_equal
+from relay.ir.parser import parse_module
+from relay.ir.printer import module_text
+from tests.generator import Program, program, programs
+from tests.generator.compare import difference
+from tests.generator.coverage import Coverage
+
+
+@pytest.fixture
+def examples(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--fuzz-programs"))
+
+
+def over_programs(count: int, check: Callable[[Program], None]) -> None:
+    """Run a check on that many programs, shrinking the first that fails."""
+
+    @settings(
+        max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(programs())
+    def run(p: Program) -> None:
+        note(module_text(p.module))
+        note(f"arguments: {p.args}")
+        check(p)
+
+    run()
+
+
+def round_trip(p: Program) -> None:
+    """parse(print(m)) is alpha-equal to m, untyped and typed, and prints the same again."""
+    for module in (p.module, relay.infer_type(p.module)):
+        text = module_text(module)
+        again = parse_module(text)
+        assert alpha_equal(module, again)
+        assert module_text(again) == text
+
+
+def same_result(p: Program) -> None:
+    """The compiled program gives what the interpreter gives, up to rounding."""
+    module = relay.infer_type(p.module)
+    expected = relay.evaluate(module, *p.args)
+    found = relay.compile(module)(*p.args)
+    different = difference(expected, found)
+    assert different is None, different
+
+
+def untyped_result(p: Program) -> None:
+    """Types do not change meaning: the program gives the same before and after inference."""
+    different = difference(relay.evaluate(p.module, *p.args), relay.evaluate(relay.infer_type(p.module), *p.args))
+    assert different is None, different
+
+
+def test_parsing_what_was_printed(examples: int) -> None:
+    over_programs(examples, round_trip)
+
+
+def test_inference_keeps_the_meaning(examples: int) -> None:
+    over_programs(examples, untyped_result)
+
+
+def test_compiled_code_against_the_interpreter(examples: int) -> None:
+    over_programs(examples, same_result)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_lower_optimization_levels(level: int) -> None:
+    """A few programs at every level: what the passes do must not show."""
+    for seed in range(10):
+        p = program(10_000 + seed)
+        module = relay.infer_type(p.module)
+        found = relay.compile(module, opt_level=level)(*p.args)
+        different = difference(relay.evaluate(module, *p.args), found)
+        assert different is None, f"seed {10_000 + seed}: {different}"
+
+
+def test_programs_are_those_of_their_seed() -> None:
+    assert alpha_equal(program(7).module, program(7).module)
+    assert not alpha_equal(program(7).module, program(8).module)
+
+
+def test_the_generator_reaches_everything() -> None:
+    """Every node kind, pattern, operator family, dtype and kind of size occurs. ``pytest -s`` shows the counts."""
+    coverage = Coverage()
+    for seed in range(1000):
+        coverage.add(program(seed))
+    print(coverage.report())
+    assert coverage.missing() == []
+    rare = (
+        "polymorphic functions",
+        "functions of functions",
+        "nested patterns",
+        "partial matches",
+        "functions generic in sizes",
+    )
+    assert all(coverage.features[name] for name in rare)
+    # Not a generator of constants: most programs do something.
+    assert coverage.nodes["Call"] > 12 * coverage.programs
