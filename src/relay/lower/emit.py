@@ -385,8 +385,9 @@ class _Emitter:
             if out != output or source >= len(call.args):
                 continue
             arg = call.args[source]
-            if isinstance(arg, Var) and arg in ends and isinstance(self.places[arg], int):
-                if call.args.count(arg) == 1:
+            if isinstance(arg, Var) and isinstance(register := self.places[arg], int):
+                # A register may have other readers: the tuple that the operand was projected from.
+                if self.owners.get(register, frozenset({arg})) <= ends and call.args.count(arg) == 1:
                     return self._value(arg)
         return None
 
