@@ -16,7 +16,7 @@ from relay.ir.types import DTYPE_BITS, is_float, is_integer
 from relay.loop.errors import LoopError
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
 from relay.loop.walk import expressions, parts
-from relay.loop.workspace import workspace_bytes
+from relay.loop.workspace import buffer_bytes, workspace_bytes
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -32,6 +32,9 @@ from relay.te.scalar import (
     children,
     walk,
 )
+
+# Threads have small stacks: what is larger belongs into the workspace.
+MAX_STACK_BYTES = 128 << 10
 
 _FLOAT_ONLY = frozenset((
     "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan",
@@ -98,6 +101,10 @@ class _Verifier:
             self.size(dim, f"the shape of {buffer.name}")
             if buffer.scope in ("register", "stack") and not isinstance(dim, int):
                 _fail(f"the {buffer.scope} buffer {buffer.name} has the size {dim}, which is no number")
+        if buffer.scope in ("register", "stack"):
+            size = buffer_bytes(buffer)
+            if isinstance(size, int) and size > MAX_STACK_BYTES:
+                _fail(f"the {buffer.scope} buffer {buffer.name} has {size} bytes, more than {MAX_STACK_BYTES}")
 
     def size(self, dim: Dim, where: str) -> None:
         if isinstance(dim, AnyDim):

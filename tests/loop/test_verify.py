@@ -1,0 +1,97 @@
+"""Every rule of the loop-nest IR, broken once."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.ir.dim import ANY, Dim, DimVar, as_var, dim_var
+from relay.loop.errors import LoopError
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.verify import verify
+from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Size, Unary
+
+N, M = dim_var("n"), dim_var("m")
+X, Y = Buffer("x", (N,), "float32"), Buffer("y", (N,), "float32")
+AT, J = Axis("i", N), Axis("j", N)
+ZERO, ONE = Const(0, "int64"), Const(1.0, "float32")
+LOAD = Load(X, (AT,), "float32")
+
+
+def var(dim: Dim) -> DimVar:
+    found = as_var(dim)
+    assert found is not None
+    return found
+
+
+def kernel(body: Stmt, **changes: object) -> Kernel:
+    given: dict[str, object] = {"inputs": (X,), "outputs": (Y,), "dims": (var(N),), "body": body, **changes}
+    return Kernel("k", **given)  # type: ignore[arg-type]
+
+
+def over(body: Stmt, kind: str = "serial", axis: Axis = AT) -> For:
+    return For(axis, Size(N), body, kind)  # type: ignore[arg-type]
+
+
+def store(value: Scalar = LOAD, *indices: Scalar, buffer: Buffer = Y) -> Store:
+    return Store(buffer, indices or (AT,), value)
+
+
+def test_sound_kernels() -> None:
+    verify(kernel(over(store())))
+    verify(kernel(over(store(), "parallel"), in_place=((0, 0),)))
+    t = Axis("t", 1, "float32")
+    verify(kernel(over(LetScalar(t, LOAD, store(t)))))
+
+
+local = Buffer("acc", (4,), "float32", "register")
+BROKEN: dict[str, Kernel] = {
+    "used outside of what binds it": kernel(store()),
+    "bound inside of its own scope": kernel(over(over(store()))),
+    "x is written": kernel(over(store(buffer=X))),
+    "acc is written outside": kernel(over(store(ONE, ZERO, buffer=local))),
+    "acc is read outside": kernel(over(store(Load(local, (ZERO,), "float32")))),
+    "rank 1 and is written with 2": kernel(over(store(LOAD, AT, AT))),
+    "wrong rank or dtype": kernel(over(store(Load(X, (AT, AT), "float32")))),
+    "is written to y, which is float32": kernel(over(store(AT))),
+    "an index of y is int32": kernel(over(store(LOAD, Cast(AT, "int32")))),
+    "index 4 of acc is outside": kernel(Alloc(local, store(ONE, Const(4, "int64"), buffer=local))),
+    "which is no number": kernel(Alloc(Buffer("b", (N,), "float32", "stack"), Seq(()))),
+    "more than": kernel(Alloc(Buffer("b", (1 << 20,), "float32", "stack"), Seq(()))),
+    "not among the kernel's dims": kernel(over(store(Cast(Size(M), "float32")))),
+    "the size `?`": kernel(over(store()), outputs=(Y, Buffer("z", (ANY,), "float32"))),
+    "no constant extent": kernel(over(store(), "unrolled")),
+    "does not count in int64": kernel(For(AT, Const(3, "int32"), store())),
+    "has the grain 0": kernel(For(AT, Size(N), store(), "parallel", 0)),
+    "write y at one place": kernel(over(store(ONE, ZERO), "parallel")),
+    "allocated in a parallel loop": kernel(
+        over(Alloc(Buffer("b", (N,), "int8", "workspace"), store()), "parallel"), shared_bytes=1 << 20
+    ),
+    "worker_bytes is 0": kernel(over(Alloc(Buffer("b", (N,), "int8", "worker"), store()))),
+    "inside of its own": kernel(Alloc(local, Alloc(local, Seq(())))),
+    "a branch is on int64": kernel(over(Branch(AT, store()))),
+    "a switch is on float32": kernel(over(Switch(LOAD, (store(),)))),
+    "error code 0": kernel(Fail(0)),
+    "it is a function of floats": kernel(over(store(Cast(Unary("exp", AT, "int64"), "float32")))),
+    "gives no float32": kernel(over(store(Unary("isnan", LOAD, "float32")))),
+    "add of float32 and int64": kernel(over(store(Binary("add", LOAD, AT, "float32")))),
+    "xor of float32": kernel(over(store(Binary("xor", LOAD, LOAD, "float32")))),
+    "floordiv of bool": kernel(
+        over(Branch(Binary("floordiv", Compare("eq", AT, AT), Compare("eq", AT, AT), "bool"), store()))
+    ),
+    "comparison of int64 and float32": kernel(over(Branch(Compare("eq", AT, LOAD), store()))),
+    "a select of": kernel(over(store(Select(AT, LOAD, LOAD, "float32")))),
+    "a reduction stands": kernel(over(store(Reduce("sum", (J,), LOAD, "float32")))),
+    "names no operands": kernel(over(store()), in_place=((0, 1),)),
+    "a buffer is two operands": kernel(over(store()), outputs=(Y, Y)),
+    "a size is given twice": kernel(over(store()), dims=(var(N), var(N))),
+    "has the scope stack": kernel(over(store()), outputs=(Y, Buffer("z", (2,), "float32", "stack"))),
+    "the variable t is float32 and its value int64": kernel(over(LetScalar(Axis("t", 1, "float32"), AT, store()))),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_broken_kernels(message: str) -> None:
+    with pytest.raises(LoopError) as info:
+        verify(BROKEN[message])
+    assert message in info.value.message
+    assert info.value.message.startswith("in the kernel k: ")
