@@ -32,7 +32,8 @@ def build(kind: LoopKind = "vectorized", constant: float = 0.0, lo: int = 0) -> 
 
 
 EXPECTED = """\
-kernel rows(x: float32[n, n.1]) -> (y: float32[n]) for n, n.1 workspace 0 + workers * 64*((((4*n.1 + 7) // (8)) + 63) // (64))
+kernel rows(x: float32[n, n.1]) -> (y: float32[n]) for n, n.1 \
+workspace 0 + workers * 64*((((4*n.1 + 7) // (8)) + 63) // (64))
   parallel i < n grain 4
     alloc x.1: int4[n.1] in worker
       alloc acc: float32[] in register

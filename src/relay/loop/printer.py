@@ -136,7 +136,7 @@ class _Printer:
                 case Switch():
                     self.line(f"switch {texts[0]}", depth)
                     for number, case in reversed(list(enumerate(stmt.cases))):
-                        todo += [(case, depth + 1), (f"case {number}", depth)]
+                        todo += [(case, depth + 2), (f"case {number}", depth + 1)]
                 case Fail():
                     self.line(f"fail {stmt.code}", depth)
                 case _:
