@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -22,6 +23,8 @@ from relay.executable import (
     IncompatibleError,
     KernelEntry,
     Operand,
+    disassemble,
+    read_image,
 )
 from relay.executable.bytecode import BY_NAME
 from relay.ir.diagnostics import FileError, RelayError
@@ -230,3 +233,45 @@ def test_tables_that_do_not_agree_are_refused() -> None:
     with pytest.raises(FileError, match="two entries are named main"):
         twice = (EntryPoint("main", 0, "", (None,)),) * 2
         Executable.from_bytes(ExecutableImage((main,), twice, kernels=(add_one_kernel(),), objects=(code,)).to_bytes())
+
+
+def test_an_image_is_read_back(tmp_path: Path) -> None:
+    built = small_image()
+    code = built.functions[0]
+    spanned = FunctionCode(code.name, code.arity, code.registers, code.code, ((0, "a:1"), (6, "a:2")))
+    constants = (
+        (np.array([[-8, 7, 3]], ml_dtypes.int4), "int4"),
+        (np.arange(6.0).reshape(2, 3), "float64"),
+        (np.array(2, ml_dtypes.bfloat16), "bfloat16"),
+    )
+    built = replace(built, functions=(spanned,), constants=constants)
+    path = tmp_path / "program.rlx"
+    built.save(path)
+    found = read_image(path)
+    assert disassemble(found) == disassemble(built)
+    assert found.functions[0].spans == spanned.spans
+    assert found.kernels[0].operands[0].alignment == 4  # one element's
+    assert (found.entries, found.objects, found.routines, found.triple, found.features) == (
+        built.entries,
+        built.objects,
+        built.routines,
+        built.triple,
+        built.features,
+    )
+    for (a, _), (b, _) in zip(found.constants, built.constants, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_array_equal(a.astype(float), b.astype(float))
+
+
+def test_reading_an_image_refuses_damage(tmp_path: Path) -> None:
+    data = bytearray(small_image().to_bytes())
+    for length in (0, 10, 40, len(data) - 1):
+        with pytest.raises(FileError):
+            read_image(data[:length])
+    for at in range(0, len(data), 5):
+        data[at] ^= 0x10
+        with pytest.raises(FileError):
+            read_image(data)
+        data[at] ^= 0x10
+    with pytest.raises(FileError, match="cannot open"):
+        read_image(tmp_path / "nothing.rlx")

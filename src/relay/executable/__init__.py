@@ -11,6 +11,7 @@ from relay.executable.bytecode import Assembler, FunctionCode, Label
 from relay.executable.disassemble import disassemble
 from relay.executable.errors import ArgumentError, IncompatibleError, OutOfMemoryError, RecursionLimitError
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
+from relay.executable.reader import read_image
 
 __all__ = [
     "ArgumentError",
@@ -28,6 +29,7 @@ __all__ = [
     "Tensor",
     "Value",
     "disassemble",
+    "read_image",
 ]
 
 

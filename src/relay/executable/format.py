@@ -14,6 +14,7 @@ import os
 import struct
 import tempfile
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,19 @@ _HEADER: Final = 32
 _ENTRY: Final = 24
 _ALIGN: Final = 64
 
-_STRINGS, _TARGET, _FUNCTIONS, _CONSTANTS, _KERNELS, _OBJECTS, _ROUTINES, _ENTRIES, _DATA = range(1, 10)
+
+class Section(IntEnum):
+    """The kinds of sections; every file has each once."""
+
+    STRINGS = 1
+    TARGET = 2
+    FUNCTIONS = 3
+    CONSTANTS = 4
+    KERNELS = 5
+    OBJECTS = 6
+    ROUTINES = 7
+    ENTRIES = 8
+    DATA = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +204,7 @@ def _write(image: ExecutableImage) -> bytearray:
         for at, text in function.spans:
             functions += _words(at, strings(text))
 
-    placed = [
-        (array, _dtype_code(dtype), data.add(constant_bytes(array, dtype)))
-        for array, dtype in image.constants
-    ]
+    placed = [(array, _dtype_code(dtype), data.add(constant_bytes(array, dtype))) for array, dtype in image.constants]
     objects = [(len(raw), data.add(memoryview(raw))) for raw in image.objects]
 
     kernels = bytearray(_words(len(image.kernels)))
@@ -203,9 +213,7 @@ def _write(image: ExecutableImage) -> bytearray:
         kernels += _words(kernel.outputs, kernel.dims, len(kernel.operands))
         for operand in kernel.operands:
             alignment = operand.alignment or max(1, DTYPE_BITS[operand.dtype] // 8)
-            kernels += struct.pack(
-                "<BBHi", _dtype_code(operand.dtype), operand.rank, alignment, operand.in_place
-            )
+            kernels += struct.pack("<BBHi", _dtype_code(operand.dtype), operand.rank, alignment, operand.in_place)
 
     routines = _words(len(image.routines), *(strings(name) for name in image.routines))
 
@@ -218,23 +226,23 @@ def _write(image: ExecutableImage) -> bytearray:
     # The sizes of the sections that hold offsets into the data are known before the offsets are.
     constants_size = 4 + sum(16 + 8 * array.ndim for array, _ in image.constants)
     objects_size = 4 + 16 * len(objects)
-    sizes = {
-        _STRINGS: len(texts := strings.section()),
-        _TARGET: len(target),
-        _FUNCTIONS: len(functions),
-        _CONSTANTS: constants_size,
-        _KERNELS: len(kernels),
-        _OBJECTS: objects_size,
-        _ROUTINES: len(routines),
-        _ENTRIES: len(entries),
-        _DATA: data.size,
+    sizes: dict[int, int] = {
+        Section.STRINGS: len(texts := strings.section()),
+        Section.TARGET: len(target),
+        Section.FUNCTIONS: len(functions),
+        Section.CONSTANTS: constants_size,
+        Section.KERNELS: len(kernels),
+        Section.OBJECTS: objects_size,
+        Section.ROUTINES: len(routines),
+        Section.ENTRIES: len(entries),
+        Section.DATA: data.size,
     }
     offsets: dict[int, int] = {}
     at = _aligned(_HEADER + _ENTRY * len(sizes))
     for kind, size in sizes.items():
         offsets[kind] = at
         at = _aligned(at + size)
-    base = offsets[_DATA]
+    base = offsets[Section.DATA]
 
     constants = bytearray(_words(len(placed)))
     for array, dtype_code, offset in placed:
@@ -246,15 +254,15 @@ def _write(image: ExecutableImage) -> bytearray:
 
     out = bytearray(at)
     out[0:24] = MAGIC + struct.pack("<IIQ", VERSION, len(sizes), at)
-    contents = {
-        _STRINGS: texts,
-        _TARGET: target,
-        _FUNCTIONS: functions,
-        _CONSTANTS: constants,
-        _KERNELS: kernels,
-        _OBJECTS: object_table,
-        _ROUTINES: routines,
-        _ENTRIES: entries,
+    contents: dict[int, bytes | bytearray] = {
+        Section.STRINGS: texts,
+        Section.TARGET: target,
+        Section.FUNCTIONS: functions,
+        Section.CONSTANTS: constants,
+        Section.KERNELS: kernels,
+        Section.OBJECTS: object_table,
+        Section.ROUTINES: routines,
+        Section.ENTRIES: entries,
     }
     for number, (kind, size) in enumerate(sizes.items()):
         struct.pack_into("<IIQQ", out, _HEADER + _ENTRY * number, kind, 0, offsets[kind], size)
