@@ -1,17 +1,18 @@
 """The loop-nest IR, on a page.
 
-A kernel is a `Kernel`: buffers (its operands), dim variables (its int64 arguments) and a body of statements over the scalar
-expressions of `relay.te.scalar`, whose `Load`s read `Buffer`s. Loops run from 0 to an extent and carry how they run:
+A kernel is a `Kernel`: buffers (its operands), dim variables (its int64 arguments) and a body of statements over
+the scalar expressions of `relay.te.scalar`, whose `Load`s read `Buffer`s. Loops run from 0 to an extent and carry
+how they run:
 
     serial      one after the other
     parallel    iterations are independent and may run on several threads, in chunks of ``grain``
-    vectorized  iterations are independent (or reduce into a register buffer) and become vector lanes; any extent: the rest
-                of a division by the lane count runs masked or scalar
+    vectorized  iterations are independent (or reduce into a register buffer) and become vector lanes; any extent:
+                the rest of a division by the lane count runs masked or scalar
     unrolled    expanded at code generation (a constant extent)
 
 `Alloc` scopes: ``register`` (constant shape, every index constant after unrolling and vectorising: lives in registers),
-``stack`` (constant shape, small), ``worker`` (in the calling thread's slice of the workspace; shape may be symbolic) and
-``workspace`` (shared by the whole kernel; only outside parallel loops).
+``stack`` (constant shape, small), ``worker`` (in the calling thread's slice of the workspace; shape may be
+symbolic) and ``workspace`` (shared by the whole kernel; only outside parallel loops).
 Nodes are frozen and compared by identity.
 """
 
@@ -29,7 +30,8 @@ Scope = Literal["operand", "register", "stack", "worker", "workspace"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer(Source):
-    """Typed memory with a row-major shape. ``alignment`` is in bytes and a promise (operands from outside promise one element)."""
+    """Typed memory with a row-major shape. ``alignment`` is in bytes and a promise (operands from outside promise
+    one element)."""
 
     name: str
     shape: tuple[Dim, ...]
@@ -107,10 +109,11 @@ Stmt = For | Store | LetScalar | Branch | Switch | Alloc | Seq | Fail
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A compiled unit: ``inputs`` then ``outputs`` in the order of the kernel's buffers, ``dims`` in the order of its sizes.
+    """A compiled unit: ``inputs`` then ``outputs`` in the order of the kernel's buffers, ``dims`` in the order of
+    its sizes.
 
-    ``in_place`` pairs (input, output) may be given the same memory. ``shared_bytes`` and ``worker_bytes`` are what it needs of
-    workspace: ``shared_bytes + workers * worker_bytes``, each a multiple of 64.
+    ``in_place`` pairs (input, output) may be given the same memory. ``shared_bytes`` and ``worker_bytes`` are what
+    it needs of workspace: ``shared_bytes + workers * worker_bytes``, each a multiple of 64.
     """
 
     name: str

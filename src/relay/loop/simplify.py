@@ -49,7 +49,6 @@ from relay.te.scalar import (
     rebuild,
 )
 
-
 _DIM_OPS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "add": dim_add, "sub": dim_sub, "mul": dim_mul, "min": dim_min, "max": dim_max,
 }  # fmt: skip

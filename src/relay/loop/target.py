@@ -1,4 +1,5 @@
-"""Target descriptions: what plans and code generation know about the machine code is made for (never "this machine")."""
+"""Target descriptions: what plans and code generation know about the machine code is made for (never "this
+machine")."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ class Target:
     """A CPU to generate code for. Part of every kernel's cache key.
 
     ``triple``, ``cpu`` and ``features`` are LLVM's names; ``vector_bits`` is the register width to vectorise for and
-    ``vector_registers`` how many there are; ``masked`` says whether masked loads and stores are cheap. Cache sizes are in bytes.
+    ``vector_registers`` how many there are; ``masked`` says whether masked loads and stores are cheap. Cache sizes
+    are in bytes.
     """
 
     triple: str
