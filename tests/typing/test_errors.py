@@ -1,5 +1,8 @@
 """Programs without a type: the message names the place, what was expected and what was found."""
 
+# Programs and their messages stand on a line each.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import pytest
@@ -9,7 +12,15 @@ from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Call, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import (
-    AdtType, ConstructorDef, FuncType, Kind, TensorType, Type, TypeDef, TypeVar, scalar,
+    AdtType,
+    ConstructorDef,
+    FuncType,
+    Kind,
+    TensorType,
+    Type,
+    TypeDef,
+    TypeVar,
+    scalar,
 )  # fmt: skip
 from relay.typing import infer
 from tests.typing.programs import parsed, typed

@@ -1,5 +1,8 @@
 """Inference of whole programs: what type comes out."""
 
+# Programs and their types stand on a line each.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,7 +11,18 @@ import pytest
 from relay.ir import prelude
 from relay.ir.dim import ANY
 from relay.ir.expr import (
-    Block, Call, Constant, ConstructorRef, Expr, Function, GlobalVar, OpRef, RefNew, RefRead, Tuple, Var,
+    Block,
+    Call,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    OpRef,
+    RefNew,
+    RefRead,
+    Tuple,
+    Var,
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, TypeVar, scalar
@@ -122,8 +136,9 @@ def test_every_node_is_typed_and_inference_is_stable(text: str) -> None:
     again = infer(once)
     verify_types(again)
     for name, fn in once.functions.items():
-        assert again.functions[name].ty is not None and fn.ty is not None
-        assert type_text(again.functions[name].ty) == type_text(fn.ty)
+        new = again.function(name).ty
+        assert new is not None and fn.ty is not None
+        assert type_text(new) == type_text(fn.ty)
 
 
 def test_the_prelude_has_the_types_it_declares() -> None:
@@ -159,8 +174,8 @@ def test_one_atom_shared_by_several_calls_is_instantiated_at_each() -> None:
     x = Var("x", a)
     identity = Function((x,), x, a, (a,))
     g, nil = GlobalVar("id"), ConstructorRef("Nil")
-    one = Constant(np.int32(1), "int32")
-    two = Constant(np.float32(1), "float32")
+    one = Constant(np.array(1, np.int32), "int32")
+    two = Constant(np.array(1, np.float32), "float32")
     cons = ConstructorRef("Cons")
     body = Tuple((Call(g, (one,)), Call(g, (two,)), Call(cons, (one, Call(nil, ()))), Call(cons, (two, Call(nil, ())))))
     types = prelude.load().types

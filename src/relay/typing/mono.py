@@ -210,7 +210,7 @@ def _instance(
     if around is not None and nested:
         # The copies would have to see each other, which functions bound by `let` do not.
         raise TypeError_(f"{label} calls itself at other types ({_short(args)})", span, "make it a global function")
-    if nested > _NESTED or nested and _large(args):
+    if nested > _NESTED or (nested and _large(args)):
         raise TypeError_(
             f"{label} calls itself at ever new types (now {_short(args)}), which would need copies without end",
             span,

@@ -152,7 +152,8 @@ def _result_rank(op: Operator, inputs: Sequence[ShapeAndType | list[ShapeAndType
 def unprovable(demand: te.Demand) -> bool:
     """Whether a demand that is neither proved nor refuted may be left to a run-time check.
 
-    An equality of two polynomials over parameters may not: the parameters are independent, so the program is wrong for almost all sizes."""
+    An equality of two polynomials over parameters may not: the parameters are independent, so the program is wrong for
+    almost all sizes."""
     if demand.relation != "==" or isinstance(demand.left, AnyDim) or isinstance(demand.right, AnyDim):
         return True
     difference = demand.left - demand.right
