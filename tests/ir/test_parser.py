@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -143,7 +146,8 @@ def test_prelude_is_merged_as_far_as_it_is_used() -> None:
     assert set(own.functions) == {"map", "main"}
     wanted = {
         "id", "compose", "flip", "hd", "tl", "nth", "length", "update", "map", "foldl", "foldr", "foldr1", "sum", "concat", "filter",
-        "zip", "rev", "map_accuml", "map_accumr", "unfoldl", "unfoldr", "tmap", "size", "iterate",
+        "zip", "rev", "map_accuml", "map_accumr",
+        "unfoldl", "unfoldr", "tmap", "size", "iterate",
     }  # fmt: skip
     assert wanted == set(prelude.load().functions)
 
@@ -164,10 +168,6 @@ def test_imports(tmp_path: Path) -> None:
 
 def test_constants_in_metadata() -> None:
     """The released format's own section: a node table with serialised arrays."""
-    import base64
-    import json
-    import struct
-
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     blob = struct.pack("<QQiiiBBHqqq", 0xDD5E40F096B4A13F, 0, 1, 0, 2, 2, 32, 1, 2, 3, data.nbytes) + data.tobytes()
     table = {

@@ -17,9 +17,7 @@ class Effect(Flag):
     DIVERGES = 32  # may not return
 
 
-ALL_EFFECTS = (
-    Effect.MAY_FAIL | Effect.READS | Effect.ALLOCATES | Effect.WRITES | Effect.HOST | Effect.DIVERGES
-)
+ALL_EFFECTS = Effect.MAY_FAIL | Effect.READS | Effect.ALLOCATES | Effect.WRITES | Effect.HOST | Effect.DIVERGES
 
 
 def droppable(effects: Effect) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from relay.ir.collection import without_collection
 from relay.ir.dim import AnyDim, Dim, DimOp, DimVar, SymDim, as_dim, dim_substitute, dim_vars
 from relay.ir.expr import (
     Block,
@@ -65,7 +66,8 @@ def alpha_equal(a: Expr | Type | Module, b: Expr | Type | Module, *, match_free:
     matcher = _Matcher(match_free)
     if isinstance(a, _TYPES) or isinstance(b, _TYPES):
         return matcher.types(a, b)
-    return matcher.exprs(a, b)
+    with without_collection():
+        return matcher.exprs(a, b)
 
 
 def _modules_equal(a: Module, b: Module) -> bool:
@@ -73,7 +75,8 @@ def _modules_equal(a: Module, b: Module) -> bool:
         return False
     if not all(_Matcher(True).type_defs(d, b.types[n]) for n, d in a.types.items()):
         return False
-    return all(_Matcher(True).exprs(f, b.functions[n]) for n, f in a.functions.items())
+    with without_collection():
+        return all(_Matcher(True).exprs(f, b.functions[n]) for n, f in a.functions.items())
 
 
 class _Matcher:
@@ -354,7 +357,10 @@ def structural_hash(root: Expr | Type | Module) -> int:
         parts = [(n, structural_hash(f)) for n, f in root.functions.items()]
         return hash((frozenset(parts), frozenset(root.types)))
     hasher = _Hasher()
-    return hasher.value(root) if isinstance(root, _TYPES) else hasher.expr(root)
+    if isinstance(root, _TYPES):
+        return hasher.value(root)
+    with without_collection():
+        return hasher.expr(root)
 
 
 class _Hasher:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relay.ir.collection import without_collection
 from relay.ir.expr import (
     Binding,
     Block,
@@ -59,17 +60,19 @@ def module_text(module: Module, *, complete: bool = True, types: bool = False, m
     """The text of a module. ``complete``: with the constants' data (otherwise large ones are only mentioned); ``types``: with
     inferred types as comments; ``metadata`` writes the metadata section another way (to a file, say)."""
     printer = _Printer(module.functions, module.types, types, show_constants=not complete)
-    for definition in module.types.values():
-        printer.type_definition(definition)
-    for name, function in module.functions.items():
-        printer.definition(name, function)
+    with without_collection():
+        for definition in module.types.values():
+            printer.type_definition(definition)
+        for name, function in module.functions.items():
+            printer.definition(name, function)
     return _HEADER + printer.text() + printer.metadata((metadata or metadata_section) if complete else None)
 
 
 def expr_text(expr: Expr, *, complete: bool = True, types: bool = False) -> str:
     """The text of an expression, with ``free_var`` lines for what it leaves open."""
     printer = _Printer({}, {}, types, show_constants=not complete)
-    printer.open_term(expr)
+    with without_collection():
+        printer.open_term(expr)
     return printer.text() + printer.metadata(metadata_section if complete else None)
 
 

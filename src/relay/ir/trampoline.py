@@ -1,10 +1,10 @@
 """Recursion without the Python stack: write the recursive function as a generator that yields its calls.
 
-    def depth(e):
-        below = yield depth(e.child)
-        return below + 1
+def depth(e):
+    below = yield depth(e.child)
+    return below + 1
 
-    run(depth(e))
+run(depth(e))
 """
 
 from __future__ import annotations

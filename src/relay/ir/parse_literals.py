@@ -1,0 +1,211 @@
+"""The parser's actions for constants and attributes."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from relay.ir.constant import NUMPY_DTYPES, make_constant, numpy_dtype
+from relay.ir.diagnostics import FileError, RelayError
+from relay.ir.expr import (
+    Attr,
+    Constant,
+)  # fmt: skip
+from relay.ir.lexer import Tokens
+from relay.ir.metadata import KEY, ConstantTable
+from relay.ir.parse_types import BaseName, Named, ShapeForm, Text, TypeActions, Undeclared
+from relay.ir.types import scalar
+
+_FLOAT_SUFFIXES = (("bf16", "bfloat16"), ("f16", "float16"), ("f32", "float32"), ("f64", "float64"), ("f", "float32"))
+
+
+class LiteralActions(TypeActions):
+    """The actions for constants and attributes."""
+
+    def __init__(self, tokens: Tokens, constants: ConstantTable) -> None:
+        super().__init__(tokens, {})
+        self.constants = constants
+        self.literals: dict[str, npt.NDArray[np.generic]] = {}
+
+    # Constants
+
+    def integer(self, token: int) -> Constant:
+        return self.literal(self.texts[token], token)
+
+    float_ = integer
+
+    def boolean(self, token: int) -> Constant:
+        return make_constant(self.texts[token] == "True", "bool", self.tokens.span(token))
+
+    def literal(self, text: str, token: int) -> Constant:
+        """A scalar literal; equal ones share their array."""
+        data = self.literals.get(text)
+        if data is None:
+            data = self.literals[text] = _literal(text, self, token)
+        return Constant(data, data.dtype.name, None, self.tokens.span(token))
+
+    def number(self, token: int, *negated: int) -> tuple[int, float | bool]:
+        sign, token = (-1, negated[0]) if negated else (1, token)
+        text = self.texts[token]
+        if self.tokens.kinds[token] == "NAME" and text not in ("inf", "nan"):
+            raise self.error(f"{text} is not a number", token, "numbers, inf, nan, True and False stand in a constant")
+        if self.tokens.kinds[token] == "BOOL":
+            return token, text == "True"
+        return token, sign * (int(text) if text.isdigit() else float(_split_float(text)[0]))
+
+    def const_scalar(
+        self, _k: int, _open: int, values: list[tuple[int, float]], _comma: int, dtype: int, _close: int
+    ) -> Constant:
+        return self.make_const(values, (), dtype)
+
+    def const(
+        self,
+        _k: int,
+        _open: int,
+        values: list[tuple[int, float]],
+        _comma: int,
+        shape: Any,
+        _comma2: int,
+        dtype: int,
+        _close: int,
+    ) -> Constant:
+        dims = self.to_shape(shape, dtype)
+        if not isinstance(dims, tuple) or not all(isinstance(d, int) for d in dims):
+            raise self.error("the shape of a constant is made of numbers", dtype)
+        return self.make_const(values, tuple(d for d in dims if isinstance(d, int)), dtype)
+
+    def make_const(self, values: list[tuple[int, float]], shape: tuple[int, ...], dtype: int) -> Constant:
+        name = self.texts[dtype]
+        if name not in NUMPY_DTYPES:
+            raise self.error(f"no constant of base type {name!r}", dtype, f"one of {', '.join(NUMPY_DTYPES)}")
+        try:
+            data = np.array([v for _, v in values]).astype(numpy_dtype(name)).reshape(shape)
+            if np.dtype(NUMPY_DTYPES[name]).kind in "iu" and any(
+                int(v) != int(d) for (_, v), d in zip(values, data.ravel(), strict=True)
+            ):
+                raise OverflowError(f"a value is out of range for {name}")
+        except (ValueError, OverflowError) as error:
+            raise self.error(f"not a constant: {error}", dtype) from error
+        return make_constant(data, name, self.tokens.span(dtype))
+
+    def meta(self, token: int, _open: int, key: int, _close: int, _open2: int, index: int, _close2: int) -> Constant:
+        if self.texts[key] != KEY:
+            raise self.error(f"meta[{self.texts[key]}] is not known", key, f"an expression can be meta[{KEY}][n]")
+        try:
+            return self.constants.constant(self.integer_text(index))
+        except FileError as error:
+            raise FileError(error.message, self.tokens.span(token), error.hint, self.tokens.text) from error
+        except RelayError as error:
+            raise self.error(error.message, token, error.hint) from error
+
+    # Attributes
+
+    def attribute(self, name: int, _equals: int, value: Attr) -> Named:
+        text = self.texts[name]
+        return Named(unquote(text) if text[0] == '"' else text, value, name)
+
+    def attr_int(self, *tokens: int) -> int:
+        value = self.integer_text(tokens[-1])
+        return -value if len(tokens) > 1 else value
+
+    def attr_float(self, *tokens: int) -> float:
+        text = self.texts[tokens[-1]]
+        if self.tokens.kinds[tokens[-1]] == "NAME" and text not in ("inf", "nan"):
+            raise self.error(f"expected a number, found {text!r}", tokens[-1])
+        value = float(_split_float(text)[0])
+        return -value if len(tokens) > 1 else value
+
+    def attr_bool(self, token: int) -> bool:
+        return self.texts[token] == "True"
+
+    def attr_string(self, token: int) -> str:
+        return unquote(self.texts[token])
+
+    def empty_tuple(self, *_tokens: int) -> tuple[Attr, ...]:
+        return ()
+
+    def attr_tuple(self, _open: int, items: list[Attr], *_rest: int) -> tuple[Attr, ...]:
+        return tuple(items)
+
+    def empty_dict(self, *_tokens: int) -> Attr:
+        return MappingProxyType({})
+
+    def attr_item(self, key: int, _colon: int, value: Attr) -> tuple[str, Attr]:
+        return unquote(self.texts[key]), value
+
+    def attr_dict(self, _open: int, items: list[tuple[str, Attr]], _close: int) -> Attr:
+        return MappingProxyType(dict(items))
+
+    def attr_meta(self, token: int, *_rest: int) -> Attr:
+        raise self.error("an attribute cannot be a metadata reference", token, "write the value")
+
+    def attr_type(self, form: Any) -> Attr:
+        match form:
+            case BaseName():
+                return scalar(form.name)
+            case ShapeForm():
+                return tuple(form.dims)
+            case Text():
+                return form.value
+            case Undeclared() if self.texts[form.token] == "None":
+                return None
+            case Undeclared() if self.texts[form.token] in ("inf", "nan"):
+                return float(self.texts[form.token])
+            case Undeclared():
+                text = self.texts[form.token]
+                raise self.error(f"{text!r} is not a value", form.token, f'a string is written "{text}"')
+            case _:
+                made: Attr = form
+                return made
+
+
+def unquote(text: str) -> str:
+    """The value of a string token: ``\\n``, ``\\t``, ``\\"``, ``\\\\`` and ``\\uXXXX`` are escapes."""
+    inside = text[1:-1]
+    if "\\" not in inside:
+        return inside
+    out: list[str] = []
+    n = 0
+    while n < len(inside):
+        if inside[n] != "\\":
+            out.append(inside[n])
+            n += 1
+        elif inside[n + 1] == "u" and len(inside) >= n + 6:
+            out.append(chr(int(inside[n + 2 : n + 6], 16)))
+            n += 6
+        else:
+            out.append({"n": "\n", "t": "\t", "r": "\r"}.get(inside[n + 1], inside[n + 1]))
+            n += 2
+    return "".join(out)
+
+
+def _split_float(text: str) -> tuple[str, str]:
+    """The digits and the base type of a float literal (float32 when it does not say)."""
+    for suffix, dtype in _FLOAT_SUFFIXES:
+        if text.endswith(suffix) and text != "inf":
+            return text[: -len(suffix)], dtype
+    return text, "float32"
+
+
+def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.generic]:
+    digits, dtype = text, "int32"
+    for mark, kind in (("i", "int"), ("u", "uint")):
+        if mark in text:
+            digits, _, bits = text.partition(mark)
+            dtype = kind + bits
+    if digits is text and not text.lstrip("-").isdigit():
+        digits, dtype = _split_float(text)
+        made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
+    else:
+        value = int(digits)
+        bounds = ml_dtypes.iinfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
+        if not int(bounds.min) <= value <= int(bounds.max):
+            hint = "write it with i64" if -(2**63) <= value < 2**63 and dtype == "int32" else ""
+            raise parser.error(f"{digits} does not fit in {dtype}", token, hint)
+        made = np.array(value, dtype=numpy_dtype(dtype))
+    made.flags.writeable = False
+    return made
