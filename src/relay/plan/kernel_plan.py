@@ -95,7 +95,7 @@ def plan_graph(
             return matrix_nest(builder, products[first], found.members, None if number is None else inputs[number])
         return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found)
 
-    body = allocate(shared, seq([nest(n) for n in nests]))
+    body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
     space = layout(body)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker)
     return KernelPlan(kernel, tuple(packs.values()), _flops(stages), _bytes(graph), _variant(nests), key, in_place)

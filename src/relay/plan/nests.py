@@ -43,6 +43,11 @@ class Nest:
         return [a.extent for a in self.members[0].rows]
 
     @property
+    def is_empty(self) -> bool:
+        """No member has any element to compute."""
+        return all(any(a.extent == 0 for a in m.kept.stage.axes) for m in self.members)
+
+    @property
     def is_elementwise(self) -> bool:
         """No member reduces, scans or has axes besides the rows."""
         return all(not m.kept.is_reduction and not isinstance(m.kept.stage, Scan) and not m.inner for m in self.members)
