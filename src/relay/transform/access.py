@@ -52,24 +52,35 @@ class AccessTable:
 
     _known: dict[object, Access] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)
+    _operators: dict[str, registry.Operator | None] = field(default_factory=dict)
 
     def of(self, call: Call) -> Access | None:
         """The facts of a call of an expression or view operator that may stand in a primitive; None for any other
         call."""
-        if not isinstance(call.fn, OpRef) or not registry.exists(call.fn.name):
+        if not isinstance(call.fn, OpRef):
             return None
-        op = registry.get(call.fn.name)
-        if op.name == DEVICE_COPY:
+        name = call.fn.name
+        if name not in self._operators:
+            self._operators[name] = _fusible(name)
+        op = self._operators[name]
+        if op is None:
             return None
-        if op.kind not in ("expression", "view") or op.effects & ~(Effect.MAY_FAIL | Effect.DIVERGES):
-            return None
-        types = tuple(_argument_type(a) for a in call.args)
-        key = (op, tuple(map(id, types)), attrs_key(call.attrs))
+        types = tuple([_argument_type(a) for a in call.args])
+        key = (op, tuple(map(id, types)), attrs_key(call.attrs) if call.attrs else None)
         found = self._known.get(key)
         if found is None:
             self._alive.append(types)  # the key holds ids: the types must stay
             found = self._known[key] = _access(op, types, call)
         return found
+
+
+def _fusible(name: str) -> registry.Operator | None:
+    """The operator, if its calls stand in primitives."""
+    if name == DEVICE_COPY or not registry.exists(name):
+        return None
+    op = registry.get(name)
+    pure = not op.effects & ~(Effect.MAY_FAIL | Effect.DIVERGES)
+    return op if op.kind in ("expression", "view") and pure else None
 
 
 def _argument_type(e: Expr) -> Type | None:

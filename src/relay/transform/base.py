@@ -8,12 +8,14 @@ passes in order; its wrapper checks the types of what changed, times, and shows 
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import time
 import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -68,6 +70,10 @@ class Pipeline:
     observe: Observer | None = None
 
     def __call__(self, module: Module) -> Module:
+        with _collector_paused():
+            return self._run(module)
+
+    def _run(self, module: Module) -> Module:
         for index, transformation in enumerate(self.passes):
             start = time.perf_counter()
             after = transformation(module)
@@ -83,6 +89,18 @@ class Pipeline:
                 self.observe(StepReport(index, transformation, module, after, passed - start, end - passed))
             module = after
         return module
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Passes make many nodes and hardly any cycles, which the cyclic collector would search again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def changed_functions(before: Module, after: Module) -> list[str]:

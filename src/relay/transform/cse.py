@@ -107,8 +107,9 @@ def attrs_key(attr: Attr | Mapping[str, Attr]) -> object:
 
     ``1``, ``1.0`` and ``True`` are kept apart.
     """
-    if isinstance(attr, Mapping):
-        return tuple((k, attrs_key(attr[k])) for k in sorted(attr))
     if isinstance(attr, tuple):
         return tuple(attrs_key(a) for a in attr)
-    return (type(attr).__name__, attr)
+    if isinstance(attr, Mapping):
+        return tuple((k, attrs_key(attr[k])) for k in sorted(attr))
+    # Floats by their text: 0.0 and -0.0 are equal but not the same.
+    return (type(attr), repr(attr) if isinstance(attr, float) else attr)

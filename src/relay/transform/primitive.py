@@ -64,7 +64,7 @@ class _Maker:
         value = member.value
         match value:
             case Call():
-                args = tuple(self.read(a) for a in value.args)
+                args = tuple([self.read(a) for a in value.args])
                 value = Call(value.fn, args, value.attrs, value.type_args, value.ty, value.span)
             case Proj():
                 value = Proj(self.read(value.tuple), value.index, value.ty, value.span)
