@@ -20,7 +20,7 @@ from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import ExecutionError, FileError, RelayError
 from relay.ir.module import Module
 from relay.lower.signature import entry_info
-from relay.transform import ToBlocks, parse_passes, pass_classes
+from relay.transform.base import available_passes, parse_passes
 
 app = typer.Typer(
     help="Relay: compile, run and look into programs that are neural networks.",
@@ -169,13 +169,12 @@ def opt(
 ) -> None:
     """Apply passes to a program and print it."""
     if list_passes:
-        for name, cls in sorted(pass_classes().items()):
+        for name, cls in sorted(available_passes().items()):
             print(f"{name:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
         return
     chosen = parse_passes(passes, relay.pipeline.pass_services())
     module = read_module(file, weights, entry)
-    # Every pass but the first works on blocks.
-    print(relay.Pipeline([ToBlocks(), *chosen] if chosen else [])(module))
+    print(relay.Pipeline(chosen)(module))
 
 
 @app.command()
