@@ -48,6 +48,24 @@ void unmap(void* owner) {
   delete mapping;
 }
 
+// Well-formed UTF-8: no stray, missing or needless bytes, no surrogates, nothing past U+10FFFF.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    auto first = static_cast<unsigned char>(text[i++]);
+    if (first < 0x80) continue;
+    int more = first >> 5 == 6 ? 1 : first >> 4 == 14 ? 2 : first >> 3 == 30 ? 3 : 0;
+    if (more == 0) return false;
+    uint32_t code = first & (0x3F >> more);
+    for (int k = 0; k < more; ++k, ++i) {
+      if (i == text.size() || (static_cast<unsigned char>(text[i]) >> 6) != 2) return false;
+      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3F);
+    }
+    constexpr uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    if (code < least[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+  }
+  return true;
+}
+
 std::atomic<uint64_t> next_id{1};
 
 }  // namespace
@@ -155,6 +173,7 @@ class ImageReader {
     for (uint32_t n = count(4); n > 0; --n) {
       uint32_t length = word();
       auto* text = reinterpret_cast<const char*>(take(length));
+      if (!is_utf8({text, length})) bad("a string is not UTF-8");
       out_.strings.emplace_back(text, length);
     }
   }

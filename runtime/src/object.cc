@@ -1,5 +1,8 @@
 #include "relay/object.h"
 
+#include <pthread.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -8,6 +11,7 @@
 #include "relay/cycles.h"
 #include "relay/device.h"
 #include "relay/error.h"
+#include "relay/spinlock.h"
 #include "relay/storage_pool.h"
 
 namespace relay {
@@ -31,28 +35,49 @@ struct Counters {
   std::atomic<int64_t> live[object_type_count]{};
 };
 
-std::mutex& counters_mutex() {
-  static std::mutex& mutex = *new std::mutex;
-  return mutex;
-}
-std::vector<Counters*>& all_counters() {
-  static auto& list = *new std::vector<Counters*>;
-  return list;
+struct AllCounters {
+  Spinlock lock;
+  std::vector<Counters*> of_threads;
+  Counters of_the_past;  // what threads that are gone made and freed
+};
+
+AllCounters& all_counters() {
+  static AllCounters* made = [] {
+    static AllCounters* all;
+    all = new AllCounters;
+    pthread_atfork([] { all->lock.lock(); }, [] { all->lock.unlock(); }, [] { all->lock.unlock(); });
+    return all;
+  }();
+  return *made;
 }
 
-// Counters outlive their thread: what it freed or made stays counted.
-Counters& thread_counters() {
-  thread_local Counters* mine = [] {
-    auto* made = new Counters;
-    std::lock_guard guard(counters_mutex());
-    all_counters().push_back(made);
-    return made;
-  }();
-  return *mine;
-}
+thread_local bool thread_has_ended = false;  // objects may still be released by what is destroyed after the counters
+
+class ThreadCounters {
+ public:
+  ThreadCounters() {
+    AllCounters& all = all_counters();
+    std::lock_guard guard(all.lock);
+    all.of_threads.push_back(&counters);
+  }
+  ~ThreadCounters() {
+    AllCounters& all = all_counters();
+    std::lock_guard guard(all.lock);
+    for (int i = 0; i < object_type_count; ++i) all.of_the_past.live[i] += counters.live[i];
+    all.of_threads.erase(std::find(all.of_threads.begin(), all.of_threads.end(), &counters));
+    thread_has_ended = true;
+  }
+  Counters counters;
+};
 
 void count(ObjectType type, int64_t change) {
-  auto& counter = thread_counters().live[static_cast<int>(type)];
+  auto index = static_cast<int>(type);
+  if (thread_has_ended) [[unlikely]] {
+    all_counters().of_the_past.live[index] += change;
+    return;
+  }
+  thread_local ThreadCounters mine;
+  std::atomic<int64_t>& counter = mine.counters.live[index];
   counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
 }
 
@@ -113,10 +138,11 @@ class WorkList {
 }  // namespace
 
 int64_t live_objects(ObjectType type) {
-  std::lock_guard guard(counters_mutex());
-  int64_t total = 0;
-  for (Counters* counters : all_counters())
-    total += counters->live[static_cast<int>(type)].load(std::memory_order_relaxed);
+  AllCounters& all = all_counters();
+  std::lock_guard guard(all.lock);
+  auto index = static_cast<int>(type);
+  int64_t total = all.of_the_past.live[index].load(std::memory_order_relaxed);
+  for (Counters* counters : all.of_threads) total += counters->live[index].load(std::memory_order_relaxed);
   return total;
 }
 

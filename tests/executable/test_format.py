@@ -275,3 +275,18 @@ def test_reading_an_image_refuses_damage(tmp_path: Path) -> None:
         data[at] ^= 0x10
     with pytest.raises(FileError, match="cannot open"):
         read_image(tmp_path / "nothing.rlx")
+
+
+@given(st.binary(min_size=1, max_size=4))
+def test_names_are_utf8(name: bytes) -> None:
+    code = FunctionCode("name", 0, 0, np.array([op("Goto"), 0], np.int32))
+    data = ExecutableImage((code,), (EntryPoint("name", 0, "", ()),)).to_bytes()
+    at = data.index(b"name")
+    data[at : at + 4] = name.ljust(4, b"x")
+    try:
+        expected = bytes(data[at : at + 4]).decode()
+    except UnicodeDecodeError:
+        with pytest.raises(FileError, match="not UTF-8"):
+            Executable.from_bytes(sealed(data))
+        return
+    assert Executable.from_bytes(sealed(data)).entries == [expected]

@@ -130,9 +130,7 @@ class Assembler:
         ``LoadConsti``'s immediate a number of its dtype."""
         op = BY_NAME[opcode]
         if len(operands) != len(op.operands):
-            raise ValueError(
-                f"{opcode} takes {len(op.operands)} operands ({op.operands}), not {len(operands)}"
-            )
+            raise ValueError(f"{opcode} takes {len(op.operands)} operands ({op.operands}), not {len(operands)}")
         words = self._words
         words.append(op.number)
         dtype = ""

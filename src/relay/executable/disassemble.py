@@ -14,22 +14,14 @@ def disassemble(image: ExecutableImage) -> str:
         types = ", ".join(name or "any" for name in entry.dtypes)
         lines.append(f"entry @{entry.name}({types}) -> function {entry.function}")
     for number, kernel in enumerate(image.kernels):
-        shown = [
-            f"{op.dtype}[{op.rank}]" + (f" in place of {op.in_place}" if op.in_place >= 0 else "")
-            for op in kernel.operands
-        ]
+        shown = [f"{op.dtype}[{op.rank}]" + (f" in place of {op.in_place}" if op.in_place >= 0 else "") for op in kernel.operands]
         inputs, outputs = shown[: len(shown) - kernel.outputs], shown[len(shown) - kernel.outputs :]
-        lines.append(
-            f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}),"
-            f" {kernel.dims} dims"
-        )
+        lines.append(f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}), {kernel.dims} dims")
     for number, (constant, dtype) in enumerate(image.constants):
         lines.append(f"constant {number} {dtype}{list(constant.shape)}")
     for number, function in enumerate(image.functions):
         lines.append("")
-        lines.append(
-            f"function {number} @{function.name}: {function.arity} parameters, {function.registers} registers"
-        )
+        lines.append(f"function {number} @{function.name}: {function.arity} parameters, {function.registers} registers")
         lines.extend(disassemble_function(function, image))
     return "\n".join(lines) + "\n"
 
@@ -62,9 +54,7 @@ def _labels(instruction: Instruction) -> list[int]:
     return out
 
 
-def _operand(
-    letter: str, operand: int | tuple[int, ...], instruction: Instruction, image: ExecutableImage
-) -> str:
+def _operand(letter: str, operand: int | tuple[int, ...], instruction: Instruction, image: ExecutableImage) -> str:
     match letter, operand:
         case "R", tuple():
             return "[" + ", ".join(f"r{register}" for register in operand) + "]"

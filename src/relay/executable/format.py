@@ -139,7 +139,7 @@ class _Strings:
     def section(self) -> bytes:
         out = bytearray(_words(len(self.texts)))
         for text in self.texts:
-            raw = text.encode("utf-8", "surrogatepass")
+            raw = text.encode("utf-8", "backslashreplace")
             out += _words(len(raw)) + raw
         return bytes(out)
 
