@@ -175,7 +175,8 @@ def @main(%a: float32, %b: float32) {
     "else if": "def @main(%x: int32) { if (%x < 0) { -1 } else if (%x == 0) { 0 } else { 1 } }",
     "literals": """
 def @main() {
-  (1, -1, 2i64, 3i8, 250u8, -7i16, 5i4, 1f, 2.5f, 1e-3f, 1e-05f, 3f16, 2.5f64, 0.5bf16, 1.5, True, False, 18446744073709551615u64, -0f)
+  (1, -1, 2i64, 3i8, 250u8, -7i16, 5i4, 1f, 2.5f, 1e-3f, 1e-05f, 3f16, 2.5f64, 0.5bf16, 1.5, True, False, 18446744073709551615u64, -0f,
+   -inff, nanf64, where(True, inff16, 1f16))
 }""",
     "tensor literals": """
 def @main() {

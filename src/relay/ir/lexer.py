@@ -15,6 +15,7 @@ _KEYWORDS = (
     "let", "fn", "def", "type", "extern", "import", "if", "else", "match", "where", "free_var", "ref", "grad", "meta", "const",
     "_",
 )  # fmt: skip
+_NOT_FINITE = frozenset(f"{value}f{bits}" for value in ("inf", "nan") for bits in ("", "16", "32", "64"))
 _TOKEN = re.compile(
     r"""[ \t\r\n]*(?:
       (?P<LOCAL>%[A-Za-z_]\w*(?:\.\w+|/[A-Za-z_]\w*)*)
@@ -150,6 +151,8 @@ def tokenize(text: str, source: str) -> Tokens:
                     kind = word
             elif word == "True" or word == "False":
                 kind = "BOOL"
+            elif word in _NOT_FINITE:
+                kind = "FLOAT"
             elif word[-1] == "?":
                 if word != "match?":
                     raise SyntaxError_("a name cannot end with '?'", tokens.span_at(begin, len(word)), "", text)

@@ -194,7 +194,7 @@ def _split_float(text: str) -> tuple[str, str]:
 def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.generic]:
     digits, dtype = text, "int32"
     for mark, kind in (("i", "int"), ("u", "uint")):
-        if mark in text:
+        if mark in text and "inf" not in text:
             digits, _, bits = text.partition(mark)
             dtype = kind + bits
     if digits is text and not text.lstrip("-").isdigit():
