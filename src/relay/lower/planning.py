@@ -20,6 +20,7 @@ from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
+from relay.te.numeric import dtype_name
 
 Array = npt.NDArray[np.generic]
 # Runs a te graph of one input and one output on an array, by compiled code; equal keys mean equal graphs.
@@ -74,7 +75,8 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
                 mark = (id(raw.data), pack.key)
                 if mark not in packed:
                     data = run_graph(TeGraph((pack.source,), (pack.packed,)), pack.key, raw.data)
-                    packed[mark] = Constant(data, raw.dtype, TensorType(tuple(data.shape), raw.dtype), raw.span)
+                    dtype = dtype_name(data.dtype)  # a pack may widen: products of half precision are accumulated in single
+                    packed[mark] = Constant(data, dtype, TensorType(tuple(data.shape), dtype), raw.span)
                 args[pack.input_index] = packed[mark]
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
     if replaced:
