@@ -91,11 +91,11 @@ class Builder:
 
 
 def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Strides in elements of a dense row-major shape."""
+    """Strides in elements of a dense row-major shape. An axis of one element has stride 0: its only index is 0."""
     strides: list[Dim] = []
     step: Dim = 1
     for dim in reversed(shape):
-        strides.append(step)
+        strides.append(0 if dim == 1 else step)
         step = dim_mul(step, dim)
     return tuple(reversed(strides))
 
