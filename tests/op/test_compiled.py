@@ -74,3 +74,23 @@ def test_compiled(case: Case, symbolic: bool, cache: Path) -> None:
         check(case, operands, attrs, symbolic, cache)
 
     run()
+
+
+def test_a_user_operator_works_everywhere(cache: Path) -> None:
+    @relay.operator("test.soft_threshold")
+    def soft_threshold(x: relay.te.Tensor, *, by: float) -> relay.te.Tensor:
+        """x moved towards 0 by ``by``, and 0 if it is nearer than that."""
+        size = relay.te.unary
+        return relay.te.compute(x.shape, lambda *i: relay.te.maximum(size("abs", x[i]) - by, 0.0) * size("sign", x[i]))
+
+    try:
+        n = DimVar("n")
+        x = Var("x", TensorType((as_dim(n), 3), "float32"))
+        body = relay.op.nn.dense(soft_threshold(x, by=0.5), np.eye(3, dtype=np.float32))
+        module = relay.infer_type(Module({"main": Function((x,), body, type_params=(n,))}))
+        data = np.linspace(-2, 2, 12, dtype=np.float32).reshape(4, 3)
+        wanted = np.sign(data) * np.maximum(np.abs(data) - 0.5, 0)
+        np.testing.assert_allclose(relay.evaluate(module, data), wanted, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(relay.compile(module, cache_dir=cache)(data)), wanted, atol=1e-6)
+    finally:
+        relay.op.registry.remove("test.soft_threshold")

@@ -208,7 +208,64 @@ def _draw_upsampling(d: Draw) -> Drawn:
     return operands, {**attrs, "scale_h": d(st.integers(1, 3)), "scale_w": d(st.integers(1, 3))}
 
 
+def _draw_adaptive(d: Draw) -> Drawn:
+    operands, attrs = _draw_image(d)
+    return operands, {**attrs, "output_size": (d(st.integers(1, 4)), d(st.integers(1, 4)))}
+
+
+def _adaptive(fn: Callable[..., Any]) -> Callable[..., Array]:
+    def expect(x: Array, layout: str, output_size: tuple[int, int]) -> Array:
+        plain = x.transpose([layout.index(a) for a in "NCHW"]).astype(np.float64)
+        out = np.empty((*plain.shape[:2], *output_size))
+        for at in np.ndindex(*output_size):
+            (top, left), (bottom, right) = (
+                [math.floor(i * n / s) for i, n, s in zip(at, plain.shape[2:], output_size, strict=True)],
+                [math.ceil((i + 1) * n / s) for i, n, s in zip(at, plain.shape[2:], output_size, strict=True)],
+            )
+            out[(..., *at)] = fn(plain[:, :, top:bottom, left:right], axis=(2, 3))
+        return np.asarray(out.transpose(["NCHW".index(a) for a in layout]).astype(x.dtype))
+
+    return expect
+
+
+def _draw_depth(to_space: bool) -> Callable[[Draw], Drawn]:
+    def draw(d: Draw) -> Drawn:
+        layout, b, n = d(st.sampled_from(["NCHW", "NHWC"])), d(st.integers(1, 3)), d(st.integers(1, 2))
+        c, y, x = (d(st.integers(1, 3)) for _ in range(3))
+        size = {"N": n, "C": c * b * b, "H": y, "W": x} if to_space else {"N": n, "C": c, "H": y * b, "W": x * b}
+        attrs: dict[str, Any] = {"layout": layout, "block_size": b}
+        if to_space:
+            attrs["mode"] = d(st.sampled_from(["DCR", "CRD"]))
+        return (h.array(d, [size[a] for a in layout], h.dtype(d, h.ALL)),), attrs
+
+    return draw
+
+
+def _to_depth(x: Array, layout: str, block_size: int) -> Array:
+    b = block_size
+    n, c, y, z = (x.shape[layout.index(a)] for a in "NCHW")
+    plain = x.transpose([layout.index(a) for a in "NCHW"]).reshape(n, c, y // b, b, z // b, b)
+    out = plain.transpose(0, 3, 5, 1, 2, 4).reshape(n, b * b * c, y // b, z // b)
+    return out.transpose(["NCHW".index(a) for a in layout])
+
+
+def _to_space(x: Array, layout: str, block_size: int, mode: str) -> Array:
+    b = block_size
+    n, c, y, z = (x.shape[layout.index(a)] for a in "NCHW")
+    c //= b * b
+    plain = x.transpose([layout.index(a) for a in "NCHW"])
+    if mode == "DCR":
+        blocks = plain.reshape(n, b, b, c, y, z).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = plain.reshape(n, c, b, b, y, z).transpose(0, 1, 4, 2, 5, 3)
+    return blocks.reshape(n, c, y * b, z * b).transpose(["NCHW".index(a) for a in layout])
+
+
 CASES = [
+    Case("nn.adaptive_avg_pool2d", _draw_adaptive, _adaptive(np.mean)),
+    Case("nn.adaptive_max_pool2d", _draw_adaptive, _adaptive(np.max)),
+    Case("nn.space_to_depth", _draw_depth(False), _to_depth, symbolic=False),
+    Case("nn.depth_to_space", _draw_depth(True), _to_space, symbolic=False),
     Case("nn.dense", _draw_dense, lambda x, w, out_dtype, units=None: _product(x, w.T, out_dtype)),
     Case("nn.matmul", _draw_matmul, _matmul),
     Case("nn.batch_matmul", _draw_batch, _matmul),
