@@ -145,8 +145,8 @@ def test_prelude_is_merged_as_far_as_it_is_used() -> None:
     own = parse_module(HEADER + "import prelude\ndef @map(%x: int32) { %x }\ndef @main() { @map(1) }")
     assert set(own.functions) == {"map", "main"}
     wanted = {
-        "id", "compose", "flip", "hd", "tl", "nth", "length", "update", "map", "foldl", "foldr", "foldr1", "sum", "concat", "filter",
-        "zip", "rev", "map_accuml", "map_accumr",
+        "id", "compose", "flip", "hd", "tl", "nth", "length", "update", "map", "foldl", "foldr", "foldr1", "sum", "concat",
+        "filter", "zip", "rev", "map_accuml", "map_accumr",
         "unfoldl", "unfoldr", "tmap", "size", "iterate",
     }  # fmt: skip
     assert wanted == set(prelude.load().functions)
