@@ -9,7 +9,7 @@
 namespace relay {
 namespace {
 
-constexpr uint32_t most_registers = 1 << 20;
+constexpr uint32_t most_registers = 1 << 25;  // half a gigabyte of frame
 
 class Verifier {
  public:

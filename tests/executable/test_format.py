@@ -201,7 +201,7 @@ BAD_CODE: list[tuple[str, FunctionCode, str]] = [
     ("alignment", raw("main", op("AllocStorage"), 0, 0, 48, 0, 0, op("Ret"), 0), "alignment is not a power of two"),
     ("tag", raw("main", op("AllocADT"), 0, -2, 0, op("Ret"), 0), "tag is negative"),
     ("capture", raw("main", op("AllocClosure"), 0, 0, 2, 0, 0, op("Ret"), 0), "captures more"),
-    ("registers", raw("main", op("Ret"), 0, registers=2**24), "too many registers"),
+    ("registers", raw("main", op("Ret"), 0, registers=2**26), "too many registers"),
     ("parameters", raw("main", op("Ret"), 0, arity=1, registers=0), "fewer registers than parameters"),
 ]
 

@@ -228,6 +228,22 @@ def test_deep_recursion_and_its_limit() -> None:
         exe.set_limits(1)
 
 
+def test_straight_line_code_may_be_very_long() -> None:
+    def emit(asm: Assembler) -> None:
+        last = 0
+        for _ in range(400_000):
+            out = asm.reg()
+            asm.emit("IAdd", out, last, last)
+            last = out
+        asm.emit("Ret", last)
+
+    exe = program(function("main", 1, emit))
+    assert int(exe.run("main", (0,))) == 0
+    exe.set_limits(1 << 20)
+    with pytest.raises(RecursionLimitError):
+        exe.run("main", (0,))
+
+
 def test_tail_calls_use_no_stack() -> None:
     def emit(asm: Assembler) -> None:
         done, more, flag, less, total = asm.label(), asm.label(), asm.reg(), asm.reg(), asm.reg()
