@@ -63,6 +63,10 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
         ShapeError,
         ["5 where 2*n is expected"],
     ),
+    # parameters of kind Shape and BaseType
+    ("def @f[s: Shape, t: Shape](%x: Tensor[s, float32], %y: Tensor[t, float32]) { add(%x, %y) }", TypeError_, ["is not possible for all s, t"]),
+    ("def @f[s: Shape](%x: Tensor[s, float32]) { transpose(%x) }", TypeError_, ["the result of transpose depends on the rank"]),
+    ("def @f[b: BaseType](%x: Tensor[(2,), b]) { exp(%x) }", TypeError_, ["is not possible for all b"]),
     # names
     (f"def @main({X}) {{ ad(%x, 1f) }}", OperatorError, ["unknown operator 'ad'", "did you mean add"]),
     (f"def @main({X}) {{ @man(%x) }}", TypeError_, ["unbound global variable @man", "did you mean @main"]),

@@ -104,6 +104,20 @@ PROGRAMS = {
         "fn(bool, List[Tensor[(3,), float32]], List[Tensor[(4,), float32]]) -> List[Tensor[(?,), float32]]",
     LIST + "def @f(%x: List[Tensor[(?,), float32]]) -> int32 { @length(%x) }\n"
     "def @main(%y: List[Tensor[(4,), float32]]) { @f(%y) }": "fn(List[Tensor[(4,), float32]]) -> int32",
+    # arguments of a polymorphic function are joined
+    LIST + "def @main(%x: List[Tensor[(3,), float32]], %y: List[Tensor[(?,), float32]]) { (@concat(%x, %y), @concat(%y, %x)) }":
+        "fn(List[Tensor[(3,), float32]], List[Tensor[(?,), float32]]) -> "
+        "(List[Tensor[(?,), float32]], List[Tensor[(?,), float32]])",
+    LIST + "def @main(%x: Tensor[(3, 2), float32], %y: Tensor[(4, 2), float32]) { Cons(%x, Cons(%y, Nil)) }":
+        "fn(Tensor[(3, 2), float32], Tensor[(4, 2), float32]) -> List[Tensor[(?, 2), float32]]",
+    # a reference may hold more than its first value
+    "def @main(%x: Tensor[(3,), float32], %y: Tensor[(5,), float32]) { let %r: ref(Tensor[(?,), float32]) = ref(%x); %r := %y; !%r }":
+        "fn(Tensor[(3,), float32], Tensor[(5,), float32]) -> Tensor[(?,), float32]",
+    # operators on shape and base-type parameters
+    "def @f[s: Shape, b: BaseType](%x: Tensor[s, b], %y: Tensor[s, b]) -> (Tensor[s, b], Tensor[s, bool], Tensor[(), b])\n"
+    "{ (add(%x, %y), equal(%x, %y), sum(%x)) }\n"
+    "def @main(%x: Tensor[(2, 3), float32]) { @f(%x, exp(%x)) }":
+        "fn(Tensor[(2, 3), float32]) -> (Tensor[(2, 3), float32], Tensor[(2, 3), bool], float32)",
     # operators and constructors as values
     LIST + "def @main() { let %c = Cons; let %e = exp; %c(%e(1f), Nil) }": "fn() -> List[float32]",
     LIST + "def @main(%x: List[Tensor[(2,), float32]]) { @zip(%x, @map(fn(%y) { sum(%y) }, %x)) }":

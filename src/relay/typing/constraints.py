@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never, cast
 
-from relay.ir.diagnostics import RelayError, TypeError_
+from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import (
     NO_ATTRS,
@@ -70,6 +70,7 @@ from relay.typing.relations import attrs_key, located
 from relay.typing.solver import Mismatch, Mode, Solver, Waiting, kind_of, kind_of_param
 from relay.typing.substitution import param_arg, variables
 from relay.typing.text import type_text
+from relay.typing.widening import widened
 
 BOOL = scalar("bool")
 UNIT = TupleType(())
@@ -80,7 +81,8 @@ Place = tuple[int, int]
 @dataclass(slots=True, eq=False)
 class Inference:
     """The state of one inference, and its result: unresolved types by node id. ``expansions`` says at which places a
-    polymorphic function stands as a plain value, with its type there; ``call_args`` the type arguments of calls."""
+    polymorphic function stands as a plain value, with its type there; ``call_args`` the type arguments of calls;
+    ``wanted`` the type expected of a new reference, whose content may be wider than its first value."""
 
     module: Module
     solver: Solver
@@ -94,6 +96,7 @@ class Inference:
     alias_params: dict[Place, tuple[TypeParam, ...]] = field(default_factory=dict)
     matches: list[Match] = field(default_factory=list)
     generalised: dict[int, tuple[TypeParam, ...]] = field(default_factory=dict)
+    wanted: dict[int, Type] = field(default_factory=dict)
     annotate: set[Var] = field(default_factory=set)
     _visited_level: dict[int, int] = field(default_factory=dict)
     _constants: dict[tuple[tuple[int, ...], str], TensorType] = field(default_factory=dict)
@@ -266,7 +269,12 @@ class Inference:
             case Match():
                 t = yield from self._match(e)
             case RefNew():
-                t = RefType((yield from self._child(e.value, e, 0)))
+                value = yield from self._child(e.value, e, 0)
+                wanted = self.solver.head(self.wanted.get(id(e), value))
+                if isinstance(wanted, RefType):
+                    self.fit(value, wanted.value, _at(e.value, e), "the first value of a reference")
+                    value = wanted.value
+                t = RefType(value)
             case RefRead():
                 t = self._content((yield from self._child(e.ref, e, 0)), e.span)
             case RefWrite():
@@ -326,14 +334,38 @@ class Inference:
                 f"its type is {type_text(self.solver.resolve(callee))}",
             )
         soft: list[DimVar] = []
+        found: list[Type] = []
+        failed: ShapeError | None = None
         for n, (a, p) in enumerate(zip(e.args, callee.params, strict=True), 1):
+            if isinstance(a, RefNew):
+                self.wanted[id(a)] = p
             known = self.known(a, e, n)
             t = self.plain((yield self.visit(a)), e, n) if known is None else known
-            if t is not p:
-                self.argument(t, p, soft, _at(a, e), f"argument {n} of {name}")
+            found.append(t)
+            if t is not p and failed is None:
+                try:
+                    self.argument(t, p, soft, _at(a, e), f"argument {n} of {name}")
+                except ShapeError as error:
+                    failed = error
+        if failed is not None:
+            callee = self._widened(e, found, failed)
         self.solver.soften(soft)
         self.solver.drain()
         return callee.ret
+
+    def _widened(self, e: Call, found: list[Type], failed: ShapeError) -> FuncType:
+        """The callee at type arguments with wider dims; ``failed`` is raised when there are none."""
+        if e.type_args or id(e) not in self.call_args or not isinstance(e.fn, Var | GlobalVar | ConstructorRef):
+            raise failed
+        scheme = self.constructor(e.fn.name, e.span) if isinstance(e.fn, ConstructorRef) else self.named(e.fn)
+        assert isinstance(scheme, FuncType)
+        args = widened(self.solver, scheme, found)
+        if args is None:
+            raise failed
+        self.call_args[id(e)] = args
+        mono = self.solver.instantiate(scheme, args)
+        self._constrain(mono, e.span)
+        return mono
 
     def argument(self, found: Type, expected: Type, soft: list[DimVar], span: Span | None, context: str) -> None:
         """An argument must fit its parameter. ``soft`` collects unknown dims that met ``?``."""
@@ -546,6 +578,8 @@ class Inference:
                 else:
                     self.close(t, lower=True)
             else:
+                if isinstance(value, RefNew) and v.annotation is not None:
+                    self.wanted[id(value)] = v.annotation
                 t = yield from self._child(value, e, n)
             if v.annotation is not None:
                 span = v.span if isinstance(value, Var) or value.span is None else value.span

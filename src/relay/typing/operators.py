@@ -16,8 +16,10 @@ from relay.ir.expr import Attr, Attrs, Function
 from relay.ir.span import Span
 from relay.ir.types import FuncType, Relation, Type, TypeArg, TypeParam, TypeVar
 from relay.op.registry import Operator
+from relay.typing.generic import generic_result, parameters
 from relay.typing.relations import (
     MEMO,
+    Signature,
     attrs_key,
     check_arity,
     demand_error,
@@ -108,17 +110,32 @@ class OperatorTyping:
         blocking = tuple(v for v in unknown if isinstance(v, TypeVar))
         if blocking:
             return blocking
+        if parameters(now):
+            if unknown:
+                return tuple(unknown)
+            return generic_result(op, now, attrs, self.solved)
         if not unknown:
-            if op.kind == "composition":
-                return cast(FuncType, self.expand(op, now, attrs).ty).ret
-            got = solved_signature(op, now, attrs)
-        elif op.kind in ("composition", "routine"):
+            return self.solved(op, now, attrs)
+        if op.kind in ("composition", "routine"):
             return tuple(unknown)
-        else:
-            try:
-                got = signature(op, now, attrs, (lambda _: False) if last else solver.is_unknown)
-            except te.Undetermined as e:
-                return e.variables
+        try:
+            got = signature(op, now, attrs, (lambda _: False) if last else solver.is_unknown)
+        except te.Undetermined as e:
+            return e.variables
+        self._demand(op, now, got)
+        return cast(Type, solver.resolve(got.result))
+
+    def solved(self, op: Operator, args: tuple[Type, ...], attrs: Attrs) -> Type:
+        """The result on solved types, its demands checked. Raises TypeError_, ShapeError or OperatorError."""
+        if op.kind == "composition":
+            return cast(FuncType, self.expand(op, args, attrs).ty).ret
+        got = solved_signature(op, args, attrs)
+        self._demand(op, args, got)
+        return got.result
+
+    def _demand(self, op: Operator, args: tuple[Type, ...], got: Signature) -> None:
+        """Unify, leave to run time, or refuse what a definition demands of its sizes."""
+        solver = self.solver
         for demand in got.demands:
             # A demand about a dim that is `?` is checked when the program runs.
             if demand.relation == "==" and not any(
@@ -128,5 +145,4 @@ class OperatorTyping:
                 if any(v in solver.unknown_dims for d in (left, right) for v in dim_vars(d)):
                     solver.relate_dims(left, right, Mode.GRADUAL, f"{demand.why}: ")
                 elif not unprovable(te.Demand(left, right, demand.why)):
-                    raise demand_error(op, now, demand)
-        return cast(Type, solver.resolve(got.result)) if unknown else got.result
+                    raise demand_error(op, args, demand)

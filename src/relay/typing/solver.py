@@ -468,7 +468,7 @@ class Solver:
                 return TupleType(cast("tuple[Type, ...]", fields))
             case AdtType(), AdtType() if x.name == y.name and len(x.args) == len(y.args):
                 args = [
-                    self._join_args(f, g) if variance is Variance.CO else self._same(f, g)
+                    self.join_args(f, g) if variance is Variance.CO else self._same(f, g)
                     for f, g, variance in zip(x.args, y.args, self.variances[x.name], strict=True)
                 ]
                 return AdtType(x.name, tuple(args))
@@ -481,7 +481,8 @@ class Solver:
         self.relate_args(b, a, Mode.EQUAL)
         return a
 
-    def _join_args(self, a: TypeArg, b: TypeArg) -> TypeArg:
+    def join_args(self, a: TypeArg, b: TypeArg) -> TypeArg:
+        """`join` for arguments of any kind. Raises Mismatch."""
         x, y = self.head(a), self.head(b)
         if isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y):
             return tuple(self._join_dims(d, e) for d, e in zip(x, y, strict=True))
