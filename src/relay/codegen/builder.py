@@ -10,6 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
+# Instructions that give something else when they are repeated; loads of what never changes do not.
+_IMPURE = ("load", "call", "phi", "alloca")
+_INVARIANT = "!invariant.load !0"
+
+
 def vec(element: str, lanes: int) -> str:
     """The type of ``lanes`` elements; one lane is the element itself."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
@@ -61,6 +66,8 @@ class Builder:
         self.block = "start"
         self._into = self.lines
         self._counter = 0
+        self._in_entry: dict[str, str] = {}
+        self._in_block: dict[str, str] = {}
 
     def name(self, hint: str = "v") -> str:
         self._counter += 1
@@ -70,14 +77,24 @@ class Builder:
         self._into.append(f"  {line}")
 
     def emit(self, value: str) -> str:
+        """An instruction's result; the earlier one where this block (or the entry) has the same instruction already."""
+        known = self._in_entry if self._into is self.entry else self._in_block
+        pure = not value.startswith(_IMPURE) or value.endswith(_INVARIANT)
+        if pure:
+            found = self._in_entry.get(value) or known.get(value)
+            if found is not None:
+                return found
         out = f"%{self.name()}"
         self._into.append(f"  {out} = {value}")
+        if pure:
+            known[value] = out
         return out
 
     def start(self, label: str) -> None:
         """Begin a block; what follows goes there."""
         self.lines.append(f"{label}:")
         self.block = label
+        self._in_block.clear()
 
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")

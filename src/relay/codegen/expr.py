@@ -41,7 +41,8 @@ class Expressions:
     def __init__(self, frame: Frame) -> None:
         self.f = frame
         self._scopes: list[dict[int, Value]] = [{}]
-        self._risky: set[int] = set()
+        self._risky: frozenset[int] = frozenset()
+        self._risks: dict[int, frozenset[int]] = {}
 
     def forget(self) -> None:
         """Memory has changed, or control has moved: loads are made anew."""
@@ -49,7 +50,7 @@ class Expressions:
 
     def value(self, root: Scalar) -> Value:
         """The value of an expression in the current lanes and mask."""
-        self._note_risky_loads(root)
+        self._risky = self._risky_in(root)
         todo: list[Task] = [root]
         while todo:
             task = todo.pop()
@@ -76,15 +77,19 @@ class Expressions:
     def _put(self, node: Scalar, value: Value) -> None:
         self._scopes[-1][id(node)] = value
 
-    def _note_risky_loads(self, root: Scalar) -> None:
+    def _risky_in(self, root: Scalar) -> frozenset[int]:
         """Which nodes have a load below them that only a surrounding select may keep in bounds."""
+        known = self._risks.get(id(root))
+        if known is not None:
+            return known
         order = walk(root)
-        self._risky = set()
-        if not any(isinstance(node, Select) for node in order):
-            return
-        for node in order:
-            if (isinstance(node, Load) and not _in_bounds(node)) or any(id(k) in self._risky for k in children(node)):
-                self._risky.add(id(node))
+        found: set[int] = set()
+        if any(isinstance(node, Select) for node in order):
+            for node in order:
+                if (isinstance(node, Load) and not _in_bounds(node)) or any(id(k) in found for k in children(node)):
+                    found.add(id(node))
+        self._risks[id(root)] = frozenset(found)
+        return self._risks[id(root)]
 
     def _visit(self, node: Scalar, todo: list[Task]) -> None:
         f = self.f

@@ -35,6 +35,7 @@ class Statements:
         self._parallel = parallel
         self._allocate = allocate
         self._slots: dict[tuple[object, ...], str] = {}
+        self._plans: dict[int, VectorPlan | None] = {}
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -188,7 +189,9 @@ class Statements:
             self._parallel(self, loop, extent)
             return
         if loop.kind == "vectorized" and f.lanes == 1:
-            plan = vector_plan(loop, f.target)
+            if id(loop) not in self._plans:
+                self._plans[id(loop)] = vector_plan(loop, f.target)
+            plan = self._plans[id(loop)]
             if plan is not None:
                 self._vectors(loop, extent, plan)
                 return
