@@ -1,0 +1,133 @@
+"""What fusion groups, and what it must not."""
+
+from __future__ import annotations
+
+from relay.ir.expr import Call, Constant
+from relay.transform import DeadCode, FuseOps, NameDims
+from relay.transform.blocks import all_bindings, body_of, is_primitive
+from tests.transform.support import kernels, operators, run
+
+T = "Tensor[(8, 16), float32]"
+
+
+def fused(params: str, body: str, **options: int) -> list[list[str]]:
+    return kernels(run(f"def @main({params}) {{ {body} }}", FuseOps(**options)))  # type: ignore[arg-type]
+
+
+def test_a_chain_is_one_kernel() -> None:
+    assert fused(f"%x: {T}", "exp(tanh(add(%x, 1f)))") == [["add", "tanh", "exp"]]
+
+
+def test_a_diamond_is_one_kernel() -> None:
+    body = "let %a = exp(%x); multiply(add(%a, 1f), tanh(%a))"
+    assert fused(f"%x: {T}", body) == [["exp", "add", "tanh", "multiply"]]
+
+
+def test_several_outputs() -> None:
+    body = "let %a = exp(%x); let %b = tanh(%a); (%a, %b)"
+    assert fused(f"%x: {T}", body) == [["exp", "tanh"]]
+    assert fused(f"%x: {T}", body, outputs=False) == [["exp"], ["tanh"]]
+
+
+def test_several_outputs_make_no_cycle() -> None:
+    # The sum needs all of a before b can start, so a and b cannot be one kernel.
+    body = "let %a = exp(%x); let %s = sum(%a); let %b = multiply(%a, %s); (%a, %b)"
+    assert fused(f"%x: {T}", body) == [["exp"], ["sum"], ["multiply"]]
+
+
+def test_an_output_is_ready_for_what_stands_between() -> None:
+    body = "let %a = exp(%x); let %m = nn.dense(%a, %a); let %b = tanh(%a); (%a, %b, %m)"
+    assert fused(f"%x: {T}", body) == [["exp", "tanh"], ["nn.dense"]]
+
+
+def test_a_contraction_takes_its_epilogue() -> None:
+    body = "add(nn.relu(nn.bias_add(nn.dense(%x, %w), %b, axis=1)), tanh(%r))"
+    params = f"%x: {T}, %w: Tensor[(4, 16), float32], %b: Tensor[(4), float32], %r: Tensor[(8, 4), float32]"
+    assert fused(params, body) == [["nn.dense", "nn.bias_add", "nn.relu", "tanh", "add"]]
+
+
+def test_a_contraction_takes_index_maps_but_no_arithmetic_before_it() -> None:
+    params = "%x: Tensor[(16, 8), float32], %w: Tensor[(4, 16), float32]"
+    assert fused(params, "nn.dense(transpose(%x), %w)") == [["transpose", "nn.dense"]]
+    assert fused(params, "nn.dense(transpose(exp(%x)), %w)") == [["exp", "transpose"], ["nn.dense"]]
+
+
+def test_two_contractions_are_two_kernels() -> None:
+    params = f"%x: {T}, %w: Tensor[(4, 16), float32]"
+    groups = fused(params, "add(nn.dense(%x, %w), nn.dense(tanh(%x), %w))")
+    assert sorted(len([o for o in g if o == "nn.dense"]) for g in groups if "nn.dense" in g) == [1, 1]
+
+
+def test_rows_are_one_kernel() -> None:
+    body = """let %e = exp(subtract(%x, max(%x, axis=-1, keepdims=True)));
+              divide(%e, sum(%e, axis=-1, keepdims=True))"""
+    assert fused(f"%x: {T}", body) == [["max", "subtract", "exp", "sum", "divide"]]
+
+
+def test_columns_are_not_rows() -> None:
+    body = "subtract(%x, max(%x, axis=0, keepdims=True))"
+    assert fused(f"%x: {T}", body) == [["max"], ["subtract"]]
+
+
+def test_views_alone_stay_views() -> None:
+    module = run(
+        f"def @main(%x: {T}) {{ exp(reshape(tanh(reshape(%x, newshape=[128])), newshape=[4, 32])) }}", FuseOps()
+    )
+    assert operators(module) == ["reshape"]
+    assert kernels(module) == [["tanh", "reshape", "exp"]]
+    module = run(f"def @main(%x: {T}) {{ reshape(exp(%x), newshape=[128]) }}", FuseOps())
+    assert operators(module) == ["reshape"] and kernels(module) == [["exp"]]
+
+
+def test_never_across_blocks() -> None:
+    assert fused(f"%x: {T}, %c: bool", "let %a = exp(%x); if (%c) { tanh(%a) } else { %a }") == [["exp"], ["tanh"]]
+
+
+def test_small_constants_go_inside() -> None:
+    module = run(f"def @main(%x: {T}) {{ multiply(add(%x, 2f), full(3f, shape=(1, 1))) }}", FuseOps())
+    (binding,) = body_of(module.functions["main"]).bindings
+    assert isinstance(binding.value, Call) and len(binding.value.args) == 1
+    inner = [a for b in all_bindings(body_of(binding.value.fn)) if isinstance(b.value, Call) for a in b.value.args]  # type: ignore[arg-type]
+    assert sum(isinstance(a, Constant) for a in inner) == 2
+
+
+def test_a_tuple_is_made_inside() -> None:
+    params = f"%x: {T}, %t: ({T}, {T})"
+    assert fused(params, "concatenate((exp(%x), tanh(%x)), axis=0)") == [["exp", "tanh", "concatenate"]]
+    module = run(f"def @main({params}) {{ concatenate(%t, axis=0) }}", FuseOps())
+    (call,) = [b.value for b in all_bindings(body_of(module.functions["main"])) if isinstance(b.value, Call)]
+    assert is_primitive(call.fn) and len(call.args) == 2
+
+
+def test_the_size_is_bounded() -> None:
+    body = "%x"
+    for _ in range(20):
+        body = f"exp({body})"
+    assert [len(k) for k in fused(f"%x: {T}", body, max_size=8)] == [8, 8, 4]
+    assert all(len(k) == 1 for k in fused(f"%x: {T}", body, max_size=1))
+
+
+def test_effects_and_checks_keep_their_order() -> None:
+    text = """def @main(%x: Tensor[(?), float32], %y: Tensor[(?), float32], %r: ref(Tensor[(?), float32])) {
+                let %a = exp(%x);
+                %r := %a;
+                let %v = !%r;
+                %r := %y;
+                (%a, add(%a, %v), add(%a, %y))
+              }"""
+    module = run(text, NameDims(), DeadCode(), FuseOps())
+    order = [type(b.value).__name__ for b in body_of(module.functions["main"]).bindings]
+    assert [o for o in order if o.startswith("Ref")] == ["RefWrite", "RefRead", "RefWrite"]
+    names = ["check" if o == "check_equal" else o for o in operators(module)]
+    assert names == ["check", "check"]
+    bindings = body_of(module.functions["main"]).bindings
+    last_check = max(n for n, b in enumerate(bindings) if isinstance(b.value, Call) and not is_primitive(b.value.fn))
+    adds = [n for n, b in enumerate(bindings) if isinstance(b.value, Call) and is_primitive(b.value.fn)]
+    assert adds[-1] > last_check
+
+
+def test_data_dependent_operators_stand_alone() -> None:
+    text = """def @main(%x: Tensor[(8), float32], %n: Tensor[(2), int64]) {
+                exp(dyn.reshape(tanh(%x), %n))
+              }"""
+    assert kernels(run(text, NameDims(), FuseOps())) == [["tanh"], ["dyn.reshape"], ["exp"]]
