@@ -93,9 +93,7 @@ class Expander:
     ) -> Scalar | None:
         match node:
             case Axis():
-                # An axis of one element has no loop: it is 0 wherever it occurs.
-                single = node.extent == 1 and node.dtype == "int64"
-                return self._frames[at].get(node, Const(0, "int64") if single else node)
+                return self._frames[at].get(node, node)
             case Load() if isinstance(node.source, Tensor):
                 index = tuple(self.indices.simplify(o) for o in operands)
                 answer = self.read(node.source, index)

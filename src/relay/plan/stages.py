@@ -15,7 +15,7 @@ from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads, output_dtypes, tensor_key
 from relay.plan.index import Indices
-from relay.te.scalar import Axis, Binary, Cast, Load, Reduce, Scalar, walk
+from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
 
@@ -119,6 +119,12 @@ def is_index_map(stage: Stage) -> bool:
     return isinstance(stage, Compute) and len(stage.bodies) == 1 and isinstance(stage.bodies[0], Load)
 
 
+def _index_variables(stage: Stage) -> list[Axis]:
+    """The axes of a stage and those it reduces over."""
+    reduced = [a for b in stage_bodies(stage) if isinstance(b, Reduce) for a in b.axes]
+    return reduced if isinstance(stage, Placeholder) else [*stage.axes, *reduced]
+
+
 def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Kept]:
     """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant
     inputs."""
@@ -133,7 +139,7 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Ke
         return Load(tensor, index, tensor.dtype)
 
     expander = Expander(indices, read)
-    top = expander.frame({})
+    top = expander.frame({a: Const(0, "int64") for s in order for a in _index_variables(s) if a.extent == 1})
     out: list[Kept] = []
     for stage in order:
         if id(stage) not in chosen:
