@@ -24,7 +24,7 @@ void Run::poll_now() {
     first_poll_ = false;
     last_asked_ = now;
   } else if (passed < aim / 2) {
-    allowance_ = std::min<int64_t>(allowance_ * 2, int64_t{1} << 22);
+    allowance_ = std::min<int64_t>(allowance_ * 2, most_allowance);
   } else if (passed > aim * 2) {
     allowance_ = std::max<int64_t>(1, allowance_ * aim / passed);
   }

@@ -68,6 +68,9 @@ class Run {
 
   // --- cancellation: what may take long pays a little of a budget, and when it is used up the clock is read ---
 
+  // A kernel may take any time: sixteen of them use up the largest budget.
+  static constexpr int64_t most_allowance = 1 << 16, kernel_cost = most_allowance / 16;
+
   void poll(int64_t cost = 1) {
     if ((budget_ -= cost) <= 0) [[unlikely]]
       poll_now();

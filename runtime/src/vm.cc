@@ -152,13 +152,13 @@ Value Run::execute(const Function& entry, Value* arguments, uint32_t count) {
     }
 
     CASE(InvokeKernel) {
-      poll(16);
+      poll(kernel_cost);
       invoke_kernel(pc + 1, r);
       int32_t n = pc[3];
       GO(5 + n + pc[4 + n]);
     }
     CASE(InvokeRoutine) {
-      poll(16);
+      poll(most_allowance);
       set(pc[1], invoke_routine(pc + 2, r));
       GO(4 + pc[3]);
     }

@@ -39,6 +39,7 @@ DTYPE_BITS: Final[dict[str, int]] = dict(_runtime.dtypes())
 DEVICES: Final[tuple[str, ...]] = tuple(_runtime.devices())
 ANY_DTYPE: Final = 255
 
+_NUMBERS: Final = frozenset("drivfkcmuo")  # operand letters whose word is the given number
 ENDS_CONTROL: Final = frozenset({"Ret", "TailInvoke", "TailInvokeClosure", "Goto", "Switch", "Fatal"})
 
 
@@ -133,41 +134,46 @@ class Assembler:
             raise ValueError(f"{opcode} takes {len(op.operands)} operands ({op.operands}), not {len(operands)}")
         words = self._words
         words.append(op.number)
-        dtype = ""
-        for letter, operand in zip(op.operands, operands, strict=True):
-            match letter, operand:
-                case "t", str():
-                    dtype = operand
-                    words.append(DTYPE_CODES[operand])
-                case "v", str():
-                    words.append(DEVICES.index(operand))
-                case "o", None:
-                    words.append(-1)
-                case "l", Label():
-                    self._fix(operand)
-                case "L", [*targets]:
-                    words.append(len(targets))
-                    for target in targets:
-                        if not isinstance(target, Label):
-                            raise TypeError(f"{opcode} takes a list of labels")
-                        self._fix(target)
-                case "R", [*registers]:
-                    words.append(len(registers))
-                    for register in registers:
-                        words.append(self._index(opcode, register))
-                case "I", int() | float():
-                    raw = scalar_bits(dtype, operand) if opcode == "LoadConsti" else int(operand)
-                    words += [_signed(raw & 0xFFFFFFFF), _signed(raw >> 32 & 0xFFFFFFFF)]
-                case (("d" | "r" | "o" | "i" | "v" | "f" | "k" | "c" | "m" | "u"), _):
-                    words.append(self._index(opcode, operand))
-                case _:
-                    raise TypeError(f"{opcode}: operand {operand!r} does not fit its letter {letter!r}")
+        # Most operands are plain ints and lists of them: they take the first two branches.
+        for position, operand in enumerate(operands):
+            letter = op.operands[position]
+            if type(operand) is int and letter in _NUMBERS:
+                words.append(operand)
+            elif letter == "R" and type(operand) is list:
+                words.append(len(operand))
+                words += [r if type(r) is int else _index(opcode, r) for r in operand]
+            else:
+                self._emit_special(op, letter, operand, operands)
         self._last = opcode
 
-    def _index(self, opcode: str, operand: object) -> int:
-        if not isinstance(operand, (int, np.integer)) or isinstance(operand, bool):
-            raise TypeError(f"{opcode}: expected a number, found {operand!r}")
-        return int(operand)
+    def _emit_special(self, op: Opcode, letter: str, operand: EmitOperand, operands: tuple[EmitOperand, ...]) -> None:
+        words = self._words
+        match letter, operand:
+            case "t", str():
+                words.append(DTYPE_CODES[operand])
+            case "v", str():
+                words.append(DEVICES.index(operand))
+            case "o", None:
+                words.append(-1)
+            case "l", Label():
+                self._fix(operand)
+            case "L", [*targets]:
+                words.append(len(targets))
+                for target in targets:
+                    if not isinstance(target, Label):
+                        raise TypeError(f"{op.name} takes a list of labels")
+                    self._fix(target)
+            case "R", [*registers]:
+                words.append(len(registers))
+                words += [_index(op.name, register) for register in registers]
+            case "I", int() | float():
+                dtype = operands[op.operands.index("t")] if "t" in op.operands else ""
+                raw = scalar_bits(str(dtype), operand) if dtype else int(operand)
+                words += [_signed(raw & 0xFFFFFFFF), _signed(raw >> 32 & 0xFFFFFFFF)]
+            case _ if letter in _NUMBERS:
+                words.append(_index(op.name, operand))
+            case _:
+                raise TypeError(f"{op.name}: operand {operand!r} does not fit its letter {letter!r}")
 
     def _fix(self, label: Label) -> None:
         self._fixups.append((len(self._words), label))
@@ -185,6 +191,12 @@ class Assembler:
             self._words[at] = label.position
         code = np.array(self._words, dtype=np.int32)
         return FunctionCode(self.name, self.arity, self._registers, code, tuple(self._spans))
+
+
+def _index(opcode: str, operand: object) -> int:
+    if not isinstance(operand, (int, np.integer)) or isinstance(operand, bool):
+        raise TypeError(f"{opcode}: expected a number, found {operand!r}")
+    return int(operand)
 
 
 def _signed(word: int) -> int:
