@@ -117,6 +117,25 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
         ShapeError,
         ["? where 3 is expected"],
     ),
+    # a dim parameter is one size, so values that hold several do not go where it stands inside of a type
+    (
+        LIST + "def @f[n: Dim](%x: List[Tensor[(n,), float32]]) -> int32 { 1 }\n"
+        "def @main(%x: List[Tensor[(?,), float32]]) { @f(%x) }",
+        ShapeError,
+        ["argument 1 of @f", "? where n is expected"],
+    ),
+    (
+        "type Vec[n: Dim] { V(Tensor[(n,), float32]), }\ndef @dot[n: Dim](%a: Vec[n], %b: Vec[n]) -> float32 { 1f }\n"
+        "def @main(%x: Tensor[(2,), float32], %y: Tensor[(3,), float32]) { @dot(V(%x), V(%y)) }",
+        ShapeError,
+        ["argument 2 of @dot", "3 where 2 is expected"],
+    ),
+    (
+        "type Vec[n: Dim] { V(Tensor[(n,), float32]), }\ndef @dot[n: Dim](%a: Vec[n], %b: Vec[n]) -> float32 { 1f }\n"
+        "def @main(%x: Tensor[(2,), float32], %y: Tensor[(3,), float32]) { @dot[?](V(%x), V(%y)) }",
+        ShapeError,
+        ["type argument n of @dot is ?"],
+    ),
     # match
     (
         LIST + "def @main(%x: List[int32]) { match (%x) { Cons(%y, Nil) => %y } }",

@@ -113,6 +113,16 @@ PROGRAMS = {
     # a reference may hold more than its first value
     "def @main(%x: Tensor[(3,), float32], %y: Tensor[(5,), float32]) { let %r: ref(Tensor[(?,), float32]) = ref(%x); %r := %y; !%r }":
         "fn(Tensor[(3,), float32], Tensor[(5,), float32]) -> Tensor[(?,), float32]",
+    # types with dim parameters; a field of a `?` size
+    "type Vec[n: Dim] { V(Tensor[(n,), float32]), }\n"
+    "def @dot[n: Dim](%a: Vec[n], %b: Vec[n]) -> float32 { match ((%a, %b)) { (V(%x), V(%y)) => sum(multiply(%x, %y)) } }\n"
+    "def @main[k: Dim](%x: Tensor[(k,), float32], %y: Tensor[(?,), float32]) { (@dot(V(%x), V(%x)), V(%y)) }":
+        "fn[k: Dim](Tensor[(k,), float32], Tensor[(?,), float32]) -> (float32, Vec[?])",
+    # a parameter that takes every size
+    "def @g[n: Dim](%x: Tensor[(n,), float32]) -> Tensor[(n,), float32] { exp(%x) }\n"
+    "def @h(%f: fn[n: Dim](Tensor[(n,), float32]) -> Tensor[(n,), float32], %x: Tensor[(3,), float32]) { (%f(%x), %f(%f(%x))) }\n"
+    "def @main(%x: Tensor[(3,), float32]) { @h(@g, %x) }":
+        "fn(Tensor[(3,), float32]) -> (Tensor[(3,), float32], Tensor[(3,), float32])",
     # operators on shape and base-type parameters
     "def @f[s: Shape, b: BaseType](%x: Tensor[s, b], %y: Tensor[s, b]) -> (Tensor[s, b], Tensor[s, bool], Tensor[(), b])\n"
     "{ (add(%x, %y), equal(%x, %y), sum(%x)) }\n"

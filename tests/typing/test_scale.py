@@ -94,8 +94,8 @@ def module(make: Callable[[int], Expr], n: int) -> Module:
 
 @pytest.mark.parametrize("make", SHAPES)
 def test_long_programs(make: Callable[[int], Expr]) -> None:
-    n = 11_000
-    assert n > 10 * sys.getrecursionlimit()
+    n = 5_000
+    assert n > 4 * sys.getrecursionlimit()
     typed = infer(module(make, n))
     verify_types(typed)
     mono = monomorphise(typed)

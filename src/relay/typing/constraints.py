@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import assert_never, cast
 
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
-from relay.ir.dim import Dim, DimVar
+from relay.ir.dim import AnyDim, Dim, DimVar
 from relay.ir.expr import (
     NO_ATTRS,
     Block,
@@ -339,8 +339,11 @@ class Inference:
         for n, (a, p) in enumerate(zip(e.args, callee.params, strict=True), 1):
             if isinstance(a, RefNew):
                 self.wanted[id(a)] = p
-            known = self.known(a, e, n)
-            t = self.plain((yield self.visit(a)), e, n) if known is None else known
+            if isinstance(p, FuncType) and p.type_params and isinstance(a, Var | GlobalVar):
+                t = self.named(a)  # a function over dims, wanted as such
+            else:
+                known = self.known(a, e, n)
+                t = self.plain((yield self.visit(a)), e, n) if known is None else known
             found.append(t)
             if t is not p and failed is None:
                 try:
@@ -406,6 +409,8 @@ class Inference:
         if isinstance(head, FuncType) and head.type_params:
             if e.type_args:
                 self._check_type_args(e, name, head.type_params)
+                if not isinstance(fn, ConstructorRef):
+                    self._check_any(e, name, head)
             args, mono = self._instance(head, e.type_args)
             self.call_args[id(e)] = args
             self._constrain(mono, e.span)
@@ -433,6 +438,16 @@ class Inference:
                     e.span,
                 )
             self._kinds.check(a, e.span, kind_of_param(p))
+
+    def _check_any(self, e: Call, name: str, scheme: FuncType) -> None:
+        """A dim parameter can be ``?`` only where every argument with it can be checked on arrival."""
+        for p, a in zip(scheme.type_params, e.type_args, strict=True):
+            if isinstance(p, DimVar) and isinstance(a, AnyDim) and any(p in _inside(t) for t in scheme.params):
+                raise ShapeError(
+                    f"type argument {p.name} of {name} is ? but stands inside another type",
+                    e.span,
+                    "give it a dim",
+                )
 
     def _constrain(self, mono: FuncType, span: Span | None) -> None:
         """Queue the constraints of an instantiated function: operator relations over inputs and, last, the output."""
@@ -742,6 +757,13 @@ class Inference:
 def _param_name(n: int) -> str:
     """A, B, ..., Z, A1, B1, ..."""
     return chr(ord("A") + n % 26) + (str(n // 26) if n >= 26 else "")
+
+
+def _inside(t: Type) -> set[TypeParam]:
+    """The variables in a type that stand inside algebraic, reference and function types."""
+    if isinstance(t, TupleType):
+        return set().union(*map(_inside, t.fields))
+    return set() if isinstance(t, TensorType) else set(variables(t))
 
 
 def _at(e: Expr, parent: Expr) -> Span | None:

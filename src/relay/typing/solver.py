@@ -367,16 +367,17 @@ class Solver:
     def _relate_any(self, a: Dim, b: Dim, mode: Mode, where: str) -> None:
         if isinstance(a, AnyDim) and isinstance(b, AnyDim):
             return
-        known = b if isinstance(a, AnyDim) else a
-        v = self._unknown_alone(known)
-        if v is not None:
-            if mode is Mode.EQUAL or known is b:
+        found_any = isinstance(a, AnyDim)
+        if mode is Mode.GRADUAL:
+            v = self._unknown_alone(b) if found_any else None
+            if v is not None and self._soft is not None:
                 # Among the arguments of one call a known dim decides rather than a `?`.
-                if self._soft is not None and mode is Mode.GRADUAL:
-                    self._soft.append(v)
-                else:
-                    self.bind_dim(v, ANY)
-        elif mode is Mode.EQUAL or (mode is Mode.STATIC and isinstance(a, AnyDim)):
+                self._soft.append(v)
+            elif v is not None:
+                self.bind_dim(v, ANY)
+        elif mode is Mode.EQUAL or found_any:
+            # An unknown dim does not become `?` here either: where a function has a dim parameter, its body may rely on
+            # one size, which the values inside need not have.
             inside = "a reference" if mode is Mode.EQUAL else "an algebraic value or a function"
             raise Mismatch(
                 f"{where}{dim_text(a)} where {dim_text(b)} is expected",

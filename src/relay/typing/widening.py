@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from relay.ir.dim import DimVar
 from relay.ir.types import FuncType, Type, TypeArg
-from relay.typing.solver import Mismatch, Solver
+from relay.typing.solver import Mismatch, Mode, Solver
 
 
 def widened(solver: Solver, scheme: FuncType, found: Sequence[Type]) -> tuple[TypeArg, ...] | None:
@@ -24,7 +25,13 @@ def widened(solver: Solver, scheme: FuncType, found: Sequence[Type]) -> tuple[Ty
                 if solver.unknowns(now):
                     continue
                 before = joined[k]
-                joined[k] = now if before is None else solver.join_args(before, now)
+                if before is None:
+                    joined[k] = now
+                elif isinstance(scheme.type_params[k], DimVar):
+                    # The body may rely on a dim parameter being one size, so it is not widened.
+                    solver.relate_args(now, before, Mode.EQUAL)
+                else:
+                    joined[k] = solver.join_args(before, now)
         args = tuple(solver.fresh_arg(p) if a is None else a for p, a in zip(scheme.type_params, joined, strict=True))
         for t, p in zip(found, solver.instantiate(scheme, args).params, strict=True):
             solver.soften(solver.relate_softly(t, p))
