@@ -138,22 +138,22 @@ def test_exact_functions(op: UnaryOp, target: str) -> None:
         assert np.array_equal(run_unary(op, x, target=target), want, equal_nan=True)
 
 
-def run_binary(op: BinaryOp, a: Array, b: Array) -> Array:
+def run_binary(op: BinaryOp, a: Array, b: Array, target: str) -> Array:
     dtype = str(a.dtype)
     x, y, z = (Buffer(name, (N,), dtype) for name in "xyz")
     i = Axis("i", N)
     body = Store(z, (i,), Binary(op, Load(x, (i,), dtype), Load(y, (i,), dtype), dtype))
     assert VAR is not None
     out = np.zeros_like(a)
-    assert (
-        Native(Kernel(op, (x, y), (z,), (VAR,), For(i, Size(N), body, "vectorized")))([a, b, out], {VAR: len(a)}) == 0
-    )
+    kernel = Kernel(op, (x, y), (z,), (VAR,), For(i, Size(N), body, "vectorized"))
+    assert Native(kernel, parse_target(target))([a, b, out], {VAR: len(a)}) == 0
     return out
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", ["pow", "atan2", "mod", "truncmod", "floordiv", "max", "min"])
-def test_binary_functions(op: BinaryOp, dtype: str) -> None:
+@pytest.mark.parametrize("target", ["cpu", "x86-64"])
+def test_binary_functions(op: BinaryOp, dtype: str, target: str) -> None:
     rng = np.random.default_rng(3)
     special = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e30, -7.25]
     pairs = np.array([(p, q) for p in special for q in special])
@@ -174,7 +174,7 @@ def test_binary_functions(op: BinaryOp, dtype: str) -> None:
             keep = np.abs(wide_a / wide_b) < (2.0**29 if dtype == "float32" else 2.0**50)
             a, b, want = a[keep], b[keep], want[keep]
     bound = {"pow": 1.0 if dtype == "float32" else 16.0, "atan2": 4.0}.get(op, 0.51)
-    got = run_binary(op, a, b)
+    got = run_binary(op, a, b, target)
     error = ulps(got, want.astype(np.longdouble))
     worst = int(np.argmax(error))
     assert error[worst] <= bound, (

@@ -76,7 +76,7 @@ class Arithmetic:
     # -- operations
 
     def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
-        """A binary operation; the float ones pow and atan2 are in `relay.codegen.elementary`."""
+        """A binary operation; the float functions (remainders, powers) are in `relay.codegen.elementary`."""
         dtype = a.dtype
         if dtype == "int64":
             known = self._index(op, a, b)
@@ -142,39 +142,8 @@ class Arithmetic:
             case "floordiv" | "truncdiv":
                 quotient = emit(f"fdiv {type_} {x}, {y}")
                 return self.rounding("floor" if op == "floordiv" else "trunc", quotient, register_type(dtype), lanes)
-            case "mod" | "truncmod":
-                return self._float_mod(op, x, y, register_type(dtype), lanes)
             case _:
                 raise AssertionError(f"{op} of {dtype} is not arithmetic of this module")
-
-    def _float_mod(self, op: BinaryOp, x: str, y: str, element: str, lanes: int) -> str:
-        """The remainder, exact while the quotient is below 2**29 (float) or 2**52 (double)."""
-        emit, type_ = self.b.emit, vec(element, lanes)
-        wide = vec("double", lanes)
-        a, b = (emit(f"fpext {type_} {v} to {wide}") for v in (x, y)) if element == "float" else (x, y)
-        quotient = self.rounding("trunc", emit(f"fdiv {wide} {a}, {b}"), "double", lanes)
-        product_sum = emit(f"fsub {wide} {a}, {emit(f'fmul {wide} {quotient}, {b}')}")
-        if element == "double" and self.target.fma:
-            negative = emit(f"fneg {wide} {quotient}")
-            product_sum = self.intrinsic("fma", "double", lanes, negative, b, a)
-        rest = emit(f"fptrunc {wide} {product_sum} to {type_}") if element == "float" else product_sum
-        zero = self.splat(element, "0.0", lanes)
-        infinite = emit(
-            f"fcmp oeq {type_} {self.intrinsic('fabs', element, lanes, y)}, {self._infinity(element, lanes)}"
-        )
-        finite = emit(f"fcmp one {type_} {self.intrinsic('fabs', element, lanes, x)}, {self._infinity(element, lanes)}")
-        both = emit(f"and {vec('i1', lanes)} {infinite}, {finite}")
-        rest = self.select_text(both, x, rest, type_, lanes)
-        # A quotient rounded over an integer leaves a rest of the wrong sign; floored remainders have the divisor's.
-        sign, addend = (y, y) if op == "mod" else (x, self.intrinsic("copysign", element, lanes, y, x))
-        below = emit(f"fcmp olt {type_} {rest}, {zero}")
-        wrong = emit(f"xor {vec('i1', lanes)} {below}, {emit(f'fcmp olt {type_} {sign}, {zero}')}")
-        nonzero = emit(f"fcmp one {type_} {rest}, {zero}")
-        adjusted = emit(f"fadd {type_} {rest}, {addend}")
-        return self.select_text(emit(f"and {vec('i1', lanes)} {wrong}, {nonzero}"), adjusted, rest, type_, lanes)
-
-    def _infinity(self, element: str, lanes: int) -> str:
-        return self.splat(element, "0x7FF0000000000000", lanes)
 
     def _bool(self, op: BinaryOp, x: str, y: str, type_: str) -> str:
         names = {"and": "and", "or": "or", "xor": "xor", "min": "and", "max": "or", "mul": "and", "add": "or"}

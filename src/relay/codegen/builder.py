@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-
 # Instructions that give something else when they are repeated; loads of what never changes do not.
 _IMPURE = ("load", "call", "phi", "alloca")
 _INVARIANT = "!invariant.load !0"

@@ -33,6 +33,8 @@ from relay.ir.types import dtype_bits, is_float
 from relay.loop.errors import LoopError
 from relay.te.scalar import BinaryOp, UnaryOp
 
+# Binary operations that floats need more than an instruction for.
+FLOAT_FUNCTIONS = frozenset(("pow", "atan2", "mod", "truncmod"))
 # ln(2) and pi/2 in parts whose leading ones have few enough bits that small multiples of them are exact.
 _LN2 = {"float": (0.693359375, -2.12194440e-4), "double": (0.6931471803691238, 1.9082149292705877e-10)}
 _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.301029995663157, 8.241712586023572e-13)}
@@ -59,10 +61,12 @@ class Elementary:
         return Value(_FLOAT[op](kit, x).text, value.dtype, value.lanes)
 
     def binary(self, op: BinaryOp, x: Value, y: Value) -> Value:
-        """``pow`` and ``atan2`` of floats."""
+        """The `FLOAT_FUNCTIONS` of floats."""
         lanes, (a, b) = self.a.together(x, y)
         kit, element = Kit(self.a, lanes), register_type(x.dtype)
         base, other = kit.register(a, element), kit.register(b, element)
+        if op in ("mod", "truncmod"):
+            return Value(_remainder(kit, base, other, op == "mod").text, x.dtype, lanes)
         if op == "atan2":
             return Value(_atan2(kit, base, other).text, x.dtype, lanes)
         if isinstance(y.const, float) and y.const in (1.0, 2.0, 3.0, -1.0):
@@ -429,6 +433,21 @@ def _erf(kit: Kit, x: Register) -> Register:
         t = (outer - 2.0) / (outer + 2.0)
         tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, n) * kit.polynomial(t, p.ERFCX_F64)
     return kit.copysign(kit.where(large, 1.0 - tail, near), x)
+
+
+def _remainder(kit: Kit, x: Register, y: Register, floored: bool) -> Register:
+    """What a division leaves; exact while the quotient is below 2**29 (float) or 2**52 (double)."""
+    if x.element == "float":
+        a, b = kit.widen(x), kit.widen(y)
+        rest = kit.narrow(a - kit.rounded("trunc", a / b) * b)
+    else:
+        product, lost = kit.two_product(kit.rounded("trunc", x / y), y)
+        rest = (x - product) - lost
+    rest = kit.where(kit.abs(y).equals(INFINITY) & (kit.abs(x) < INFINITY), x, rest)
+    # A quotient rounded over an integer leaves a rest of the wrong sign; floored remainders have the divisor's.
+    sign, addend = (y, y) if floored else (x, kit.copysign(y, x))
+    wrong = ((rest < 0.0) ^ (sign < 0.0)) & (kit.abs(rest) > 0.0)
+    return kit.where(wrong, rest + addend, rest)
 
 
 def _rsqrt(kit: Kit, x: Register) -> Register:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relay.codegen.builder import vec
+from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.codegen.frame import Frame
 from relay.codegen.values import Value, register_type
 from relay.ir.dim import known_equal
@@ -126,7 +127,7 @@ class Expressions:
                 return f.math.unary(node.op, self._get(node.a))
             case Binary():
                 a, b = self._get(node.a), self._get(node.b)
-                if node.op in ("pow", "atan2") and is_float(node.dtype):
+                if node.op in FLOAT_FUNCTIONS and is_float(node.dtype):
                     return f.math.binary(node.op, a, b)
                 return f.arith.binary(node.op, a, b)
             case Compare():
