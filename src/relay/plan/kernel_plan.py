@@ -84,7 +84,8 @@ def plan_graph(
         else:
             inputs.append(_operand(builder, tensor, f"in{n}"))
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
-    nests = group(stages, indices, lambda kept: id(kept.origin) in products)
+    empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
+    nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in products)
     shared = _shared(builder, nests)
     in_place = _in_place(builder, graph, nests)
 
