@@ -117,3 +117,13 @@ def test_axes_of_one_element(name: str, cache: Path) -> None:
     for shape, axis in (((1, 70), 0), ((70, 1), 1), ((1,), 0)):
         data = np.linspace(-1, 1, shape[0] * shape[-1], dtype=np.float32).reshape(shape)
         check(case, [data], {"axis": axis}, False, cache)
+
+
+@pytest.mark.parametrize("name", ["add", "nn.softmax", "nn.dense", "concatenate", "cumsum", "sum"])
+def test_empty_operands(name: str, cache: Path) -> None:
+    case = next(c for c in CASES if c.name == name)
+    x = np.zeros((3, 0), np.float32)
+    attrs: dict[str, Any] = {"axis": 1} if name in ("nn.softmax", "concatenate", "cumsum", "sum") else {}
+    operands: Sequence[Operand] = [(x, x)] if name == "concatenate" else [x] if attrs else [x, x]
+    for symbolic in (False, True):
+        check(case, operands, attrs, symbolic, cache)
