@@ -343,6 +343,53 @@ class ImageReader {
   uint64_t at_ = 0, end_ = 0;
 };
 
+namespace {
+
+constexpr size_t large_page = size_t{2} << 20;
+
+// Memory for an image of this size. A large one is put on large pages where the system has them: weights are streamed from end
+// to end, and with small pages that is bound by address translation (on one machine 5 GB/s instead of 25).
+Mapping image_memory(size_t bytes) {
+  bool large = bytes >= 2 * large_page;
+  size_t room = large ? (bytes + large_page - 1) / large_page * large_page + large_page : std::max<size_t>(bytes, 1);
+  void* data = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) fail(Status::out_of_memory, "out of memory: %zu bytes for an executable", bytes);
+  if (!large) return {data, room};
+  auto start = reinterpret_cast<uintptr_t>(data), aligned = (start + large_page - 1) / large_page * large_page;
+  size_t before = aligned - start, used = room - large_page, after = room - before - used;
+  if (before != 0) munmap(data, before);
+  if (after != 0) munmap(reinterpret_cast<void*>(aligned + used), after);
+  void* memory = reinterpret_cast<void*>(aligned);
+  madvise(memory, used, MADV_HUGEPAGE);
+  return {memory, used};
+}
+
+// Reads a whole file into memory on large pages.
+Mapping read_image(int file, size_t bytes, const std::string& path) {
+  Mapping memory = image_memory(bytes);
+  size_t done = 0;
+  while (done < bytes) {
+    ssize_t n = pread(file, static_cast<std::byte*>(memory.data) + done, bytes - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      int error = n < 0 ? errno : EIO;
+      munmap(memory.data, memory.bytes);
+      fail(Status::invalid_file, "cannot read %s: %s", path.c_str(), std::strerror(error));
+    }
+    done += static_cast<size_t>(n);
+  }
+  mprotect(memory.data, memory.bytes, PROT_READ);
+  return memory;
+}
+
+Mapping map_image(int file, size_t bytes, const std::string& path) {
+  void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  if (data == MAP_FAILED) fail(Status::invalid_file, "cannot map %s: %s", path.c_str(), std::strerror(errno));
+  return {data, bytes};
+}
+
+}  // namespace
+
 std::shared_ptr<Executable> Executable::load(const std::string& path) {
   int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) fail(Status::invalid_file, "cannot open %s: %s", path.c_str(), std::strerror(errno));
@@ -352,17 +399,24 @@ std::shared_ptr<Executable> Executable::load(const std::string& path) {
     fail(Status::invalid_file, "%s is not a regular file", path.c_str());
   }
   auto bytes = static_cast<size_t>(status.st_size);
-  void* data = bytes == 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  int error = errno;
+  if (bytes == 0) {
+    close(file);
+    fail(Status::invalid_file, "%s is empty", path.c_str());
+  }
+  Mapping memory{};
+  try {
+    memory = bytes >= 2 * large_page ? read_image(file, bytes, path) : map_image(file, bytes, path);
+  } catch (...) {
+    close(file);
+    throw;
+  }
   close(file);
-  if (bytes == 0) fail(Status::invalid_file, "%s is empty", path.c_str());
-  if (data == MAP_FAILED) fail(Status::invalid_file, "cannot map %s: %s", path.c_str(), std::strerror(error));
   std::shared_ptr<Executable> made(new Executable);
   made->id = next_id++;
-  made->image_ = new_external_storage(data, static_cast<int64_t>(bytes), true, unmap, new Mapping{data, bytes});
+  made->image_ = new_external_storage(memory.data, static_cast<int64_t>(bytes), true, unmap, new Mapping(memory));
   made->image_->flags |= Object::shared;
   try {
-    ImageReader(*made, static_cast<const std::byte*>(data), bytes).read();
+    ImageReader(*made, static_cast<const std::byte*>(memory.data), bytes).read();
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());
   }
@@ -370,16 +424,14 @@ std::shared_ptr<Executable> Executable::load(const std::string& path) {
 }
 
 std::shared_ptr<Executable> Executable::from_bytes(const void* bytes, size_t size) {
-  size_t room = std::max<size_t>(size, 1);
-  void* data = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) fail(Status::out_of_memory, "out of memory: %zu bytes for an executable", size);
-  std::memcpy(data, bytes, size);
-  mprotect(data, room, PROT_READ);
+  Mapping memory = image_memory(size);
+  std::memcpy(memory.data, bytes, size);
+  mprotect(memory.data, memory.bytes, PROT_READ);
   std::shared_ptr<Executable> made(new Executable);
   made->id = next_id++;
-  made->image_ = new_external_storage(data, static_cast<int64_t>(size), true, unmap, new Mapping{data, room});
+  made->image_ = new_external_storage(memory.data, static_cast<int64_t>(size), true, unmap, new Mapping(memory));
   made->image_->flags |= Object::shared;
-  ImageReader(*made, static_cast<const std::byte*>(data), size).read();
+  ImageReader(*made, static_cast<const std::byte*>(memory.data), size).read();
   return made;
 }
 

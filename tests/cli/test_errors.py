@@ -85,7 +85,7 @@ def test_a_failure_while_running_is_exit_code_1(tmp_path: Path) -> None:
     path = tmp_path / "m.relay"
     path.write_text(
         HEADER
-        + "type T { A(), B(), }\ndef @main(%n: int32) -> int32 { let %t = if (%n > 0) { A } else { B }; match? (%t) { A => %n } }"
+        + "type T { A, B, }\ndef @main(%n: int32) -> int32 { let %t = if (%n > 0) { A } else { B }; match? (%t) { A => %n } }"
     )
     assert run("run", path, "-i", "n=1").returncode == 0
     done = run("run", path, "-i", "n=-1")

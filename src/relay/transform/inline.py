@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
 
-from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Var
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.walk import free_vars
 from relay.transform.base import Pass
@@ -22,12 +22,15 @@ class Inline(Pass):
     """Replace calls of global functions and of local closures by copies of their bodies.
 
     Before: blocks, monomorphic up to dims. After: blocks; no call is left of a function that is not recursive and
-    either has at most ``max_bindings`` bindings or is used exactly once. Recursive functions and those with an
-    ``inline=0`` attribute stay calls. The functions themselves stay until dead code is removed.
+    either has at most ``max_bindings`` bindings, or is used exactly once, or is given constant tensors there
+    (weights, which a kernel can only pack where it sees them) and has at most ``max_with_constants``. Recursive
+    functions and those with an ``inline=0`` attribute stay calls. The functions themselves stay until dead code is
+    removed.
     """
 
     name: ClassVar[str] = "inline"
     max_bindings: int = 12
+    max_with_constants: int = 1000
     max_growth: int = 50_000
 
     def __call__(self, module: Module) -> Module:
@@ -35,27 +38,31 @@ class Inline(Pass):
         uses = Counter(name for used in names.values() for name in used)
         done: dict[str, Function] = {}
         ready: dict[str, Function] = {}
+        always: set[str] = set()
         grown = 0
         for component in components(names):
             for name in component:
-                inliner = _Inliner(self, ready, self.max_growth - grown)
+                inliner = _Inliner(self, ready, always, self.max_growth - grown)
                 done[name] = inliner.function(module.functions[name])
                 grown += inliner.grown
             name = component[0]
             if len(component) == 1 and name not in names[name] and not is_primitive(done[name]):
                 function = done[name]
-                if function.attrs.get("inline") != 0 and (self.small(function) or uses[name] == 1):
+                if function.attrs.get("inline") != 0:
                     ready[name] = function
+                    if self.small(function) or uses[name] == 1:
+                        always.add(name)
         return module.with_functions({n: done[n] for n in module.functions})
 
-    def small(self, function: Function) -> bool:
-        return all(False for _ in islice(all_bindings(body_of(function)), self.max_bindings, None))
+    def small(self, function: Function, limit: int | None = None) -> bool:
+        return all(False for _ in islice(all_bindings(body_of(function)), limit or self.max_bindings, None))
 
 
 @dataclass(slots=True, eq=False)
 class _Inliner:
     options: Inline
     ready: dict[str, Function]
+    always: set[str]
     budget: int
     grown: int = 0
     closures: dict[Var, Function] = field(default_factory=dict)
@@ -78,6 +85,10 @@ class _Inliner:
             case GlobalVar():
                 function = self.ready.get(value.fn.name)
                 own_dims = True
+                if function is not None and value.fn.name not in self.always:
+                    weights = any(isinstance(a, Constant) and a.data.ndim > 0 for a in value.args)
+                    if not weights or not self.options.small(function, self.options.max_with_constants):
+                        function = None
             case Var():
                 function = self.closures.get(value.fn)
                 # A closure's other dim variables are its surroundings', so its body is copied only where it has none
