@@ -24,6 +24,7 @@ from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
 from relay.transform.name_dims import NameDims
 from relay.transform.simplify import Simplify
+from relay.transform.specialise import Specialise
 from relay.transform.to_blocks import ToBlocks
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "PassError",
     "Pipeline",
     "Simplify",
+    "Specialise",
     "StepReport",
     "ToBlocks",
     "available_passes",

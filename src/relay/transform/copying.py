@@ -5,7 +5,7 @@ What inlining and specialisation are made of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -46,12 +46,18 @@ def solve_dims(function: Function, call: Call, arg_types: Sequence[Type | None])
     wanted = [p for p in function.type_params if isinstance(p, DimVar)]
     if len(wanted) != len(function.type_params):
         return None
-    if not wanted:
-        return {}
-    if len(call.type_args) == len(wanted) and not any(_unknown(a) for a in call.type_args):
+    if wanted and len(call.type_args) == len(wanted) and not any(_unknown(a) for a in call.type_args):
         return dict(zip(wanted, cast("tuple[Dim, ...]", call.type_args), strict=True))
+    return match_dims(wanted, zip([p.ty for p in function.params], arg_types, strict=True))
+
+
+def match_dims(
+    wanted: Collection[DimVar], pairs: Iterable[tuple[Type | None, Type | None]]
+) -> dict[DimVar, Dim] | None:
+    """What the wanted variables are in types (left) that have these instances (right); None when that does not say
+    all."""
     solved: dict[DimVar, Dim] = {}
-    todo: list[tuple[object, object]] = [(p.ty, a) for p, a in zip(function.params, arg_types, strict=True)]
+    todo: list[tuple[object, object]] = list(pairs) if wanted else []
     while todo:
         left, right = todo.pop()
         match left, right:

@@ -1,0 +1,168 @@
+"""Specialisation: a function that is given a known function gets a copy that calls it directly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import ClassVar
+
+from relay.ir.dim import DimVar, as_var
+from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, OpRef, Var
+from relay.ir.module import Module
+from relay.ir.types import FuncType, TypeArg
+from relay.transform.base import Pass
+from relay.transform.blocks import CLOSURE, Forward, Scope, all_bindings, body_of, is_primitive
+from relay.transform.build import internal_call, type_of
+from relay.transform.copying import Copier, match_dims
+
+
+@dataclass(frozen=True, slots=True)
+class Specialise(Pass):
+    """Copy functions for the functions they are given: ``@map(closure(@g, a), xs)`` calls ``@map__g(xs, a)``.
+
+    Before: blocks, functions lifted (`LambdaLift`), monomorphic up to dims. After: a call of a global function of at
+    most ``max_bindings`` bindings gets no closure whose function is known, and known closures are called directly; at
+    most ``max_functions`` copies are made. (There are as many as pairs of a function and what it is given, so
+    recursion ends.)
+    """
+
+    name: ClassVar[str] = "specialise"
+    max_bindings: int = 200
+    max_functions: int = 64
+
+    def __call__(self, module: Module) -> Module:
+        specialiser = _Specialiser(self, dict(module.functions))
+        for name, function in module.functions.items():
+            specialiser.functions[name] = specialiser.rewrite(function)
+        while specialiser.pending:
+            name = specialiser.pending.pop()
+            specialiser.functions[name] = specialiser.rewrite(specialiser.functions[name])
+        return module.with_functions(specialiser.functions)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A function value that is known: the global function, what it has captured, and the value's type."""
+
+    target: GlobalVar
+    captured: tuple[Expr, ...]
+    ty: FuncType
+
+
+@dataclass(slots=True, eq=False)
+class _Specialiser:
+    options: Specialise
+    functions: dict[str, Function]
+    made: dict[object, GlobalVar] = field(default_factory=dict)
+    pending: list[str] = field(default_factory=list)
+
+    def rewrite(self, function: Function) -> Function:
+        def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+            if not isinstance(value, Call):
+                return value
+            if isinstance(value.fn, Var):
+                return self.direct(value, self.known(value.fn, driver))
+            if isinstance(value.fn, GlobalVar):
+                return self.specialised(value, driver)
+            return value
+
+        driver = Forward(visit)
+        return driver.function(function)
+
+    def known(self, e: Expr, driver: Forward) -> _Known | None:
+        """What is known of a function value."""
+        if isinstance(e, GlobalVar):
+            found = _Known(e, (), e.ty) if isinstance(e.ty, FuncType) else None
+        else:
+            value = driver.definition(e)
+            if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name != CLOSURE:
+                return None
+            target = value.args[0]
+            assert isinstance(target, GlobalVar)
+            found = _Known(target, value.args[1:], value.ty) if isinstance(value.ty, FuncType) else None
+        if found is None or found.target.name not in self.functions or is_primitive(self.functions[found.target.name]):
+            return None
+        return found
+
+    def type_args(self, known: _Known) -> tuple[TypeArg, ...] | None:
+        """The dims that the known function is used at; None when its types do not say."""
+        function = self.functions[known.target.name]
+        wanted = [p for p in function.type_params if isinstance(p, DimVar)]
+        types = [*(type_of(c) for c in known.captured), *known.ty.params]
+        solved = match_dims(wanted, zip([p.ty for p in function.params], types, strict=True))
+        return None if solved is None else tuple(solved[p] for p in wanted)
+
+    def direct(self, call: Call, known: _Known | None) -> Expr:
+        """A call of a closure as a call of its function."""
+        if known is None:
+            return call
+        type_args = self.type_args(known)
+        if type_args is None:
+            return call
+        return Call(known.target, (*known.captured, *call.args), call.attrs, type_args, call.ty, call.span)
+
+    def specialised(self, call: Call, driver: Forward) -> Expr:
+        """A call of a global function with what is known of its arguments taken out."""
+        assert isinstance(call.fn, GlobalVar)
+        function = self.functions.get(call.fn.name)
+        if function is None or is_primitive(function) or len(call.type_args) != len(function.type_params):
+            return call
+        chosen: dict[int, _Known] = {}
+        extra: list[TypeArg] = []
+        for n, (p, a) in enumerate(zip(function.params, call.args, strict=True)):
+            known = self.known(a, driver) if isinstance(p.ty, FuncType) else None
+            type_args = self.type_args(known) if known is not None else None
+            if known is not None and type_args is not None:
+                chosen[n] = known
+                extra += type_args
+        if not chosen:
+            return call
+        key = (call.fn.name, tuple((n, k.target.name) for n, k in chosen.items()))
+        target = self.made.get(key)
+        if target is None:
+            large = any(True for _ in islice(all_bindings(body_of(function)), self.options.max_bindings, None))
+            if large or len(self.made) >= self.options.max_functions:
+                return call
+            target = self.made[key] = self.make(call.fn.name, function, chosen)
+        captured = [c for k in chosen.values() for c in k.captured]
+        args = (*(a for n, a in enumerate(call.args) if n not in chosen), *captured)
+        return Call(target, args, call.attrs, (*call.type_args, *extra), call.ty, call.span)
+
+    def make(self, name: str, function: Function, chosen: dict[int, _Known]) -> GlobalVar:
+        """The copy of a function for these arguments; it takes what they captured after its other parameters."""
+        copier = Copier(own_dims=True)
+        type_params = _fresh_params(function, copier)
+        params = [copier.bind(p) for n, p in enumerate(function.params) if n not in chosen]
+        closures: list[Binding] = []
+        for n, known in chosen.items():
+            given = self.functions[known.target.name]
+            types = Copier(own_dims=True)
+            type_params += _fresh_params(given, types)
+            held = [Var(p.name, types.type(p.ty), types.type(p.ty)) for p in given.params[: len(known.captured)]]
+            params += held
+            value = copier.bind(function.params[n])
+            closures.append(Binding(value, internal_call(CLOSURE, (known.target, *held), type_of(value))))
+        body = copier.copy(body_of(function))
+        ret = copier.type(function.ty.ret if isinstance(function.ty, FuncType) else function.ret_type)
+        assert ret is not None, "specialisation needs a typed program"
+        whole = FuncType(tuple(type_of(p) for p in params), ret, tuple(type_params))
+        new_name = "__".join((name, *(k.target.name for k in chosen.values())))
+        while new_name in self.functions:
+            new_name += "_"
+        self.functions[new_name] = replace(
+            function,
+            params=tuple(params),
+            body=replace(body, bindings=(*closures, *body.bindings)),
+            ret_type=ret,
+            type_params=whole.type_params,
+            constraints=(),
+            ty=whole,
+        )
+        self.pending.append(new_name)
+        return GlobalVar(new_name, whole)
+
+
+def _fresh_params(function: Function, copier: Copier) -> list[DimVar]:
+    """The copier's fresh copies of a function's dim parameters."""
+    dims = [copier.dim(p) for p in function.type_params if isinstance(p, DimVar)]
+    return [v for d in dims if d is not None and (v := as_var(d)) is not None]
