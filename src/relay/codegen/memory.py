@@ -67,7 +67,7 @@ class Memory:
         if offset.is_uniform:
             return self._load_one(place, offset, lanes, mask if guarded else "")
         if place.local:
-            text = self._load_local(place, offset, mask)
+            text = self._load_local(place, offset, mask, guarded)
             return Value(self._from_local(text, dtype, offset.lanes), dtype, offset.lanes)
         if is_packed(dtype):
             return Value(self._load_packed(place, offset, mask), dtype, offset.lanes)
@@ -306,13 +306,15 @@ class Memory:
             return self.b.emit(f"zext {vec(register_type(dtype), lanes)} {text} to {vec('i8', lanes)}")
         return text
 
-    def _load_local(self, place: Place, offset: Value, mask: str) -> str:
+    def _load_local(self, place: Place, offset: Value, mask: str, guarded: bool) -> str:
+        """Behind a guard the offset may lie before the buffer: then only the active lanes are read."""
         element, lanes = local_type(place.dtype), offset.lanes
         size = local_bytes(place.dtype)
         if offset.is_ramp and offset.stride == 1:
             pointer = self.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
-            return self.b.emit(f"load {vec(element, lanes)}, ptr {pointer}, align {align}{place.metadata}")
+            used = mask if guarded else ""
+            return self._masked_load(vec(element, lanes), element, lanes, pointer, align, used, place.metadata)
         return self._gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )
