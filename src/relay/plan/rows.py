@@ -276,6 +276,8 @@ class _Emitter:
 
     def _reduce_contiguous(self, plan: _Plan) -> bool:
         """Whether lanes along the innermost reduced axis beat lanes along the innermost inner one."""
+        if not plan.reduced:
+            return False
         axis, inner = plan.reduced[-1], plan.inner[-1]
         lanes = self.builder.lanes(plan.member.kept.dtypes)
         if isinstance(axis.extent, int) and axis.extent < lanes:
