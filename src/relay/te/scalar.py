@@ -22,7 +22,8 @@ CompareOp = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 # Elementary functions. Code generation has one vectorised implementation of each with a stated error bound.
 UnaryOp = Literal[
     "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p",
-    "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid", "isnan", "isinf", "isfinite", "sign",
+    "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid",
+    "isnan", "isinf", "isfinite", "sign",
 ]  # fmt: skip
 ReduceKind = Literal["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"]
 
@@ -173,7 +174,7 @@ class Cast(Operators):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce(Operators):
-    """A reduction over ``axes``; only at the root of a stage's body. ``argmax``/``argmin`` give the first index along the one axis."""
+    """A reduction over ``axes``; only at the root of a stage's body. ``argmax``/``argmin``: the first index along its axis."""
 
     kind: ReduceKind
     axes: tuple[Axis, ...]
@@ -220,10 +221,10 @@ def binary(op: BinaryOp, a: object, b: object) -> Scalar:
     x, y = _pair(a, b)
     if x.dtype != y.dtype:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: cast one of them")
-    if isinstance(y, Const) and not isinstance(y.value, bool) and y.value == (1 if op in ("mul", "floordiv", "div") else 0):
-        # x + 0 is x only for integers: -0.0 + 0.0 is 0.0.
-        if x.dtype.startswith(("int", "uint")) and op in ("add", "sub", "mul", "floordiv"):
-            return x
+    # x + 0 is x only for integers: -0.0 + 0.0 is 0.0.
+    neutral = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}.get(op)
+    if isinstance(y, Const) and not isinstance(y.value, bool) and y.value == neutral and x.dtype.startswith(("int", "uint")):
+        return x
     if isinstance(x, Const) and op == "add" and x.value == 0 and x.dtype.startswith(("int", "uint")):
         return y
     return Binary(op, x, y, x.dtype)

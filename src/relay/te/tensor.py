@@ -335,7 +335,7 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
 
 
 def _is_gradual(dim: Dim, gradual: frozenset[DimVar]) -> bool:
-    return is_any(dim) or ((isinstance(dim, SymDim) and bool([v for v in dim_vars(dim) if v.gradual or v in gradual])))
+    return is_any(dim) or (isinstance(dim, SymDim) and bool([v for v in dim_vars(dim) if v.gradual or v in gradual]))
 
 
 def broadcast_shapes(a: Sequence[Dim], b: Sequence[Dim], why: str) -> tuple[Dim, ...]:
