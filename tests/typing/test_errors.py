@@ -117,6 +117,7 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
         ShapeError,
         ["? where 3 is expected"],
     ),
+    (LIST + "def @main(%x: List[int32]) -> int32 { match (%x) { } }", TypeError_, ["the match does not cover _"]),
     # a dim parameter is one size, so values that hold several do not go where it stands inside of a type
     (
         LIST + "def @f[n: Dim](%x: List[Tensor[(n,), float32]]) -> int32 { 1 }\n"

@@ -118,6 +118,11 @@ PROGRAMS = {
     "def @dot[n: Dim](%a: Vec[n], %b: Vec[n]) -> float32 { match ((%a, %b)) { (V(%x), V(%y)) => sum(multiply(%x, %y)) } }\n"
     "def @main[k: Dim](%x: Tensor[(k,), float32], %y: Tensor[(?,), float32]) { (@dot(V(%x), V(%x)), V(%y)) }":
         "fn[k: Dim](Tensor[(k,), float32], Tensor[(?,), float32]) -> (float32, Vec[?])",
+    # types left open in annotations
+    "def @main(%x: int32, %y: Tensor[(?n, ?n), float32]) -> _ { let %z: (int32, _) = (add(%x, 1), %y); let %w: ?A = %z; %w }":
+        "fn[n: Dim](int32, Tensor[(n, n), float32]) -> (int32, Tensor[(n, n), float32])",
+    # a type without values needs no clause
+    "type Void { }\ndef @main(%v: Void) -> int32 { match (%v) { } }": "fn(Void) -> int32",
     # a parameter that takes every size
     "def @g[n: Dim](%x: Tensor[(n,), float32]) -> Tensor[(n,), float32] { exp(%x) }\n"
     "def @h(%f: fn[n: Dim](Tensor[(n,), float32]) -> Tensor[(n,), float32], %x: Tensor[(3,), float32]) { (%f(%x), %f(%f(%x))) }\n"

@@ -93,7 +93,11 @@ class Annotator:
         if found is None:
             t = self.done.vars[v]
             solved = self.type(t)
-            annotation = solved if v.annotation is None and v in self.done.annotate else v.annotation
+            annotation = v.annotation if v.annotation is None else self.type(v.annotation)
+            if annotation is None and v in self.done.annotate:
+                annotation = solved
+            elif annotation == v.annotation:
+                annotation = v.annotation
             same = annotation is v.annotation and (v.ty is solved or v.ty == solved)
             found = v if same else Var(v.name, annotation, solved, v.span)
             self._vars[v] = found
@@ -228,7 +232,9 @@ class Annotator:
         """A typed function. One that was generalised is annotated: its types stay tied to its type parameters."""
         new = self.done.generalised.get(id(e), ())
         params = tuple(map(self.var, e.params))
-        ret = cast(FuncType, t).ret if new else e.ret_type
+        ret = e.ret_type if e.ret_type is None else self.type(e.ret_type)
+        if new:
+            ret = cast(FuncType, t).ret
         body = self._child(e.body, e, 0)
         return Function(params, body, ret, (*e.type_params, *new), e.attrs, e.constraints, t, e.span)
 

@@ -284,12 +284,12 @@ class Inference(InferenceState):
                 t: Type = solver.fresh(v.name)
             else:
                 t = v.annotation
-                self.kinds.check(t, v.span or fn.span)
+                self.written(t, v.span or fn.span)
                 self._check_rank(t, v)
             self.vars[v] = t
             params.append(t)
         if fn.ret_type is not None:
-            self.kinds.check(fn.ret_type, fn.span)
+            self.written(fn.ret_type, fn.span)
         assumed = len(self.operators.assumed)
         for c in fn.constraints:
             self.operators.assumed.append((c.name, c.args, attrs_key(relation_attrs(c))))
@@ -314,7 +314,7 @@ class Inference(InferenceState):
         for n, b in enumerate(e.bindings):
             v, value = b.var, b.value
             if v.annotation is not None:
-                self.kinds.check(v.annotation, v.span or e.span)
+                self.written(v.annotation, v.span or e.span)
             if type(value) is Function and id(value) not in self.types:
                 t = yield from self.function_value(value, generalise=True, own=v)
                 self.types[id(value)] = t
@@ -434,16 +434,14 @@ class Inference(InferenceState):
 
     def _match(self, e: Match) -> Step[Type]:
         data = yield from self._child(e.data, e, 0)
-        self.matches.append(e)
-        if not e.clauses:
-            raise self.fail("a match needs at least one clause", e.span)
+        self.matches.append((e, data))
         result: Type | None = None
         for n, clause in enumerate(e.clauses, 1):
             self._pattern(clause, data, e)
             body = yield from self._child(clause.body, e, n)
             result = body if result is None else self.join(result, body, _at(clause.body, e), "the clauses of match")
-        assert result is not None
-        return result
+        # Without clauses it has no value, so any type is its type; the check of coverage sees to it.
+        return self.solver.fresh("never") if result is None else result
 
     def _pattern(self, clause: Clause, data: Type, e: Match) -> None:
         todo: list[tuple[Pattern, Type]] = [(clause.pattern, data)]
@@ -455,7 +453,7 @@ class Inference(InferenceState):
                     pass
                 case PVar():
                     if p.var.annotation is not None:
-                        self.kinds.check(p.var.annotation, span)
+                        self.written(p.var.annotation, span)
                         self.fit(t, p.var.annotation, span, f"the pattern variable %{p.var.name}")
                         t = p.var.annotation
                     self.vars[p.var] = t

@@ -15,6 +15,7 @@ from relay.ir.diagnostics import TypeError_
 from relay.ir.expr import Match, Pattern, PConstructor, PTuple, PVar, PWild
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
+from relay.ir.types import AdtType, Type
 
 _WILD = PWild()
 
@@ -39,8 +40,12 @@ def coverage(patterns: Sequence[Pattern], module: Module) -> Coverage:
     return Coverage(None if missing is None else missing[0], unreachable)
 
 
-def check_match(e: Match, module: Module) -> None:
+def check_match(e: Match, data: Type, module: Module) -> None:
     """Raises TypeError_ for a complete match that misses a value; warns of clauses that cannot be reached."""
+    if not e.clauses and isinstance(data, AdtType):
+        definition = module.types[data.name]
+        if not definition.constructors and not definition.extern:
+            return  # there is no value to cover
     found = coverage([c.pattern for c in e.clauses], module)
     if e.complete and found.missing is not None:
         raise TypeError_(

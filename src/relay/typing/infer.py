@@ -98,8 +98,8 @@ def _check_types(module: Module) -> None:
 def _finish(state: Inference) -> Annotator:
     state.solver.finish()
     done = Annotator(state)
-    for match in state.matches:
-        check_match(match, state.module)
+    for match, data in state.matches:
+        check_match(match, done.type(data), state.module)
     return done
 
 

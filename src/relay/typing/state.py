@@ -30,6 +30,7 @@ from relay.ir.span import Span
 from relay.ir.types import (
     AdtType,
     FuncType,
+    Kind,
     TensorType,
     TupleType,
     Type,
@@ -66,7 +67,7 @@ class InferenceState:
     call_args: dict[int, tuple[TypeArg, ...]] = field(default_factory=dict)
     expansions: dict[Place, tuple[tuple[TypeArg, ...], FuncType]] = field(default_factory=dict)
     alias_params: dict[Place, tuple[TypeParam, ...]] = field(default_factory=dict)
-    matches: list[Match] = field(default_factory=list)
+    matches: list[tuple[Match, Type]] = field(default_factory=list)
     generalised: dict[int, tuple[TypeParam, ...]] = field(default_factory=dict)
     wanted: dict[int, Type] = field(default_factory=dict)
     annotate: set[Var] = field(default_factory=set)
@@ -232,7 +233,7 @@ class InferenceState:
                     f"{kind_of(a).value} {type_text(a)}",
                     e.span,
                 )
-            self.kinds.check(a, e.span, kind_of_param(p))
+            self.written(a, e.span, kind_of_param(p))
 
     def check_any(self, e: Call, name: str, scheme: FuncType) -> None:
         """A dim parameter can be ``?`` only where every argument with it can be checked on arrival."""
@@ -251,11 +252,20 @@ class InferenceState:
             result = self.operators.call(self.operator(c.name, span), tuple(args), relation_attrs(c), span)
             self.fit(result, out, span, f"the constraint {c.name}")
 
+    def written(self, t: TypeArg, span: Span | None, kind: Kind = Kind.TYPE) -> None:
+        """Check a type that the user wrote; what is left open in it (``_``) becomes an unknown. Raises TypeError_."""
+        self.kinds.check(t, span, kind)
+        for v in variables(t):
+            if isinstance(v, TypeVar) and v.flexible:
+                self.solver.levels.setdefault(v, self.solver.level)
+
     def declared(self, fn: Function) -> FuncType | None:
         """The type of a function that is annotated in full (its own parameters included), else None."""
         if fn.ret_type is None or any(p.annotation is None for p in fn.params):
             return None
         params = tuple(cast(Type, p.annotation) for p in fn.params)
+        if any(isinstance(v, TypeVar) and v.flexible for t in (*params, fn.ret_type) for v in variables(t)):
+            return None
         return FuncType(params, fn.ret_type, fn.type_params, fn.constraints)
 
     def hold(self, start: int) -> None:
