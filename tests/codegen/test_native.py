@@ -413,6 +413,24 @@ def test_padding_reads_only_inside(kind: LoopKind, target: str) -> None:
     check(kernel, [data, np.zeros(n + 64, np.float32)], {}, target)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_guarded_reads_of_local_memory(target: str) -> None:
+    """Before the start of a stack buffer, at a place lanes share, and in a buffer each lane has for itself."""
+    y, i, j = Buffer("y", (3, 40), "float32"), Axis("i", 40), Axis("j", 40)
+    row, mine = Buffer("row", (40,), "float32", "stack"), Buffer("mine", (2,), "float32", "stack")
+    zero, at = Const(0.0, "float32"), Size(N) - 1
+    early = select(Compare("ge", j, const(9)), load(row, j - 9), zero)
+    shared = select(Compare("lt", j, Size(N)), load(row, at), zero)
+    own = select(Compare("lt", j, Size(N)), load(mine, Size(N) % 2), zero)
+    stores = [Store(y, (const(n), j), v) for n, v in enumerate((early, shared, own))]
+    fill = [Store(mine, (const(n),), cast(j + n, "float32")) for n in range(2)]
+    uses = loop(j, Alloc(mine, Seq((*fill, *stores))), "vectorized")
+    body = Alloc(row, Seq((loop(i, Store(row, (i,), cast(i, "float32")), "vectorized"), uses)))
+    kernel = Kernel("guarded", (), (y,), (var(N),), body)
+    for n in (0, 3):
+        check(kernel, [np.zeros((3, 40), np.float32)], {var(N): n}, target)
+
+
 def test_uniform_guard() -> None:
     """A load all lanes share, guarded by a condition no lane may meet."""
     x, y, i = Buffer("x", (N,), "float32"), Buffer("y", (M,), "float32"), Axis("i", M)

@@ -63,7 +63,8 @@ class Memory:
         """The elements at an offset. ``guarded``: there may be no active lane, and then nothing may be read."""
         dtype = place.dtype
         if place.private > 1:
-            return Value(self._private_load(place, offset), dtype, place.private)
+            used = mask if guarded and offset.const is None else ""
+            return Value(self._private_load(place, offset, used), dtype, place.private)
         if offset.is_uniform:
             return self._load_one(place, offset, lanes, mask if guarded else "")
         if place.local:
@@ -102,7 +103,7 @@ class Memory:
         if is_packed(dtype) and not place.local:
             where = self.a.binary("floordiv", offset, self.a.index(2))
         pointer = self.element(place.pointer, element, where.text)
-        if guard and not place.local:
+        if guard and (not place.local or offset.const is None):
             active = self.a.any_lane(guard, lanes)
             pointer = self.b.emit(f"select i1 {active}, ptr {pointer}, ptr {self._harmless_slot()}")
         size = local_bytes(dtype) if place.local else memory_bytes(dtype)
@@ -333,9 +334,10 @@ class Memory:
         as_memory = replace(place, local=False, dtype={"float": "float32"}.get(element, place.dtype))
         self._store_vector(as_memory, offset, text, mask, element)
 
-    def _private_load(self, place: Place, offset: Value) -> str:
+    def _private_load(self, place: Place, offset: Value, mask: str) -> str:
         pointer, type_ = self._private_pointer(place, offset)
-        text = self.b.emit(f"load {type_}, ptr {pointer}, align {self._private_align(place)}{place.metadata}")
+        align, element = self._private_align(place), local_type(place.dtype)
+        text = self._masked_load(type_, element, place.private, pointer, align, mask, place.metadata)
         return self._from_local(text, place.dtype, place.private)
 
     def _private_store(self, place: Place, offset: Value, value: Value, mask: str) -> None:
