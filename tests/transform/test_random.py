@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import relay
 from relay.interpreter.evaluate import evaluate
-from relay.transform import CommonSubexpressions, DeadCode, FuseOps, Inline, NameDims, Simplify
+from relay.transform import CommonSubexpressions, DeadCode, FuseOps, Inline, Simplify
 from relay.transform.blocks import all_bindings, body_of
 from tests.transform.support import assert_same, run, typed
 
@@ -31,7 +32,7 @@ STEPS = (
     "{{ let %s = split({a}, indices_or_sections=2, axis=1); concatenate((%s.1, exp(%s.0)), axis=1) }}",
     "{{ %r := {a}; tanh(!%r) }}",
     "{{ let %o = !%r; %r := {a}; add(%o, {b}) }}",
-    "if (less(sum({a}), sum({b}))) {{ tanh({a}) }} else {{ add({b}, {a}) }}",
+    "if (less(sum({a}), 100f)) {{ tanh({a}) }} else {{ add({b}, {a}) }}",
     "@f({a}, {b})",
 )
 
@@ -64,11 +65,9 @@ def test_fusion_keeps_the_results(text: str) -> None:
         assert len(bound) == len(set(bound))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(programs(known=False))
 def test_unknown_sizes_fuse_as_well(text: str) -> None:
     module = typed(text)
-    after = run(module, NameDims(), DeadCode(), FuseOps())
-    again = run(module, Inline(), NameDims(), CommonSubexpressions(), DeadCode(), FuseOps())
-    for m in (after, again):
-        assert all(b.value is not None for b in all_bindings(body_of(m.functions["main"])))
+    found = relay.compile(module)(X)
+    assert_same(evaluate(module, X), found)
