@@ -4,7 +4,7 @@ The grouping follows the papers (operator fusion by post-dominators) in three st
 
 1. An operator joins its immediate post-dominator, together with everything on the paths between, when their tensor
 expressions can
-   share one loop nest (`_Grouping.fits`). So chains and diamonds of any length become one kernel, which has one result.
+   share one loop nest (`Grouping.fits`). So chains and diamonds of any length become one kernel, which has one result.
 2. A group whose result is read by another at the same indices joins it even when the result is also used elsewhere: a
 kernel with
    several outputs.
@@ -21,10 +21,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from relay.ir.dim import Dim
 from relay.ir.effects import Effect
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
@@ -46,7 +45,7 @@ from relay.transform.blocks import (
     with_nested_blocks,
 )  # fmt: skip
 from relay.transform.dims import DimUses, first_binders
-from relay.transform.dominators import NONE, DominatorTree
+from relay.transform.grouping import Group, Grouping, Node
 from relay.transform.primitive import as_primitive_call
 from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
@@ -76,203 +75,12 @@ class FuseOps(Pass):
         return map_functions(module, fuse)
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A binding that may stand in a primitive.
-
-    ``inputs`` are numbers of producing nodes, ``consumers`` of reading ones.
-    """
-
-    number: int
-    var: Var
-    value: Call | Proj
-    access: Access
-    shape: tuple[Dim, ...] | None
-    inputs: list[int]
-    consumers: list[int] = field(default_factory=list)
-    escapes: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Nodes of one kernel, and what `_Grouping.fits` must know of them without looking at each."""
-
-    members: list[int]
-    plain: bool  # elementwise and broadcast operators only
-    injective: bool  # plain ones and index maps only
-
-
-class _Grouping:
-    """The groups of one block's nodes."""
-
-    def __init__(self, nodes: Sequence[_Node], max_size: int) -> None:
-        self.nodes = nodes
-        self.max_size = max_size
-        self.of: list[_Group] = [
-            _Group([n.number], n.access.kind in ("elementwise", "broadcast"), n.access.injective) for n in nodes
-        ]
-        self.tree = DominatorTree(len(nodes))
-        for node in reversed(nodes):
-            self.tree.set(node.number, node.consumers, escapes=node.escapes or not node.consumers)
-
-    def by_dominators(self) -> None:
-        """Step 1.
-
-        Contractions take their epilogues first, because these are computed where the contraction's result is made.
-        """
-        for node in self.nodes:
-            if node.access.kind == "contraction":
-                at = node.number
-                while self.join_dominator(at):
-                    at = self.tree.parent[at]
-        for node in self.nodes:
-            self.join_dominator(node.number)
-
-    def join_dominator(self, number: int) -> bool:
-        """Merge a node, its immediate post-dominator and all between, if they fit into one kernel."""
-        sink = self.tree.parent[number]
-        if sink == NONE or self.of[number] is self.of[sink]:
-            return sink != NONE
-        between = self._between(number, sink)
-        if between is None:
-            return False
-        groups = list({id(self.of[n]): self.of[n] for n in (number, *between, sink)}.values())
-        if not self.fits(groups):
-            return False
-        self.merge(groups)
-        return True
-
-    def _between(self, number: int, sink: int) -> list[int] | None:
-        """The nodes on paths from a node to its post-dominator; None when they are more than a kernel may hold."""
-        seen: set[int] = set()
-        todo = [c for c in self.nodes[number].consumers if c != sink]
-        while todo:
-            n = todo.pop()
-            if n in seen:
-                continue
-            seen.add(n)
-            if len(seen) > self.max_size:
-                return None
-            todo += (c for c in self.nodes[n].consumers if c != sink)
-        return list(seen)
-
-    def groups(self) -> list[_Group]:
-        """Every group once, its members in order; groups in the order of their first members."""
-        found = list({id(g): g for g in self.of}.values())
-        for group in found:
-            group.members.sort()
-        return found
-
-    def aligned(self, source: _Group, group: _Group) -> bool:
-        """Whether two groups have one iteration space: both elementwise on it, or the source's epilogue is."""
-        if not group.plain:
-            return False
-        shape = self.nodes[group.members[0]].shape
-        if shape is None or any(self.nodes[n].shape != shape for n in group.members):
-            return False
-        inner = [self.nodes[n] for n in source.members]
-        if source.plain:
-            return all(n.shape == shape for n in inner)
-        anchors = [n for n in inner if n.access.kind == "contraction"]
-        return len(anchors) == 1 and anchors[0].shape == shape
-
-    def without_border_views(self, group: _Group) -> list[int]:
-        """The members that go into the primitive: without the views whose input is from outside and those whose
-        result is only used
-        outside; none when only views are left."""
-        members = set(group.members)
-        for n in sorted(members):
-            if self.nodes[n].access.view and members.isdisjoint(self.nodes[n].inputs[:1]):
-                members.discard(n)
-        for n in sorted(members, reverse=True):
-            if self.nodes[n].access.view and members.isdisjoint(self.nodes[n].consumers):
-                members.discard(n)
-        return sorted(members)
-
-    def merge(self, groups: Sequence[_Group]) -> _Group:
-        largest = max(groups, key=lambda g: len(g.members))
-        for group in groups:
-            if group is not largest:
-                largest.members += group.members
-                largest.plain &= group.plain
-                largest.injective &= group.injective
-                for n in group.members:
-                    self.of[n] = largest
-        return largest
-
-    def fits(self, groups: Sequence[_Group]) -> bool:
-        """Whether the nodes of these groups can be computed by one kernel without computing anything costly twice."""
-        if sum(len(g.members) for g in groups) > self.max_size:
-            return False
-        if all(g.injective for g in groups):
-            return True
-        members = sorted(n for g in groups for n in g.members)
-        nodes = [self.nodes[n] for n in members]
-        if any(n.access.kind == "opaque" for n in nodes):
-            return False
-        contractions = [n for n in nodes if n.access.kind == "contraction"]
-        reductions = [n for n in nodes if n.access.kind == "reduction"]
-        if contractions:
-            return len(contractions) == 1 and not reductions and self._fits_contraction(nodes, contractions[0])
-        return self._fits_rows(nodes, reductions)
-
-    def _fits_contraction(self, nodes: Sequence[_Node], anchor: _Node) -> bool:
-        """Index maps before the anchor; after it, operators that keep its shape; beside it, whatever those read
-        cheaply."""
-        before = {anchor.number}
-        for node in reversed(nodes):
-            if node is not anchor and any(c in before for c in node.consumers):
-                before.add(node.number)
-        after = {anchor.number}
-        for node in nodes:
-            if node is anchor:
-                continue
-            if any(i in after for i in node.inputs):
-                after.add(node.number)
-                if (
-                    node.access.kind not in ("elementwise", "broadcast")
-                    or node.shape is None
-                    or node.shape != anchor.shape
-                ):
-                    return False
-            elif (node.number in before and not node.access.movement) or (
-                node.access.kind == "injective" and not node.access.movement
-            ):
-                return False
-        return True
-
-    def _fits_rows(self, nodes: Sequence[_Node], reductions: Sequence[_Node]) -> bool:
-        """After a reduction: operators that stay in its rows (of a reduction over all leading axes: that keep its
-        shape)."""
-        rows = min(r.access.rows for r in reductions)
-        shape = reductions[0].shape
-        windows = {r.number for r in reductions if r.access.windows}
-        after: set[int] = set()
-        for node in nodes:
-            reduces = node.access.kind == "reduction"
-            if any(i in after for i in node.inputs):
-                if node.shape is None or shape is None:
-                    return False
-                if rows == 0 and (reduces or node.shape != shape or node.access.kind == "injective"):
-                    return False
-                if node.access.rows < rows or node.shape[:rows] != shape[:rows]:
-                    return False
-                after.add(node.number)
-            elif reduces:
-                if node.shape is None or shape is None or node.shape[:rows] != shape[:rows]:
-                    return False
-                after.add(node.number)
-            if not node.access.movement and windows and any(c in windows for c in node.consumers):
-                return False  # an overlapping window would compute it again and again
-        return True
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
     """A group, or a binding that is in none, with its level (see `_Fuser._several_outputs`)."""
 
     level: int
-    group: _Group | None
+    group: Group | None
 
 
 class _Fuser:
@@ -336,7 +144,7 @@ class _Fuser:
         nodes = self._nodes(bindings)
         if not nodes:
             return bindings
-        grouping = _Grouping(list(nodes.values()), self.options.max_size)
+        grouping = Grouping(list(nodes.values()), self.options.max_size)
         grouping.by_dominators()
         needs = self._needs(bindings, reads, nodes)
         position = list(nodes)
@@ -362,10 +170,10 @@ class _Fuser:
         units += ([p] for p, b in enumerate(bindings) if p not in inside and b.var not in self.absorbed)
         return [b for unit in in_order(units, needs) for b in made.get(unit[-1], bindings[unit[-1] : unit[-1] + 1])]
 
-    def _nodes(self, bindings: list[Binding]) -> dict[int, _Node]:
+    def _nodes(self, bindings: list[Binding]) -> dict[int, Node]:
         """The bindings that may stand in a primitive, by position, with their data flow."""
-        nodes: dict[int, _Node] = {}
-        number: dict[Var, _Node] = {}
+        nodes: dict[int, Node] = {}
+        number: dict[Var, Node] = {}
         mentions: Counter[Var] = Counter()
         whole: set[Var] = set()
         for position, binding in enumerate(bindings):
@@ -388,7 +196,7 @@ class _Fuser:
                     if isinstance(atom, Var):
                         mentions[atom] += 1
                 inputs += (number[p].number for p in parts if isinstance(p, Var) and p in number)
-            node = _Node(len(nodes), var, value, access, shape, list(dict.fromkeys(inputs)))
+            node = Node(len(nodes), var, value, access, shape, list(dict.fromkeys(inputs)))
             nodes[position] = number[var] = node
         ordered = list(nodes.values())
         for node in ordered:
@@ -403,7 +211,7 @@ class _Fuser:
             node.escapes |= mentions[node.var] != self.uses[node.var] or node.var in self.binding_vars
         return nodes
 
-    def _access(self, value: Expr, number: Mapping[Var, _Node]) -> Access | None:
+    def _access(self, value: Expr, number: Mapping[Var, Node]) -> Access | None:
         if isinstance(value, Call):
             return self.table.of(value)
         if isinstance(value, Proj) and isinstance(value.tuple, Var) and isinstance(value.ty, TensorType):
@@ -412,7 +220,7 @@ class _Fuser:
                 return Access("elementwise", movement=True, rows=len(value.ty.shape), view=True)
         return None
 
-    def _needs(self, bindings: list[Binding], reads: list[set[Var]], nodes: Mapping[int, _Node]) -> list[set[int]]:
+    def _needs(self, bindings: list[Binding], reads: list[set[Var]], nodes: Mapping[int, Node]) -> list[set[int]]:
         """For each binding the earlier ones that must stay before it: data, dims, the order of effects, and checks.
 
         A node reads the fields of a tuple, not the tuple, which a primitive makes for itself.
@@ -454,7 +262,7 @@ class _Fuser:
             out.update([v] if definition is None else (f for f in definition.fields if isinstance(f, Var)))
         return out
 
-    def _several_outputs(self, grouping: _Grouping, needs: list[set[int]], position: list[int]) -> None:
+    def _several_outputs(self, grouping: Grouping, needs: list[set[int]], position: list[int]) -> None:
         """Step 2. A group joins those that it reads elementwise at its own shape, where that makes no cycle.
 
         Every unit has a level above those of the units it needs. Units of one level do not depend on each other, so a

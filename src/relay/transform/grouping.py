@@ -1,0 +1,202 @@
+"""Which operators share a kernel: groups of the nodes of one block's data flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from relay.ir.dim import Dim
+from relay.ir.expr import Call, Proj, Var
+from relay.transform.access import Access
+from relay.transform.dominators import NONE, DominatorTree
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A binding that may stand in a primitive.
+
+    ``inputs`` are numbers of producing nodes, ``consumers`` of reading ones.
+    """
+
+    number: int
+    var: Var
+    value: Call | Proj
+    access: Access
+    shape: tuple[Dim, ...] | None
+    inputs: list[int]
+    consumers: list[int] = field(default_factory=list)
+    escapes: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Nodes of one kernel, and what `Grouping.fits` must know of them without looking at each."""
+
+    members: list[int]
+    plain: bool  # elementwise and broadcast operators only
+    injective: bool  # plain ones and index maps only
+
+
+class Grouping:
+    """The groups of one block's nodes."""
+
+    def __init__(self, nodes: Sequence[Node], max_size: int) -> None:
+        self.nodes = nodes
+        self.max_size = max_size
+        self.of: list[Group] = [
+            Group([n.number], n.access.kind in ("elementwise", "broadcast"), n.access.injective) for n in nodes
+        ]
+        self.tree = DominatorTree(len(nodes))
+        for node in reversed(nodes):
+            self.tree.set(node.number, node.consumers, escapes=node.escapes or not node.consumers)
+
+    def by_dominators(self) -> None:
+        """Step 1.
+
+        Contractions take their epilogues first, because these are computed where the contraction's result is made.
+        """
+        for node in self.nodes:
+            if node.access.kind == "contraction":
+                at = node.number
+                while self.join_dominator(at):
+                    at = self.tree.parent[at]
+        for node in self.nodes:
+            self.join_dominator(node.number)
+
+    def join_dominator(self, number: int) -> bool:
+        """Merge a node, its immediate post-dominator and all between, if they fit into one kernel."""
+        sink = self.tree.parent[number]
+        if sink == NONE or self.of[number] is self.of[sink]:
+            return sink != NONE
+        between = self._between(number, sink)
+        if between is None:
+            return False
+        groups = list({id(self.of[n]): self.of[n] for n in (number, *between, sink)}.values())
+        if not self.fits(groups):
+            return False
+        self.merge(groups)
+        return True
+
+    def _between(self, number: int, sink: int) -> list[int] | None:
+        """The nodes on paths from a node to its post-dominator; None when they are more than a kernel may hold."""
+        seen: set[int] = set()
+        todo = [c for c in self.nodes[number].consumers if c != sink]
+        while todo:
+            n = todo.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            if len(seen) > self.max_size:
+                return None
+            todo += (c for c in self.nodes[n].consumers if c != sink)
+        return list(seen)
+
+    def groups(self) -> list[Group]:
+        """Every group once, its members in order; groups in the order of their first members."""
+        found = list({id(g): g for g in self.of}.values())
+        for group in found:
+            group.members.sort()
+        return found
+
+    def aligned(self, source: Group, group: Group) -> bool:
+        """Whether two groups have one iteration space: both elementwise on it, or the source's epilogue is."""
+        if not group.plain:
+            return False
+        shape = self.nodes[group.members[0]].shape
+        if shape is None or any(self.nodes[n].shape != shape for n in group.members):
+            return False
+        inner = [self.nodes[n] for n in source.members]
+        if source.plain:
+            return all(n.shape == shape for n in inner)
+        anchors = [n for n in inner if n.access.kind == "contraction"]
+        return len(anchors) == 1 and anchors[0].shape == shape
+
+    def without_border_views(self, group: Group) -> list[int]:
+        """The members that go into the primitive: without the views whose input is from outside and those whose
+        result is only used
+        outside; none when only views are left."""
+        members = set(group.members)
+        for n in sorted(members):
+            if self.nodes[n].access.view and members.isdisjoint(self.nodes[n].inputs[:1]):
+                members.discard(n)
+        for n in sorted(members, reverse=True):
+            if self.nodes[n].access.view and members.isdisjoint(self.nodes[n].consumers):
+                members.discard(n)
+        return sorted(members)
+
+    def merge(self, groups: Sequence[Group]) -> Group:
+        largest = max(groups, key=lambda g: len(g.members))
+        for group in groups:
+            if group is not largest:
+                largest.members += group.members
+                largest.plain &= group.plain
+                largest.injective &= group.injective
+                for n in group.members:
+                    self.of[n] = largest
+        return largest
+
+    def fits(self, groups: Sequence[Group]) -> bool:
+        """Whether the nodes of these groups can be computed by one kernel without computing anything costly twice."""
+        if sum(len(g.members) for g in groups) > self.max_size:
+            return False
+        if all(g.injective for g in groups):
+            return True
+        members = sorted(n for g in groups for n in g.members)
+        nodes = [self.nodes[n] for n in members]
+        if any(n.access.kind == "opaque" for n in nodes):
+            return False
+        contractions = [n for n in nodes if n.access.kind == "contraction"]
+        reductions = [n for n in nodes if n.access.kind == "reduction"]
+        if contractions:
+            return len(contractions) == 1 and not reductions and self._fits_contraction(nodes, contractions[0])
+        return self._fits_rows(nodes, reductions)
+
+    def _fits_contraction(self, nodes: Sequence[Node], anchor: Node) -> bool:
+        """Index maps before the anchor; after it, operators that keep its shape; beside it, whatever those read
+        cheaply."""
+        before = {anchor.number}
+        for node in reversed(nodes):
+            if node is not anchor and any(c in before for c in node.consumers):
+                before.add(node.number)
+        after = {anchor.number}
+        for node in nodes:
+            if node is anchor:
+                continue
+            if any(i in after for i in node.inputs):
+                after.add(node.number)
+                if (
+                    node.access.kind not in ("elementwise", "broadcast")
+                    or node.shape is None
+                    or node.shape != anchor.shape
+                ):
+                    return False
+            elif (node.number in before and not node.access.movement) or (
+                node.access.kind == "injective" and not node.access.movement
+            ):
+                return False
+        return True
+
+    def _fits_rows(self, nodes: Sequence[Node], reductions: Sequence[Node]) -> bool:
+        """After a reduction: operators that stay in its rows (of a reduction over all leading axes: that keep its
+        shape)."""
+        rows = min(r.access.rows for r in reductions)
+        shape = reductions[0].shape
+        windows = {r.number for r in reductions if r.access.windows}
+        after: set[int] = set()
+        for node in nodes:
+            reduces = node.access.kind == "reduction"
+            if any(i in after for i in node.inputs):
+                if node.shape is None or shape is None:
+                    return False
+                if rows == 0 and (reduces or node.shape != shape or node.access.kind == "injective"):
+                    return False
+                if node.access.rows < rows or node.shape[:rows] != shape[:rows]:
+                    return False
+                after.add(node.number)
+            elif reduces:
+                if node.shape is None or shape is None or node.shape[:rows] != shape[:rows]:
+                    return False
+                after.add(node.number)
+            if not node.access.movement and windows and any(c in windows for c in node.consumers):
+                return False  # an overlapping window would compute it again and again
+        return True
