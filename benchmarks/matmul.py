@@ -1,9 +1,9 @@
 """Matrix products beside NumPy's and beside the peak of fused multiply-adds, all measured in one run.
 
-Each size is compiled for a symbolic number of rows with constant weights, as in a network, and runs in the virtual machine. The
-peak is a generated kernel of independent multiply-adds in registers, measured next to every size.
+Each size is compiled for a symbolic number of rows with constant weights, as in a network, and runs in the virtual
+machine. The peak is a generated kernel of independent multiply-adds in registers, measured next to every size.
 
-    python benchmarks/matmul.py [--threads 1 2] [--sizes 128x384x384,...]
+    python benchmarks/matmul.py [--threads 2] [--sizes 128x384x384,...]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 # NumPy's library reads these when it is loaded; per-size control would need another dependency.
 _threads = argparse.ArgumentParser(add_help=False)
@@ -33,8 +34,8 @@ from relay.loop.target import Target  # noqa: E402
 from relay.te.scalar import Axis, Const, Load, Scalar, binary  # noqa: E402
 
 Array = npt.NDArray[np.float32]
-SIZES = ["1x384x384", "2x384x384", "5x384x384", "16x384x384", "64x384x384", "128x384x384", "128x384x1536", "128x1536x384",
-         "512x512x512", "1024x1024x1024"]  # fmt: skip
+SIZES = [f"{rows}x384x384" for rows in (1, 2, 5, 16, 64, 128)]
+SIZES += ["128x384x1536", "128x1536x384", "512x512x512", "1024x1024x1024"]
 PEAK_STEPS = 100_000
 
 
@@ -84,8 +85,10 @@ def peak(target: Target, threads: int) -> Callable[[], float]:
     """A function that measures the peak in FLOP/s: a compiled program whose kernel is replaced by the multiply-adds."""
     kernel, flops = peak_kernel(target, threads)
     (size,) = kernel.outputs[0].shape
-    text = f"def @main(%x: Tensor[({size}), float32]) -> Tensor[({size}), float32] {{ exp(%x) }}"
-    exe = relay.compile(f'#[version = "0.0.5"]\n{text.replace(f"({size})", f"({size},)")}', threads=threads)
+    assert isinstance(size, int)
+    vector = f"Tensor[({size},), float32]"
+    text = f"def @main(%x: {vector}) -> {vector} {{ exp(%x) }}"
+    exe = relay.compile(f'#[version = "0.0.5"]\n{text}', threads=threads)
     exe.program.profile(True)
     x = np.zeros(size, np.float32)
     exe(x)
@@ -100,7 +103,9 @@ def dense(columns: int, depth: int, weight: Array, threads: int) -> relay.Execut
     """A dense layer on constant weights, for any number of rows."""
     module = relay.parse(
         f"""#[version = "0.0.5"]
-        def @main[n: Dim](%x: Tensor[(n, {depth}), float32], %w: Tensor[({columns}, {depth}), float32]) {{ nn.dense(%x, %w) }}
+        def @main[n: Dim](%x: Tensor[(n, {depth}), float32], %w: Tensor[({columns}, {depth}), float32]) {{
+          nn.dense(%x, %w)
+        }}
         """
     )
     return relay.compile(module.bind({"w": weight}), threads=threads)
@@ -119,26 +124,21 @@ def measure(sizes: Sequence[str], threads: int) -> list[dict[str, object]]:
             compiled[columns, depth] = dense(columns, depth, weight, threads), weight
         exe, weight = compiled[columns, depth]
         x = rng.standard_normal((rows, depth), dtype=np.float32)
-        given, out, turned = (
-            relay.Tensor.from_numpy(x),
-            np.empty((rows, columns), np.float32),
-            np.ascontiguousarray(weight.T),
-        )
+        given, out = relay.Tensor.from_numpy(x), np.empty((rows, columns), np.float32)
+        turned = np.ascontiguousarray(weight.T)
         np.testing.assert_allclose(np.asarray(exe(given)), x @ weight.T, rtol=1e-3, atol=1e-3 * np.sqrt(depth))
         flops = 2.0 * rows * depth * columns
-        ours, theirs = fastest(lambda: exe(given)), fastest(lambda: np.matmul(x, turned, out=out))
+        ours, theirs = fastest(partial(exe, given)), fastest(partial(np.matmul, x, turned, out=out))
         top = flops_peak()
-        table.append({
-            "size": size, "threads": threads, "microseconds": 1e6 * ours, "gflops": flops / ours / 1e9,
-            "of_peak": flops / ours / top, "peak_gflops": top / 1e9, "numpy_gflops": flops / theirs / 1e9, "ratio": theirs / ours,
-        })  # fmt: skip
+        row: dict[str, object] = {"size": size, "threads": threads, "microseconds": 1e6 * ours}
+        row |= {"gflops": flops / ours / 1e9, "of_peak": flops / ours / top, "peak_gflops": top / 1e9}
+        row |= {"numpy_gflops": flops / theirs / 1e9, "ratio": theirs / ours}
+        table.append(row)
     return table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, parents=[_threads], formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], parents=[_threads])
     parser.add_argument("--sizes", default=",".join(SIZES), help="rows x depth x columns, separated by commas")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     given = parser.parse_args()
@@ -146,13 +146,11 @@ def main() -> None:
     if given.json:
         print(json.dumps(table, indent=2))
         return
-    print(
-        f"{'rows x depth x columns':>24} {'us':>9} {'GFLOP/s':>9} {'of peak':>8} {'NumPy':>9} {'ratio':>6}   ({given.threads} threads)"
-    )
+    heads = ["us", "GFLOP/s", "of peak", "NumPy", "ratio"]
+    print(f"{'rows x depth x columns':>24}" + "".join(f"{h:>10}" for h in heads) + f"   ({given.threads} threads)")
     for r in table:
-        print(
-            f"{r['size']:>24} {r['microseconds']:9.1f} {r['gflops']:9.1f} {r['of_peak']:8.1%} {r['numpy_gflops']:9.1f} {r['ratio']:6.2f}"
-        )
+        ours = f"{r['microseconds']:10.1f}{r['gflops']:10.1f}{r['of_peak']:10.1%}"
+        print(f"{r['size']:>24}{ours}{r['numpy_gflops']:10.1f}{r['ratio']:10.2f}")
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def check(
     target: Target | None = None,
     tolerance: float = 2e-5,
 ) -> KernelPlan:
-    """Plan and compile a primitive once, run it for each assignment of sizes and compare with the meaning of its definition."""
+    """Plan and compile a primitive once; run it for each assignment of sizes beside the meaning of its definition."""
     target = target or host_target()
     graph = te_graph(fn)
     plan = make_plan(fn, target, constants, fresh_name())

@@ -149,7 +149,12 @@ def test_convolutions(constants: frozenset[int]) -> None:
         return m("nn.conv2d", x, w, padding=(1, 1), strides=(2, 2), kernel_size=(3, 3), channels=32)
 
     def channels_last(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
-        attrs: dict[str, Any] = {"padding": (1, 1), "kernel_size": (3, 3), "data_layout": "NHWC", "kernel_layout": "HWIO"}
+        attrs: dict[str, Any] = {
+            "padding": (1, 1),
+            "kernel_size": (3, 3),
+            "data_layout": "NHWC",
+            "kernel_layout": "HWIO",
+        }
         return m("nn.relu", m("add", m("nn.conv2d", x, w, channels=32, **attrs), b))
 
     nchw = primitive([tensor((1, 16, 9, 9)), tensor((32, 16, 3, 3))], strided)

@@ -21,6 +21,20 @@ N = as_dim(V)
 DIMS: list[Dim] = [1, 2, 3, 5, 16, 17, 32, N]
 UNARY = ["abs", "negative", "tanh", "sigmoid", "nn.relu", "erf"]
 BINARY = ["add", "subtract", "multiply", "maximum", "minimum"]
+KINDS = [
+    "unary",
+    "binary",
+    "broadcast",
+    "reduce",
+    "softmax",
+    "transpose",
+    "reshape",
+    "slice",
+    "concat",
+    "scan",
+    "dense",
+]
+KINDS += ["batch", "pad", "argmax", "norm", "literal", "split"]
 REDUCING = ["sum", "max", "min", "mean"]
 
 
@@ -63,8 +77,7 @@ class Program:
         x = self.pick(list(self.shapes))
         shape = self.shapes[x]
         rank = len(shape)
-        kind = self.pick(["unary", "binary", "broadcast", "reduce", "softmax", "transpose", "reshape", "slice", "concat",
-                          "scan", "dense", "batch", "pad", "argmax", "norm", "literal", "split"])  # fmt: skip
+        kind = self.pick(KINDS)
         axis = self.pick(list(range(rank))) if rank else 0
         match kind:
             case "unary":
@@ -73,7 +86,8 @@ class Program:
                 y = self.pick(list(self.shapes))
                 self.call(self.pick(BINARY), (x, y))
             case "broadcast":
-                self.call(self.pick(BINARY), (x, self.parameter(tuple(d if self.pick([True, False]) else 1 for d in shape))))
+                other = tuple(d if self.pick([True, False]) else 1 for d in shape)
+                self.call(self.pick(BINARY), (x, self.parameter(other)))
             case "reduce" if rank:
                 axes = self.pick([axis, None, tuple(range(rank))[: axis + 1], tuple(range(rank))[axis:]])
                 self.call(self.pick(REDUCING), (x,), axis=axes, keepdims=self.pick([True, False]))
@@ -89,7 +103,9 @@ class Program:
                 size = shape[axis]
                 assert isinstance(size, int)
                 begin = self.pick(list(range(size)))
-                self.call("strided_slice", (x,), begin=(begin,), end=(size,), strides=(self.pick([1, 2]),), axes=(axis,))
+                self.call(
+                    "strided_slice", (x,), begin=(begin,), end=(size,), strides=(self.pick([1, 2]),), axes=(axis,)
+                )
             case "concat" if rank:
                 y = self.pick([v for v, s in self.shapes.items() if len(s) == rank])
                 self.call("concatenate", (Tuple((x, y)),), axis=axis)
@@ -149,7 +165,10 @@ def test_random_primitives(data: st.DataObject) -> None:
         return
     constants = frozenset(n for n in range(len(program.params)) if data.draw(st.booleans()))
     for env in sizes[: data.draw(st.integers(1, 3))]:
-        arrays = [random([dim_evaluate(d, env) for d in program.shapes[p]], "float32", n) for n, p in enumerate(program.params)]
+        arrays = [
+            random([dim_evaluate(d, env) for d in program.shapes[p]], "float32", n)
+            for n, p in enumerate(program.params)
+        ]
         check(fn, env, constants=constants, inputs=[np.asarray(np.clip(a, -3, 3)) for a in arrays], tolerance=2e-4)
 
 

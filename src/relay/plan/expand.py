@@ -128,8 +128,10 @@ def _logical(node: Scalar, operands: tuple[Scalar, ...], absorbing: bool) -> Sca
 
 # Rough costs in simple vector operations; only their order of magnitude matters (what to recompute, when to run in
 # parallel).
-_UNARY_COST: Mapping[str, int] = {"neg": 1, "abs": 1, "not": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign": 2,
-    "isnan": 1, "isinf": 1, "isfinite": 1, "sqrt": 6, "rsqrt": 10}  # fmt: skip
+_UNARY_COST: Mapping[str, int] = {
+    "neg": 1, "abs": 1, "not": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign": 2,
+    "isnan": 1, "isinf": 1, "isfinite": 1, "sqrt": 6, "rsqrt": 10,
+}  # fmt: skip
 
 
 def cost(root: Scalar) -> int:

@@ -141,7 +141,8 @@ def _temporaries(builder: Builder, plans: Sequence[_Plan]) -> list[Buffer]:
             if key in builder.storage:
                 continue
             shape = [1 if a in plan.member.rows else a.extent for a in stage.axes]
-            # An axis of size 1 is read at 0 whatever the index: a guarded read may be outside, and a register has no other element.
+            # An axis of size 1 is read at 0 whatever the index: a guarded read may be outside, and a register has no
+            # other element.
             strides = [0 if n == 1 else s for n, s in zip(shape, row_major(shape), strict=True)]
             buffer = temporary(builder.fresh(stage.name), shape_size(tuple(shape)), dtype)
             if plan.inner and buffer.scope == "register":
