@@ -33,7 +33,7 @@ class Executable:
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
         """The executable in the bytes of a file."""
-        exe = Executable(_runtime.Executable.from_bytes(bytes(image)), None, threads)
+        exe = Executable(_runtime.Executable.from_bytes(image), None, threads)
         exe._image = image
         return exe
 

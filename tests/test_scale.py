@@ -1,0 +1,32 @@
+"""A program of 100,000 operators goes through every stage: nothing recurses over its depth, and its result is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+
+NODES = 100_000
+
+
+def _chain(form: str) -> str:
+    head = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(2, 3), float32]) -> Tensor[(2, 3), float32] {\n'
+    if form == "graph":
+        lines = ["%0 = %x * 1f;"] + [f"%{k} = {'-' if k % 2 else ''}%{k - 1}{'' if k % 2 else ' + 1f'};" for k in range(1, NODES)]
+        return head + "\n".join(lines) + f"\n%{NODES - 1}\n}}"
+    lines = ["let %v0 = %x * 1f;"]
+    lines += [f"let %v{k} = {'-' if k % 2 else ''}%v{k - 1}{'' if k % 2 else ' + 1f'};" for k in range(1, NODES)]
+    return head + "\n".join(lines) + f"\n%v{NODES - 1}\n}}"
+
+
+@pytest.mark.parametrize("form", ["graph", "let"])
+def test_a_long_chain(form: str) -> None:
+    module = relay.parse(_chain(form))
+    again = relay.parse(module.text())
+    exe = relay.compile(again, cache=False)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    expected = x.copy()
+    for k in range(1, NODES):
+        expected = -expected if k % 2 else expected + 1
+    np.testing.assert_array_equal(np.asarray(exe(x)), expected)
