@@ -68,6 +68,8 @@ class Program:
             traced = registry.trace(registry.get(op), given, attrs)
         except (DefinitionError, te.Undetermined):
             return None
+        if traced.demands:
+            return None  # sizes that would have to agree are drawn apart
         var = Var(f"t{len(self.bindings)}", None, TensorType(traced.outputs[0].shape, "float32"))
         self.bindings.append(Binding(var, Call(OpRef(op), args, attrs, ty=var.ty)))
         self.shapes[var] = traced.outputs[0].shape
