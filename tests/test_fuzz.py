@@ -13,11 +13,14 @@ from hypothesis import HealthCheck, given, note, settings
 
 import relay
 from relay.ir.equality import alpha_equal
+from relay.ir.expr import OpRef
 from relay.ir.parser import parse_module
 from relay.ir.printer import module_text
+from relay.ir.walk import post_order
 from tests.generator import Program, program, programs
 from tests.generator.compare import difference
 from tests.generator.coverage import Coverage
+from tests.generator.mutations import MUTATIONS, Mutation
 
 
 @pytest.fixture
@@ -49,11 +52,11 @@ def round_trip(p: Program) -> None:
         assert module_text(again) == text
 
 
-def same_result(p: Program) -> None:
+def same_result(p: Program, **options: object) -> None:
     """The compiled program gives what the interpreter gives, up to rounding."""
     module = relay.infer_type(p.module)
     expected = relay.evaluate(module, *p.args)
-    found = relay.compile(module)(*p.args)
+    found = relay.compile(module, **options)(*p.args)
     different = difference(expected, found)
     assert different is None, different
 
@@ -109,3 +112,39 @@ def test_the_generator_reaches_everything() -> None:
     assert all(coverage.features[name] for name in rare)
     # Not a generator of constants: most programs do something.
     assert coverage.nodes["Call"] > 12 * coverage.programs
+
+
+WITHIN = 200
+
+
+def operators(p: Program) -> set[str]:
+    return {n.name for f in p.module.functions.values() for n in post_order(f) if isinstance(n, OpRef)}
+
+
+def is_wrong(p: Program, mutation: Mutation) -> bool:
+    """Whether the mutation's check fails on a program, by a difference or by an error."""
+    try:
+        if mutation.check == "round trip":
+            round_trip(p)
+        else:
+            same_result(p, cache=False, workers=1)
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_seeded_faults_are_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fault of `MUTATIONS` is found within 200 programs, and the program that finds it is right without the fault."""
+    for seed in range(WITHIN):
+        p = program(seed)
+        if mutation.needs and operators(p).isdisjoint(mutation.needs):
+            continue
+        with monkeypatch.context() as patch:
+            mutation.apply(patch)
+            found = is_wrong(p, mutation)
+        if found:
+            assert not is_wrong(p, mutation), f"program {seed} is wrong without the fault"
+            print(f"found by program {seed}")
+            return
+    pytest.fail(f"{mutation.name}: not found by {WITHIN} programs")
