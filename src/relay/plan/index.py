@@ -66,14 +66,6 @@ class Indices:
             self._axes[axis] = found
         return found
 
-    def bounded(self, axis: Axis, upper: Dim | None) -> Dim:
-        """Declare the largest value of a variable that is not an axis of its extent (a let-variable, a clamped
-        loop)."""
-        found = self._axes.get(axis)
-        if found is None:
-            found = self._axes[axis] = self._new(axis, upper)
-        return found
-
     def _new(self, value: Scalar, upper: Dim | None) -> SymDim:
         name = value.name if isinstance(value, Axis) else "t"
         var = DimVar(name)
@@ -228,19 +220,16 @@ class Indices:
         highest = self._extent(a, upper=True)
         if highest is None:
             return False
-        over, _ = self._size_bounds(dim_sub(limit, highest))
+        over, _ = dim_bounds(dim_sub(limit, highest))
         return over is not None and over > 0
 
     def bounds(self, a: Dim) -> tuple[int | None, int | None]:
         """Numbers that bound a polynomial from below and above (None: unbounded)."""
         low, high = self._extent(a, upper=False), self._extent(a, upper=True)
         return (
-            None if low is None else self._size_bounds(low)[0],
-            None if high is None else self._size_bounds(high)[1],
+            None if low is None else dim_bounds(low)[0],
+            None if high is None else dim_bounds(high)[1],
         )
-
-    def _size_bounds(self, a: Dim) -> tuple[int | None, int | None]:
-        return dim_bounds(a)
 
     def _extent(self, a: Dim, upper: bool) -> Dim | None:
         """The polynomial with each index variable at the end of its range that makes it largest (or smallest)."""

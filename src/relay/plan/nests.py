@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, known_equal, shape_size
-from relay.plan.graph import loads, tensor_key
+from relay.plan.graph import loads
 from relay.plan.index import Indices
 from relay.plan.stages import Kept
 from relay.te.scalar import Axis, Scalar
@@ -74,7 +74,7 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
                 if latest >= 0:
                     rows = _rows_by_reads(kept, reads, target, indices)
                 elif _alike(kept, target):
-                    rows = _rows_by_position(kept, target)
+                    rows = list(own_rows(kept))
             if rows is not None and target is not None:
                 _restrict(target, rows)
                 target.members.append(Member(kept, [r for r in rows if r is not None]))
@@ -156,14 +156,6 @@ def _alike(kept: Kept, target: Nest) -> bool:
     return len(over) == len(other) and all(known_equal(a.extent, b.extent) for a, b in zip(over, other, strict=True))
 
 
-def _rows_by_position(kept: Kept, target: Nest) -> list[Axis | None]:
-    assert len(own_rows(kept)) == len(target.members[0].rows)
-    return list(own_rows(kept))
-
-
 def _restrict(target: Nest, rows: list[Axis | None]) -> None:
     for member in target.members:
         member.rows = [a for a, keep in zip(member.rows, rows, strict=True) if keep is not None]
-
-
-__all__ = ["Member", "Nest", "group", "own_rows", "tensor_key"]

@@ -13,7 +13,7 @@ from relay import te
 from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub, shape_size
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
-from relay.plan.graph import TeGraph, loads, output_dtypes, tensor_key
+from relay.plan.graph import TeGraph, loads, output_dtypes
 from relay.plan.index import Indices
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
@@ -220,11 +220,3 @@ def _repeats(consumer: Stage, producer: Stage) -> bool:
     # Large sizes decide: the leading term of what is left after subtracting (terms are in order of falling degree).
     left = dim_sub(domain, dim_mul(2, size))
     return left.terms[0][1] > 0 if isinstance(left, SymDim) else isinstance(left, int) and left >= 0
-
-
-def kept_key(kept: Kept, output: int) -> tuple[int, int]:
-    """The tensor key under which other stages read this stage's output."""
-    return id(kept.origin), output
-
-
-__all__ = ["Contraction", "Kept", "contraction", "is_index_map", "keep", "kept_key", "tensor_key"]
