@@ -36,7 +36,7 @@ from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
 from relay.plan.product import Product, original, size_of, unflatten
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
 # Rows of one task: enough that packing a panel is repaid, few enough that tasks can be shared out.
 _ROWS_CONSTANT = 192
@@ -185,22 +185,16 @@ class _Emitter:
         return cast(value, p.form.accumulate)
 
     def _pack(self, panel: Buffer, first: Scalar, across: Scalar) -> Stmt:
-        """Copy one panel; columns past the last are zero."""
+        """Copy one panel. Its columns past the last stay what they are: the products with them are never stored."""
         p, width = self.p, self.p.tile.columns
         lane = Axis("j", width)
-        indices = self.builder.indices
         target = (self._flat([self._k(), lane], (size_of(p.reduced), width)),)
         value = self._right_element(binary("add", first, lane))
-        transposed = self._along_depth(value, lane)
-        if isinstance(across, Const):
-            store: Stmt = Store(panel, target, value)
-        else:
-            store = Store(panel, target, select(compare("lt", lane, across), value, initial("sum", panel.dtype)))
-        indices.axis(lane)
-        if transposed:
+        store = Store(panel, target, value)
+        if self._along_depth(value, lane):
             # The operand's rows are along k: read them in order, one column of the panel after the other.
-            return For(lane, Const(width, "int64"), serial(p.reduced, store))
-        return serial(p.reduced, For(lane, Const(width, "int64"), store, "vectorized"))
+            return For(lane, across, serial(p.reduced, store))
+        return serial(p.reduced, For(lane, across, store, "vectorized"))
 
     def _along_depth(self, value: Scalar, lane: Axis) -> bool:
         found = accesses(self.builder.indices, [value], [])
