@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay.ir.expr import (
-    Binding, Block, Call, Clause, ConstructorRef, Expr, GlobalVar, If, Match, Pattern, PConstructor, Proj, PTuple, PVar, PWild,
+    Binding, Block, Call, Clause, ConstructorRef, Expr, Function, GlobalVar, If, Match, Pattern, PConstructor, Proj, PTuple, PVar, PWild,
     RefNew, RefRead, RefWrite, Tuple, Var,
 )  # fmt: skip
+from relay.op.build import call
 from tests.generator.kinds import Adt, Fn, G, Ref, T, Tup, fits, sizes_of
 
 if TYPE_CHECKING:
     from tests.generator.generator import Generator, Scope
-
-BOOL = T((), "bool")
 
 
 def _let(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
@@ -27,7 +26,7 @@ def _let(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
 
 
 def _if(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
-    return If(g.expr(BOOL, scope, depth), g.expr(want, scope, depth), g.expr(want, scope, depth))
+    return If(g.condition(scope, depth), g.expr(want, scope, depth), g.expr(want, scope, depth))
 
 
 def _project(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
@@ -118,7 +117,7 @@ def _local_call(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
     inner = (*scope, (first, want))
     return Block(
         (Binding(var, made), Binding(first, Call(var, args[0]))),
-        If(g.expr(BOOL, inner, depth), Call(var, args[1]), first),
+        If(g.condition(inner, depth), Call(var, args[1]), first),
     )
 
 
@@ -209,6 +208,46 @@ def _write_then(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
     return Block((Binding(Var("_"), write),), g.expr(want, scope, depth))
 
 
+def _history(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
+    """Reads of a reference around a write, as operands of one tuple: order shows, and no two reads are the same."""
+    if g.pure or not isinstance(want, T):
+        return None
+    cell, again, result = Var(g.name("r")), Var(g.name("r")), Var(g.name("v"))
+    first = g.expr(want, scope, depth)
+    inner = (*scope, (cell, Ref(want)))
+    written = g.expr(want, inner, depth)
+    write: Expr = Block((Binding(Var("_"), RefWrite(cell, written)),), RefRead(again if g.choices.chance(30) else cell))
+    parts = (RefRead(cell), write, RefRead(cell))
+    bindings = (Binding(cell, RefNew(first)), Binding(again, RefNew(first)), Binding(result, Tuple(parts)))
+    picked = g.choices.between(0, 2)
+    return Block(bindings, Proj(result, picked))
+
+
+def _passed_tuple(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
+    """A tuple that no pass can see through: it comes out of a branch. Its first fields have one type."""
+    if not isinstance(want, T):
+        return None
+    kind = Tup((want, want, g.tensor_type(unknown=False)))
+    var = Var(g.name("u"))
+    made = If(g.condition(scope, depth), g.expr(kind, scope, 0), g.expr(kind, scope, depth))
+    return Block((Binding(var, made),), Proj(var, g.choices.between(0, 1)))
+
+
+def _captures(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
+    """A closure over two values of one type that no pass can see through: both come out of branches."""
+    if not isinstance(want, T):
+        return None
+    a, b, f = Var(g.name("w")), Var(g.name("w")), Var(g.name("f"))
+    g.pure += 1
+    values = [Binding(v, If(g.condition(scope, 0), g.expr(want, scope, 0), g.expr(want, scope, depth))) for v in (a, b)]
+    inner = (*scope, (a, want), (b, want))
+    first = Function((), call("where", g.expr(want.of("bool"), inner, 0), a, b))
+    second = Function((), g.expr(want, inner, depth))
+    chosen = If(g.condition(inner, 0), first, second)
+    g.pure -= 1
+    return Block((*values, Binding(f, chosen)), Call(f, ()))
+
+
 def _shared(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
     """A graph binding used on several paths."""
     g.pure += 1
@@ -220,7 +259,7 @@ def _shared(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
         inner = (*scope, (a, kind), (b, kind))
         return Block((Binding(a, node), Binding(b, node)), g.expr(want, inner, depth))
     if g.choices.chance(50):
-        return If(g.expr(BOOL, scope, depth), node, If(g.expr(BOOL, scope, depth), g.expr(want, scope, depth), node))
+        return If(g.condition(scope, depth), node, If(g.condition(scope, depth), g.expr(want, scope, depth), node))
     return Proj(Tuple((node, Tuple((node, g.expr(want, scope, depth))))), 0)
 
 
@@ -282,6 +321,9 @@ def _rows(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
 
 
 FORMS = (
+    _history,
+    _passed_tuple,
+    _captures,
     _let, _if, _project, _shared, _match_option, _match_list, _match_tuple, _match_shape, _local_call, _call_variable, _global_call,
     _local_loop, _knot, _new_reference, _read, _write_then, _read, _write_then, _fold, _tree_fold, _library, _rows,
 )  # fmt: skip

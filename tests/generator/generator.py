@@ -196,6 +196,12 @@ class Generator:
             e = call("abs", e)
         return call("cast", e, dtype=want)
 
+    def condition(self, scope: Scope, depth: int) -> Expr:
+        """A scalar bool that mostly depends on the arguments."""
+        if self.choices.chance(25):
+            return self.expr(T((), "bool"), scope, depth)
+        return operators.comparison(self, self.choices.pick(operators.COMPARISONS), (), scope, max(depth, 1))
+
     def index(self, shape: tuple[Size, ...], below: int, scope: Scope, depth: int, dtype: str = "int32") -> Expr:
         """Integers in ``[0, below)``."""
         e = self.expr(T(shape, dtype), scope, depth)

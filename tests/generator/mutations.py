@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,6 @@ from relay.codegen import elementary
 from relay.codegen.arith import Arithmetic
 from relay.codegen.convert import Conversions
 from relay.executable.bytecode import Assembler
-from relay.interpreter import evaluate as interpreter
 from relay.interpreter.evaluate import Machine
 from relay.ir import scopes
 from relay.ir.expr import Binding, Block, Call, Expr, If, Match, Proj, RefNew, RefRead, Tuple, Var
@@ -301,6 +301,9 @@ def _short_lives(patch: Patch) -> None:
 # -- the interpreter itself
 
 
+interpreter = import_module("relay.interpreter.evaluate")  # the package exports a function of that name
+
+
 @_fault("interpreter: variables of a pattern are bound in the wrong order")
 def _bound_order(patch: Patch) -> None:
     original = interpreter.matches
@@ -310,7 +313,9 @@ def _bound_order(patch: Patch) -> None:
         bound.reverse()
         if len(bound) > 1:
             parts = [part for _, part in bound]
-            if all(isinstance(p, np.ndarray) and p.shape == parts[0].shape and p.dtype == parts[0].dtype for p in parts):
+            if all(
+                isinstance(p, np.ndarray) and p.shape == parts[0].shape and p.dtype == parts[0].dtype for p in parts
+            ):
                 bound[:] = [(var, part) for (var, _), part in zip(bound, reversed(parts), strict=True)]
         return found
 

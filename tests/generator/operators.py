@@ -36,6 +36,7 @@ class Production:
 
 
 PRODUCTIONS: list[Production] = []
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 
 def _rule(name: str, applies: Callable[[T], bool], weight: int = 1) -> Callable[[Builder], Builder]:
@@ -188,7 +189,7 @@ def _power(g: Generator, t: T, s: Scope, d: int) -> Built:
 
 for _name in ("floor_divide", "mod", "floor_mod", "divide"):
 
-    @_rule(_name, _integer)
+    @_rule(_name, _integer, 3)
     def _quotient(g: Generator, t: T, s: Scope, d: int, name: str = _name) -> Built:
         a, b = _pair(g, t, s, d)
         return call(name, a, call("maximum", b, _scalar(1, t.dtype))), 9.0
@@ -202,10 +203,21 @@ for _name in ("left_shift", "right_shift"):
     )
 for _name in ("logical_and", "logical_or", "logical_xor"):
     _rule(_name, lambda t: t.dtype == "bool")(lambda g, t, s, d, name=_name: (call(name, *_pair(g, t, s, d)), 0.0))
-for _name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
-    _rule(_name, lambda t: t.dtype == "bool")(
-        lambda g, t, s, d, name=_name: (call(name, *_pair(g, T(t.shape, g.choices.pick(DTYPES[:-1])), s, d)), 0.0)
-    )
+for _name in COMPARISONS:
+
+    @_rule(_name, lambda t: t.dtype == "bool", 2)
+    def _compared(g: Generator, t: T, s: Scope, d: int, name: str = _name) -> Built:
+        return comparison(g, name, t.shape, s, d), 0.0
+
+
+def comparison(g: Generator, name: str, shape: tuple[Size, ...], s: Scope, d: int) -> Expr:
+    """A comparison of exact operands, often of equal ones here and there."""
+    t = T(shape, g.choices.pick(DTYPES[:-1]))
+    a, b = _pair(g, t, s, d)
+    if g.choices.chance(40):
+        b = call("minimum", a, b)
+        return call(name, a, b) if g.choices.chance(50) else call(name, b, a)
+    return call(name, a, b)
 
 
 @_rule("where", lambda t: True)
@@ -364,7 +376,7 @@ def _batch_matmul(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("nn.batch_matmul", g.expr(t.sized(b, m, 3), s, d), g.expr(right, s, d), transpose_b=tb), INFINITE
 
 
-@_rule("nn.conv2d", lambda t: len(t.shape) == 4 and _smooth(t), 12)
+@_rule("nn.conv2d", lambda t: len(t.shape) == 4 and isinstance(t.shape[1], int) and _smooth(t), 12)
 def _conv2d(g: Generator, t: T, s: Scope, d: int) -> Built:
     n, c, h, w = t.shape
     size = g.choices.pick((1, 3))
