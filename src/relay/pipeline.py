@@ -29,7 +29,7 @@ from relay.plan.key import PlanKey, plan_key
 from relay.program_cache import ProgramCache, program_key
 from relay.transform import (
     CommonSubexpressions, CompileMatch, DeadCode, DeadFunctions, EtaExpand, ExpandCompositions, FoldConstants, FuseOps, Inline,
-    LambdaLift, NameDims, Observer, Pass, Pipeline, Simplify, StepReport, ToBlocks,
+    LambdaLift, NameDims, Observer, Pass, Pipeline, Simplify, Specialise, StepReport, ToBlocks,
 )  # fmt: skip
 
 Array = npt.NDArray[np.generic]
@@ -61,17 +61,22 @@ class _Clock:
 def passes(options: Options, runner: Runner) -> list[Pass]:
     """The passes, in order, from a typed monomorphic module to blocks of primitives."""
     level = options.opt_level
-    level = options.opt_level
     fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
+    # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
+    inline: list[Pass] = [Inline()] if level >= 3 else []
+    specialise: list[Pass] = [Specialise(), *inline, DeadCode()] if level >= 3 else []
     return [
         ToBlocks(),
         EtaExpand(),
         ExpandCompositions(),
-        *([Inline()] if level >= 3 else []),
+        *tidy,
+        *inline,
         *tidy,
         CompileMatch(),
         LambdaLift(),
+        *specialise,
+        DeadFunctions(entries=options.entries),
         NameDims(),
         *tidy,
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
