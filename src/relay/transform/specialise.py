@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from relay.ir.dim import DimVar, as_var
+from relay.ir.dim import Dim, DimVar, as_var, dim_substitute
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
-from relay.ir.types import FuncType, TypeArg
+from relay.ir.types import FuncType, Type, TypeArg, TypeParam
 from relay.transform.base import Pass
 from relay.transform.blocks import CLOSURE, Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import internal_call, type_of
@@ -108,27 +109,51 @@ class _Specialiser:
         if function is None or is_primitive(function) or len(call.type_args) != len(function.type_params):
             return call
         chosen: dict[int, _Known] = {}
+        tied: dict[int, dict[DimVar, Dim]] = {}
         extra: list[TypeArg] = []
+        instance = dict(zip(function.type_params, call.type_args, strict=True))
         for n, (p, a) in enumerate(zip(function.params, call.args, strict=True)):
             known = self.known(a, driver) if isinstance(p.ty, FuncType) else None
             type_args = self.type_args(known) if known is not None else None
             if known is not None and type_args is not None:
                 chosen[n] = known
-                extra += type_args
+                tied[n] = self.tied(known, type_args, p.ty, instance)
+                own = (d for d in self.functions[known.target.name].type_params if isinstance(d, DimVar))
+                extra += [a for d, a in zip(own, type_args, strict=True) if d not in tied[n]]
         if not chosen:
             return call
-        key = (call.fn.name, tuple((n, k.target.name) for n, k in chosen.items()))
+        key = (call.fn.name, tuple((n, k.target.name, tuple(tied[n].items())) for n, k in chosen.items()))
         target = self.made.get(key)
         if target is None:
             large = any(True for _ in islice(all_bindings(body_of(function)), self.options.max_bindings, None))
             if large or len(self.made) >= self.options.max_functions:
                 return call
-            target = self.made[key] = self.make(call.fn.name, function, chosen)
+            target = self.made[key] = self.make(call.fn.name, function, chosen, tied)
         captured = [c for k in chosen.values() for c in k.captured]
         args = (*(a for n, a in enumerate(call.args) if n not in chosen), *captured)
         return Call(target, args, call.attrs, (*call.type_args, *extra), call.ty, call.span)
 
-    def make(self, name: str, function: Function, chosen: dict[int, _Known]) -> GlobalVar:
+    def tied(
+        self, known: _Known, type_args: Sequence[TypeArg], formal: Type | None, instance: Mapping[TypeParam, TypeArg]
+    ) -> dict[DimVar, Dim]:
+        """The dims of a known function that are dims of the function it is given to, by the type of that parameter.
+
+        In the copy they must be one variable: the captured values then have the sizes that its results are said to have.
+        """
+        given = self.functions[known.target.name]
+        if not isinstance(formal, FuncType) or not isinstance(given.ty, FuncType):
+            return {}
+        pairs = [*zip(given.ty.params[len(known.captured) :], formal.params, strict=True), (given.ty.ret, formal.ret)]
+        out: dict[DimVar, Dim] = {}
+        for own, arg in zip((d for d in given.type_params if isinstance(d, DimVar)), type_args, strict=True):
+            found = match_dims((own,), pairs)
+            if found is not None and dim_substitute(found[own], lambda d: cast("Dim | None", instance.get(d))) == arg:
+                out[own] = found[own]
+        return out
+
+    def make(
+        self, name: str, function: Function, chosen: dict[int, _Known], tied: Mapping[int, Mapping[DimVar, Dim]]
+    ) -> GlobalVar:
         """The copy of a function for these arguments; it takes what they captured after its other parameters."""
         copier = Copier(own_dims=True)
         type_params = _fresh_params(function, copier)
@@ -136,8 +161,8 @@ class _Specialiser:
         closures: list[Binding] = []
         for n, known in chosen.items():
             given = self.functions[known.target.name]
-            types = Copier(own_dims=True)
-            type_params += _fresh_params(given, types)
+            types = Copier({}, {own: dim_substitute(d, copier.dim) for own, d in tied[n].items()}, own_dims=True)
+            type_params += _fresh_params(given, types, tied[n])
             held = [Var(p.name, types.type(p.ty), types.type(p.ty)) for p in given.params[: len(known.captured)]]
             params += held
             value = copier.bind(function.params[n])
@@ -162,7 +187,7 @@ class _Specialiser:
         return GlobalVar(new_name, whole)
 
 
-def _fresh_params(function: Function, copier: Copier) -> list[DimVar]:
-    """The copier's fresh copies of a function's dim parameters."""
-    dims = [copier.dim(p) for p in function.type_params if isinstance(p, DimVar)]
+def _fresh_params(function: Function, copier: Copier, tied: Container[DimVar] = ()) -> list[DimVar]:
+    """The copier's fresh copies of a function's dim parameters (without those that are somebody else's)."""
+    dims = [copier.dim(p) for p in function.type_params if isinstance(p, DimVar) and p not in tied]
     return [v for d in dims if d is not None and (v := as_var(d)) is not None]
