@@ -39,7 +39,8 @@ def torch_encoder(w: Weights, threads: int) -> Encoder:
         for k in range(6):
             p = {name: t[f"l{k}_{name}"] for name in minilm.LAYER}
             q, key, v = (
-                f.linear(x, p[a], p[b]).view(n, 12, 32).transpose(0, 1) for a, b in (("wq", "bq"), ("wk", "bk"), ("wv", "bv"))
+                f.linear(x, p[a], p[b]).view(n, 12, 32).transpose(0, 1)
+                for a, b in (("wq", "bq"), ("wk", "bk"), ("wv", "bv"))
             )
             context = f.scaled_dot_product_attention(q[None], key[None], v[None])[0].transpose(0, 1).reshape(n, 384)
             x = f.layer_norm(x + f.linear(context, p["wo"], p["bo"]), (384,), p["g1"], p["b1"], 1e-12)
@@ -89,11 +90,23 @@ def onnx_model(w: Weights) -> bytes:
         probabilities = node("Softmax", node("Div", node("MatMul", q, key), root), axis=-1)
         context = node("Reshape", node("Transpose", node("MatMul", probabilities, v), perm=[1, 0, 2]), merged)
         x = node(
-            "LayerNormalization", node("Add", x, linear(context, p["wo"], p["bo"])), p["g1"], p["b1"], axis=-1, epsilon=1e-12
+            "LayerNormalization",
+            node("Add", x, linear(context, p["wo"], p["bo"])),
+            p["g1"],
+            p["b1"],
+            axis=-1,
+            epsilon=1e-12,
         )
         inner = linear(x, p["wi"], p["bi"])
         inner = node("Mul", node("Mul", inner, half), node("Add", node("Erf", node("Div", inner, two)), one))
-        x = node("LayerNormalization", node("Add", x, linear(inner, p["wd"], p["bd"])), p["g2"], p["b2"], axis=-1, epsilon=1e-12)
+        x = node(
+            "LayerNormalization",
+            node("Add", x, linear(inner, p["wd"], p["bd"])),
+            p["g2"],
+            p["b2"],
+            axis=-1,
+            epsilon=1e-12,
+        )
     pooled = node("ReduceMean", x, zero, keepdims=0)
     nodes.append(helper.make_node("Div", [pooled, node("ReduceL2", pooled, zero, keepdims=1)], ["out"]))
     used = {name for n in nodes for name in n.input}

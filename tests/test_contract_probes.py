@@ -173,7 +173,9 @@ def test_an_int4_tensor() -> None:
 
 
 def test_a_donated_argument_is_updated_in_place() -> None:
-    exe = relay.compile(relay.parse(HEADER + "def @main[n: Dim](%x: Tensor[(n,), float32]) -> Tensor[(n,), float32] { %x * 2f }"))
+    exe = relay.compile(
+        relay.parse(HEADER + "def @main[n: Dim](%x: Tensor[(n,), float32]) -> Tensor[(n,), float32] { %x * 2f }")
+    )
     mine = relay.Tensor.from_numpy(np.arange(1000, dtype=np.float32), copy=True)
     address = np.asarray(mine).__array_interface__["data"][0]
     kept = exe.run("main", mine)
@@ -258,8 +260,8 @@ def test_an_operator_of_six_lines() -> None:
     @relay.operator("probe.hard_swish")
     def hard_swish(data: te.Tensor) -> te.Tensor:
         """x * clip(x + 3, 0, 6) / 6"""
-        gate = lambda x: te.minimum(te.maximum(x + 3.0, 0.0), 6.0)  # noqa: E731
-        return te.compute(data.shape, lambda *i: data[i] * gate(data[i]) / 6.0, "hard_swish")
+        clipped = te.compute(data.shape, lambda *i: te.minimum(te.maximum(data[i] + 3.0, 0.0), 6.0))
+        return te.compute(data.shape, lambda *i: data[i] * clipped[i] / 6.0, "hard_swish")
 
     text = """
     def @main[n: Dim](%x: Tensor[(n, 5), float32]) -> Tensor[(n, 5), float32] { probe.hard_swish(%x) + 1f }"""

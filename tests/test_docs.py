@@ -25,7 +25,7 @@ def test_python_blocks_run(page: str, number: int, code: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in PAGES + ["CONTRIBUTING.md"]:
+    for page in [*PAGES, "CONTRIBUTING.md"]:
         path = ROOT / page
         for target in re.findall(r"\]\(([^)#\s%]+)\)", path.read_text()):
             if "://" not in target and ("." in target or "/" in target):

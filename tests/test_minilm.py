@@ -45,12 +45,14 @@ def _erf(x: Array) -> Array:
     for k in range(60, 0, -1):
         fraction = k / 2 / (far + fraction)
     beyond = 1 - np.exp(-far * far) / np.sqrt(np.pi) / (far + fraction)
-    return np.sign(x) * np.where(a < 2.5, 2 / np.sqrt(np.pi) * total, beyond)
+    out: Array = np.sign(x) * np.where(a < 2.5, 2 / np.sqrt(np.pi) * total, beyond)
+    return out
 
 
 def _norm(x: Array, g: Array, b: Array) -> Array:
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-12) * g + b
+    out: Array = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-12) * g + b
+    return out
 
 
 def _encode(w: Mapping[str, Array], ids: npt.NDArray[np.int32]) -> Array:

@@ -13,7 +13,9 @@ NODES = 100_000
 def _chain(form: str) -> str:
     head = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(2, 3), float32]) -> Tensor[(2, 3), float32] {\n'
     if form == "graph":
-        lines = ["%0 = %x * 1f;"] + [f"%{k} = {'-' if k % 2 else ''}%{k - 1}{'' if k % 2 else ' + 1f'};" for k in range(1, NODES)]
+        lines = ["%0 = %x * 1f;"] + [
+            f"%{k} = {'-' if k % 2 else ''}%{k - 1}{'' if k % 2 else ' + 1f'};" for k in range(1, NODES)
+        ]
         return head + "\n".join(lines) + f"\n%{NODES - 1}\n}}"
     lines = ["let %v0 = %x * 1f;"]
     lines += [f"let %v{k} = {'-' if k % 2 else ''}%v{k - 1}{'' if k % 2 else ' + 1f'};" for k in range(1, NODES)]

@@ -1,9 +1,9 @@
 """Relay: a deep-learning compiler in which a network is a program and an operator is one expression.
 
-    module = relay.parse(text)              # or relay.load_module("m.relay"), or the builder
-    exe = relay.compile(module)             # native code for any size
-    y = exe(x)                              # NumPy or DLPack in, relay.Tensor out
-    y = relay.evaluate(module, x)           # the definitional interpreter: what the program means
+module = relay.parse(text)              # or relay.load_module("m.relay"), or the builder
+exe = relay.compile(module)             # native code for any size
+y = exe(x)                              # NumPy or DLPack in, relay.Tensor out
+y = relay.evaluate(module, x)           # the definitional interpreter: what the program means
 """
 
 from __future__ import annotations

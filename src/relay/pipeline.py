@@ -28,8 +28,24 @@ from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.program_cache import ProgramCache, program_key
 from relay.transform import (
-    CommonSubexpressions, CompileMatch, DeadCode, DeadFunctions, EtaExpand, ExpandCompositions, FoldConstants, FuseOps, Inline,
-    LambdaLift, NameDims, Observer, Pass, Pipeline, Simplify, Specialise, StepReport, ToBlocks,
+    CommonSubexpressions,
+    CompileMatch,
+    DeadCode,
+    DeadFunctions,
+    EtaExpand,
+    ExpandCompositions,
+    FoldConstants,
+    FuseOps,
+    Inline,
+    LambdaLift,
+    NameDims,
+    Observer,
+    Pass,
+    Pipeline,
+    Simplify,
+    Specialise,
+    StepReport,
+    ToBlocks,
 )  # fmt: skip
 
 Array = npt.NDArray[np.generic]
@@ -157,7 +173,10 @@ class Runner:
     def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
         """The object code of kernels, from the cache where it has it."""
         return codegen.build(
-            [p.kernel for p in kernels], self.target, cache=self.options.directory or False, workers=self.options.worker_count
+            [p.kernel for p in kernels],
+            self.target,
+            cache=self.options.directory or False,
+            workers=self.options.worker_count,
         )
 
     def primitive(self, primitive: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:

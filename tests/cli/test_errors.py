@@ -16,7 +16,9 @@ GOOD = HEADER + "def @main[n: Dim](%x: Tensor[(n, 4), float32]) -> Tensor[(n, 4)
 
 
 def run(*args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "relay", *map(str, args)], capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(
+        [sys.executable, "-m", "relay", *map(str, args)], capture_output=True, text=True, timeout=timeout
+    )
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,9 @@ BAD_CODE: list[tuple[str, FunctionCode, str]] = [
 
 @pytest.mark.parametrize(("code", "message"), [b[1:] for b in BAD_CODE], ids=[b[0] for b in BAD_CODE])
 def test_bad_bytecode_is_refused(code: FunctionCode, message: str) -> None:
-    built = image(code, kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)], routines=("unique",), dtypes=(None,))
+    built = image(
+        code, kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)], routines=("unique",), dtypes=(None,)
+    )
     with pytest.raises(FileError, match=message):
         Executable.from_bytes(built.to_bytes())
 

@@ -43,7 +43,9 @@ def test_live_tensors_do_not_overlap(intervals: list[Interval], n: int, m: int) 
     env = {v: (n if v.name == "n" else m) for s in SIZES for v in dim_vars(s)}
     placement = place(intervals)
     total = dim_evaluate(placement.total, env)
-    spans = {i.key: (dim_evaluate(placement.offsets[i.key], env), dim_evaluate(aligned(i.size), env)) for i in intervals}
+    spans = {
+        i.key: (dim_evaluate(placement.offsets[i.key], env), dim_evaluate(aligned(i.size), env)) for i in intervals
+    }
     for interval in intervals:
         offset, size = spans[interval.key]
         assert offset % ALIGNMENT == 0

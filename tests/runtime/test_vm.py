@@ -608,7 +608,9 @@ def test_checks_and_fatal_messages() -> None:
         asm.span("net.relay:9:1")
         asm.emit("Fatal", 3)
 
-    exe = program(function("main", 1, main), messages=("x must be a matrix", "rows: {0} is not {1}", "{0} > {1}", "end"))
+    exe = program(
+        function("main", 1, main), messages=("x must be a matrix", "rows: {0} is not {1}", "{0} > {1}", "end")
+    )
     cases = [
         (
             np.zeros(3, np.float32),
@@ -725,7 +727,9 @@ def test_threads_share_one_executable() -> None:
 
     def work() -> None:
         for _ in range(20):
-            wrong.extend(r for v in (shared, exe.run("main", (1000,))) if (r := int(adder.run("main", (v,)))) != 500_500)
+            wrong.extend(
+                r for v in (shared, exe.run("main", (1000,))) if (r := int(adder.run("main", (v,)))) != 500_500
+            )
 
     before = live()
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -758,7 +762,9 @@ def test_control_c_interrupts_a_run(body: str) -> None:
             print("interrupted", flush=True)
             raise
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.stdout == "interrupted\n" and "KeyboardInterrupt" in done.stderr and done.returncode in (130, -2), done
 
 
@@ -820,7 +826,9 @@ def test_a_forked_child_runs_programs() -> None:
         _, status = os.waitpid(pid, 0)
         sys.exit(0 if ok and status == 0 else 4)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done
 
 

@@ -60,7 +60,9 @@ def test_accesses(name: str) -> None:
     shape, index = ACCESSES[name]
     x = _x()
     out = te.compute(shape, lambda *i: x[index(*i)] * 2.0)
-    np.testing.assert_array_equal(_run(out, x=(x, X)), _loops(shape, lambda *i: X[index(*i)] * np.float32(2), "float32"))
+    np.testing.assert_array_equal(
+        _run(out, x=(x, X)), _loops(shape, lambda *i: X[index(*i)] * np.float32(2), "float32")
+    )
 
 
 @pytest.mark.parametrize("name", ACCESSES)
@@ -192,7 +194,9 @@ def test_scans(reverse: bool, exclusive: bool) -> None:
     flags: dict[str, Any] = {"reverse": reverse, "exclusive": exclusive}
     total = te.scan((3, 4), 1, lambda i: te.cast(i, "float64"), lambda s, i, j: s + x[i, j], "float64", **flags)
     np.testing.assert_allclose(_run(total, x=(x, data)), wanted(lambda s, i, j: s + data[i, j]))
-    decay = te.scan((3, 4), 1, lambda i: te.cast(i, "float64"), lambda s, i, j: s * 0.5 + x[i, j] * s, "float64", **flags)
+    decay = te.scan(
+        (3, 4), 1, lambda i: te.cast(i, "float64"), lambda s, i, j: s * 0.5 + x[i, j] * s, "float64", **flags
+    )
     np.testing.assert_allclose(_run(decay, x=(x, data)), wanted(lambda s, i, j: s * 0.5 + data[i, j] * s))
 
 

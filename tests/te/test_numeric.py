@@ -50,7 +50,11 @@ def test_four_bit_integers_wrap() -> None:
     unsigned = numeric.binary("sub", np.array([0, 9], ml_dtypes.uint4), np.array([1, 4], ml_dtypes.uint4), "uint4")
     assert unsigned.astype(int).tolist() == [15, 5]
     assert numeric.cast(np.array([300, -9], np.int32), "int32", "int4").astype(int).tolist() == [-4, 7]
-    assert numeric.cast(np.array([9.7, -20.0, np.nan], np.float32), "float32", "int4").astype(int).tolist() == [7, -8, 0]
+    assert numeric.cast(np.array([9.7, -20.0, np.nan], np.float32), "float32", "int4").astype(int).tolist() == [
+        7,
+        -8,
+        0,
+    ]
 
 
 def test_bfloat16_is_computed_in_float32_and_rounded() -> None:

@@ -67,7 +67,9 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
     if spec["kind"] != "tensor":
         if spec["kind"] == "tuple" and text == "random":
             return tuple(_value(f"{name}.{n}", f, text, sizes, random) for n, f in enumerate(spec["fields"]))
-        raise TypeError_(f"%{name} is not a tensor: it cannot be given on the command line", hint="call the program from Python")
+        raise TypeError_(
+            f"%{name} is not a tensor: it cannot be given on the command line", hint="call the program from Python"
+        )
     dtype = numpy_dtype(spec["dtype"])
     if text == "random":
         return _random(spec, dtype, sizes, random)

@@ -31,7 +31,9 @@ def plans(module: Module, options: Options) -> View:
     out: View = []
     for plan in pipeline.build(module, options).plan.kernels:
         k = plan.kernel
-        operands = ", ".join(f"{b.name}: {b.dtype}[{', '.join(map(dim_text, b.shape))}]" for b in (*k.inputs, *k.outputs))
+        operands = ", ".join(
+            f"{b.name}: {b.dtype}[{', '.join(map(dim_text, b.shape))}]" for b in (*k.inputs, *k.outputs)
+        )
         lines = [
             f"schedule   {plan.variant}",
             f"operands   {operands}",

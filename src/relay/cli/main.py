@@ -74,7 +74,9 @@ def progress(what: str) -> Any:
 @app.command()
 def compile(
     file: Program,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The executable to write (default: FILE.rlx).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The executable to write (default: FILE.rlx).")
+    ] = None,
     entry: Entry = "main",
     weights: Weights = None,
     target: TargetOption = "cpu",
@@ -106,15 +108,16 @@ def run(
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
     interpret: Annotated[bool, typer.Option("--interpret", help="Use the definitional interpreter.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the result (one tensor) to a .npy file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the result (one tensor) to a .npy file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a program and print its result."""
     if interpret:
         module = read_module(file, weights, entry)
-        result = relay.evaluate(
-            module, *inputs.arguments(json.loads(entry_info(module, module.function(entry)))["params"], given or [], dim or [], seed), entry=entry
-        )
+        params = json.loads(entry_info(module, module.function(entry)))["params"]
+        result = relay.evaluate(module, *inputs.arguments(params, given or [], dim or [], seed), entry=entry)
     else:
         exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
         result = exe.run(entry, *inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed))

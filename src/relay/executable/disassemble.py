@@ -14,9 +14,14 @@ def disassemble(image: ExecutableImage) -> str:
         types = ", ".join(name or "any" for name in entry.dtypes)
         lines.append(f"entry @{entry.name}({types}) -> function {entry.function}")
     for number, kernel in enumerate(image.kernels):
-        shown = [f"{op.dtype}[{op.rank}]" + (f" in place of {op.in_place}" if op.in_place >= 0 else "") for op in kernel.operands]
+        shown = [
+            f"{op.dtype}[{op.rank}]" + (f" in place of {op.in_place}" if op.in_place >= 0 else "")
+            for op in kernel.operands
+        ]
         inputs, outputs = shown[: len(shown) - kernel.outputs], shown[len(shown) - kernel.outputs :]
-        lines.append(f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}), {kernel.dims} dims")
+        lines.append(
+            f"kernel {number} {kernel.name}({', '.join(inputs)}) -> ({', '.join(outputs)}), {kernel.dims} dims"
+        )
     for number, (constant, dtype) in enumerate(image.constants):
         lines.append(f"constant {number} {dtype}{list(constant.shape)}")
     for number, function in enumerate(image.functions):

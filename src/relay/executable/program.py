@@ -21,7 +21,9 @@ class Executable:
     Raises ShapeError, TypeError_ or ArgumentError for arguments that do not fit, ExecutionError for a failure while running.
     """
 
-    def __init__(self, program: _runtime.Executable, path: Path | None, threads: int | None, from_cache: bool = False) -> None:
+    def __init__(
+        self, program: _runtime.Executable, path: Path | None, threads: int | None, from_cache: bool = False
+    ) -> None:
         self._program = program
         self._path = path
         self._image: bytes | bytearray | None = None

@@ -93,7 +93,9 @@ class _Reader:
             name, arity, registers, words = self._words(4)
             code = np.frombuffer(self._raw(4 * words), dtype="<i4").astype(np.int32)
             spans = [self._words(2) for _ in range(self._words(1)[0])]
-            functions.append(FunctionCode(strings[name], arity, registers, code, tuple((at, strings[s]) for at, s in spans)))
+            functions.append(
+                FunctionCode(strings[name], arity, registers, code, tuple((at, strings[s]) for at, s in spans))
+            )
 
         constants = []
         for _ in range(self._open(Section.CONSTANTS)):

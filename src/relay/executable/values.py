@@ -89,7 +89,9 @@ class Signature:
             raise TypeError_(f"{what} must be a {name}, not {_shown(value)}")
         constructor = definition["constructors"][value.tag]
         if len(value.fields) != len(constructor["fields"]):
-            raise TypeError_(f"{what}: {constructor['name']} has {len(constructor['fields'])} fields, not {len(value.fields)}")
+            raise TypeError_(
+                f"{what}: {constructor['name']} has {len(constructor['fields'])} fields, not {len(value.fields)}"
+            )
         fields = []
         for f, v in zip(constructor["fields"], value.fields, strict=True):
             fields.append((yield self._inward(f, v, inner, f"a field of {constructor['name']} in {what}")))

@@ -80,7 +80,8 @@ def evaluate(module: Module, *args: object, entry: str = "main", recursion_limit
         values = argument_values(module, function, entry, args)
         result = machine.run(machine.global_closure(entry, None), values)
     except RelayError as error:
-        raise error.with_source(module.sources)
+        error.with_source(module.sources)
+        raise
     return python_value(result)
 
 

@@ -58,7 +58,9 @@ class _Domains:
         root = self.find(x)
         old = self.device.setdefault(root, device)
         if old != device:
-            raise CompileError(f"a value is needed on {device} but lives on {old}", where.span, hint="insert device_copy")
+            raise CompileError(
+                f"a value is needed on {device} but lives on {old}", where.span, hint="insert device_copy"
+            )
 
 
 def _is_placed(e: Expr) -> bool:
@@ -109,7 +111,8 @@ def _bindings(body: Expr) -> Iterator[Binding]:
 
 def _has_copy(body: Expr) -> bool:
     return any(
-        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == "device_copy" for b in _bindings(body)
+        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == "device_copy"
+        for b in _bindings(body)
     )
 
 

@@ -236,7 +236,9 @@ class _Emitter:
         self.owners = self.owners.parents
         self.sizes.leave()
 
-    def _match(self, match: Match, read: set[Var], live_after: frozenset[Var], dst: int | None, end: Label) -> Step[None]:
+    def _match(
+        self, match: Match, read: set[Var], live_after: frozenset[Var], dst: int | None, end: Label
+    ) -> Step[None]:
         """A match on one level: a switch over the tag. Patterns are flat (`CompileMatch`)."""
         data = match.data
         place_ = self._place(data)
@@ -323,7 +325,9 @@ class _Emitter:
             case _:
                 self._set(var, self._place(value))
 
-    def _primitive(self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]) -> None:
+    def _primitive(
+        self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]
+    ) -> None:
         assert isinstance(call.fn, Function)
         planned = self.unit.planned[id(call.fn)]
         inputs = [self._value(a) for a in call.args]
@@ -344,7 +348,9 @@ class _Emitter:
                 continue
             dims = self.sizes.all(shape)
             if arena is not None and isinstance(key, int) and key in arena.offsets:
-                self.asm.emit("AllocTensor", out, arena.register, self.sizes.register(arena.offsets[key]), ty.dtype, dims)
+                self.asm.emit(
+                    "AllocTensor", out, arena.register, self.sizes.register(arena.offsets[key]), ty.dtype, dims
+                )
                 continue
             donor = self._donor(call, planned, index, ty, ends)
             size = self.sizes.register(tensor_bytes(ty))
@@ -385,10 +391,12 @@ class _Emitter:
             if out != output or source >= len(call.args):
                 continue
             arg = call.args[source]
-            if isinstance(arg, Var) and isinstance(register := self.places[arg], int):
-                # A register may have other readers: the tuple that the operand was projected from.
-                if self.owners.get(register, frozenset({arg})) <= ends and call.args.count(arg) == 1:
-                    return self._value(arg)
+            register = self.places[arg] if isinstance(arg, Var) else None
+            if not isinstance(arg, Var) or not isinstance(register, int) or call.args.count(arg) > 1:
+                continue
+            # A register may have other readers: the tuple that the operand was projected from.
+            if self.owners.get(register, frozenset({arg})) <= ends:
+                return register
         return None
 
     def _result_shape(self, var: Var, planned: Planned, inputs: list[int]) -> None:

@@ -69,7 +69,9 @@ def _block(e: Expr) -> Block:
     return e
 
 
-def dying(block: Block, live_out: frozenset[Var] | set[Var], uses: Uses) -> tuple[list[set[Var]], dict[int, frozenset[Var]]]:
+def dying(
+    block: Block, live_out: frozenset[Var] | set[Var], uses: Uses
+) -> tuple[list[set[Var]], dict[int, frozenset[Var]]]:
     """For each binding, the variables read there and by nothing after it (the block's result and ``live_out`` count as after).
 
     A bound variable that nothing reads dies at its own binding. The second result gives, for the positions of If and Match,

@@ -17,7 +17,9 @@ from relay.lower.signature import entry_info
 from relay.lower.unit import Planned, Unit
 
 
-def lower(plan: ModulePlan, signatures: Mapping[str, Function], objects: Sequence[bytes], target: Target) -> ExecutableImage:
+def lower(
+    plan: ModulePlan, signatures: Mapping[str, Function], objects: Sequence[bytes], target: Target
+) -> ExecutableImage:
     """Emit every function, an entry wrapper for each of ``signatures`` (the entries as the user declared them), and the tables.
 
     ``objects`` are the object codes of ``plan.kernels`` in order.

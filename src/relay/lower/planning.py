@@ -58,7 +58,9 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
     packed: dict[tuple[int, str], Constant] = {}
     replaced: dict[int, Expr] = {}
     for call, fn in primitives(module):
-        constants = frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant)) if run_graph else frozenset()
+        constants = (
+            frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant)) if run_graph else frozenset()
+        )
         key = _key(fn, target, constants)
         plan = by_key.get(key.text)
         if plan is None:
@@ -75,7 +77,9 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
                 mark = (id(raw.data), pack.key)
                 if mark not in packed:
                     data = run_graph(TeGraph((pack.source,), (pack.packed,)), pack.key, raw.data)
-                    dtype = dtype_name(data.dtype)  # a pack may widen: products of half precision are accumulated in single
+                    dtype = dtype_name(
+                        data.dtype
+                    )  # a pack may widen: products of half precision are accumulated in single
                     packed[mark] = Constant(data, dtype, TensorType(tuple(data.shape), dtype), raw.span)
                 args[pack.input_index] = packed[mark]
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
@@ -113,7 +117,9 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
         return None
     inputs = []
     for n, param in enumerate(fn.params):
-        assert isinstance(param.ty, TensorType) and isinstance(param.ty.shape, tuple) and isinstance(param.ty.dtype, str)
+        assert (
+            isinstance(param.ty, TensorType) and isinstance(param.ty.shape, tuple) and isinstance(param.ty.dtype, str)
+        )
         inputs.append(te.placeholder(f"p{n}", param.ty.shape, param.ty.dtype))
     place = {p: inputs[n] for n, p in enumerate(fn.params)}
     args: list[object] = []
@@ -126,7 +132,9 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
     key = PlanKey(f"shape of {plan_key(fn, target, frozenset()).text}", _dims_of(inputs))
     plan = by_key.get(key.text)
     if plan is None:
-        plan = plan_graph(TeGraph(tuple(inputs), (result,)), target, key, name=f"shape_of_{kernel_name(fn, len(by_key))}")
+        plan = plan_graph(
+            TeGraph(tuple(inputs), (result,)), target, key, name=f"shape_of_{kernel_name(fn, len(by_key))}"
+        )
         by_key[key.text] = plan
     types = tuple(TensorType(t.shape, t.dtype) for t in inputs)
     return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))

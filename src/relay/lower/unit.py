@@ -51,7 +51,9 @@ class Unit:
         if known is not None and known[0] is constant.data:
             return known[1]
         data = np.ascontiguousarray(constant.data).reshape(constant.data.shape)
-        digest = hashlib.blake2b(data.view(np.uint8).data if data.size and data.ndim else data.tobytes(), digest_size=16)
+        digest = hashlib.blake2b(
+            data.view(np.uint8).data if data.size and data.ndim else data.tobytes(), digest_size=16
+        )
         key = (constant.dtype, data.shape, digest.digest())
         index = self._constant_of.get(key)
         if index is None:

@@ -166,7 +166,9 @@ def _accesses(
             reading[key] = max(reading.get(key, Reading.IDENTITY), read.reading, own)
             reused[key] = reused.get(key, False) or read.reused or again
             loads[key] = loads.get(key, 0) + 1
-    return tuple(Access(reading[key], loads[key], reused[key]) if (key := id(t.stage)) in loads else None for t in inputs)
+    return tuple(
+        Access(reading[key], loads[key], reused[key]) if (key := id(t.stage)) in loads else None for t in inputs
+    )
 
 
 def _fusion(order: Sequence[Stage], reads: Mapping[int, Sequence[_Read]], outputs: Sequence[Tensor]) -> FusionClass:

@@ -41,7 +41,9 @@ _BLOCK: Final = 1 << 22  # elements of one evaluated grid
 _NO_DIMS: Final[Mapping[DimVar, int]] = MappingProxyType({})
 
 
-def evaluate(outputs: Sequence[Tensor], inputs: Mapping[Tensor, Array], dims: Mapping[DimVar, int] = _NO_DIMS) -> list[Array]:
+def evaluate(
+    outputs: Sequence[Tensor], inputs: Mapping[Tensor, Array], dims: Mapping[DimVar, int] = _NO_DIMS
+) -> list[Array]:
     """The outputs of a definition for given placeholder arrays (of the placeholders' dtypes) and values of its dim variables.
 
     The results are fresh, C-contiguous arrays. Raises ValueError for an array that does not fit its placeholder and KeyError for
@@ -69,7 +71,9 @@ def _operand(stage: Placeholder, given: Mapping[int, Array], dims: Mapping[DimVa
     array = given[id(stage)]
     shape = tuple(dim_evaluate(d, dims) for d in stage.shape)
     if array.shape != shape or array.dtype != numpy_dtype(stage.dtype):
-        raise ValueError(f"{stage.name} is {stage.dtype} of shape {shape}, but was given {array.dtype} of shape {array.shape}")
+        raise ValueError(
+            f"{stage.name} is {stage.dtype} of shape {shape}, but was given {array.dtype} of shape {array.shape}"
+        )
     return array
 
 
@@ -243,7 +247,9 @@ class _Evaluator:
             todo.append((node, True))
             if isinstance(node, Load):
                 source = self._source(node)
-                todo.extend((i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d]))
+                todo.extend(
+                    (i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d])
+                )
             else:
                 todo.extend((k, False) for k in children(node))
         return memo[id(root)]
@@ -257,7 +263,9 @@ class _Evaluator:
                 return np.array(dim_evaluate(node.dim, self.dims), np.int64).reshape(ones)
             case Axis():
                 p = grid.position[node]
-                return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(grid.along(p))
+                return np.arange(grid.starts[p], grid.starts[p] + grid.lengths[p], dtype=np.int64).reshape(
+                    grid.along(p)
+                )
             case Load():
                 return self._load(node, grid, memo)
             case Unary():
@@ -475,7 +483,10 @@ def _pieces(ranges: list[tuple[int, int]], work: int) -> list[list[tuple[int, in
     side = max(range(len(ranges)), key=lambda n: ranges[n][1] - ranges[n][0])
     start, stop = ranges[side]
     step = max(1, (stop - start) * _BLOCK // work)
-    return [[(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)] for at in range(start, stop, step)]
+    return [
+        [(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)]
+        for at in range(start, stop, step)
+    ]
 
 
 def _accumulator(node: Reduce) -> str:

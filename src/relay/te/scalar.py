@@ -223,7 +223,12 @@ def binary(op: BinaryOp, a: object, b: object) -> Scalar:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: cast one of them")
     # x + 0 is x only for integers: -0.0 + 0.0 is 0.0.
     neutral = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}.get(op)
-    if isinstance(y, Const) and not isinstance(y.value, bool) and y.value == neutral and x.dtype.startswith(("int", "uint")):
+    if (
+        isinstance(y, Const)
+        and not isinstance(y.value, bool)
+        and y.value == neutral
+        and x.dtype.startswith(("int", "uint"))
+    ):
         return x
     if isinstance(x, Const) and op == "add" and x.value == 0 and x.dtype.startswith(("int", "uint")):
         return y

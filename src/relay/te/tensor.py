@@ -165,11 +165,15 @@ def scan(
     axes = _axes(shape)
     state = Axis("state", 1, dtype)
     others = tuple(a for n, a in enumerate(axes) if n != dim)
-    stage = Scan(name, axes, dim, state, wrap(init(*others), dtype), wrap(update(state, *axes), dtype), reverse, exclusive)
+    stage = Scan(
+        name, axes, dim, state, wrap(init(*others), dtype), wrap(update(state, *axes), dtype), reverse, exclusive
+    )
     return Tensor(stage, 0, stage.shape, dtype)
 
 
-def _reduce(kind: ReduceKind, body: Scalar | Operators, axes: Axis | Sequence[Axis], dtype: str | None = None) -> Scalar:
+def _reduce(
+    kind: ReduceKind, body: Scalar | Operators, axes: Axis | Sequence[Axis], dtype: str | None = None
+) -> Scalar:
     value = wrap(body, "float32")
     over = (axes,) if isinstance(axes, Axis) else tuple(axes)
     return Reduce(kind, over, value, dtype or value.dtype) if over else value
