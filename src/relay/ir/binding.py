@@ -87,10 +87,16 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
             variable = as_var(dim)
             expected: Dim = sizes.setdefault(variable, size) if variable is not None else dim
             if isinstance(expected, int) and expected != size:
-                why = f"{variable.name} is {expected} elsewhere" if variable is not None else f"its type is {_text(wanted)}"
+                why = (
+                    f"{variable.name} is {expected} elsewhere"
+                    if variable is not None
+                    else f"its type is {_text(wanted)}"
+                )
                 raise ShapeError(f"{what} has size {size} on axis {axis}, expected {expected} ({why})", parameter.span)
             if variable is not None and (size < variable.lo or (variable.hi is not None and size > variable.hi)):
-                raise ShapeError(f"{what} has size {size} on axis {axis}, out of the bounds of {variable.name}", parameter.span)
+                raise ShapeError(
+                    f"{what} has size {size} on axis {axis}, out of the bounds of {variable.name}", parameter.span
+                )
     return _typed(constant)
 
 

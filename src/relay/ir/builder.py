@@ -74,7 +74,9 @@ def tensor_type(shape: Sequence[int | str | Dim] = (), dtype: str = "float32") -
     return TensorType(tuple(dim(d) if isinstance(d, str) else d for d in shape), dtype)
 
 
-def var(name: str, shape: Sequence[int | str | Dim] | None = None, dtype: str = "float32", type: Type | None = None) -> Var:
+def var(
+    name: str, shape: Sequence[int | str | Dim] | None = None, dtype: str = "float32", type: Type | None = None
+) -> Var:
     """A variable, annotated with a tensor type (``shape``, ``dtype``), with any ``type``, or with nothing."""
     if shape is not None:
         type = tensor_type(shape, dtype)

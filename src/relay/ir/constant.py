@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -70,6 +72,57 @@ def make_constant(data: npt.ArrayLike, dtype: str | None = None, span: Span | No
         array = array.copy() if array is data or array.base is not None else array
         array.flags.writeable = False
     return Constant(array, dtype, None, span)
+
+
+class MissingData:
+    """The data of a constant of which only the type is known: a text printed without its metadata says no more.
+
+    It has an array's sizes and nothing else of it: whatever reads the elements (running, compiling, folding) gets a RelayError.
+    """
+
+    __slots__ = ("dtype", "number", "shape")
+
+    def __init__(self, number: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+        self.number, self.shape, self.dtype = number, shape, dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Copying and pickling ask for their hooks, and NumPy for its protocols, by names like these.
+        if name.startswith("__") and not name.startswith("__array"):
+            raise AttributeError(name)
+        raise self._error()
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise self._error()
+
+    def __getitem__(self, _: object) -> NoReturn:
+        raise self._error()
+
+    def __bool__(self) -> NoReturn:
+        raise self._error()
+
+    def _error(self) -> RelayError:
+        return RelayError(
+            f"meta[relay.Constant][{self.number}] has no data: the text was printed without its #[metadata] section",
+            hint="print the program with its metadata, or give the values: parse_module(text, constants=[...])",
+        )
+
+
+def missing_constant(number: int, shape: tuple[int, ...], dtype: str, span: Span | None = None) -> Constant:
+    """A placeholder for constant ``number`` of a text. Raises RelayError for a base type that no array can hold."""
+    data: Any = MissingData(number, shape, numpy_dtype(dtype))
+    return Constant(data, dtype, None, span)
 
 
 def constant_type(constant: Constant) -> TensorType:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from relay.ir.collection import without_collection
+from relay.ir.constant import MissingData
 from relay.ir.dim import AnyDim, Dim, DimOp, DimVar, SymDim, as_dim, dim_substitute, dim_vars
 from relay.ir.expr import (
     Block,
@@ -340,6 +341,8 @@ def _constants_equal(a: Constant, b: Constant) -> bool:
         return a.dtype == b.dtype
     if a.dtype != b.dtype or a.data.shape != b.data.shape:
         return False
+    if isinstance(a.data, MissingData) or isinstance(b.data, MissingData):
+        return isinstance(a.data, MissingData) and isinstance(b.data, MissingData) and a.data.number == b.data.number
     # Bit for bit: nan equals itself, and 0 differs from -0.
     return bool(np.array_equal(_bytes(a), _bytes(b)))
 
@@ -389,7 +392,8 @@ class _Hasher:
             case GlobalVar() | OpRef() | ConstructorRef():
                 return e.name
             case Constant():
-                return (e.dtype, e.data.shape, e.data.tobytes())
+                data = e.data.number if isinstance(e.data, MissingData) else e.data.tobytes()
+                return (e.dtype, e.data.shape, data)
             case Call():
                 return (self.value(e.attrs), self.value(e.type_args)) if e.attrs or e.type_args else len(e.args)
             case Function():

@@ -146,7 +146,9 @@ _WORDS = {
 
 
 def _unexpected(tokens: Tokens, position: int, row: Mapping[str, object]) -> SyntaxError_:
-    rest = set(row) - ({"STRING"} if "LOCAL" in row else set())  # a quoted name of an attribute is not what people look for
+    rest = set(row) - (
+        {"STRING"} if "LOCAL" in row else set()
+    )  # a quoted name of an attribute is not what people look for
     words: list[str] = []
     for word, group in _GROUPS:
         if group <= rest:
@@ -159,6 +161,8 @@ def _unexpected(tokens: Tokens, position: int, row: Mapping[str, object]) -> Syn
     hint = ""
     if not text and "}" in rest:
         hint = "a '{' is not closed"
-    elif tokens.kinds[position] == "def" or (tokens.kinds[position] == "}" and ";" in rest | {";"} and "an expression" in words):
+    elif tokens.kinds[position] == "def" or (
+        tokens.kinds[position] == "}" and ";" in rest | {";"} and "an expression" in words
+    ):
         hint = "a body ends with an expression (its value), without a semicolon"
     return SyntaxError_(f"expected {expected}, found {found}", tokens.span(position), hint, tokens.text)

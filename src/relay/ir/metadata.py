@@ -2,7 +2,8 @@
 
 Ours is JSON: ``{"relay.Constant": [entry, ...]}``, where an entry has ``dtype``, ``shape`` and either ``base64`` (little-endian,
 row-major, one byte for an int4) or ``file`` and ``key`` (a tensor in a safetensors file, relative to the text). The section that
-Relay's own releases wrote (a node table with ``b64ndarrays``) is read as well.
+Relay's own releases wrote (a node table with ``b64ndarrays``) is read as well. An entry with ``missing`` instead of data is a
+placeholder (see `relay.ir.constant.MissingData`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from relay.ir.constant import make_constant, numpy_dtype
+from relay.ir.constant import MissingData, make_constant, missing_constant, numpy_dtype
 from relay.ir.diagnostics import FileError, RelayError, SyntaxError_
 from relay.ir.expr import Constant
+from relay.ir.span import Span
 
 KEY = "relay.Constant"
 _NDARRAY_MAGIC = 0xDD5E40F096B4A13F
@@ -30,27 +33,52 @@ _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 class ConstantTable:
     """The constants of a text by index, decoded on first use; the same object each time."""
 
-    def __init__(self, section: str | None, base: Path | None) -> None:
+    def __init__(self, section: str | None, base: Path | None, given: Sequence[npt.ArrayLike | Constant] = ()) -> None:
         self._base = base
         self._made: dict[int, Constant] = {}
+        self._placeholders: dict[int, Constant] = {}
         self._entries: list[Any] = []
         if section is not None:
             try:
                 root = json.loads(section)
             except ValueError as error:
                 raise SyntaxError_(f"the #[metadata] section is not JSON: {error}") from error
-            self._entries = _released_entries(root) if isinstance(root, dict) and "nodes" in root else _own_entries(root)
+            self._entries = (
+                _released_entries(root) if isinstance(root, dict) and "nodes" in root else _own_entries(root)
+            )
+        elif given:
+            self._entries = [c if isinstance(c, Constant) else make_constant(c) for c in given]
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def placeholder(self, index: int, shape: tuple[int, ...], dtype: str, span: Span | None) -> Constant:
+        """Constant ``index`` of a text whose metadata was left out, known by its type only; the same object each time.
+
+        Raises RelayError for a base type without values and where the text says two types.
+        """
+        made = self._placeholders.get(index)
+        if made is None:
+            made = self._placeholders[index] = missing_constant(index, shape, dtype, span)
+        elif (made.data.shape, made.dtype) != (shape, dtype):
+            raise RelayError(
+                f"constant {index} has two types in this text: {made.dtype}{list(made.data.shape)} and {dtype}{list(shape)}"
+            )
+        return made
 
     def constant(self, index: int) -> Constant:
         """Constant ``index``. Raises RelayError when there is none or its data is damaged, FileError for its file."""
         made = self._made.get(index)
         if made is None:
             if index >= len(self._entries):
-                have = f"it has {len(self._entries)}" if self._entries else "the text has no #[metadata] section with constants"
-                raise RelayError(f"no constant {index} in the metadata ({have})", hint="print with mod.text(), which is complete")
+                have = (
+                    f"it has {len(self._entries)}"
+                    if self._entries
+                    else "the text has no #[metadata] section with constants"
+                )
+                raise RelayError(
+                    f"no constant {index} in the metadata ({have})", hint="print with mod.text(), which is complete"
+                )
             entry = self._entries[index]
             try:
                 made = entry if isinstance(entry, Constant) else self._decode(entry)
@@ -61,6 +89,8 @@ class ConstantTable:
 
     def _decode(self, entry: Any) -> Constant:
         dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
+        if "missing" in entry:
+            return missing_constant(int(entry["missing"]), shape, dtype)
         if "base64" in entry:
             data = np.frombuffer(base64.b64decode(entry["base64"], validate=True), storage_dtype(dtype))
             return make_constant(data.view(numpy_dtype(dtype)).reshape(shape), dtype)
@@ -91,7 +121,9 @@ def from_storage(data: npt.NDArray[np.generic], dtype: str) -> npt.NDArray[np.ge
 
 
 def entry_of(constant: Constant) -> dict[str, object]:
-    """The metadata entry that holds a constant's data itself."""
+    """The metadata entry that holds a constant's data itself (of a placeholder: its type and number)."""
+    if isinstance(constant.data, MissingData):
+        return {"dtype": constant.dtype, "shape": list(constant.data.shape), "missing": constant.data.number}
     data = base64.b64encode(to_storage(constant).tobytes()).decode("ascii")
     return {"dtype": constant.dtype, "shape": list(constant.data.shape), "base64": data}
 
@@ -102,11 +134,15 @@ def read_tensor(path: Path, key: str, dtype: str, shape: tuple[int, ...]) -> npt
         with safe_open(path, framework="numpy") as file:
             data = file.get_tensor(key)
     except FileNotFoundError as error:
-        raise FileError(f"the constants' file {path} is missing", hint="keep it beside the text that names it") from error
+        raise FileError(
+            f"the constants' file {path} is missing", hint="keep it beside the text that names it"
+        ) from error
     except (SafetensorError, OSError) as error:
         raise FileError(f"cannot read tensor {key!r} of {path}: {error}") from error
     if data.shape != shape or data.dtype.itemsize != storage_dtype(dtype).itemsize:
-        raise FileError(f"tensor {key!r} of {path} is {data.dtype}{list(data.shape)}, the text says {dtype}{list(shape)}")
+        raise FileError(
+            f"tensor {key!r} of {path} is {data.dtype}{list(data.shape)}, the text says {dtype}{list(shape)}"
+        )
     made: npt.NDArray[np.generic] = from_storage(data, dtype)
     return made
 

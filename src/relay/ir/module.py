@@ -71,7 +71,9 @@ class Module:
         function = self.function(entry)
         if any(isinstance(n, GlobalVar) and n.name == entry for f in self.functions.values() for n in post_order(f)):
             hint = "bind a function of the module that calls it"
-            raise RelayError(f"@{entry} is called inside the module, so its parameters cannot be bound", function.span, hint)
+            raise RelayError(
+                f"@{entry} is called inside the module, so its parameters cannot be bound", function.span, hint
+            )
         return self.with_functions({**self.functions, entry: bind_parameters(function, entry, values)})
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -42,7 +42,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.lexer import Tokens
 from relay.ir.metadata import ConstantTable
-from relay.ir.parse_literals import LiteralActions
+from relay.ir.parse_literals import LiteralActions, MetaReference
 from relay.ir.parse_types import Hole, Named
 from relay.ir.types import Relation, Type, TypeParam
 from relay.ir.walk import free_vars, pattern_vars
@@ -77,6 +77,14 @@ class ExprActions(LiteralActions):
         made = self.variable(name, annotation)
         self.bind(self.texts[name], made)
         return made
+
+    def placed_param(self, name: int, _placement: None, *annotation: Any) -> Var:
+        return self.param(name, *annotation)
+
+    def placement(self, _open: int, name: int, _equals: int, _value: object, _close: int) -> None:
+        """``{virtual_device=...}`` behind a parameter: where released compilers planned it to be. Planning is done again here."""
+        if self.texts[name] != "virtual_device":
+            raise self.error(f"a parameter has no {self.texts[name]!r}", name, "only virtual_device=... can stand here")
 
     def result(self, arrow: int, form: Any) -> Type | None:
         return None if isinstance(form, Hole) else self.to_type(form, arrow)
@@ -171,7 +179,9 @@ class ExprActions(LiteralActions):
             if text[0].isupper() and "." not in text:
                 near = difflib.get_close_matches(text, self.arity, 1)
                 in_prelude = "it is in the prelude: write `import prelude`" if text in _PRELUDE_CONSTRUCTORS else ""
-                hint = in_prelude or (f"did you mean {near[0]}?" if near else "constructors are declared by `type T { ... }`")
+                hint = in_prelude or (
+                    f"did you mean {near[0]}?" if near else "constructors are declared by `type T { ... }`"
+                )
                 raise self.error(f"unknown constructor {text!r}", token, hint)
             return OpRef(text, None, self.tokens.span(token))
         made = ConstructorRef(text, None, self.tokens.span(token))
@@ -197,7 +207,9 @@ class ExprActions(LiteralActions):
             case _:
                 return Call(fn, tuple(args), NO_ATTRS, (), None, fn.span)
 
-    def call_typed(self, fn: Expr, opened: int, types: list[Any], _close: int, _open: int, args: list[Any], _end: int) -> Call:
+    def call_typed(
+        self, fn: Expr, opened: int, types: list[Any], _close: int, _open: int, args: list[Any], _end: int
+    ) -> Call:
         return self.call_with_attributes(fn, args, tuple(self.to_argument(t, opened) for t in types))
 
     def call_with_attributes(self, fn: Expr, args: list[Any], type_args: tuple[Any, ...]) -> Call:
@@ -212,6 +224,10 @@ class ExprActions(LiteralActions):
             return NO_ATTRS
         made: dict[str, Attr] = {}
         for item in named:
+            if isinstance(item.value, MetaReference):
+                if item.name == "virtual_device":
+                    continue  # where a value was planned to be; planning is done again here
+                raise self.error("an attribute cannot be a metadata reference", item.value.token, "write the value")
             if item.name in made:
                 raise self.error(f"the attribute {item.name} is given twice", item.token)
             made[item.name] = item.value
@@ -236,7 +252,9 @@ class ExprActions(LiteralActions):
             token = waiting.pop()[1]
             right = operands.pop()
             span = self.tokens.span(token)
-            operands[-1] = Call(OpRef(INFIX[self.texts[token]], None, span), (operands[-1], right), NO_ATTRS, (), None, span)
+            operands[-1] = Call(
+                OpRef(INFIX[self.texts[token]], None, span), (operands[-1], right), NO_ATTRS, (), None, span
+            )
 
         for n in range(1, len(chain), 2):
             precedence = _PRECEDENCE.get(self.texts[chain[n]], 1)
@@ -297,7 +315,9 @@ class ExprActions(LiteralActions):
 
     # Match
 
-    def match_(self, token: int, _open: int, data: Expr, _close: int, _brace: int, clauses: list[Clause], _end: int) -> Match:
+    def match_(
+        self, token: int, _open: int, data: Expr, _close: int, _brace: int, clauses: list[Clause], _end: int
+    ) -> Match:
         return Match(data, tuple(clauses), self.texts[token] == "match", None, self.tokens.span(token))
 
     def clause_head(self, pattern: Pattern, _arrow: int) -> tuple[int, Pattern]:
@@ -325,8 +345,5 @@ class ExprActions(LiteralActions):
         return PConstructor(text, tuple(rest[1]) if len(rest) > 2 else (), self.tokens.span(token))
 
     def pattern_tuple(self, token: int, *rest: Any) -> Pattern:
-        items = tuple(rest[0]) if len(rest) > 1 else ()
-        if len(items) == 1 and len(rest) == 2:
-            only: Pattern = items[0]
-            return only
-        return PTuple(items, self.tokens.span(token))
+        # Parentheses are always a tuple, of one field too: grouping means nothing in a pattern.
+        return PTuple(tuple(rest[0]) if len(rest) > 1 else (), self.tokens.span(token))

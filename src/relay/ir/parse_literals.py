@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +22,18 @@ from relay.ir.metadata import KEY, ConstantTable
 from relay.ir.parse_types import BaseName, Named, ShapeForm, Text, TypeActions, Undeclared
 from relay.ir.types import scalar
 
+# The type that released printers put behind a constant, ``/* ty=Tensor[(2, 3), float32] span=... */``.
+_TYPE_BEHIND = re.compile(r"\s*/\*\s*ty=(?:Tensor\[\(([\d, ]*)\), (\w+)\]|(\w+))[^*\]]*\*/")
+# Kinds of tokens behind which a minus is the infix operator.
+_OPERAND_ENDS = frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "PROJ", "where", ")", "]", "}"})
 _FLOAT_SUFFIXES = (("bf16", "bfloat16"), ("f16", "float16"), ("f32", "float32"), ("f64", "float64"), ("f", "float32"))
+
+
+@dataclass(frozen=True, slots=True)
+class MetaReference:
+    """``meta[...][n]`` as the value of an attribute. Only ``virtual_device`` may have it, which is dropped."""
+
+    token: int
 
 
 class LiteralActions(TypeActions):
@@ -34,9 +47,14 @@ class LiteralActions(TypeActions):
     # Constants
 
     def integer(self, token: int) -> Constant:
+        # The least value of a type is a literal only together with its sign, which `negate` puts to it.
+        kinds = self.tokens.kinds
+        if token and kinds[token - 1] == "-" and (token == 1 or kinds[token - 2] not in _OPERAND_ENDS):
+            return self.literal("-" + self.texts[token], token)
         return self.literal(self.texts[token], token)
 
-    float_ = integer
+    def float_(self, token: int) -> Constant:
+        return self.literal(self.texts[token], token)
 
     def boolean(self, token: int) -> Constant:
         return make_constant(self.texts[token] == "True", "bool", self.tokens.span(token))
@@ -96,7 +114,15 @@ class LiteralActions(TypeActions):
         if self.texts[key] != KEY:
             raise self.error(f"meta[{self.texts[key]}] is not known", key, f"an expression can be meta[{KEY}][n]")
         try:
-            return self.constants.constant(self.integer_text(index))
+            number = self.integer_text(index)
+            if not len(self.constants):
+                # Printed without its metadata section; the printed type is enough for everything but running.
+                behind = _TYPE_BEHIND.match(self.tokens.text, self.tokens.offsets[_close2] + 1)
+                if behind is not None:
+                    dims, dtype, scalar_dtype = behind.groups()
+                    shape = tuple(int(n) for n in (dims or "").split(",") if n.strip())
+                    return self.constants.placeholder(number, shape, dtype or scalar_dtype, self.tokens.span(token))
+            return self.constants.constant(number)
         except FileError as error:
             raise FileError(error.message, self.tokens.span(token), error.hint, self.tokens.text) from error
         except RelayError as error:
@@ -140,8 +166,8 @@ class LiteralActions(TypeActions):
     def attr_dict(self, _open: int, items: list[tuple[str, Attr]], _close: int) -> Attr:
         return MappingProxyType(dict(items))
 
-    def attr_meta(self, token: int, *_rest: int) -> Attr:
-        raise self.error("an attribute cannot be a metadata reference", token, "write the value")
+    def attr_meta(self, token: int, *_rest: int) -> MetaReference:
+        return MetaReference(token)
 
     def attr_type(self, form: Any) -> Attr:
         match form:
@@ -196,12 +222,14 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
     for mark, kind in (("i", "int"), ("u", "uint")):
         if mark in text and "inf" not in text:
             digits, _, bits = text.partition(mark)
-            dtype = kind + bits
+            dtype = kind + (bits or "32")
     if digits is text and not text.lstrip("-").isdigit():
         digits, dtype = _split_float(text)
         made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
     else:
         value = int(digits)
+        if digits is text and not -(2**31) <= value < 2**31:
+            dtype = "int64"
         bounds = ml_dtypes.iinfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
         if not int(bounds.min) <= value <= int(bounds.max):
             hint = "write it with i64" if -(2**63) <= value < 2**63 and dtype == "int32" else ""

@@ -46,6 +46,8 @@ from relay.ir.types import (
     scalar,
 )  # fmt: skip
 
+# Names of base types without a width, as the released format reads them.
+_DEFAULT_WIDTHS = {"int": "int32", "uint": "uint32", "float": "float32"}
 _BASE_TYPE = re.compile(r"(?:(?:u?int|float)\d+|bfloat16|bool)(?:x\d+)?")
 _KINDS = {kind.value: kind for kind in Kind}
 
@@ -247,7 +249,9 @@ class TypeActions:
         match text:
             case "Tensor":
                 if len(args) not in (2, 3) or (len(args) == 3 and not isinstance(args[2], Text)):
-                    raise self.error("a tensor type has a shape and a base type", token, "for example Tensor[(1, n), float32]")
+                    raise self.error(
+                        "a tensor type has a shape and a base type", token, "for example Tensor[(1, n), float32]"
+                    )
                 device = args[2].value if len(args) == 3 else None
                 return TensorType(self.to_shape(args[0], token), self.to_base(args[1], token), device)
             case "Ref":
@@ -339,6 +343,8 @@ class TypeActions:
                 return form
             case BaseName():
                 return scalar(form.name)
+            case Undeclared() if self.texts[form.token] in _DEFAULT_WIDTHS:
+                return scalar(_DEFAULT_WIDTHS[self.texts[form.token]])
             case Hole():
                 return TypeVar("_", flexible=True)
             case Group():
@@ -420,6 +426,8 @@ class TypeActions:
         match form:
             case BaseName():
                 return form.name
+            case Undeclared() if self.texts[form.token] in _DEFAULT_WIDTHS:
+                return _DEFAULT_WIDTHS[self.texts[form.token]]
             case str():
                 return form
             case TypeVar() if form.kind is Kind.BASE_TYPE:

@@ -8,14 +8,17 @@ collected before parsing, because they may be used before their declaration.
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from relay.ir import lalr
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import FileError, SyntaxError_
-from relay.ir.expr import Expr, Function, Var
+from relay.ir.expr import Constant, Expr, Function, Var
 from relay.ir.lexer import VERSION, Tokens, tokenize
 from relay.ir.metadata import ConstantTable
 from relay.ir.module import Module, reachable
@@ -23,14 +26,20 @@ from relay.ir.parse_exprs import ExprActions
 from relay.ir.types import ConstructorDef, Kind, Relation, Type, TypeDef, TypeParam
 
 
-def parse_module(text: str, source_name: str = "<text>", base: Path | None = None) -> Module:
+def parse_module(
+    text: str,
+    source_name: str = "<text>",
+    base: Path | None = None,
+    constants: Sequence[npt.ArrayLike | Constant] = (),
+) -> Module:
     """The module of a text (which begins with ``#[version = "0.0.5"]``), untyped.
 
     A text that is an expression becomes ``@main``: itself when it is a function, otherwise a function of its free variables.
     ``base`` is the folder that imports and files of constants are relative to (by default that of ``source_name``, if it is a
-    file). Raises SyntaxError_ with the place, and FileError for files it names.
+    file). ``constants`` are ``meta[relay.Constant][0]`` and so on of a text without a metadata section. Raises SyntaxError_ with
+    the place, and FileError for files it names.
     """
-    return _parse_module(text, source_name, base, ())
+    return _parse_module(text, source_name, base, (), constants)
 
 
 def parse_expr(text: str, module: Module | None = None, source_name: str = "<text>", base: Path | None = None) -> Expr:
@@ -51,14 +60,20 @@ def parse_type(text: str, module: Module | None = None, source_name: str = "<tex
     return made
 
 
-def _parse_module(text: str, source_name: str, base: Path | None, importing: tuple[str, ...]) -> Module:
+def _parse_module(
+    text: str,
+    source_name: str,
+    base: Path | None,
+    importing: tuple[str, ...],
+    constants: Sequence[npt.ArrayLike | Constant] = (),
+) -> Module:
     tokens = tokenize(text, source_name)
     if tokens.version is None:
         hint = f'begin the text with #[version = "{VERSION}"]'
         raise SyntaxError_("the text does not say its version", tokens.span_at(0, 1), hint, text)
     if base is None and Path(source_name).is_file():
         base = Path(source_name).resolve().parent
-    module: Module = _Parser(tokens, base, importing).run("module")
+    module: Module = _Parser(tokens, base, importing, constants=constants).run("module")
     return module
 
 
@@ -72,8 +87,15 @@ def prelude_module() -> Module:
 class _Parser(ExprActions):
     """The actions for modules. ``importing`` are the texts whose imports led here."""
 
-    def __init__(self, tokens: Tokens, base: Path | None, importing: tuple[str, ...], scope: Module | None = None) -> None:
-        super().__init__(tokens, ConstantTable(tokens.metadata, base))
+    def __init__(
+        self,
+        tokens: Tokens,
+        base: Path | None,
+        importing: tuple[str, ...],
+        scope: Module | None = None,
+        constants: Sequence[npt.ArrayLike | Constant] = (),
+    ) -> None:
+        super().__init__(tokens, ConstantTable(tokens.metadata, base, constants))
         self.base = base
         self.importing = importing
         self.functions: dict[str, Function] = {}
@@ -98,7 +120,9 @@ class _Parser(ExprActions):
                     self.import_module(n + 1)
         for module, _ in self.imported:
             for definition in module.types.values():
-                self.adts[definition.name] = tuple(Kind.DIM if not hasattr(p, "kind") else p.kind for p in definition.params)
+                self.adts[definition.name] = tuple(
+                    Kind.DIM if not hasattr(p, "kind") else p.kind for p in definition.params
+                )
                 self.arity.update((c.name, len(c.fields)) for c in definition.constructors)
         if "type" in kinds:
             for n, kind in enumerate(kinds):
@@ -171,7 +195,9 @@ class _Parser(ExprActions):
         return Module(functions, types, sources)
 
     def expression_module(self, body: Expr) -> Module:
-        main = body if isinstance(body, Function) and not self.free else Function(tuple(self.free), body, span=body.span)
+        main = (
+            body if isinstance(body, Function) and not self.free else Function(tuple(self.free), body, span=body.span)
+        )
         self.functions["main"] = main
         return self.module(None)
 

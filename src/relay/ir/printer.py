@@ -56,7 +56,9 @@ _DEEPEST = 24  # indentation stops growing here, so that deep nesting prints in 
 MetadataWriter = Callable[[Sequence[Constant]], str]
 
 
-def module_text(module: Module, *, complete: bool = True, types: bool = False, metadata: MetadataWriter | None = None) -> str:
+def module_text(
+    module: Module, *, complete: bool = True, types: bool = False, metadata: MetadataWriter | None = None
+) -> str:
     """The text of a module. ``complete``: with the constants' data (otherwise large ones are only mentioned); ``types``: with
     inferred types as comments; ``metadata`` writes the metadata section another way (to a file, say)."""
     printer = _Printer(module.functions, module.types, types, show_constants=not complete)
@@ -130,7 +132,10 @@ class _Printer:
         if d.extern:
             self.out.append(f"extern {head}\n\n")
             return
-        lines = [f"  {c.name}{'(' + ', '.join(map(names.type, c.fields)) + ')' if c.fields else ''},\n" for c in d.constructors]
+        lines = [
+            f"  {c.name}{'(' + ', '.join(map(names.type, c.fields)) + ')' if c.fields else ''},\n"
+            for c in d.constructors
+        ]
         self.out.append(f"{head} {{\n{''.join(lines)}}}\n\n")
 
     def definition(self, name: str, function: Function) -> None:

@@ -76,7 +76,9 @@ class Substitution:
             case TupleType():
                 return TupleType(tuple(map(self.type, t.fields)))
             case FuncType():
-                return FuncType(tuple(map(self.type, t.params)), self.type(t.ret), t.type_params, self.relations(t.constraints))
+                return FuncType(
+                    tuple(map(self.type, t.params)), self.type(t.ret), t.type_params, self.relations(t.constraints)
+                )
             case RefType():
                 return RefType(self.type(t.value))
             case AdtType():

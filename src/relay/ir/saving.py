@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from safetensors.numpy import save_file
 
+from relay.ir.constant import MissingData
 from relay.ir.diagnostics import FileError
 from relay.ir.expr import Constant
 from relay.ir.metadata import KEY, entry_of, to_storage
@@ -34,7 +35,7 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     def metadata(constants: Sequence[Constant]) -> str:
         entries: list[dict[str, object]] = []
         for n, c in enumerate(constants):
-            if c.data.nbytes < _LARGE:
+            if c.data.nbytes < _LARGE or isinstance(c.data, MissingData):
                 entries.append(entry_of(c))
             else:
                 large[f"constant.{n}"] = c

@@ -111,7 +111,9 @@ class Layout:
                 places = elsewhere[key]
                 for place in places:
                     scope = common(scope, place)
-                for owner in {id(s): s for s in (p.ancestor(scope.depth + 1) for p in places if p is not scope)}.values():
+                for owner in {
+                    id(s): s for s in (p.ancestor(scope.depth + 1) for p in places if p is not scope)
+                }.values():
                     layout._before.setdefault(id(owner.owner), []).append(e)
                 home[key] = scope
             match e:

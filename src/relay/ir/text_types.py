@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from relay.ir.constant import MissingData
 from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, dim_text
 from relay.ir.expr import Attr, Attrs, Constant
 from relay.ir.types import (
@@ -208,7 +209,10 @@ class TypeText:
         return self.attr_items(attrs.items())
 
     def attr_items(self, items: Iterable[tuple[str, Attr]]) -> list[str]:
-        return [f"{k if _KEY.fullmatch(k) and k not in ('True', 'False', '_') else quote(k)}={self.attr(v)}" for k, v in items]
+        return [
+            f"{k if _KEY.fullmatch(k) and k not in ('True', 'False', '_') else quote(k)}={self.attr(v)}"
+            for k, v in items
+        ]
 
     def attr(self, value: Attr) -> str:
         match value:
@@ -273,7 +277,7 @@ def _shortest(value: object, dtype: str) -> float:
 def constant_text(constant: Constant) -> str | None:
     """The text of a constant that is written in place: scalars and up to 8 elements. None: it belongs into the metadata."""
     data, dtype = constant.data, constant.dtype
-    if data.size > _INLINE_ELEMENTS:
+    if data.size > _INLINE_ELEMENTS or isinstance(data, MissingData):
         return None
     if data.ndim == 0:
         value = data[()]

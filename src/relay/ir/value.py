@@ -56,7 +56,9 @@ class Adt:
     def __getattr__(self, name: str) -> Callable[..., AdtValue]:
         found = self._constructors.get(name)
         if found is None:
-            raise AttributeError(f"type {self.definition.name} has no constructor {name}; it has {', '.join(self._constructors)}")
+            raise AttributeError(
+                f"type {self.definition.name} has no constructor {name}; it has {', '.join(self._constructors)}"
+            )
         return _maker(found)
 
     def __getitem__(self, name: str) -> Callable[..., AdtValue]:

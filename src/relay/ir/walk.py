@@ -79,7 +79,9 @@ def rebuild(e: Expr, kids: Sequence[Expr]) -> Expr:
         case Function():
             return replace(e, body=kids[0])
         case Block():
-            bindings = tuple(b if b.value is v else Binding(b.var, v) for b, v in zip(e.bindings, kids[:-1], strict=True))
+            bindings = tuple(
+                b if b.value is v else Binding(b.var, v) for b, v in zip(e.bindings, kids[:-1], strict=True)
+            )
             return Block(bindings, kids[-1], e.ty, e.span)
         case Tuple():
             return Tuple(tuple(kids), e.ty, e.span)
@@ -88,7 +90,9 @@ def rebuild(e: Expr, kids: Sequence[Expr]) -> Expr:
         case If():
             return If(kids[0], kids[1], kids[2], e.ty, e.span)
         case Match():
-            clauses = tuple(c if c.body is b else Clause(c.pattern, b) for c, b in zip(e.clauses, kids[1:], strict=True))
+            clauses = tuple(
+                c if c.body is b else Clause(c.pattern, b) for c, b in zip(e.clauses, kids[1:], strict=True)
+            )
             return Match(kids[0], clauses, e.complete, e.ty, e.span)
         case RefNew():
             return RefNew(kids[0], e.ty, e.span)
