@@ -5,8 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay.ir.expr import (
-    Binding, Block, Call, Clause, ConstructorRef, Expr, Function, GlobalVar, If, Match, Pattern, PConstructor, Proj, PTuple, PVar, PWild,
-    RefNew, RefRead, RefWrite, Tuple, Var,
+    Binding,
+    Block,
+    Call,
+    Clause,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Match,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
 )  # fmt: skip
 from relay.op.build import call
 from tests.generator.kinds import Adt, Fn, G, Ref, T, Tup, fits, sizes_of
@@ -62,7 +81,7 @@ def annotated(g: Generator, e: Expr, kind: G) -> Expr:
 
 
 def _match_list(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
-    element = g.tensor_type(unknown=False)
+    element = g.like(want)
     kind = Adt("List", (element,))
     first, second, rest = Var(g.name("h")), Var(g.name("h")), Var(g.name("t"))
     data = annotated(g, g.expr(kind, scope, depth), kind)
@@ -79,7 +98,7 @@ def _match_list(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
 
 
 def _match_tuple(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
-    kinds: list[G] = [g.tensor_type(unknown=False), Adt("Option", (g.tensor_type(unknown=False),))]
+    kinds: list[G] = [g.like(want), Adt("Option", (g.like(want),))]
     whole = Tup(tuple(kinds))
     a, b = Var(g.name("q")), Var(g.name("q"))
     option = kinds[1]
@@ -248,6 +267,26 @@ def _captures(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
     return Block((*values, Binding(f, chosen)), Call(f, ()))
 
 
+def _ladder(g: Generator, want: G, scope: Scope, depth: int) -> Expr | None:
+    """Several tensors that no kernel joins, alive together until the last is there."""
+    if not isinstance(want, T) or not want.is_float or want.exact or not want.shape:
+        return None
+    rungs: list[Var] = []
+    bindings = []
+    below = g.expr(want, scope, depth)
+    for n in range(g.choices.between(3, 4)):
+        name = g.choices.pick(("nn.softmax", "cumsum", "nn.log_softmax"))
+        rung = call(name, below, axis=g.choices.between(0, len(want.shape) - 1))
+        var = Var(g.name("l"))
+        bindings.append(Binding(var, call("tanh", rung)))
+        rungs.append(var)
+        below = call("multiply", var, rungs[g.choices.between(0, n)])
+    out: Expr = rungs[-1]
+    for rung_var in g.choices.shuffled(rungs[:-1]):
+        out = call("subtract", out, rung_var)
+    return Block(tuple(bindings), g.tamed(out, want, 4.0))
+
+
 def _shared(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
     """A graph binding used on several paths."""
     g.pure += 1
@@ -324,6 +363,7 @@ FORMS = (
     _history,
     _passed_tuple,
     _captures,
+    _ladder,
     _let, _if, _project, _shared, _match_option, _match_list, _match_tuple, _match_shape, _local_call, _call_variable, _global_call,
     _local_loop, _knot, _new_reference, _read, _write_then, _read, _write_then, _fold, _tree_fold, _library, _rows,
 )  # fmt: skip

@@ -6,21 +6,45 @@ Every value bound to a variable or returned by a function is *tame*: at most `li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from relay.ir.dim import DimVar
 from relay.ir.expr import (
-    Binding, Block, Call, Clause, Constant, ConstructorRef, Expr, Function, GlobalVar, If, Match, OpRef, Pattern, PConstructor,
-    Proj, PTuple, PVar, PWild, RefNew, RefRead, RefWrite, Tuple, Var,
+    Binding,
+    Block,
+    Call,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    OpRef,
+    RefNew,
+    Tuple,
+    Var,
 )  # fmt: skip
 from relay.op.build import call, constant
-from relay.te.numeric import numpy_dtype
 from tests.generator import operators
 from tests.generator.forms import FORMS
 from tests.generator.kinds import (
-    DTYPES, FLOATS, FUEL, INTS, Adt, Fn, G, Ref, Size, T, Tup, fits, is_unknown, names_of, sizes_of, to_type,
+    DTYPES,
+    FLOATS,
+    FUEL,
+    Adt,
+    Fn,
+    G,
+    Ref,
+    Size,
+    T,
+    Tup,
+    fits,
+    is_unknown,
+    names_of,
+    sizes_of,
+    to_type,
 )  # fmt: skip
 from tests.generator.source import Choices
 from tests.generator.values import array
@@ -70,6 +94,14 @@ class Generator:
         shape = self.choices.pick(shapes)
         dtype = self.choices.pick(DTYPES) if self.choices.chance(50) else "float32"
         return T(shape, dtype, dtype not in FLOATS or self.choices.chance(30))
+
+    def like(self, want: G) -> T:
+        """Often a tensor type that is wanted, so that what is bound gets used."""
+        return (
+            want
+            if isinstance(want, T) and not want.unknown and self.choices.chance(60)
+            else self.tensor_type(unknown=False)
+        )
 
     def some_type(self) -> G:
         """A type for a local variable."""

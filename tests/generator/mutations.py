@@ -401,5 +401,10 @@ def _parsed_clauses(patch: Patch) -> None:
 
 @_fault("parser: every projection is of field 0", "round trip")
 def _parsed_projections(patch: Patch) -> None:
-    original = ExprActions.project
-    patch.setattr(ExprActions, "project", lambda self, value, token: replace(original(self, value, token), index=0))
+    original = ExprActions.projected
+
+    def projected(self: Any, text: str, token: int) -> Expr:
+        made = original(self, text, token)
+        return replace(made, index=0) if isinstance(made, Proj) else made
+
+    patch.setattr(ExprActions, "projected", projected)

@@ -192,7 +192,7 @@ for _name in ("floor_divide", "mod", "floor_mod", "divide"):
     @_rule(_name, _integer, 3)
     def _quotient(g: Generator, t: T, s: Scope, d: int, name: str = _name) -> Built:
         a, b = _pair(g, t, s, d)
-        return call(name, a, call("maximum", b, _scalar(1, t.dtype))), 9.0
+        return call(name, a, call("maximum", b, _scalar(g.choices.between(1, 4), t.dtype))), 9.0
 
 
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):

@@ -57,3 +57,7 @@ class Choices:
     def between(self, lo: int, hi: int) -> int:
         """A number from ``lo`` to ``hi``, both included."""
         return lo + self.source.below(hi - lo + 1)
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        left = list(items)
+        return [left.pop(self.source.below(len(left))) for _ in items]
