@@ -14,6 +14,7 @@ from relay import codegen, typing
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
+from relay.ir.collection import without_collection
 from relay.ir.expr import Binding, Block, Call, Function, Var
 from relay.ir.module import Module
 from relay.ir.parser import parse_module
@@ -119,11 +120,13 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     run = Pipeline(passes(options, runner), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
     clock.lap("passes")
-    plan = plan_module(blocks, target, runner.graph if options.opt_level >= 2 else None)
+    with without_collection():
+        plan = plan_module(blocks, target, runner.graph if options.opt_level >= 2 else None)
     clock.lap("plans")
     objects = runner.objects(plan.kernels)
     clock.lap("kernels")
-    image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
+    with without_collection():
+        image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
     clock.lap("bytecode")
     return Compilation(blocks, plan, image, target, steps, clock.seconds)
 

@@ -8,17 +8,16 @@ passes in order; its wrapper checks the types of what changed, times, and shows 
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import time
 import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from relay.ir.collection import without_collection
 from relay.ir.diagnostics import RelayError
 from relay.ir.module import Module
 
@@ -70,7 +69,7 @@ class Pipeline:
     observe: Observer | None = None
 
     def __call__(self, module: Module) -> Module:
-        with _collector_paused():
+        with without_collection():
             return self._run(module)
 
     def _run(self, module: Module) -> Module:
@@ -89,18 +88,6 @@ class Pipeline:
                 self.observe(StepReport(index, transformation, module, after, passed - start, end - passed))
             module = after
         return module
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Passes make many nodes and hardly any cycles, which the cyclic collector would search again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def changed_functions(before: Module, after: Module) -> list[str]:

@@ -7,13 +7,12 @@ one function may be solved by a caller of it.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
 from relay import te
+from relay.ir.collection import without_collection
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import ANY, Dim, DimVar, dim_vars
 from relay.ir.expr import NO_ATTRS, Attrs, Expr, Function, GlobalVar, Proj, Var
@@ -44,7 +43,7 @@ def infer(module: Module, *, entry_types: EntryTypes | None = None) -> Module:
     expanded to functions. Raises TypeError_, ShapeError or OperatorError with the place in the source.
     """
     try:
-        with _paused_collection():
+        with without_collection():
             return _infer(module, entry_types or {})
     except RelayError as e:
         raise e.with_source(module.sources) from e.__cause__
@@ -60,22 +59,10 @@ def infer_expr(expr: Expr, module: Module | None = None) -> Expr:
     Free variables must have an annotation or a type."""
     module = module or Module()
     try:
-        with _paused_collection():
+        with without_collection():
             return _infer_expr(expr, module)
     except RelayError as e:
         raise e.with_source(module.sources) from e.__cause__
-
-
-@contextmanager
-def _paused_collection() -> Iterator[None]:
-    """Nothing in here makes cycles worth finding; the collector would walk the growing program again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _start(module: Module, *, open_terms: bool = False) -> Inference:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never, cast
 
+from relay.ir.collection import without_collection
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, as_var
 from relay.ir.expr import (
@@ -73,7 +74,8 @@ def monomorphise(module: Module, entries: Sequence[str] | None = None) -> Module
         plain = [n for n, fn in module.functions.items() if not type_params(fn.type_params)]
         entries = ["main"] if "main" in plain else plain
     try:
-        return _Mono(module).module_from(entries)
+        with without_collection():
+            return _Mono(module).module_from(entries)
     except RelayError as e:
         raise e.with_source(module.sources) from e.__cause__
 
