@@ -220,5 +220,6 @@ def @main(%x: Tensor[(1, 8), uint8], %w: Tensor[(4, 8), int8]) {
 }  # fmt: skip
 
 PROGRAMS: dict[str, str] = {
-    name: HEADER + (LISTS if "List" in body or "Cons" in body else "") + body.strip() + "\n" for name, body in _BODIES.items()
+    name: HEADER + (LISTS if "List" in body or "Cons" in body else "") + body.strip() + "\n"
+    for name, body in _BODIES.items()
 }

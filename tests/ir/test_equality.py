@@ -15,7 +15,10 @@ from tests.ir.programs import HEADER, PROGRAMS
 EQUAL = [
     ("fn (%x) { %x }", "fn (%y) { %y }"),
     ("fn[A](%x: A) -> A { %x }", "fn[B](%x: B) -> B { %x }"),
-    ("fn[n: Dim, m: Dim](%x: Tensor[(n + 2*m, m), int8]) { 1 }", "fn[a: Dim, b: Dim](%x: Tensor[(2*b + a, b), int8]) { 1 }"),
+    (
+        "fn[n: Dim, m: Dim](%x: Tensor[(n + 2*m, m), int8]) { 1 }",
+        "fn[a: Dim, b: Dim](%x: Tensor[(2*b + a, b), int8]) { 1 }",
+    ),
     ("let %x = 1; let %y = %x; %y", "let %a = 1; let %b = %a; %b"),
     ("let %f = fn (%n) { %f(%n) }; %f", "let %g = fn (%m) { %g(%m) }; %g"),
     ("%0 = f(1); g(%0, %0)", "%3 = f(1); g(%3, %3)"),

@@ -73,7 +73,10 @@ def test_expression(text: str, line: int, column: int, says: str) -> None:
         (HEADER + "def @f() { let %x = 1; }", "a body ends with an expression"),
         (HEADER + "def @f() { 1", "a '{' is not closed"),
         (HEADER + "def @f() { meta[relay.Constant][0] }\n#[metadata]\n{", "is not JSON"),
-        (HEADER + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": [{"dtype": "int8"}]}', "damaged"),
+        (
+            HEADER + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": [{"dtype": "int8"}]}',
+            "damaged",
+        ),
         (HEADER + 'def @f() { meta[relay.Constant][0] }\n#[metadata]\n{"relay.Constant": 3}', "must be an object"),
     ],
 )

@@ -61,7 +61,9 @@ def modules(draw: st.DrawFn) -> Module:
 
         for _ in range(draw(st.integers(0, 5))):
             kind = draw(
-                st.sampled_from(("call", "tuple", "proj", "if", "match", "fn", "ref", "write", "let", "let", "block", "const"))
+                st.sampled_from(
+                    ("call", "tuple", "proj", "if", "match", "fn", "ref", "write", "let", "let", "block", "const")
+                )
             )
             if depth <= 0 and kind in ("if", "match", "fn", "block"):
                 kind = "call"

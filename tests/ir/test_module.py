@@ -21,7 +21,10 @@ from relay.ir.types import TensorType
 from relay.ir.value import from_list, from_option, list_value, option_value
 from tests.ir.programs import HEADER, LISTS
 
-DENSE = HEADER + "def @main[n: Dim, k: Dim](%x: Tensor[(n, k), float32], %w: Tensor[(8, k), float32], %b: Tensor[(8,), float32]) "
+DENSE = (
+    HEADER
+    + "def @main[n: Dim, k: Dim](%x: Tensor[(n, k), float32], %w: Tensor[(8, k), float32], %b: Tensor[(8,), float32]) "
+)
 DENSE += "-> Tensor[(n, 8), float32] { nn.bias_add(nn.dense(%x, %w), %b) }"
 
 
@@ -33,7 +36,10 @@ def constants_of(module: Module) -> list[Constant]:
 def all_dtypes() -> Module:
     dtypes = ("bool", "int4", "uint4", "int8", "int64", "uint16", "float16", "bfloat16", "float32", "float64")
     values = [builder.const(np.arange(24).reshape(2, 3, 4) % 8, d) for d in dtypes]
-    values += [builder.const(np.zeros((0, 3), np.float32)), builder.const(np.array([np.nan, -0.0, np.inf] * 9, np.float32))]
+    values += [
+        builder.const(np.zeros((0, 3), np.float32)),
+        builder.const(np.array([np.nan, -0.0, np.inf] * 9, np.float32)),
+    ]
     return builder.module({"main": builder.function([], builder.tuple_(*values, values[0]))})
 
 
@@ -54,7 +60,10 @@ def test_save_and_load(tmp_path: Path) -> None:
     module = builder.module(
         {
             "main": builder.function(
-                [], builder.tuple_(*(builder.const(big, d) for d in ("float32", "bfloat16", "float64")), builder.const(big[0]))
+                [],
+                builder.tuple_(
+                    *(builder.const(big, d) for d in ("float32", "bfloat16", "float64")), builder.const(big[0])
+                ),
             )
         }
     )

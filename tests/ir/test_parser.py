@@ -132,7 +132,9 @@ def test_expression_as_module() -> None:
 
 
 def test_released_clause_bodies() -> None:
-    m = parse_module(HEADER + LISTS + "def @f(%x: List[int8]) { match (%x) { Cons(%a, _) => { let %b = %a; %b }, Nil => 0i8 } }")
+    m = parse_module(
+        HEADER + LISTS + "def @f(%x: List[int8]) { match (%x) { Cons(%a, _) => { let %b = %a; %b }, Nil => 0i8 } }"
+    )
     body = m.function("f").body
     assert isinstance(body, Match)
     assert isinstance(body.clauses[0].body, Block)
@@ -180,7 +182,11 @@ def test_constants_in_metadata() -> None:
         ],
         "b64ndarrays": [base64.b64encode(blob).decode()],
     }
-    text = HEADER + "def @main() { add(meta[relay.Constant][0], meta[relay.Constant][0]) }\n#[metadata]\n" + json.dumps(table)
+    text = (
+        HEADER
+        + "def @main() { add(meta[relay.Constant][0], meta[relay.Constant][0]) }\n#[metadata]\n"
+        + json.dumps(table)
+    )
     body = parse_module(text).function("main").body
     assert isinstance(body, Call)
     first, second = body.args

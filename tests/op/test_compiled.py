@@ -18,12 +18,28 @@ from relay.ir.expr import Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType
 from tests.op import harness as h
-from tests.op import test_broadcast, test_dynamic, test_elementwise, test_matrix, test_reduction, test_shapes
+from tests.op import (
+    test_broadcast,
+    test_dynamic,
+    test_elementwise,
+    test_images,
+    test_matrix,
+    test_reduction,
+    test_shapes,
+)
 from tests.op.harness import Array, Case, Operand
 
 CASES = [
     case
-    for family in (test_broadcast, test_dynamic, test_elementwise, test_matrix, test_reduction, test_shapes)
+    for family in (
+        test_broadcast,
+        test_dynamic,
+        test_elementwise,
+        test_images,
+        test_matrix,
+        test_reduction,
+        test_shapes,
+    )
     for case in family.CASES
 ]
 # Kernels sum in another order and have their own elementary functions; 16-bit results may fall on the other side of a rounding.
@@ -57,7 +73,9 @@ def check(case: Case, operands: Sequence[Operand], attrs: Mapping[str, Any], sym
         raise
     got = run(*(e for x in operands for e in (x if isinstance(x, tuple) else (x,))))
     assert isinstance(got, tuple) == isinstance(wanted, tuple)
-    for g, w in zip(got if isinstance(got, tuple) else (got,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+    for g, w in zip(
+        got if isinstance(got, tuple) else (got,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+    ):
         h.close(np.asarray(g), np.asarray(w), {**TOLERANCE, **case.tolerance})
 
 
@@ -73,7 +91,9 @@ def test_compiled(case: Case, symbolic: bool, cache: Path) -> None:
         pytest.skip("needs known sizes")
 
     @seed(3)
-    @settings(max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
         operands, attrs = case.draw(data.draw)

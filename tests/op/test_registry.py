@@ -10,9 +10,17 @@ from relay.ir.diagnostics import OperatorError
 from relay.ir.expr import Call, Constant, OpRef, Tuple, Var
 from relay.op import registry
 from tests.op import harness as h
-from tests.op import test_broadcast, test_dynamic, test_elementwise, test_matrix, test_reduction, test_shapes
+from tests.op import (
+    test_broadcast,
+    test_dynamic,
+    test_elementwise,
+    test_images,
+    test_matrix,
+    test_reduction,
+    test_shapes,
+)
 
-_FAMILIES = (test_broadcast, test_dynamic, test_elementwise, test_matrix, test_reduction, test_shapes)
+_FAMILIES = (test_broadcast, test_dynamic, test_elementwise, test_images, test_matrix, test_reduction, test_shapes)
 BUILT_IN = op.names()
 
 

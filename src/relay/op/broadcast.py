@@ -130,7 +130,7 @@ def broadcast_shape_to(data: te.Tensor, shape: Sequence[Dim], op: str) -> te.Ten
     return te.compute(shape, lambda *i: te.broadcast_index(data, i), op)
 
 
-@operator("broadcast_to")
+@operator("broadcast_to", ignored=("dtype",))
 def broadcast_to(data: te.Tensor, *, shape: tuple[DimLike, ...]) -> te.Tensor:
     """``data`` repeated along its missing axes and those of size 1 to ``shape``."""
     return broadcast_shape_to(data, shape, "broadcast_to")

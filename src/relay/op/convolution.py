@@ -7,6 +7,7 @@ from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mul, dim_sub
 from relay.op.registry import operator
 from relay.op.shapes import padded
 from relay.op.support import (
+    SCHEDULER_NOTES,
     require_number,
     require_rank,
     require_same_dtype,
@@ -34,7 +35,9 @@ def borders(padding: Padding, count: int) -> tuple[tuple[int, ...], tuple[int, .
     return given[:count], given[count:]
 
 
-def window(extent: Dim, before: int, after: int, size: Dim, stride: int, dilation: int, *, ceil_mode: bool = False) -> Dim:
+def window(
+    extent: Dim, before: int, after: int, size: Dim, stride: int, dilation: int, *, ceil_mode: bool = False
+) -> Dim:
     """How many windows fit in a padded extent."""
     span = dim_add(dim_mul(dim_sub(size, 1), dilation), 1)
     room = dim_sub(dim_add(extent, before + after + (stride - 1 if ceil_mode else 0)), span)
@@ -88,7 +91,9 @@ def _convolution(
     for n, axis in enumerate(space):
         out_size[axis] = window(size[axis], before[n], after[n], kernel[axis], stride[n], dilate[n])
     low, high = dict(zip(space, before, strict=True)), dict(zip(space, after, strict=True))
-    source = padded(data, [low.get(a, 0) for a in data_layout], [high.get(a, 0) for a in data_layout], te.const(0, data.dtype))
+    source = padded(
+        data, [low.get(a, 0) for a in data_layout], [high.get(a, 0) for a in data_layout], te.const(0, data.dtype)
+    )
     inner = {a: te.reduce_axis(kernel[a], f"k{a.lower()}") for a in "I" + space}
 
     def body(*i: te.Scalar) -> te.Scalar:
@@ -106,7 +111,7 @@ def _convolution(
     return te.compute(tuple(out_size[a] for a in out_layout), body, op.removeprefix("nn."))
 
 
-@operator("nn.conv2d")
+@operator("nn.conv2d", ignored=SCHEDULER_NOTES)
 def conv2d(
     data: te.Tensor,
     weight: te.Tensor,
@@ -154,3 +159,84 @@ def conv1d(
     return _convolution(
         data, weight, "W", strides, padding, dilation, groups, channels, kernel_size, layouts, out_dtype, "nn.conv1d"
     )
+
+
+@operator("nn.conv2d_transpose")
+def conv2d_transpose(
+    data: te.Tensor,
+    weight: te.Tensor,
+    *,
+    strides: tuple[int, ...] = (1, 1),
+    padding: Padding = (0, 0),
+    output_padding: tuple[int, ...] = (0, 0),
+    dilation: tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: tuple[int, ...] | None = None,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "IOHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> te.Tensor:
+    """The transpose of `nn.conv2d` as a linear map of its data: every input element adds the kernel, scaled, to the result at its
+    own place times ``strides``. ``data``: (n, i, h, w); ``weight``: (i, o / groups, kh, kw); gives (n, o, h', w').
+
+    ``padding`` is cut off the result's borders, ``output_padding`` (less than ``strides`` or ``dilation``) put to its lower right.
+    """
+    op, space, out_layout = "nn.conv2d_transpose", "HW", out_layout or data_layout
+    require_number(data, op)
+    for layout, letters, what in (
+        (data_layout, "NC", "data"),
+        (kernel_layout, "IO", "weight"),
+        (out_layout, "NC", "result"),
+    ):
+        te.require(
+            sorted(layout) == sorted(letters + space),
+            f"the {what} layout of {op} must permute {letters + space}: {layout}",
+        )
+    require_rank(data, 4, f"the data of {op}")
+    require_rank(weight, 4, f"the weight of {op}")
+    dtype = out_dtype if out_dtype and out_dtype != "void" else require_same_dtype(op, data, weight)
+    stride, dilate = each(strides, 2, "strides"), each(dilation, 2, "dilation")
+    before, after = borders(padding, 2)
+    extra = output_padding * 2 if len(output_padding) == 1 else output_padding
+    fits = len(extra) == 2 and all(0 <= e < max(s, d) for e, s, d in zip(extra, stride, dilate, strict=True))
+    te.require(fits, f"output_padding must be two numbers from 0 to less than strides or dilation: {output_padding}")
+    te.require(groups > 0, f"groups must be positive, not {groups}")
+    size = dict(zip(data_layout, data.shape, strict=True))
+    kernel = dict(zip(kernel_layout, weight.shape, strict=True))
+    te.require_equal(size["C"], kernel["I"], f"the input channels of {op} and those of its weight")
+    made = dim_mul(kernel["O"], groups)
+    if channels is not None:
+        te.require_equal(made, channels, f"the output channels of {op}'s weight and its channels")
+    for axis, given in zip(space, kernel_size or (), strict=False):
+        te.require_equal(kernel[axis], given, f"the {axis} size of {op}'s weight and its kernel_size")
+    per_group = dim_floordiv(kernel["I"], groups)
+    if groups > 1:
+        te.require_equal(dim_mul(per_group, groups), kernel["I"], f"the input channels and the groups of {op}")
+    out_size: dict[str, Dim] = {"N": size["N"], "C": made}
+    for n, axis in enumerate(space):
+        spread = dim_add(dim_mul(dim_sub(size[axis], 1), stride[n]), dim_mul(dim_sub(kernel[axis], 1), dilate[n]))
+        out_size[axis] = dim_max(dim_add(spread, 1 + extra[n] - before[n] - after[n]), 0)
+    inner = {"I": te.reduce_axis(per_group, "ki")} | {a: te.reduce_axis(kernel[a], f"k{a.lower()}") for a in space}
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        at = dict(zip(out_layout, i, strict=True))
+        channel: te.Scalar = inner["I"]
+        if groups > 1:
+            channel = (at["C"] // te.size(kernel["O"])) * te.size(per_group) + channel
+        read: dict[str, te.Scalar] = {"N": at["N"], "C": channel}
+        taps: dict[str, te.Scalar] = {"I": channel, "O": at["C"] % te.size(kernel["O"]) if groups > 1 else at["C"]}
+        inside: te.Scalar = te.const(True, "bool")
+        for n, axis in enumerate(space):
+            taps[axis] = inner[axis]
+            from_start = at[axis] + before[n] - inner[axis] * dilate[n]
+            read[axis] = from_start // stride[n]
+            inside = inside & (from_start >= 0) & (read[axis] < te.size(size[axis]))
+            if stride[n] > 1:
+                inside = inside & te.compare("eq", from_start % stride[n], 0)
+        x = te.cast(data[tuple(read[a] for a in data_layout)], dtype)
+        w = te.cast(weight[tuple(taps[a] for a in kernel_layout)], dtype)
+        return te.sum(te.select(inside, x * w, te.const(0, dtype)), tuple(inner.values()))
+
+    return te.compute(tuple(out_size[a] for a in out_layout), body, "conv2d_transpose")

@@ -54,7 +54,9 @@ def ones_like(data: te.Tensor) -> te.Tensor:
 
 
 @operator("arange")
-def arange(*, start: DimLike | float = 0, stop: DimLike | float, step: int | float = 1, dtype: str = "float32") -> te.Tensor:
+def arange(
+    *, start: DimLike | float = 0, stop: DimLike | float, step: int | float = 1, dtype: str = "float32"
+) -> te.Tensor:
     """``start, start + step, ...`` up to but without ``stop``, a vector of ``dtype``. With integers the bounds may be dims."""
     te.require(step != 0, "the step of arange is 0")
     count: Dim

@@ -45,7 +45,13 @@ def _reshape_shape(data: te.Tensor, newshape: te.Tensor) -> te.Tensor:
     return te.compute((rank,), body, "newshape")
 
 
-@operator("dyn.reshape", effects=Effect.MAY_FAIL, shape_mode="data", result_shape=_reshape_shape)
+@operator(
+    "dyn.reshape",
+    effects=Effect.MAY_FAIL,
+    shape_mode="data",
+    result_shape=_reshape_shape,
+    ignored=("newshape", "allowzero"),
+)
 def dyn_reshape(data: te.Tensor, newshape: te.Tensor, *, out_shape: tuple[Dim, ...] = ()) -> te.Tensor:
     """``data`` with the sizes that the integer vector ``newshape`` holds; 0 is the operand's own size, one -1 is what is left.
 
@@ -58,7 +64,13 @@ def _given_shape(data: te.Tensor, shape: te.Tensor) -> te.Tensor:
     return te.compute((_vector(shape, "dyn.broadcast_to"),), lambda i: index64(shape[i]), "shape")
 
 
-@operator("dyn.broadcast_to", effects=Effect.MAY_FAIL, shape_mode="data", result_shape=_given_shape)
+@operator(
+    "dyn.broadcast_to",
+    effects=Effect.MAY_FAIL,
+    shape_mode="data",
+    result_shape=_given_shape,
+    ignored=("shape", "dtype"),
+)
 def dyn_broadcast_to(data: te.Tensor, shape: te.Tensor, *, out_shape: tuple[Dim, ...] = ()) -> te.Tensor:
     """``data`` repeated along its missing axes and those of size 1 to the sizes that the integer vector ``shape`` holds."""
     return broadcast_shape_to(data, out_shape, "dyn.broadcast_to")
@@ -68,8 +80,10 @@ def _full_shape(fill_value: te.Tensor, shape: te.Tensor, *, dtype: str = "") -> 
     return te.compute((_vector(shape, "dyn.full"),), lambda i: index64(shape[i]), "shape")
 
 
-@operator("dyn.full", effects=Effect.MAY_FAIL, shape_mode="data", result_shape=_full_shape)
-def dyn_full(fill_value: te.Tensor, shape: te.Tensor, *, dtype: str = "", out_shape: tuple[Dim, ...] = (ANY,)) -> te.Tensor:
+@operator("dyn.full", effects=Effect.MAY_FAIL, shape_mode="data", result_shape=_full_shape, ignored=("shape",))
+def dyn_full(
+    fill_value: te.Tensor, shape: te.Tensor, *, dtype: str = "", out_shape: tuple[Dim, ...] = (ANY,)
+) -> te.Tensor:
     """A tensor with the sizes that the integer vector ``shape`` holds, filled with the scalar ``fill_value``."""
     te.require(fill_value.ndim == 0, f"the fill value of dyn.full must be a scalar, not of rank {fill_value.ndim}")
     return te.compute(out_shape, lambda *_: te.cast(fill_value[()], dtype or fill_value.dtype), "full")

@@ -13,14 +13,18 @@ Mode = Literal["clip", "wrap", "fast"]
 
 
 @operator("take")
-def take(data: te.Tensor, indices: te.Tensor, *, axis: int | None = None, mode: Mode = "clip", batch_dims: int = 0) -> te.Tensor:
+def take(
+    data: te.Tensor, indices: te.Tensor, *, axis: int | None = None, mode: Mode = "clip", batch_dims: int = 0
+) -> te.Tensor:
     """Slices of ``data`` along ``axis`` at ``indices`` (integers of any shape); of the flattened data without an axis.
 
     The result's shape is the data's with ``axis`` replaced by the indices' shape (without their first ``batch_dims`` axes, which
     go along with the data's). ``fast`` is ``clip``.
     """
     require_integer(indices, "the indices of take")
-    te.require(0 <= batch_dims <= indices.ndim, f"take cannot have {batch_dims} batch axes with indices of rank {indices.ndim}")
+    te.require(
+        0 <= batch_dims <= indices.ndim, f"take cannot have {batch_dims} batch axes with indices of rank {indices.ndim}"
+    )
 
     def bounded(index: te.Scalar, extent: Dim) -> te.Scalar:
         return (wrapped if mode == "wrap" else clipped)(index64(index), extent)
@@ -28,7 +32,9 @@ def take(data: te.Tensor, indices: te.Tensor, *, axis: int | None = None, mode: 
     if axis is None:
         te.require(batch_dims == 0, "take needs an axis for batch axes")
         total = shape_size(data.shape)
-        return te.compute(indices.shape, lambda *i: data[tuple(unravel(bounded(indices[i], total), data.shape))], "take")
+        return te.compute(
+            indices.shape, lambda *i: data[tuple(unravel(bounded(indices[i], total), data.shape))], "take"
+        )
     at = axis_of(axis, data.ndim, "the data of take")
     te.require(batch_dims <= at, f"the axis {at} of take comes before its {batch_dims} batch axes")
     for n in range(batch_dims):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay import te
 from relay.op.registry import operator
-from relay.op.support import require_number, require_rank, require_same_dtype
+from relay.op.support import SCHEDULER_NOTES, require_number, require_rank, require_same_dtype
 
 
 def _result_dtype(op: str, a: te.Tensor, b: te.Tensor, out_dtype: str) -> str:
@@ -12,7 +12,7 @@ def _result_dtype(op: str, a: te.Tensor, b: te.Tensor, out_dtype: str) -> str:
     return out_dtype if out_dtype and out_dtype != "void" else require_same_dtype(op, a, b)
 
 
-@operator("nn.dense")
+@operator("nn.dense", ignored=SCHEDULER_NOTES)
 def dense(data: te.Tensor, weight: te.Tensor, *, units: int | None = None, out_dtype: str = "") -> te.Tensor:
     """``out[..., j]`` is the sum over k of ``data[..., k] * weight[j, k]``. ``data``: (..., k); ``weight``: (units, k)."""
     te.require(data.ndim >= 1, "the data of nn.dense must have rank 1 or more")
@@ -29,7 +29,7 @@ def dense(data: te.Tensor, weight: te.Tensor, *, units: int | None = None, out_d
     )
 
 
-@operator("nn.matmul")
+@operator("nn.matmul", ignored=SCHEDULER_NOTES)
 def matmul(
     tensor_a: te.Tensor,
     tensor_b: te.Tensor,
@@ -61,7 +61,7 @@ def matmul(
     return te.compute((*lead, columns), body, "matmul")
 
 
-@operator("nn.batch_matmul")
+@operator("nn.batch_matmul", ignored=SCHEDULER_NOTES)
 def batch_matmul(
     tensor_a: te.Tensor,
     tensor_b: te.Tensor,

@@ -63,7 +63,9 @@ def _normalised(
     return (te.cast(data[tuple(i)], mean.dtype) - mean) * te.unary("rsqrt", variance + epsilon)
 
 
-def _scaled(x: te.Scalar, gamma: te.Tensor, beta: te.Tensor, channel: te.Scalar, scale: bool, center: bool) -> te.Scalar:
+def _scaled(
+    x: te.Scalar, gamma: te.Tensor, beta: te.Tensor, channel: te.Scalar, scale: bool, center: bool
+) -> te.Scalar:
     if scale:
         x = x * te.cast(gamma[channel], x.dtype)
     return x + te.cast(beta[channel], x.dtype) if center else x

@@ -7,10 +7,19 @@ from typing import Literal
 
 from relay import te
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
+from relay.ir.types import is_float
 from relay.op.convolution import Padding, borders, each, window
 from relay.op.registry import operator
 from relay.op.shapes import padded
-from relay.op.support import accumulation_dtype, elementwise, least, require_float, require_number, require_rank
+from relay.op.support import (
+    accumulation_dtype,
+    axis_of,
+    elementwise,
+    least,
+    require_float,
+    require_number,
+    require_rank,
+)
 
 
 def _space(data: te.Tensor, layout: str, op: str) -> tuple[int, int]:
@@ -109,14 +118,15 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = False,
 ) -> te.Tensor:
-    """The mean of each window. ``data``: (n, c, h, w) or another ``layout``, floating point.
+    """The mean of each window. ``data``: (n, c, h, w) or another ``layout``; of integers rounded towards zero.
 
     What is outside of the data counts as 0 if ``count_include_pad`` (up to the padding), else not at all.
     """
-    require_float(data, "nn.avg_pool2d")
+    require_number(data, "nn.avg_pool2d")
     te.require(out_layout in ("", layout), f"nn.avg_pool2d keeps its layout {layout}; transpose to get {out_layout}")
     pool = _Pool(data, "nn.avg_pool2d", layout, pool_size, strides, padding, dilation, ceil_mode)
-    dtype = accumulation_dtype(data.dtype)
+    # Sums of small integers leave their type.
+    dtype = accumulation_dtype(data.dtype) if is_float(data.dtype) else "uint64" if data.dtype == "uint64" else "int64"
     total = pool.reduce(pool.padded(te.const(0, data.dtype)), te.sum, dtype, "avg_pool2d_sum")
 
     def covered(i: Sequence[te.Scalar], n: int) -> te.Scalar:
@@ -136,7 +146,8 @@ def avg_pool2d(
 
     def body(*i: te.Scalar) -> te.Scalar:
         count = te.maximum(covered(i, 0) * covered(i, 1), 1)
-        return te.cast(total[i] / te.cast(count, dtype), data.dtype)
+        divisor = te.cast(count, dtype)
+        return te.cast(total[i] / divisor if is_float(dtype) else te.binary("truncdiv", total[i], divisor), data.dtype)
 
     return te.compute(pool.shape, body, "avg_pool2d")
 
@@ -160,8 +171,41 @@ def _global(name: str, what: str, mean: bool) -> None:
         count = te.size(dim_mul(data.shape[space[0]], data.shape[space[1]]), dtype)
         return elementwise(folded, lambda x: te.cast(x / count, data.dtype), "mean")
 
-    define.__doc__ = f"{what} over H and W, kept with size 1. ``data``: (n, c, h, w) or another ``layout``, floating point."
+    define.__doc__ = (
+        f"{what} over H and W, kept with size 1. ``data``: (n, c, h, w) or another ``layout``, floating point."
+    )
     operator(name)(define)
+
+
+@operator("nn.lrn")
+def lrn(
+    data: te.Tensor,
+    *,
+    size: int = 5,
+    axis: int = 1,
+    bias: float = 2.0,
+    alpha: float = 1e-5,
+    beta: float = 0.75,
+) -> te.Tensor:
+    """Every element divided by (bias + alpha / size * s) ** beta, with s the sum of squares of the ``size`` elements around it along
+    ``axis``. ``data``: rank 1 or more, floating point; ``size`` is odd."""
+    require_float(data, "nn.lrn")
+    te.require(size > 0 and size % 2 == 1, f"the size of nn.lrn must be odd and positive, not {size}")
+    at, dtype, half = axis_of(axis, data.ndim, "the data of nn.lrn"), accumulation_dtype(data.dtype), size // 2
+    widths = [half if n == at else 0 for n in range(data.ndim)]
+    source, near = padded(data, widths, widths, te.const(0, data.dtype)), te.reduce_axis(size, "near")
+
+    def squares(*i: te.Scalar) -> te.Scalar:
+        x = te.cast(source[(*i[:at], i[at] + near, *i[at + 1 :])], dtype)
+        return te.sum(x * x, near)
+
+    total = te.compute(data.shape, squares, "lrn_squares")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        scale = te.binary("pow", bias + total[i] * (alpha / size), te.const(beta, dtype))
+        return te.cast(te.cast(data[i], dtype) / scale, data.dtype)
+
+    return te.compute(data.shape, body, "lrn")
 
 
 _global("nn.global_avg_pool2d", "The mean", mean=True)
@@ -181,7 +225,9 @@ def upsampling(
     te.require(scale_h > 0 and scale_w > 0, f"the scales of nn.upsampling must be positive: {scale_h}, {scale_w}")
     scale = dict(zip(_space(data, layout, "nn.upsampling"), (scale_h, scale_w), strict=True))
     shape = tuple(dim_mul(d, scale.get(n, 1)) for n, d in enumerate(data.shape))
-    return te.compute(shape, lambda *i: data[tuple(x // scale[n] if n in scale else x for n, x in enumerate(i))], "upsampling")
+    return te.compute(
+        shape, lambda *i: data[tuple(x // scale[n] if n in scale else x for n, x in enumerate(i))], "upsampling"
+    )
 
 
 def _adaptive(name: str, what: str, mean: bool) -> None:
@@ -250,7 +296,9 @@ def space_to_depth(data: te.Tensor, *, block_size: int, layout: str = "NCHW") ->
     shape[c] = dim_mul(shape[c], block_size * block_size)
     for axis in space:
         shape[axis] = dim_floordiv(data.shape[axis], block_size)
-        te.require_equal(dim_mul(shape[axis], block_size), data.shape[axis], "the blocks and the sizes of nn.space_to_depth")
+        te.require_equal(
+            dim_mul(shape[axis], block_size), data.shape[axis], "the blocks and the sizes of nn.space_to_depth"
+        )
 
     def body(*i: te.Scalar) -> te.Scalar:
         at, block = list(i), i[c] // channels
@@ -263,7 +311,9 @@ def space_to_depth(data: te.Tensor, *, block_size: int, layout: str = "NCHW") ->
 
 
 @operator("nn.depth_to_space")
-def depth_to_space(data: te.Tensor, *, block_size: int, layout: str = "NCHW", mode: Literal["DCR", "CRD"] = "DCR") -> te.Tensor:
+def depth_to_space(
+    data: te.Tensor, *, block_size: int, layout: str = "NCHW", mode: Literal["DCR", "CRD"] = "DCR"
+) -> te.Tensor:
     """Channels as blocks of H and W: (n, b * b * c, h, w) to (n, c, h * b, w * b). In mode ``DCR`` the block comes before the
     channel in the channel axis, in ``CRD`` after it."""
     c, *space = _blocks(data, block_size, layout, "nn.depth_to_space")

@@ -179,7 +179,9 @@ def _position(name: str, what: str, fold: Callable[[te.Scalar, te.Axis, str], te
 
         return te.compute(reduced_shape(data, axes, keepdims), body, name)
 
-    define.__doc__ = f"{what} ``data``: any shape; several axes count row-major. The result is int32 or int64 (``dtype``)."
+    define.__doc__ = (
+        f"{what} ``data``: any shape; several axes count row-major. The result is int32 or int64 (``dtype``)."
+    )
     operator(name)(define)
 
 

@@ -74,6 +74,8 @@ class Operator:
     relation: Callable[[Sequence[Type], Attrs], Type] | None = None
     reference: Callable[..., Any] | None = None
     doc: str = ""
+    # Attributes of released texts that are accepted and mean nothing here (hints to a scheduler, say).
+    ignored: tuple[str, ...] = ()
 
     def __call__(self, *args: object, **attrs: Attr) -> Call:
         """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError if it does not take them."""
@@ -90,7 +92,7 @@ class Operator:
         out: dict[str, Attr] = {}
         known = {a.name: a for a in self.attrs}
         for name in given:
-            if name not in known:
+            if name not in known and name not in self.ignored:
                 has = ", ".join(known) or "no attributes"
                 raise OperatorError(f"operator {self.name} has no attribute {name!r}", hint=f"it has: {has}")
         for spec in self.attrs:
@@ -206,8 +208,12 @@ def operator(
     shape_mode: ShapeMode = "independent",
     result_shape: Callable[..., te.Tensor] | None = None,
     result_rank: Callable[..., int] | None = None,
+    ignored: tuple[str, ...] = (),
 ) -> Decorator:
-    """Declare an operator by a tensor expression. Applying the result to expressions makes a call (see `relay.op.build`)."""
+    """Declare an operator by a tensor expression. Applying the result to expressions makes a call (see `relay.op.build`).
+
+    ``ignored`` are attributes that released texts give and that mean nothing here.
+    """
 
     def declare(fn: Callable[..., Any]) -> Operator:
         inputs, attrs = _signature(fn, ("out_shape",))
@@ -223,6 +229,7 @@ def operator(
                 result_shape,
                 result_rank,
                 doc=fn.__doc__ or "",
+                ignored=ignored,
             )
         )
 

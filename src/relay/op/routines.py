@@ -180,7 +180,9 @@ def _suppression_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return TensorType((ANY,), "int64")
 
 
-def _suppression(boxes: Array, scores: Array, *, iou_threshold: float, score_threshold: float, max_output_size: int) -> Array:
+def _suppression(
+    boxes: Array, scores: Array, *, iou_threshold: float, score_threshold: float, max_output_size: int
+) -> Array:
     corners = boxes.astype(np.float64)
     low, high = np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])
     area = np.prod(high - low, axis=1)

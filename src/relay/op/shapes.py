@@ -150,7 +150,9 @@ def repeat(data: te.Tensor, *, repeats: int, axis: int = 0) -> te.Tensor:
     return te.compute(shape, lambda *i: data[(*i[:at], i[at] // max(repeats, 1), *i[at + 1 :])], "repeat")
 
 
-def padded(data: te.Tensor, before: Sequence[int], after: Sequence[int], value: te.Scalar, name: str = "pad") -> te.Tensor:
+def padded(
+    data: te.Tensor, before: Sequence[int], after: Sequence[int], value: te.Scalar, name: str = "pad"
+) -> te.Tensor:
     """``data`` with a border of ``value``; negative widths cut."""
     shape = tuple(dim_add(d, b + a) for d, b, a in zip(data.shape, before, after, strict=True))
     if not any(before) and not any(after):

@@ -9,6 +9,8 @@ from relay.ir.dim import Dim, SymDim, dim_mul, known_equal
 from relay.ir.types import is_float, is_integer
 from relay.te import numeric
 
+# What released texts give to operators with a weight: notes of the schedulers of those releases.
+SCHEDULER_NOTES = ("auto_scheduler_rewritten_layout", "meta_schedule_original_shape")
 # What a shape attribute may hold.
 DimLike = int | SymDim
 Axes = int | tuple[int, ...] | None
@@ -51,7 +53,9 @@ def require_same_dtype(op: str, *tensors: te.Tensor) -> str:
     """The one dtype of the operands."""
     first = tensors[0].dtype
     for t in tensors[1:]:
-        te.require(t.dtype == first, f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them")
+        te.require(
+            t.dtype == first, f"the operands of {op} must have one dtype, not {first} and {t.dtype}: cast one of them"
+        )
     return first
 
 

@@ -124,3 +124,9 @@ def expand_dims(data: te.Tensor, *, axis: int, num_newaxis: int = 1) -> te.Tenso
     at = axis_of(axis, data.ndim, "the operand of expand_dims", extra=1)
     shape = (*data.shape[:at], *[1] * num_newaxis, *data.shape[at:])
     return te.compute(shape, lambda *i: data[(*i[:at], *i[at + num_newaxis :])], "expand_dims")
+
+
+@view("annotation.stop_fusion")
+def stop_fusion(data: te.Tensor) -> te.Tensor:
+    """``data`` itself. Released quantisers put it between operators that were not to become one kernel; here it is only a view."""
+    return te.compute(data.shape, lambda *i: data[i], "stop_fusion")
