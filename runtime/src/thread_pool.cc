@@ -81,6 +81,8 @@ void futex_wake(std::atomic<uint32_t>& word) {
 thread_local int64_t current_worker = -1;
 
 constexpr int spin_rounds = 2000;  // some tens of microseconds
+// More pieces than threads, so that one that is late to start or loses its core does not hold up the region.
+constexpr int64_t pieces_per_worker = 4;
 
 // One region at a time. `ticket` holds the region's generation (upper half) and the next piece to take (lower half); a
 // thread takes a piece by advancing it. The region's fields are only rewritten when all its pieces are done, so fields
@@ -270,7 +272,7 @@ int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, vo
   if (workers <= 1 || blocks == 1) return body(context, env, 0, n, 0);
   Pool& p = pool();
   if (!p.try_lock()) return body(context, env, 0, n, 0);
-  int32_t result = p.run(context, body, env, n, grain, workers, static_cast<uint32_t>(std::min(blocks, workers)));
+  int32_t result = p.run(context, body, env, n, grain, workers, static_cast<uint32_t>(std::min(blocks, workers * pieces_per_worker)));
   p.unlock();
   return result;
 }
