@@ -9,6 +9,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-programs",
         type=int,
-        default=150,
+        default=100,
         help="how many generated programs tests/test_fuzz.py runs (2000 in continuous integration)",
     )

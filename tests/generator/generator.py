@@ -230,6 +230,10 @@ class Generator:
 
     def condition(self, scope: Scope, depth: int) -> Expr:
         """A scalar bool that mostly depends on the arguments."""
+        numbers = [(v, h) for v, h in scope if isinstance(h, T) and h.shape == () and h.exact and h.dtype != "bool"]
+        if numbers and self.choices.chance(60):
+            var, have = self.choices.pick(numbers)
+            return call(self.choices.pick(operators.COMPARISONS), var, self.expr(have, scope, depth))
         if self.choices.chance(25):
             return self.expr(T((), "bool"), scope, depth)
         return operators.comparison(self, self.choices.pick(operators.COMPARISONS), (), scope, max(depth, 1))
@@ -325,7 +329,7 @@ class Generator:
         """``@main`` and the types of its parameters."""
         self.dims = {"n": DimVar("n"), "m": DimVar("m")}
         self.unknowns = {"?0"}
-        types: list[G] = [T(("n", 4)), T(("m",)), T(("?0", 4))]
+        types: list[G] = [T(("n", 4)), T(("m",)), T(("?0", 4)), T(()), T((), "int32")]
         for _ in range(self.choices.between(0, 3)):
             types.append(self.argument_type())
         params = [(self.var(self.choices.pick(("x", "y", "state")), g), g) for g in types]

@@ -110,7 +110,7 @@ for _name in ("negative", "abs"):
     _rule(_name, _signed)(lambda g, t, s, d, name=_name: (call(name, g.expr(t, s, d)), 0.0))
 
 for _name in ("floor", "ceil", "round", "trunc", "sign"):
-    _rule(_name, lambda t: t.is_float)(lambda g, t, s, d, name=_name: (call(name, g.expr(t.exactly(), s, d)), 0.0))
+    _rule(_name, lambda t: t.is_float, 2)(lambda g, t, s, d, name=_name: (call(name, g.expr(t.exactly(), s, d)), 0.0))
 
 _rule("nn.relu", _signed)(lambda g, t, s, d: (call("nn.relu", g.expr(t, s, d)), 0.0))
 _rule("nn.leaky_relu", _smooth)(lambda g, t, s, d: (call("nn.leaky_relu", g.expr(t, s, d), alpha=0.1), 0.0))

@@ -48,6 +48,18 @@ def _draw_full(d: Draw) -> Drawn:
     return operands, {"dtype": d(st.sampled_from(["", "float32", "int8"]))}
 
 
+def _draw_slice(d: Draw) -> Drawn:
+    x = h.array(d, h.shape(d, 1, 3), h.dtype(d, h.ALL))
+    rank, kind = d(st.integers(0, x.ndim)), d(st.sampled_from(["int32", "int64"]))
+    bounds = [[d(st.integers(-7, 7)) for _ in range(rank)] for _ in range(2)]
+    strides = [d(st.sampled_from([1, 1, 2, 3, -1, -2])) for _ in range(rank)]
+    return (x, *(np.array(b, kind) for b in (*bounds, strides))), {}
+
+
+def _sliced(x: Array, *bounds: Array) -> Array:
+    return x[tuple(slice(*(int(b) for b in at)) for at in zip(*bounds, strict=True))]
+
+
 def _draw_while(d: Draw) -> Drawn:
     x = h.array(d, h.shape(d, 1, 3), h.dtype(d, h.ALL))
     return (x, h.array(d, x.shape[:1], "bool")), {}
@@ -143,6 +155,7 @@ CASES = [
     ),
     Case("dyn.reshape", _draw_reshape, _reshaped, symbolic=False),
     Case("dyn.broadcast_to", _draw_broadcast, lambda x, to: np.broadcast_to(x, tuple(to)), symbolic=False),
+    Case("dyn.strided_slice", _draw_slice, _sliced),
     Case("dyn.full", _draw_full, lambda v, of, dtype: np.full(tuple(of), v).astype(dtype or v.dtype), symbolic=False),
     Case("take_while", _draw_while, _while),
     Case("unique", _draw_vector, lambda x: np.array(sorted(set(x.tolist())), x.dtype)),
