@@ -7,7 +7,7 @@ functions and scalars always are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Match, OpRef, Proj, Tuple, Var
@@ -68,8 +68,11 @@ def _is_placed(e: Expr) -> bool:
     return isinstance(e, Var) and not (isinstance(e.ty, TensorType) and e.ty.shape == ())
 
 
-def place_devices(module: Module) -> dict[Var, int]:
-    """The device of every variable that is not on the host. Raises CompileError where devices conflict."""
+def place_devices(module: Module, entries: Collection[str]) -> dict[Var, int]:
+    """The device of every variable that is not on the host. Raises CompileError where devices conflict.
+
+    What callers from outside pass to ``entries`` is on the host, unless a parameter's type names another device.
+    """
     if not any(_has_copy(f.body) for f in module.functions.values()):
         return {}
     domains = _Domains()
@@ -77,8 +80,11 @@ def place_devices(module: Module) -> dict[Var, int]:
     for name, fn in module.functions.items():
         for param in fn.params:
             variables.append(param)
-            if isinstance(param.ty, TensorType) and param.ty.device is not None:
-                domains.put(param, param.ty.device, fn)
+            named = param.ty.device if isinstance(param.ty, TensorType) else None
+            if named is not None:
+                domains.put(param, named, fn)
+            elif name in entries and _is_placed(param):
+                domains.put(param, "cpu", fn)
         for binding in _bindings(fn.body):
             variables.append(binding.var)
             _constrain(binding, domains, module)

@@ -1,0 +1,165 @@
+"""The registers of a function under emission: where each variable's value is, who still reads it, what is temporary.
+
+Every variable has a register, except a tuple that is only taken apart, which stays a list of registers. Rank-0 tensors are unboxed
+scalars. A register may be shared by several variables (a tuple's field and its projection) and is released when the last of them is
+read for the last time.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+
+from relay.executable.bytecode import Assembler
+from relay.ir.diagnostics import CompileError
+from relay.ir.dim import DimVar, dim_vars
+from relay.ir.expr import Constant, ConstructorRef, Expr, GlobalVar, Tuple, Var
+from relay.ir.module import Module
+from relay.ir.types import TensorType, TupleType, Type, is_integer
+from relay.lower.sizes import Sizes
+from relay.lower.unit import Unit
+
+# Where a value is: a register, or the places of a tuple's fields.
+Place = int | tuple["Place", ...]
+TUPLE_TAG = -1
+
+
+def is_scalar(ty: Type | None) -> bool:
+    """A rank-0 tensor, which lives unboxed in a register."""
+    return isinstance(ty, TensorType) and ty.shape == ()
+
+
+class Frame:
+    """The state of one function's emission that has to do with registers."""
+
+    def __init__(self, unit: Unit, module: Module, name: str, arity: int) -> None:
+        self.unit = unit
+        self.module = module
+        self.name = name
+        self.asm = Assembler(name, arity)
+        self.sizes = Sizes(self.asm, name)
+        self.places: dict[Var, Place] = {}
+        self.owners: ChainMap[int, frozenset[Var]] = ChainMap()  # who still reads a register; forked in branches
+        self.temporaries: list[int] = []
+
+    def enter(self) -> None:
+        """A branch begins: what it reads off and releases is forgotten at its end."""
+        self.sizes.enter()
+        self.owners = self.owners.new_child()
+
+    def leave(self) -> None:
+        self.owners = self.owners.parents
+        self.sizes.leave()
+
+    def place(self, atom: Expr) -> Place:
+        match atom:
+            case Var():
+                return self.places[atom]
+            case Constant() if atom.data.ndim == 0:
+                out = self.asm.reg()
+                self.asm.emit("LoadConsti", out, atom.dtype, _number(atom))
+                return out
+            case Constant():
+                out = self.asm.reg()
+                self.asm.emit("LoadConst", out, self.unit.constant(atom))
+                return out
+            case GlobalVar(name=name):
+                out = self.temporary()
+                self.asm.emit("AllocClosure", out, self.unit.functions[name], [])
+                return out
+            case ConstructorRef(name=name):
+                out = self.temporary()
+                self.asm.emit("AllocADT", out, self.module.constructors[name].tag, [])
+                return out
+            case Tuple(fields=()):
+                return ()
+            case _:
+                raise CompileError(f"not an atom where one is needed in @{self.name}: {type(atom).__name__}", atom.span)
+
+    def value(self, atom: Expr) -> int:
+        """A register that holds the value."""
+        return self.materialise(self.place(atom))
+
+    def materialise(self, place_: Place) -> int:
+        if isinstance(place_, int):
+            return place_
+        fields = [self.materialise(f) for f in place_]
+        out = self.temporary()
+        self.asm.emit("AllocADT", out, TUPLE_TAG, fields)
+        return out
+
+    def temporary(self) -> int:
+        """A register that is released after the binding at hand."""
+        out = self.asm.reg()
+        self.temporaries.append(out)
+        return out
+
+    def release_temporaries(self) -> None:
+        for register in self.temporaries:
+            self.asm.emit("Kill", register)
+        self.temporaries.clear()
+
+    def assign(self, var: Var, place_: Place) -> None:
+        """The variable's value is here. Registers may be shared by several variables; dims are read off where new."""
+        self.places[var] = place_
+        for register in registers(place_):
+            if register in self.temporaries:  # from here on the variable's
+                self.temporaries.remove(register)
+            self.owners[register] = self.owners.get(register, frozenset()) | {var}
+        self._bind_dims(place_, var.ty)
+
+    def _bind_dims(self, place_: Place, ty: Type | None) -> None:
+        todo: list[tuple[Place, Type | None]] = [(place_, ty)]
+        while todo:
+            where, t = todo.pop()
+            if isinstance(t, TensorType) and isinstance(where, int):
+                self.sizes.bind(where, t)
+            elif isinstance(t, TupleType):
+                for number, f in reversed(list(enumerate(t.fields))):
+                    if isinstance(where, tuple):
+                        todo.append((where[number], f))
+                    elif any(not self.sizes.known(v) for v in type_dims(f)):
+                        out = self.temporary()
+                        self.asm.emit("GetField", out, where, number)
+                        todo.append((out, f))
+
+    def release(self, variables: set[Var] | frozenset[Var]) -> None:
+        """Nothing reads these variables any more: release the registers that no other variable shares."""
+        freed: list[int] = []
+        for var in variables:
+            for register in registers(self.places.get(var, ())):
+                left = self.owners.get(register, frozenset()) - {var}
+                self.owners[register] = left
+                if not left and not is_scalar(var.ty):
+                    freed.append(register)
+        for register in sorted(freed):
+            self.asm.emit("Kill", register)
+
+
+def registers(place_: Place) -> list[int]:
+    """The registers of a place, in any order."""
+    out: list[int] = []
+    todo = [place_]
+    while todo:
+        p = todo.pop()
+        if isinstance(p, int):
+            out.append(p)
+        else:
+            todo.extend(p)
+    return out
+
+
+def _number(constant: Constant) -> int | float:
+    """The value of a rank-0 constant."""
+    item = constant.data.reshape(()).item()
+    return int(item) if is_integer(constant.dtype) or constant.dtype == "bool" else float(item)
+
+
+def type_dims(ty: Type) -> list[DimVar]:
+    """The dim variables in tensor types, through tuples."""
+    match ty:
+        case TensorType(shape=shape) if isinstance(shape, tuple):
+            return [v for d in shape for v in dim_vars(d)]
+        case TupleType(fields=fields):
+            return [v for f in fields for v in type_dims(f)]
+        case _:
+            return []

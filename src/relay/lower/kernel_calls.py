@@ -1,0 +1,228 @@
+"""Calls of kernels: where results are allocated, workspace, shape functions, results whose extents a kernel finds.
+
+Each block with kernels gets one arena for the tensors that cannot leave it (`relay.lower.storage`). The others are allocated one by
+one, on the storage of an operand that dies there if the kernel may work in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
+from relay.ir.expr import Block, Call, Expr, Function, Var
+from relay.ir.trampoline import Step
+from relay.ir.types import TensorType, TupleType, Type
+from relay.lower import escape
+from relay.lower.frame import Frame, type_dims
+from relay.lower.storage import ALIGNMENT, Interval, place, tensor_bytes
+from relay.lower.unit import Planned
+from relay.op import registry
+
+HOST = 0
+# Internal operators of the middle end (see docs/architecture.md).
+CLOSURE, CHECK_EQUAL, DEVICE_COPY = "closure", "check_equal", "device_copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A block's storage: its register, and the byte offset of each tensor that lives in it, by key."""
+
+    register: int
+    offsets: dict[int, Dim]
+
+
+class KernelCalls:
+    """Emits kernel calls of one function. ``devices`` says where each tensor variable lives (absent: the host)."""
+
+    def __init__(self, frame: Frame, devices: dict[Var, int]) -> None:
+        self.frame = frame
+        self.devices = devices
+
+    def device(self, var: Var) -> int:
+        return self.devices.get(var, HOST)
+
+    def arena(self, block: Block) -> Step[tuple[Arena | None, dict[Var, escape.Origin]]]:
+        """Plan the block's arena and emit its allocation."""
+        keys: dict[Var, escape.Origin] = {}
+        info: list[tuple[TensorType, Var, int]] = []
+
+        def outputs_of(var: Var) -> escape.Origin:
+            def key(ty: Type | None, index: int) -> escape.Origin:
+                if isinstance(ty, TupleType):
+                    return tuple(key(f, n) for n, f in enumerate(ty.fields))
+                if not isinstance(ty, TensorType) or ty.shape == ():
+                    return None
+                info.append((ty, var, index))
+                return len(info) - 1
+
+            keys[var] = key(var.ty, 0)
+            return keys[var]
+
+        tensors: escape.Tensors = yield escape.analyse(block, outputs_of, _is_view, _only_reads)
+        position_of = {b.var: n for n, b in enumerate(block.bindings)}
+        intervals: list[Interval] = []
+        for key, (ty, var, index) in enumerate(info):
+            call = block.bindings[position_of[var]].value
+            if key in tensors.escaped or not self._can_plan(call, ty):
+                continue
+            reuse = self._reusable(call, index, ty, tensors, position_of[var])
+            intervals.append(Interval(key, tensor_bytes(ty), tensors.start[key], tensors.end[key], reuse))
+        if not intervals:
+            return None, keys
+        device = self.device(info[intervals[0].key][1])
+        if any(self.device(info[i.key][1]) != device for i in intervals):
+            return None, keys  # an arena is on one device
+        placement = place(intervals)
+        register = self.frame.asm.reg()
+        self.frame.asm.emit("AllocStorage", register, self.frame.sizes.register(placement.total), ALIGNMENT, device)
+        return Arena(register, placement.offsets), keys
+
+    def _can_plan(self, call: Expr, ty: TensorType) -> bool:
+        """The sizes are known on entry to the block, and are those of the allocation."""
+        assert isinstance(call, Call) and isinstance(call.fn, Function)
+        planned = self.frame.unit.planned[id(call.fn)]
+        if id(call.fn) in self.frame.unit.shape_planned or planned.upper_bound:
+            return False
+        return all(self.frame.sizes.known(v) for v in type_dims(ty))
+
+    def _reusable(self, call: Expr, output: int, ty: TensorType, tensors: escape.Tensors, position: int) -> int | None:
+        """The key of an operand of equal size, last read here, that the kernel may overwrite with this output."""
+        assert isinstance(call, Call) and isinstance(call.fn, Function)
+        for source, out in self.frame.unit.planned[id(call.fn)].plan.kernel.in_place:
+            if out != output or source >= len(call.args):
+                continue
+            for key in tensors.keys_of(call.args[source]):
+                if tensors.end[key] == position and key not in tensors.escaped:
+                    return key
+        return None
+
+    def call(self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]) -> None:
+        assert isinstance(call.fn, Function)
+        planned = self.frame.unit.planned[id(call.fn)]
+        inputs = [self.frame.value(a) for a in call.args]
+        device = self.device(var)
+        if id(call.fn) in self.frame.unit.shape_planned:
+            self._result_shape(var, self.frame.unit.shape_planned[id(call.fn)], inputs)
+        origin = keys.get(var)
+        origins = origin if isinstance(origin, tuple) else (origin,)
+        outputs: list[int] = []
+        for index, ty in enumerate(planned.outputs):
+            assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
+            shape = ty.shape
+            out = self.frame.asm.reg()
+            outputs.append(out)
+            key = origins[index] if index < len(origins) else None
+            if not shape:
+                self.frame.asm.emit("AllocScalar", out, ty.dtype)
+                continue
+            dims = self.frame.sizes.all(shape)
+            if arena is not None and isinstance(key, int) and key in arena.offsets:
+                self.frame.asm.emit(
+                    "AllocTensor", out, arena.register, self.frame.sizes.register(arena.offsets[key]), ty.dtype, dims
+                )
+                continue
+            donor = self._donor(call, planned, index, ty, ends)
+            size = self.frame.sizes.register(tensor_bytes(ty))
+            if donor is not None:
+                self.frame.asm.emit("AllocReuse", out, donor, size, ty.dtype, device, dims)
+            else:
+                storage = self.frame.asm.reg()
+                self.frame.asm.emit("AllocStorage", storage, size, ALIGNMENT, device)
+                self.frame.asm.emit("AllocTensor", out, storage, self.frame.sizes.register(0), ty.dtype, dims)
+                self.frame.asm.emit("Kill", storage)
+        self._invoke(planned, [*inputs, *outputs], device)
+        if planned.upper_bound:
+            outputs = self._cut(outputs, planned)
+        self.frame.assign(var, tuple(outputs) if isinstance(var.ty, TupleType) else outputs[0])
+
+    def _invoke(self, planned: Planned, buffers: list[int], device: int) -> None:
+        kernel = planned.plan.kernel
+        mapping = dict(zip(kernel.dims, planned.dims, strict=True))
+        workspace: int | None = None
+        if kernel.shared_bytes != 0 or kernel.worker_bytes != 0:
+            size = self.frame.sizes.register(_rename(kernel.shared_bytes, mapping))
+            if kernel.worker_bytes != 0:
+                workers, total = self.frame.asm.reg(), self.frame.asm.reg()
+                self.frame.asm.emit("NumWorkers", workers)
+                self.frame.asm.emit(
+                    "IMul", total, workers, self.frame.sizes.register(_rename(kernel.worker_bytes, mapping))
+                )
+                self.frame.asm.emit("IAdd", total, total, size)
+                size = total
+            workspace = self.frame.asm.reg()
+            self.frame.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
+        dims = [self.frame.sizes.variable(d) for d in planned.dims]
+        self.frame.asm.emit("InvokeKernel", self.frame.unit.kernel(planned), workspace, buffers, dims)
+        if workspace is not None:
+            self.frame.asm.emit("Kill", workspace)
+
+    def _donor(self, call: Call, planned: Planned, output: int, ty: TensorType, ends: set[Var]) -> int | None:
+        """The register of an operand that dies here, whose storage this output may take over if nobody else holds it."""
+        for source, out in planned.plan.kernel.in_place:
+            if out != output or source >= len(call.args):
+                continue
+            arg = call.args[source]
+            register = self.frame.places[arg] if isinstance(arg, Var) else None
+            if not isinstance(arg, Var) or not isinstance(register, int) or call.args.count(arg) > 1:
+                continue
+            # A register may have other readers: the tuple that the operand was projected from.
+            if self.frame.owners.get(register, frozenset({arg})) <= ends:
+                return register
+        return None
+
+    def _result_shape(self, var: Var, planned: Planned, inputs: list[int]) -> None:
+        """Run the shape function of a data-dependent operator and bind the result's dims to what it gives."""
+        assert isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple)
+        rank = len(var.ty.shape)
+        storage, vector = self.frame.asm.reg(), self.frame.asm.reg()
+        self.frame.asm.emit("AllocStorage", storage, self.frame.sizes.register(8 * rank), ALIGNMENT, HOST)
+        self.frame.asm.emit(
+            "AllocTensor", vector, storage, self.frame.sizes.register(0), "int64", self.frame.sizes.all((rank,))
+        )
+        self._invoke(planned, [*inputs, vector], HOST)
+        for axis, dim in enumerate(var.ty.shape):
+            variable = as_var(dim)
+            register = self._element(vector, axis)
+            self.frame.asm.emit(
+                "CheckLe", self.frame.sizes.register(0), register,
+                self.frame.unit.message(f"axis {axis} of %{var.name} in @{self.frame.name} would have size {{1}}"),
+            )  # fmt: skip
+            if variable is not None and not self.frame.sizes.known(variable):
+                self.frame.sizes.set(variable, register)
+            else:
+                text = f"axis {axis} of %{var.name} in @{self.frame.name} has size {{0}}, expected {{1}}"
+                self.frame.asm.emit("CheckEq", register, self.frame.sizes.register(dim), self.frame.unit.message(text))
+
+    def _element(self, vector: int, index: int) -> int:
+        view, out = self.frame.asm.reg(), self.frame.asm.reg()
+        self.frame.asm.emit("ViewTensor", view, vector, self.frame.sizes.register(8 * index), [])
+        self.frame.asm.emit("ScalarOf", out, view)
+        return out
+
+    def _cut(self, outputs: list[int], planned: Planned) -> list[int]:
+        """Cut upper-bound outputs to the extents that the kernel wrote in its last output."""
+        *results, extents = outputs
+        cut: list[int] = []
+        for index, (register, ty) in enumerate(zip(results, planned.outputs, strict=False)):
+            assert isinstance(ty.shape, tuple)
+            shape = ty.shape
+            extent, out = self._element(extents, index), self.frame.asm.reg()
+            text = f"a kernel of @{self.frame.name} made {{0}} rows where at most {{1}} were expected"
+            self.frame.asm.emit("CheckLe", extent, self.frame.sizes.register(shape[0]), self.frame.unit.message(text))
+            self.frame.asm.emit(
+                "ViewTensor", out, register, self.frame.sizes.register(0), [extent, *self.frame.sizes.all(shape[1:])]
+            )
+            cut.append(out)
+        return cut
+
+
+def _rename(dim: Dim, mapping: dict[DimVar, DimVar]) -> Dim:
+    return dim_substitute(dim, lambda v: as_dim(mapping[v]) if v in mapping else None)
+
+
+def _is_view(name: str) -> bool:
+    return registry.exists(name) and registry.get(name).kind == "view"
+
+
+def _only_reads(name: str) -> bool:
+    return name in (CHECK_EQUAL, DEVICE_COPY) or (registry.exists(name) and registry.get(name).kind == "routine")

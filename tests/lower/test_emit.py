@@ -1,0 +1,79 @@
+"""Emission against the interpreter where registers are shared, branches release, and calls are in tail position."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.diagnostics import CompileError
+
+HEADER = '#[version = "0.0.5"]\n'
+
+PROGRAMS = {
+    "a global function in a tuple outlives the binding": """
+def @f(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { %x + 1f }
+def @g(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { %x * 2f }
+def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
+  let %p = if (sum(%x) > 0f) { (@f, %x) } else { (@g, %x) };
+  let %q = (@g, @f);
+  let %a = %p.0(%p.1);
+  let %b = %q.1(%a);
+  %q.0(%b)
+}""",
+    "a variable read in one arm only": """
+def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
+  let %y = exp(%x);
+  let %z = if (sum(%x) > 0f) { %y + %x } else { negative(%x) };
+  let %w = if (sum(%z) > 1f) { %z * %x } else { %y };
+  %w + %x
+}""",
+    "a field of a tuple that is also returned whole": """
+def @pair(%x: Tensor[(3,), float32]) -> (Tensor[(3,), float32], Tensor[(3,), float32]) { (%x + 1f, %x * 2f) }
+def @main(%x: Tensor[(3,), float32]) -> ((Tensor[(3,), float32], Tensor[(3,), float32]), Tensor[(3,), float32]) {
+  let %p = @pair(%x);
+  let %s = %p.0 + %p.1;
+  (%p, %s * %p.0)
+}""",
+    "a loop in constant space": """
+def @loop(%n: int32, %x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
+  if (%n == 0) { %x } else { let %m = %n - 1; @loop(%m, %x * 0.5f + 1f) }
+}
+def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { @loop(20000, %x) }""",
+    "nested matches": """
+type Option[A] { Some(A), None, }
+def @first(%a: Option[Tensor[(3,), float32]], %b: Option[Tensor[(3,), float32]]) -> Tensor[(3,), float32] {
+  match ((%a, %b)) {
+    (Some(%x), Some(%y)) => %x * %y,
+    (Some(%x), _) => %x + 1f,
+    (_, Some(%y)) => negative(%y),
+    _ => zeros(shape=[3], dtype="float32"),
+  }
+}
+def @main(%x: Tensor[(3,), float32]) -> (Tensor[(3,), float32], Tensor[(3,), float32], Tensor[(3,), float32], Tensor[(3,), float32]) {
+  let %n: Option[Tensor[(3,), float32]] = None;
+  (@first(Some(%x), Some(%x)), @first(Some(%x), %n), @first(%n, Some(%x)), @first(%n, %n))
+}""",
+}
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, level: int) -> None:
+    module = relay.parse(HEADER + PROGRAMS[name])
+    for sign in (1, -1):
+        x = np.array([0.5, 1.0, 2.0], np.float32) * sign
+        expected, found = relay.evaluate(module, x), relay.compile(module, opt_level=level)(x)
+        for e, f in zip(_flat(expected), _flat(found), strict=True):
+            np.testing.assert_allclose(np.asarray(f), np.asarray(e), rtol=1e-6)
+
+
+def _flat(value: object) -> list[object]:
+    return [x for v in value for x in _flat(v)] if isinstance(value, tuple) else [value]
+
+
+def test_operands_on_two_devices_are_refused() -> None:
+    text = """
+    def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { %x + device_copy(%x, device="fake") }"""
+    with pytest.raises(CompileError, match="two devices|lives on"):
+        relay.compile(HEADER + text)
