@@ -155,7 +155,7 @@ CASES = [
     ),
     Case("dyn.reshape", _draw_reshape, _reshaped, symbolic=False),
     Case("dyn.broadcast_to", _draw_broadcast, lambda x, to: np.broadcast_to(x, tuple(to)), symbolic=False),
-    Case("dyn.strided_slice", _draw_slice, _sliced),
+    Case("dyn.strided_slice", _draw_slice, _sliced, symbolic=False),
     Case("dyn.full", _draw_full, lambda v, of, dtype: np.full(tuple(of), v).astype(dtype or v.dtype), symbolic=False),
     Case("take_while", _draw_while, _while),
     Case("unique", _draw_vector, lambda x: np.array(sorted(set(x.tolist())), x.dtype)),

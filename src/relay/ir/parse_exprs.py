@@ -271,9 +271,10 @@ class ExprActions(LiteralActions):
         if (
             isinstance(value, Constant) and value.data.ndim == 0 and self.position - minus == 2
         ):  # a literal directly behind the minus
-            text = "-" + self.texts[minus + 1]
-            if self.tokens.kinds[minus + 1] in ("INT", "FLOAT"):
-                return self.literal(text, minus)
+            if self.tokens.kinds[minus + 1] == "INT":
+                return self.literal("-" + self.integer_with_type(minus + 1), minus)
+            if self.tokens.kinds[minus + 1] == "FLOAT":
+                return self.literal("-" + self.texts[minus + 1], minus)
         return Call(OpRef("negative", None, span), (value,), NO_ATTRS, (), None, span)
 
     def ref_read(self, bang: int, value: Expr) -> RefRead:

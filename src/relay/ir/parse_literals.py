@@ -26,6 +26,7 @@ from relay.ir.types import scalar
 _TYPE_BEHIND = re.compile(r"\s*/\*\s*ty=(?:Tensor\[\(([\d, ]*)\), (\w+)\]|(\w+))[^*\]]*\*/")
 # Kinds of tokens behind which a minus is the infix operator.
 _OPERAND_ENDS = frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "PROJ", "where", ")", "]", "}"})
+_INTEGER_TYPE_BEHIND = re.compile(r" /\* ty=(i|u)(?:nt|int)(4|8|16|32|64)(?: [^*]*)?\*/")
 _FLOAT_SUFFIXES = (("bf16", "bfloat16"), ("f16", "float16"), ("f32", "float32"), ("f64", "float64"), ("f", "float32"))
 
 
@@ -48,10 +49,19 @@ class LiteralActions(TypeActions):
 
     def integer(self, token: int) -> Constant:
         # The least value of a type is a literal only together with its sign, which `negate` puts to it.
-        kinds = self.tokens.kinds
+        kinds, text = self.tokens.kinds, self.integer_with_type(token)
         if token and kinds[token - 1] == "-" and (token == 1 or kinds[token - 2] not in _OPERAND_ENDS):
-            return self.literal("-" + self.texts[token], token)
-        return self.literal(self.texts[token], token)
+            text = "-" + text
+        return self.literal(text, token)
+
+    def integer_with_type(self, token: int) -> str:
+        """The text of an integer; early printers of the released format put its type behind it, ``2 /* ty=int64 */``."""
+        text, end = self.texts[token], self.tokens.offsets[token] + len(self.texts[token])
+        if self.tokens.text.startswith(" /*", end) and text.isdigit():
+            behind = _INTEGER_TYPE_BEHIND.match(self.tokens.text, end)
+            if behind is not None:
+                return f"{text}{behind[1]}{behind[2]}"
+        return text
 
     def float_(self, token: int) -> Constant:
         return self.literal(self.texts[token], token)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from relay import te
 from relay.ir.dim import ANY, Dim, shape_size
 from relay.ir.effects import Effect
@@ -87,6 +89,62 @@ def dyn_full(
     """A tensor with the sizes that the integer vector ``shape`` holds, filled with the scalar ``fill_value``."""
     te.require(fill_value.ndim == 0, f"the fill value of dyn.full must be a scalar, not of rank {fill_value.ndim}")
     return te.compute(out_shape, lambda *_: te.cast(fill_value[()], dtype or fill_value.dtype), "full")
+
+
+def _slice(data: te.Tensor, bounds: tuple[te.Tensor, te.Tensor, te.Tensor], n: int) -> tuple[te.Scalar, ...]:
+    """The first position of a slice along axis n, its step, and how many positions it has (Python's rules; step 0: none)."""
+    begin, end, step = (index64(b[n]) for b in bounds)
+    size = te.size(data.shape[n])
+    forward = step > 0
+    # Counted from the end where negative, then moved to where a slice in this direction can begin and end.
+    low, high = te.select(forward, te.const(0, "int64"), te.const(-1, "int64")), te.select(forward, size, size - 1)
+    first, stop = (te.minimum(te.maximum(te.select(at < 0, at + size, at), low), high) for at in (begin, end))
+    distance, stride = te.select(forward, stop - first, first - stop), te.select(forward, step, -step)
+    count = te.maximum((distance + stride - 1) // te.maximum(stride, 1), 0)
+    return first, step, te.select(te.compare("eq", step, 0), te.const(0, "int64"), count)
+
+
+def _slice_shape(
+    data: te.Tensor, begin: te.Tensor, end: te.Tensor, strides: te.Tensor, *, slice_mode: str = "end", axes: None = None
+) -> te.Tensor:
+    lengths = {_vector(t, "dyn.strided_slice") for t in (begin, end, strides)}
+    te.require(len(lengths) == 1, f"the bounds of dyn.strided_slice must have one length, not {sorted(lengths)}")
+    sliced = lengths.pop()
+    te.require(sliced <= data.ndim, f"dyn.strided_slice has bounds of {sliced} axes, its data has {data.ndim}")
+
+    def body(i: te.Scalar) -> te.Scalar:
+        value: te.Scalar = te.const(0, "int64")
+        for n in reversed(range(data.ndim)):
+            size = _slice(data, (begin, end, strides), n)[2] if n < sliced else te.size(data.shape[n])
+            value = te.select(te.compare("eq", i, n), size, value)
+        return value
+
+    return te.compute((data.ndim,), body, "shape")
+
+
+@operator("dyn.strided_slice", shape_mode="data", result_shape=_slice_shape, ignored=("begin", "end", "strides"))
+def dyn_strided_slice(
+    data: te.Tensor,
+    begin: te.Tensor,
+    end: te.Tensor,
+    strides: te.Tensor,
+    *,
+    slice_mode: Literal["end"] = "end",
+    axes: None = None,
+    out_shape: tuple[Dim, ...] = (),
+) -> te.Tensor:
+    """``data[begin[0]:end[0]:strides[0], ...]`` with bounds that are integer vectors of one known length, Python's meaning of negative
+    and too large ones, and whole axes where they end. A stride of 0 takes nothing."""
+    sliced = _vector(begin, "dyn.strided_slice")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        at = list(i)
+        for n in range(sliced):
+            first, step, _ = _slice(data, (begin, end, strides), n)
+            at[n] = first + i[n] * step
+        return data[tuple(at)]
+
+    return te.compute(out_shape, body, "strided_slice")
 
 
 @operator("take_while", shape_mode="upper_bound")

@@ -180,7 +180,7 @@ def strided_slice(
 
 
 @operator("slice_like")
-def slice_like(data: te.Tensor, shape_like: te.Tensor, *, axes: tuple[int, ...] = ()) -> te.Tensor:
+def slice_like(data: te.Tensor, shape_like: te.Tensor, *, axes: tuple[int, ...] | None = None) -> te.Tensor:
     """The leading part of ``data`` that has the sizes of ``shape_like`` on the given axes (on all that both have by default)."""
     which = axes or tuple(range(min(data.ndim, shape_like.ndim)))
     shape = list(data.shape)

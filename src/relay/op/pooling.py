@@ -212,18 +212,19 @@ _global("nn.global_avg_pool2d", "The mean", mean=True)
 _global("nn.global_max_pool2d", "The greatest element", mean=False)
 
 
-@operator("nn.upsampling")
+@operator("nn.upsampling", ignored=("align_corners",))
 def upsampling(
     data: te.Tensor,
     *,
-    scale_h: int = 1,
-    scale_w: int = 1,
+    scale_h: float = 1,
+    scale_w: float = 1,
     layout: str = "NCHW",
     method: Literal["nearest_neighbor"] = "nearest_neighbor",
 ) -> te.Tensor:
-    """Every element repeated ``scale_h`` times along H and ``scale_w`` times along W."""
-    te.require(scale_h > 0 and scale_w > 0, f"the scales of nn.upsampling must be positive: {scale_h}, {scale_w}")
-    scale = dict(zip(_space(data, layout, "nn.upsampling"), (scale_h, scale_w), strict=True))
+    """Every element repeated ``scale_h`` times along H and ``scale_w`` times along W; the scales are whole numbers."""
+    whole = all(s > 0 and s == int(s) for s in (scale_h, scale_w))
+    te.require(whole, f"the scales of nn.upsampling must be positive whole numbers: {scale_h}, {scale_w}")
+    scale = dict(zip(_space(data, layout, "nn.upsampling"), (int(scale_h), int(scale_w)), strict=True))
     shape = tuple(dim_mul(d, scale.get(n, 1)) for n, d in enumerate(data.shape))
     return te.compute(
         shape, lambda *i: data[tuple(x // scale[n] if n in scale else x for n, x in enumerate(i))], "upsampling"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from relay import te
 from relay.ir.dim import Dim, shape_size
@@ -164,7 +164,13 @@ def logsumexp(data: te.Tensor, *, axis: Axes = None, keepdims: bool = False, exc
 
 def _position(name: str, what: str, fold: Callable[[te.Scalar, te.Axis, str], te.Scalar]) -> None:
     def define(
-        data: te.Tensor, *, axis: Axes = None, keepdims: bool = False, exclude: bool = False, dtype: str = "int32"
+        data: te.Tensor,
+        *,
+        axis: Axes = None,
+        keepdims: bool = False,
+        exclude: bool = False,
+        dtype: str = "int32",
+        select_last_index: Literal[False] = False,
     ) -> te.Tensor:
         axes = axes_of(axis, data.ndim, f"the operand of {name}", exclude=exclude)
         te.require(dtype in ("int32", "int64"), f"{name} gives int32 or int64, not {dtype}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from relay import te
 from relay.ir.dim import Dim, dim_floordiv, dim_mul, is_any, shape_size
@@ -80,7 +81,7 @@ def _split(whole: Dim, left: DimLike, right: DimLike, codes: Sequence[DimLike]) 
 
 
 @view("reshape")
-def reshape(data: te.Tensor, *, newshape: tuple[DimLike, ...]) -> te.Tensor:
+def reshape(data: te.Tensor, *, newshape: tuple[DimLike, ...], allowzero: Literal[False] = False) -> te.Tensor:
     """``data`` with ``newshape``: sizes, or 0 (this axis as it is), -1 (what is left), -2 (all further axes as they are),
     -3 (the product of the next two axes), -4 (the next axis split into the two sizes that follow, one of which may be -1)."""
     return reshaped(data, new_shape(data.shape, newshape), "reshape")
