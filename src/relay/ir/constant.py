@@ -115,7 +115,7 @@ class MissingData:
     def _error(self) -> RelayError:
         return RelayError(
             f"meta[relay.Constant][{self.number}] has no data: the text was printed without its #[metadata] section",
-            hint="print the program with its metadata, or give the values: parse_module(text, constants=[...])",
+            hint="print the program with its metadata, or give the values: relay.ir.parser.parse_module(text, constants=[...])",
         )
 
 
