@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -53,7 +54,7 @@ def round_trip(p: Program) -> None:
         assert module_text(again) == text
 
 
-def same_result(p: Program, **options: object) -> None:
+def same_result(p: Program, **options: Any) -> None:
     """The compiled program gives what the interpreter gives, up to rounding."""
     module = relay.infer_type(p.module)
     expected = relay.evaluate(module, *p.args)

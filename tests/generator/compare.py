@@ -17,9 +17,9 @@ def difference(expected: object, found: object, where: str = "the result") -> st
     while todo:
         e, f, at = todo.pop()
         if isinstance(e, tuple | list):
-            if type(e) is not type(f) or len(e) != len(f):  # type: ignore[arg-type]
+            if type(e) is not type(f) or len(e) != len(f):
                 return f"{at}: {_shown(e)} and {_shown(f)}"
-            todo.extend((a, b, f"{at}[{n}]") for n, (a, b) in enumerate(zip(e, f, strict=True)))  # type: ignore[call-overload]
+            todo.extend((a, b, f"{at}[{n}]") for n, (a, b) in enumerate(zip(e, f, strict=True)))
         elif isinstance(e, AdtValue):
             if not isinstance(f, AdtValue) or (e.adt, e.constructor, e.tag) != (f.adt, f.constructor, f.tag):
                 return f"{at}: {_shown(e)} and {_shown(f)}"

@@ -42,6 +42,7 @@ from tests.generator.kinds import (
     Tup,
     fits,
     is_unknown,
+    limit,
     names_of,
     sizes_of,
     to_type,
@@ -53,11 +54,6 @@ Scope = tuple[tuple[Var, G], ...]
 SHAPES: tuple[tuple[Size, ...], ...] = (
     (), (4,), (3,), (2, 3), (3, 4), (1, 4), ("n", 4), ("n",), ("n", "m"), ("m", 4), ("?0", 4), ("?0",), (2, 3, 4), (1, 2, 3, 3),
 )  # fmt: skip
-
-
-def limit(t: T) -> float:
-    """How far a tame value of a type may reach. Half precision keeps rounding errors small by keeping values small."""
-    return 2.0 if t.dtype in ("float16", "bfloat16") and not t.exact else 8.0
 
 
 class Generator:

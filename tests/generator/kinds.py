@@ -84,6 +84,11 @@ G = T | Tup | Adt | Fn | Ref
 FUEL = T((), "int32")
 
 
+def limit(t: T) -> float:
+    """How far a tame value of a type may reach. Half precision keeps rounding errors small by keeping values small."""
+    return 2.0 if t.dtype in ("float16", "bfloat16") and not t.exact else 8.0
+
+
 def is_unknown(size: Size) -> bool:
     return isinstance(size, str) and size.startswith("?")
 

@@ -6,8 +6,10 @@ import _thread
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import relay
@@ -17,6 +19,7 @@ from relay.ir.module import Module
 from relay.ir.types import TensorType
 from relay.op.build import call, constant
 
+Array = npt.NDArray[Any]
 HEAD = '#[version = "0.0.5"]\nimport prelude\n'
 
 
@@ -91,9 +94,11 @@ def test_a_tree_lstm() -> None:
     w = random.normal(size=(16, 4)).astype(np.float32)
     leaves = [random.normal(size=(1, 4)).astype(np.float32) for _ in range(3)]
 
-    def cell(i: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    def sigmoid(x: Array) -> Array:
+        return 1 / (1 + np.exp(-x))
+
+    def cell(i: Array, h: Array, c: Array) -> tuple[Array, Array]:
         a, b, d, e = np.split((i + h).astype(np.float64) @ w.T.astype(np.float64), 4, axis=1)
-        sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
         c2 = sigmoid(a) * np.tanh(b) + sigmoid(d) * c
         return sigmoid(e) * np.tanh(c2), c2
 

@@ -171,7 +171,9 @@ def test_functions_operators_and_constructors_are_values() -> None:
     def @main(%x: float32) { (@twice(negative, %x), @twice(fn (%y: float32) { %y + 1f }, %x), @map(Some, Cons(%x, Nil))) }
     """
     )
-    first, second, third = run(text, 3.0)  # type: ignore[misc]
+    result = run(text, 3.0)
+    assert isinstance(result, tuple)
+    first, second, third = result
     assert number(first) == 3 and number(second) == 5 and third == [3]
 
 

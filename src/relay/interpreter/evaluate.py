@@ -16,8 +16,9 @@ import numpy as np
 
 from relay.interpreter.arguments import argument_values, python_value
 from relay.interpreter.operators import apply_operator, check_arity, compose
+from relay.interpreter.patterns import matches
 from relay.interpreter.scopes import ATOMS, analyse
-from relay.interpreter.sizes import SizeCheck, check_sizes, concrete_attrs, dim_value, shape_text, size_checks
+from relay.interpreter.sizes import SizeCheck, as_precise, check_sizes, concrete_attrs, dim_value, size_checks
 from relay.interpreter.values import (
     Closure,
     ConstructorValue,
@@ -25,9 +26,10 @@ from relay.interpreter.values import (
     OperatorValue,
     Reference,
     Value,
+    kind_of,
 )  # fmt: skip
 from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
-from relay.ir.dim import AnyDim, Dim, DimVar, is_any
+from relay.ir.dim import AnyDim, Dim, DimVar
 from relay.ir.expr import (
     Attrs,
     Block,
@@ -42,12 +44,7 @@ from relay.ir.expr import (
     If,
     Match,
     OpRef,
-    Pattern,
-    PConstructor,
     Proj,
-    PTuple,
-    PVar,
-    PWild,
     RefNew,
     RefRead,
     RefWrite,
@@ -56,7 +53,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.span import Span
-from relay.ir.types import FuncType, TensorType, TupleType, Type
+from relay.ir.types import FuncType
 from relay.ir.value import AdtValue
 from relay.ir.walk import children
 from relay.op import registry
@@ -476,67 +473,3 @@ class Machine:
             needed = declared is not None and (function.body.ty is None or not as_precise(function.body.ty, declared))
             found = self._result_checks[function] = size_checks(declared) if needed else ()
         return found
-
-
-def matches(pattern: Pattern, value: Value, bound: list[tuple[Var, Value]]) -> bool:
-    """Whether a value has the form of a pattern; ``bound`` receives the variables with their parts. Iterative."""
-    todo: list[tuple[Pattern, Value]] = [(pattern, value)]
-    while todo:
-        p, v = todo.pop()
-        match p:
-            case PWild():
-                pass
-            case PVar():
-                bound.append((p.var, v))
-            case PTuple():
-                if not isinstance(v, tuple) or len(v) != len(p.fields):
-                    raise ExecutionError(f"a tuple pattern of {len(p.fields)} against {kind_of(v)}", p.span)
-                todo.extend(zip(p.fields, v, strict=True))
-            case PConstructor():
-                if not isinstance(v, AdtValue):
-                    raise ExecutionError(f"the pattern {p.name} against {kind_of(v)}", p.span)
-                if v.constructor != p.name:
-                    return False
-                if len(v.fields) != len(p.fields):
-                    raise ExecutionError(
-                        f"the pattern {p.name} has {len(p.fields)} fields, not {len(v.fields)}", p.span
-                    )
-                todo.extend(zip(p.fields, v.fields, strict=True))
-            case _:
-                assert_never(p)
-    return True
-
-
-def kind_of(value: Value) -> str:
-    """What a value is, for messages."""
-    match value:
-        case tuple():
-            return f"a tuple of {len(value)}"
-        case AdtValue():
-            return f"a {value.constructor} of {value.adt}"
-        case Closure():
-            return f"the function {value.name}"
-        case OperatorValue():
-            return f"the operator {value.name}"
-        case ConstructorValue():
-            return f"the constructor {value.definition.name}"
-        case Reference():
-            return "a reference"
-        case _:
-            return f"a {value.dtype.name} tensor of shape {shape_text(value.shape)}"
-
-
-def as_precise(found: Type, declared: Type) -> bool:
-    """Whether values of type ``found`` need no check of their sizes to be used as ``declared``: no ``?`` stands where it has a dim."""
-    todo: list[tuple[Type, Type]] = [(found, declared)]
-    while todo:
-        f, d = todo.pop()
-        if isinstance(f, TupleType) and isinstance(d, TupleType):
-            todo.extend(zip(f.fields, d.fields, strict=False))
-        elif isinstance(f, TensorType) and isinstance(d, TensorType):
-            pairs = (
-                zip(f.shape, d.shape, strict=False) if isinstance(f.shape, tuple) and isinstance(d.shape, tuple) else ()
-            )
-            if any(is_any(a) and not is_any(b) for a, b in pairs):
-                return False
-    return True

@@ -15,7 +15,6 @@ import numpy as np
 
 from relay import te
 from relay.interpreter.scopes import Scopes, analyse
-from relay.interpreter.sizes import shape_text
 from relay.interpreter.values import Array, Value
 from relay.ir.diagnostics import ExecutionError, OperatorError, ShapeError
 from relay.ir.expr import Attr, Attrs, Expr, Function, Tuple, Var
@@ -23,6 +22,7 @@ from relay.ir.span import Span
 from relay.ir.types import TensorType
 from relay.op import registry
 from relay.te.evaluate import evaluate as evaluate_te
+from relay.typing.text import shape_text
 
 Signature = tuple[tuple[int, ...], str]
 Operand = Signature | tuple[Signature, ...]

@@ -15,6 +15,7 @@ from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_evaluate, dim_substitu
 from relay.ir.expr import Attr, Attrs
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type
+from relay.typing.text import shape_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,6 @@ def _mismatch(
     return ShapeError(f"{what} has shape {shape_text(shape)} where {expected} is expected", span)
 
 
-def shape_text(shape: tuple[Dim, ...]) -> str:
-    """A shape in the text format: ``(3, n)``, ``(4,)``, ``()``."""
-    return f"({', '.join(map(dim_text, shape))}{',' if len(shape) == 1 else ''})"
-
-
 def dim_value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int:
     """The size a dim stands for here. Raises ExecutionError when one of its variables has no value."""
     unknown = [v.name for v in dim_vars(dim) if v not in dims]
@@ -134,3 +130,19 @@ def concrete_attrs(attrs: Attrs, dims: dict[DimVar, int], span: Span | None) -> 
     if not attrs or not any(has_dims(a) for a in attrs.values()):
         return attrs
     return {name: _concrete(a, dims, span) for name, a in attrs.items()}
+
+
+def as_precise(found: Type, declared: Type) -> bool:
+    """Whether values of type ``found`` need no check of their sizes to be used as ``declared``: no ``?`` stands where it has a dim."""
+    todo: list[tuple[Type, Type]] = [(found, declared)]
+    while todo:
+        f, d = todo.pop()
+        if isinstance(f, TupleType) and isinstance(d, TupleType):
+            todo.extend(zip(f.fields, d.fields, strict=False))
+        elif isinstance(f, TensorType) and isinstance(d, TensorType):
+            pairs = (
+                zip(f.shape, d.shape, strict=False) if isinstance(f.shape, tuple) and isinstance(d.shape, tuple) else ()
+            )
+            if any(is_any(a) and not is_any(b) for a, b in pairs):
+                return False
+    return True

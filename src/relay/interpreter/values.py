@@ -16,6 +16,7 @@ from relay.ir.dim import DimVar
 from relay.ir.expr import Expr, Function
 from relay.ir.types import ConstructorDef
 from relay.ir.value import AdtValue
+from relay.typing.text import shape_text
 
 Array = npt.NDArray[np.generic]
 
@@ -66,3 +67,22 @@ class Reference:
 
 
 Value: TypeAlias = "Array | tuple[Value, ...] | AdtValue | Closure | OperatorValue | ConstructorValue | Reference"
+
+
+def kind_of(value: Value) -> str:
+    """What a value is, for messages."""
+    match value:
+        case tuple():
+            return f"a tuple of {len(value)}"
+        case AdtValue():
+            return f"a {value.constructor} of {value.adt}"
+        case Closure():
+            return f"the function {value.name}"
+        case OperatorValue():
+            return f"the operator {value.name}"
+        case ConstructorValue():
+            return f"the constructor {value.definition.name}"
+        case Reference():
+            return "a reference"
+        case _:
+            return f"a {value.dtype.name} tensor of shape {shape_text(value.shape)}"
