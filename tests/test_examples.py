@@ -1,0 +1,84 @@
+"""The example programs do what their first comment says, in the interpreter and compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from tests.generator.compare import difference
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def both(name: str, *args: object) -> Any:
+    """The result of an example, the same from the interpreter and compiled."""
+    module = relay.load_module(EXAMPLES / name)
+    expected = relay.evaluate(module, *args)
+    different = difference(expected, relay.compile(module)(*args))
+    assert different is None, different
+    return expected
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def test_treelstm() -> None:
+    d, h = 3, 5
+    module = relay.load_module(EXAMPLES / "treelstm.relay")
+    t = module.adt("Tree2")
+    words = [normal(1, d) + n for n in range(3)]
+    zero, none = np.zeros((1, h), np.float32), np.zeros((1, d), np.float32)
+    wx, wh, b = normal(4 * h, d), normal(4 * h, h), normal(4 * h)
+
+    def gates(x: Array, state: Array) -> list[Array]:
+        return np.split(x @ wx.T + state @ wh.T + b, 4, axis=1)
+
+    def leaf(x: Array) -> tuple[Array, Array]:
+        i, _, o, u = gates(x, zero)
+        c = sigmoid(i) * np.tanh(u)
+        return sigmoid(o) * np.tanh(c), c
+
+    def node(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        i, f, o, u = gates(none, left[0] + right[0])
+        c = sigmoid(i) * np.tanh(u) + sigmoid(f) * (left[1] + right[1])
+        return sigmoid(o) * np.tanh(c), c
+
+    tree = t.Node(t.Node(t.Leaf(words[0]), t.Leaf(words[1])), t.Leaf(words[2]))
+    expected = node(node(leaf(words[0]), leaf(words[1])), leaf(words[2]))[0]
+    assert np.allclose(both("treelstm.relay", tree, zero, none, wx, wh, b), expected, atol=1e-5)
+
+
+def test_rnn() -> None:
+    d, h = 4, 3
+    xs = [normal(1, d) * n for n in range(4)]
+    w, u, b = normal(h, d), normal(h, h), normal(h)
+    state = start = np.zeros((1, h), np.float32)
+    for x in xs:
+        state = np.tanh(x @ w.T + state @ u.T + b)
+    assert np.allclose(both("rnn.relay", xs, start, w, u, b), state, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "steps"), [(1, 0), (6, 8), (27, 111)])
+def test_collatz(n: int, steps: int) -> None:
+    assert both("collatz.relay", np.int64(n)) == steps
+
+
+def test_newton() -> None:
+    a = np.array([1.0, 2.0, 9.0, 100.0, 12345.0], np.float32)
+    roots, rounds = both("newton.relay", a, np.float32(1e-3))
+    assert np.allclose(roots, np.sqrt(a), rtol=1e-5) and 3 < rounds < 20
+
+
+def test_counter() -> None:
+    squares, third, total = both("counter.relay", np.array([5, 7, 5, 7, 7], np.int32))
+    assert squares == [1, 4, 9] and third == 9 and total == 15
