@@ -15,10 +15,12 @@ from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
 from relay.ir.collection import without_collection
-from relay.ir.expr import Binding, Block, Call, Function, Var
+from relay.ir.diagnostics import CompileError, RelayError
+from relay.ir.expr import Binding, Block, Call, Function, Grad, Var
 from relay.ir.module import Module
 from relay.ir.parser import parse_module
-from relay.ir.types import TensorType
+from relay.ir.types import DTYPE_BITS, TensorType
+from relay.ir.walk import post_order
 from relay.loop.target import Target
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
@@ -116,6 +118,7 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     for entry in options.entries:
         module.function(entry)
     mono = typing.monomorphise(module, options.entries)
+    refuse_uncompilable(mono)
     clock.lap("monomorphise")
     run = Pipeline(passes(options, runner), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
@@ -142,7 +145,33 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
     cache = ProgramCache(chosen.directory)
     key = program_key(typed, chosen, parse_target(chosen.target))
     found = cache.get(key, chosen.threads)
-    return found if found is not None else cache.put(key, build(typed, chosen).image, chosen.threads)
+    if found is not None:
+        return found
+    try:
+        image = build(typed, chosen).image
+    except RelayError as error:
+        error.with_source(typed.sources)
+        raise
+    return cache.put(key, image, chosen.threads)
+
+
+def refuse_uncompilable(module: Module) -> None:
+    """Raise CompileError for what is typed but has no code: ``grad``, and base types that no machine stores (vector lanes)."""
+    for fn in module.functions.values():
+        for node in post_order(fn):
+            if isinstance(node, Grad):
+                raise CompileError(
+                    "grad is typed but cannot be compiled yet", node.span, hint="apply the gradient by hand"
+                )
+            dtype = node.ty.dtype if isinstance(node.ty, TensorType) else None
+            if isinstance(dtype, str) and dtype not in DTYPE_BITS:
+                raise CompileError(f"there is no code for the base type {dtype}", node.span, hint="use scalar elements")
+        for param in fn.params:
+            dtype = param.ty.dtype if isinstance(param.ty, TensorType) else None
+            if isinstance(dtype, str) and dtype not in DTYPE_BITS:
+                raise CompileError(
+                    f"there is no code for the base type {dtype}", param.span, hint="use scalar elements"
+                )
 
 
 def as_module(program: Module | Function | str) -> Module:

@@ -77,3 +77,26 @@ def test_operands_on_two_devices_are_refused() -> None:
     def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { %x + device_copy(%x, device="fake") }"""
     with pytest.raises(CompileError, match="two devices|lives on"):
         relay.compile(HEADER + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def @main(%x: float32) -> (float32, (float32,)) { grad(fn (%y: float32) -> float32 { %y })(%x) }", "grad"),
+        ("def @main(%x: Tensor[(4,), float32x4]) -> Tensor[(4,), float32x4] { %x }", "float32x4"),
+        ("def @main[n: Dim](%x: Tensor[(n*n,), float32]) -> Tensor[(n*n,), float32] { %x + %x }", "dimension n"),
+        ("def @main[A](%x: A) -> A { %x }", "polymorphic"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(text: str, says: str) -> None:
+    with pytest.raises(relay.RelayError, match=says):
+        relay.compile(HEADER + text, cache=False)
+
+
+def test_a_size_inside_a_linear_expression_is_solved_for() -> None:
+    text = """
+    def @main[n: Dim](%x: Tensor[(2*n + 1, 3), float32]) -> Tensor[(6*n + 3,), float32] { reshape(%x, newshape=[-1]) + 1f }"""
+    exe = relay.compile(HEADER + text)
+    np.testing.assert_array_equal(np.asarray(exe(np.ones((5, 3), np.float32))), np.full(15, 2, np.float32))
+    with pytest.raises(relay.RelayError, match="axis 0 of argument %x of @main has size 4"):
+        exe(np.ones((4, 3), np.float32))

@@ -257,7 +257,9 @@ class _Emitter:
         if name == CHECK_EQUAL:
             left, right, why = call.attrs["left"], call.attrs["right"], call.attrs["why"]
             where = f" ({call.span})" if call.span else ""
-            text = f"{why} must agree: {{0}} and {{1}} in @{self.frame.name}{where}"
+            # A size that must vanish stands for "equal, or one of them 1" (see `te.broadcast_dims`): it says nothing by itself.
+            shown = "must agree or be 1" if right == 0 else "must agree: {0} and {1}"
+            text = f"{why} {shown} in @{self.frame.name}{where}"
             opcode = "CheckLe" if call.attrs.get("relation") == "<=" else "CheckEq"
             self.asm.emit(opcode, self.sizes.register(left), self.sizes.register(right), self.unit.message(text))  # type: ignore[arg-type]
             self.frame.assign(var, ())

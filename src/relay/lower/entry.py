@@ -7,7 +7,7 @@ from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_text, dim_vars, is_any
 from relay.ir.expr import Function
 from relay.ir.types import TensorType, TupleType, Type
-from relay.lower.sizes import Sizes
+from relay.lower.sizes import Sizes, linear
 from relay.lower.unit import Unit
 
 
@@ -73,29 +73,23 @@ class _Checker:
             self.asm.emit("CheckLe", size, self.sizes.register(variable.hi), self.unit.message(text))
 
     def deferred(self) -> None:
-        """Sizes that are expressions: solve one unknown variable where the expression is linear in it, then compare."""
+        """Sizes that are expressions, once every argument has given its variables: a variable that stands in a linear one only is
+        solved for; then the sizes are compared, which also refuses what no value of the variable gives."""
         for size, dim, where in self.later:
             assert isinstance(dim, SymDim)
-            unknown = {v for v in dim_vars(dim) if not self.sizes.known(v)}
+            solved = linear(dim)
+            if solved is not None and not self.sizes.known(solved[0]):
+                variable, factor, constant = solved
+                rest, value = self.asm.reg(), self.asm.reg()
+                self.asm.emit("ISub", rest, size, self.sizes.register(constant))
+                self.asm.emit("IFloorDiv", value, rest, self.sizes.register(factor))
+                self._bounds(value, variable, f"{variable.name}, from {where},")
+                self.sizes.set(variable, value)
+        for size, dim, where in self.later:
+            unknown = sorted({v.name for v in dim_vars(dim) if not self.sizes.known(v)})
             if unknown:
-                self._solve(size, dim, unknown, where)
+                raise CompileError(
+                    f"the sizes of the arguments do not determine {', '.join(unknown)} ({where} is {dim_text(dim)})",
+                    hint="declare a parameter that has it as a whole axis",
+                )
             self._equal(size, dim, where)
-
-    def _solve(self, size: int, dim: SymDim, unknown: set[DimVar], where: str) -> None:
-        terms = dict(dim.terms)
-        if len(unknown) == 1:
-            (variable,) = unknown
-            constant = terms.pop((), 0)
-            if len(terms) == 1:
-                ((monomial, factor),) = terms.items()
-                if monomial == ((variable, 1),) and factor > 0:
-                    rest, value = self.asm.reg(), self.asm.reg()
-                    self.asm.emit("ISub", rest, size, self.sizes.register(constant))
-                    self.asm.emit("IFloorDiv", value, rest, self.sizes.register(factor))
-                    self.sizes.set(variable, value)
-                    return
-        names = ", ".join(sorted(v.name for v in unknown))
-        raise CompileError(
-            f"the sizes of the arguments do not determine {names} ({where} is {dim_text(dim)})",
-            hint="declare a parameter that has it as a whole axis",
-        )

@@ -38,6 +38,20 @@ class Sizes:
                 self._asm.emit("DimOf", out, register, axis)
                 self._registers[variable] = out
 
+        for axis, dim in enumerate(ty.shape):
+            if isinstance(dim, SymDim):
+                self._solve(register, axis, dim)
+
+    def _solve(self, register: int, axis: int, dim: SymDim) -> None:
+        """Read off a variable that stands in an axis as ``factor * variable + constant`` only."""
+        solved = linear(dim)
+        if solved is not None and solved[0] not in self._registers:
+            variable, factor, constant = solved
+            out = self._asm.reg()
+            self._asm.emit("DimOf", out, register, axis)
+            out = self._binary("ISub", out, self.register(constant))
+            self._registers[variable] = self._binary("IFloorDiv", out, self.register(factor))
+
     def known(self, variable: DimVar) -> bool:
         return variable in self._registers
 
@@ -97,3 +111,15 @@ class Sizes:
         if isinstance(atom, DimVar):
             return self.variable(atom)
         return self._binary(_OPCODE[atom.op], self.register(atom.a), self.register(atom.b))
+
+
+def linear(dim: SymDim) -> tuple[DimVar, int, int] | None:
+    """The variable, factor and constant of a dim that is ``factor * variable + constant`` with a positive factor."""
+    terms = dict(dim.terms)
+    constant = terms.pop((), 0)
+    if len(terms) != 1:
+        return None
+    ((monomial, factor),) = terms.items()
+    if len(monomial) != 1 or monomial[0][1] != 1 or factor <= 0 or not isinstance(monomial[0][0], DimVar):
+        return None
+    return monomial[0][0], factor, constant
