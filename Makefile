@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+# Generated programs that the tests compare; fewer for a quick look.
+FUZZ ?= 2000
 STAMP := $(VENV)/.ready
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard runtime/*.def runtime/include/relay/*.h runtime/src/* runtime/bindings/*)
 
@@ -11,7 +13,7 @@ run: $(STAMP)
 	@$(PY) examples/minilm.py
 
 test: $(STAMP) check runtime-test
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q --fuzz-programs $(FUZZ)
 
 smoke: $(STAMP)
 	$(PY) -m pytest -q tests/test_smoke.py

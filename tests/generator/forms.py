@@ -9,7 +9,6 @@ from relay.ir.expr import (
     Block,
     Call,
     Clause,
-    ConstructorRef,
     Expr,
     Function,
     GlobalVar,
@@ -65,9 +64,8 @@ def _match_option(g: Generator, want: G, scope: Scope, depth: int) -> Expr:
     var = Var(g.name("o"))
     some = Clause(PConstructor("Some", (PVar(var),)), g.expr(want, (*scope, (var, element)), depth))
     none = Clause(PConstructor("None"), g.expr(want, scope, depth))
-    data = g.expr(Adt("Option", (element,)), scope, depth)
-    if isinstance(data, Call) and isinstance(data.fn, ConstructorRef) and data.fn.name == "None":
-        data = annotated(g, data, Adt("Option", (element,)))
+    kind = Adt("Option", (element,))
+    data = annotated(g, g.expr(kind, scope, depth), kind)  # it may be None on every path
     clauses = (some, none) if g.choices.chance(50) else (none, some)
     if g.choices.chance(20):
         clauses = (some, Clause(PWild(), none.body))

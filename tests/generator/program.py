@@ -25,6 +25,9 @@ class Program:
     module: Module
     args: tuple[object, ...]
 
+    def __repr__(self) -> str:
+        return "<a generated program>"  # the tests show its text
+
 
 @cache
 def library() -> Module:
@@ -55,9 +58,10 @@ def program(seed: int) -> Program:
     return build(Choices(Seeded(seed)))
 
 
-def programs() -> st.SearchStrategy[Program]:
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
     """Programs as a hypothesis strategy."""
-    return st.binary(min_size=_BYTES, max_size=_BYTES).map(lambda data: build(Choices(Drawn(data))))
+    return build(Choices(Drawn(draw(st.binary(min_size=_BYTES, max_size=_BYTES)))))
 
 
 _BYTES = 2000  # more than nearly every program takes

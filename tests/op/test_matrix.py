@@ -116,7 +116,9 @@ def _draw_convolution(space: str, layouts: list[tuple[str, str, str]]) -> Callab
 
 
 def _convolution(space: str) -> Callable[..., Array]:
-    def expect(x: Array, w: Array, data_layout: str, kernel_layout: str, out_layout: str, out_dtype: str, **attrs: Any) -> Array:
+    def expect(
+        x: Array, w: Array, data_layout: str, kernel_layout: str, out_layout: str, out_dtype: str, **attrs: Any
+    ) -> Array:
         attrs = {k: v for k, v in attrs.items() if k in ("strides", "padding", "dilation", "groups")}
         kind = h.numpy_dtype(out_dtype) if out_dtype else x.dtype
         held = np.float64 if kind.name in h.FLOATS else kind
@@ -198,7 +200,9 @@ def _draw_image(d: Draw) -> Drawn:
 
 def _over_space(fn: Callable[..., Any]) -> Callable[..., Array]:
     def expect(x: Array, layout: str) -> Array:
-        return np.asarray(fn(x.astype(np.float64), axis=(layout.index("H"), layout.index("W")), keepdims=True)).astype(x.dtype)
+        return np.asarray(fn(x.astype(np.float64), axis=(layout.index("H"), layout.index("W")), keepdims=True)).astype(
+            x.dtype
+        )
 
     return expect
 

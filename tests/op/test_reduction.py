@@ -147,7 +147,9 @@ def _draw_norm(vectors: int, first: int = 0) -> Callable[[Draw], Drawn]:
     return draw
 
 
-def _normal(x: Array, mean: Array, var: Array, g: Array, b: Array, axis: int, epsilon: float, center: bool, scale: bool) -> Array:
+def _normal(
+    x: Array, mean: Array, var: Array, g: Array, b: Array, axis: int, epsilon: float, center: bool, scale: bool
+) -> Array:
     shape = [1] * x.ndim
     shape[axis] = -1
     out = (x - mean) / np.sqrt(var + epsilon)
@@ -164,7 +166,9 @@ def _normalised(over: Callable[[int, int], tuple[int, ...]]) -> Callable[..., Ar
     return expect
 
 
-def _batch_norm(x: Array, g: Array, b: Array, mean: Array, var: Array, axis: int, **attrs: Any) -> tuple[Array, Array, Array]:
+def _batch_norm(
+    x: Array, g: Array, b: Array, mean: Array, var: Array, axis: int, **attrs: Any
+) -> tuple[Array, Array, Array]:
     shape = [1] * x.ndim
     shape[axis] = -1
     m, v = (a.astype(np.float64).reshape(shape) for a in (mean, var))
@@ -183,9 +187,9 @@ def _group_norm(x: Array, g: Array, b: Array, num_groups: int, epsilon: float) -
     grouped = x.astype(np.float64).reshape(x.shape[0], num_groups, -1)
     normal = (grouped - grouped.mean(2, keepdims=True)) / np.sqrt(grouped.var(2, keepdims=True) + epsilon)
     along = (-1,) + (1,) * (x.ndim - 2)
-    out: Array = (normal.reshape(x.shape) * g.astype(np.float64).reshape(along) + b.astype(np.float64).reshape(along)).astype(
-        x.dtype
-    )
+    out: Array = (
+        normal.reshape(x.shape) * g.astype(np.float64).reshape(along) + b.astype(np.float64).reshape(along)
+    ).astype(x.dtype)
     return out
 
 

@@ -168,7 +168,9 @@ def _draw_pad(d: Draw) -> Drawn:
 
 def _pad(x: Array, value: Array | None = None, *, pad_width: Any, pad_mode: str) -> Array:
     if pad_mode == "constant":
-        out = np.full([s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype)
+        out = np.full(
+            [s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype
+        )
         out[tuple(slice(a, a + s) for s, (a, _) in zip(x.shape, pad_width, strict=True))] = x
         return out
     return np.pad(x, pad_width, mode="edge" if pad_mode == "edge" else "reflect")
