@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +117,18 @@ def test_verbs_work(tmp_path: Path) -> None:
     for show in ("passes", "plans", "loops", "bytecode", "llvm", "asm", "memory", "times"):
         done = run("inspect", path, "--show", show)
         assert done.returncode == 0 and done.stdout, (show, done.stderr)
+
+
+@pytest.mark.parametrize("extra", [[], ["--interpret"]])
+def test_ctrl_c_is_exit_code_130(tmp_path: Path, extra: list[str]) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + "def @main(%n: int32) -> int32 { @main(%n + 1) }")
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+         "from relay.cli.main import main; main()", "run", str(path), "-i", "n=0", *extra],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(4)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Traceback" not in said, said

@@ -236,7 +236,10 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 def main() -> None:
     """Run a command; every error ends in one message and its exit code."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
+        if isinstance(code, int) and code != 0:  # an interruption is given back as its exit code
+            errors.print("interrupted" if code == 130 else f"stopped with code {code}")
+            sys.exit(code)
     except ExecutionError as error:
         errors.print(f"error: {error}")
         sys.exit(1)
