@@ -7,20 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from relay.ir.constant import numpy_dtype
 from relay.ir.diagnostics import FileError, RelayError, TypeError_
 
 Array = npt.NDArray[Any]
 Spec = Mapping[str, Any]
 RANDOM_SIZE = 16  # a dimension that nobody fixes
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a base type, ml_dtypes' where NumPy has none."""
-    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 
 
 def load_weights(path: Path) -> dict[str, Array]:

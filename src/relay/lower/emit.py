@@ -37,10 +37,11 @@ from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
 from relay.lower import escape
 from relay.lower.frame import Frame, Place, is_scalar
-from relay.lower.kernel_calls import CHECK_EQUAL, CLOSURE, DEVICE_COPY, Arena, KernelCalls
+from relay.lower.kernel_calls import Arena, KernelCalls
 from relay.lower.liveness import Uses, dying
 from relay.lower.unit import Unit
 from relay.op import registry
+from relay.transform.blocks import CHECK_EQUAL, CLOSURE, DEVICE_COPY
 
 
 def emit_function(unit: Unit, module: Module, name: str, fn: Function, devices: dict[Var, int]) -> FunctionCode:

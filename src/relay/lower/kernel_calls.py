@@ -17,10 +17,9 @@ from relay.lower.frame import Frame, type_dims
 from relay.lower.storage import ALIGNMENT, Interval, place, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
+from relay.transform.blocks import CHECK_EQUAL, DEVICE_COPY
 
 HOST = 0
-# Internal operators of the middle end (see docs/architecture.md).
-CLOSURE, CHECK_EQUAL, DEVICE_COPY = "closure", "check_equal", "device_copy"
 
 
 @dataclass(frozen=True, slots=True)
