@@ -43,6 +43,7 @@ from relay.transform import (
     LambdaLift,
     NameDims,
     Observer,
+    ParallelFusion,
     Pass,
     Pipeline,
     Simplify,
@@ -98,6 +99,7 @@ def passes(options: Options, runner: Runner) -> list[Pass]:
         DeadFunctions(entries=options.entries),
         NameDims(),
         *tidy,
+        *([ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         DeadFunctions(entries=options.entries),
     ]

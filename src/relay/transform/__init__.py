@@ -23,6 +23,7 @@ from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
 from relay.transform.name_dims import NameDims
+from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.simplify import Simplify
 from relay.transform.specialise import Specialise
 from relay.transform.to_blocks import ToBlocks
@@ -40,6 +41,7 @@ __all__ = [
     "LambdaLift",
     "NameDims",
     "Observer",
+    "ParallelFusion",
     "Pass",
     "PassError",
     "Pipeline",

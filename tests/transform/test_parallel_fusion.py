@@ -1,0 +1,133 @@
+"""Products of one input become one: what is joined, what is not, and that the values stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay.interpreter.evaluate import evaluate
+from relay.ir.module import Module
+from relay.transform import DeadCode, FuseOps, NameDims, ParallelFusion
+from relay.typing import infer
+from tests.transform.support import kernels, operators, run, typed
+
+RNG = np.random.default_rng(3)
+
+
+def array(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return RNG.uniform(-1, 1, shape).astype(np.float32)
+
+
+def bound(text: str, **weights: tuple[int, ...]) -> Module:
+    return infer(typed(text).bind({name: array(*shape) for name, shape in weights.items()}))
+
+
+def joined(module: Module, *inputs: object) -> Module:
+    """The module after the pass; its values must be those from before, bit for bit."""
+    after = run(module, NameDims(), ParallelFusion(), DeadCode())
+    before = evaluate(module, *inputs)
+    found = evaluate(after, *inputs)
+    for a, b in zip(np.atleast_1d(before), np.atleast_1d(found), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    return after
+
+
+def test_query_key_and_value() -> None:
+    text = """
+    def @heads[n: Dim](%x: Tensor[(n, 12), float32]) { transpose(reshape(%x, newshape=[-1, 3, 4]), axes=[1, 0, 2]) }
+    def @main[n: Dim](%x: Tensor[(n, 8), float32], %wq: Tensor[(12, 8), float32], %bq: Tensor[(12,), float32],
+        %wk: Tensor[(12, 8), float32], %bk: Tensor[(12,), float32], %wv: Tensor[(12, 8), float32], %bv: Tensor[(12,), float32]) {
+      let %q = transpose(reshape(nn.bias_add(nn.dense(%x, %wq, units=12), %bq), newshape=[-1, 3, 4]), axes=[1, 0, 2]);
+      let %k = transpose(reshape(nn.bias_add(nn.dense(%x, %wk), %bk), newshape=[-1, 3, 4]), axes=[1, 0, 2]);
+      let %v = transpose(reshape(nn.bias_add(nn.dense(%x, %wv), %bv), newshape=[-1, 3, 4]), axes=[1, 2, 0]);
+      nn.batch_matmul(nn.batch_matmul(%q, %k), %v)
+    }"""
+    module = bound(text, wq=(12, 8), wk=(12, 8), wv=(12, 8), bq=(12,), bk=(12,), bv=(12,))
+    after = joined(module, array(5, 8))
+    assert operators(after).count("nn.dense") == operators(after).count("nn.bias_add") == 1
+    # The slices are read by the kernels that use them: no kernel only copies.
+    assert [k for k in kernels(run(after, FuseOps())) if set(k) <= {"strided_slice", "reshape", "transpose"}] == []
+
+
+def test_gates_of_a_cell() -> None:
+    """Two joint products of equal parts are added as wholes, and parts may differ in size."""
+    text = """
+    def @main(%x: Tensor[(2, 8), float32], %h: Tensor[(2, 6), float32],
+        %w1: Tensor[(6, 8), float32], %w2: Tensor[(6, 8), float32], %u1: Tensor[(6, 6), float32], %u2: Tensor[(6, 6), float32],
+        %b1: Tensor[(6,), float32], %b2: Tensor[(6,), float32]) {
+      let %i = sigmoid(nn.bias_add(nn.dense(%x, %w1) + nn.dense(%h, %u1), %b1));
+      let %g = tanh(nn.bias_add(nn.dense(%x, %w2) + nn.dense(%h, %u2), %b2));
+      %i * %g
+    }"""
+    module = bound(text, w1=(6, 8), w2=(6, 8), u1=(6, 6), u2=(6, 6), b1=(6,), b2=(6,))
+    after = joined(module, array(2, 8), array(2, 6))
+    names = operators(after)
+    assert (names.count("nn.dense"), names.count("add"), names.count("nn.bias_add")) == (2, 1, 1)
+
+
+def test_parts_of_different_sizes() -> None:
+    text = """
+    def @main(%x: Tensor[(4, 8), float32], %a: Tensor[(3, 8), float32], %b: Tensor[(5, 8), float32]) {
+      concatenate((exp(nn.dense(%x, %a)), exp(nn.dense(%x, %b))), axis=1)
+    }"""
+    assert operators(joined(bound(text, a=(3, 8), b=(5, 8)), array(4, 8))).count("nn.dense") == 2
+    text = text.replace("exp(nn.dense(%x, %a))", "transpose(nn.dense(%x, %a))").replace("axis=1", "axis=0")
+    text = text.replace("exp(nn.dense(%x, %b))", "transpose(nn.dense(%x, %b))")
+    assert operators(joined(bound(text, a=(3, 8), b=(5, 8)), array(4, 8))).count("nn.dense") == 1
+
+
+def test_convolutions_by_channels() -> None:
+    text = """
+    def @main(%x: Tensor[(1, 3, 6, 6), float32], %a: Tensor[(4, 3, 3, 3), float32], %b: Tensor[(4, 3, 3, 3), float32]) {
+      let %p = nn.conv2d(%x, %a, channels=4, kernel_size=[3, 3], padding=[1, 1]);
+      let %q = nn.conv2d(%x, %b, channels=4, kernel_size=[3, 3], padding=[1, 1]);
+      nn.relu(%p) + nn.relu(%q)
+    }"""
+    assert operators(joined(bound(text, a=(4, 3, 3, 3), b=(4, 3, 3, 3)), array(1, 3, 6, 6))).count("nn.conv2d") == 1
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "(%a, %b)",  # the parts would have to be copied out
+        "(exp(%a), tanh(%b))",  # epilogues of the products as they are
+        "transpose(%a) + transpose(nn.dense(%a, %square))",  # one product only
+    ],
+)
+def test_what_gains_nothing_is_left_alone(result: str) -> None:
+    text = f"""
+    def @main(%x: Tensor[(4, 8), float32], %w1: Tensor[(8, 8), float32], %w2: Tensor[(8, 8), float32],
+        %square: Tensor[(8, 8), float32]) {{
+      let %a = nn.dense(%x, %w1);
+      let %b = nn.dense(%x, %w2);
+      {result}
+    }}"""
+    module = bound(text, w1=(8, 8), w2=(8, 8), square=(8, 8))
+    after = run(module, NameDims(), DeadCode(), ParallelFusion())
+    assert "strided_slice" not in operators(after)
+
+
+def test_a_part_that_depends_on_another() -> None:
+    """Two products of one input, where the bias of the second is made from the first: only the products are joined."""
+    text = """
+    def @main(%x: Tensor[(4, 8), float32], %w1: Tensor[(8, 8), float32], %w2: Tensor[(8, 8), float32]) {
+      let %a = nn.dense(%x, %w1);
+      let %c = nn.dense(%x, %w2) + nn.softmax(%a);
+      transpose(%a) + transpose(%c)
+    }"""
+    joined(bound(text, w1=(8, 8), w2=(8, 8)), array(4, 8))
+
+
+def test_in_branches_and_between_them() -> None:
+    """Products in different blocks are not joined; those of one branch are."""
+    text = """
+    def @main(%x: Tensor[(4, 8), float32], %c: bool, %w1: Tensor[(8, 8), float32], %w2: Tensor[(8, 8), float32]) {
+      let %a = nn.dense(%x, %w1);
+      if (%c) {
+        transpose(nn.dense(%x, %w2)) + transpose(nn.dense(%x, %w1))
+      } else { transpose(%a) + transpose(nn.dense(%x, %w2)) }
+    }"""
+    module = bound(text, w1=(8, 8), w2=(8, 8))
+    for flag in (True, False):
+        after = joined(module, array(4, 8), np.bool_(flag))
+    assert operators(after).count("nn.dense") == 3
