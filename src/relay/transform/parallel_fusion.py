@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from relay.ir.diagnostics import OperatorError
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -198,7 +199,7 @@ class _InBlock:
                 continue
             try:
                 call = op_call(parts[0].op, args, parts[0].attrs, parts[0].call.span)
-            except registry.OperatorError:
+            except OperatorError:
                 continue
             found = [s for s in sizes if isinstance(s, int)]
             ty = call.ty
@@ -369,11 +370,10 @@ class _InBlock:
                 continue
             value = binding.value
             for joint, n in slices.get(position, []):
-                part = joint.parts[n].var
-                piece = _slice(joint, n)
-                var = Var(part.name, None, piece.ty)
+                old, piece = joint.parts[n].var, _slice(joint, n)
+                var = Var(old.name, None, piece.ty)
                 out.append(Binding(var, piece))
-                value = with_operands(value, [var if a is part else a for a in operands(value)])
+                value = with_operands(value, [var if a is old else a for a in operands(value)])
             out.append(binding if value is binding.value else Binding(binding.var, value))
         return out
 
