@@ -1,0 +1,81 @@
+"""The transformer examples against float64 NumPy and the interpreter: any length, with and without a cache, from one compilation."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from tests.generator.compare import difference
+
+ROOT = Path(__file__).parent.parent
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_example", ROOT / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[f"{name}_example"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+bert, gpt2 = example("bert"), example("gpt2")
+
+
+def ids_of(count: int, vocabulary: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return np.random.default_rng(count).integers(0, vocabulary, count).astype(np.int32)
+
+
+@pytest.mark.parametrize("width, heads, inner", [(64, 4, 128), (60, 5, 100)])
+def test_bert(width: int, heads: int, inner: int) -> None:
+    c = bert.Config(layers=2, width=width, heads=heads, inner=inner, vocabulary=200, positions=70)
+    weights = bert.seeded_weights(c)
+    module = bert.program(c, weights)
+    encode = relay.compile(module)
+    for n in (1, 2, 5, 16, 33, 70):
+        ids = ids_of(n, c.vocabulary)
+        assert np.allclose(np.asarray(encode(ids)), bert.reference(c, weights, ids), atol=2e-5)
+    different = difference(relay.evaluate(module, ids), encode(ids))
+    assert different is None, different
+    with pytest.raises(relay.RelayError):
+        encode(ids_of(71, c.vocabulary))  # longer than the table of positions
+
+
+def test_gpt2() -> None:
+    c = gpt2.Config(layers=2, width=48, heads=3, vocabulary=100, positions=40)
+    weights = gpt2.seeded_weights(c)
+    module = gpt2.program(c, weights)
+    decode: Any = relay.compile(module)
+    text = ids_of(20, c.vocabulary)
+    for n in (1, 2, 7, 20):
+        scores, _ = decode(text[:n], gpt2.empty_cache(c))
+        assert np.allclose(np.asarray(scores), gpt2.reference(c, weights, text[:n]), atol=1e-5)
+    different = difference(relay.evaluate(module, text[:7], gpt2.empty_cache(c)), decode(text[:7], gpt2.empty_cache(c)))
+    assert different is None, different
+
+
+def test_gpt2_cache() -> None:
+    """Reading a text in pieces gives the scores of reading it at once."""
+    c = gpt2.Config(layers=2, width=48, heads=3, vocabulary=100, positions=40)
+    weights = gpt2.seeded_weights(c)
+    decode: Any = relay.compile(gpt2.program(c, weights))
+    text = ids_of(20, c.vocabulary)
+    cache: Any = gpt2.empty_cache(c)
+    at = 0
+    for size in (5, 1, 1, 8, 4, 1):
+        scores, cache = decode(text[at : at + size], cache)
+        at += size
+        assert np.allclose(np.asarray(scores), gpt2.reference(c, weights, text[:at]), atol=1e-5)
+    generated = gpt2.generate(decode, c, text, 3)
+    expected: list[int] = []
+    for _ in range(3):
+        read = np.concatenate([text, np.array(expected, np.int32)])
+        expected.append(int(gpt2.reference(c, weights, read).argmax()))
+    assert generated == expected
