@@ -19,6 +19,7 @@ from relay.ir.module import Module
 from relay.ir.types import TensorType
 from tests.op import harness as h
 from tests.op import (
+    test_attention,
     test_broadcast,
     test_dynamic,
     test_elementwise,
@@ -32,6 +33,7 @@ from tests.op.harness import Array, Case, Operand
 CASES = [
     case
     for family in (
+        test_attention,
         test_broadcast,
         test_dynamic,
         test_elementwise,

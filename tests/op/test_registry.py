@@ -11,6 +11,7 @@ from relay.ir.expr import Call, Constant, OpRef, Tuple, Var
 from relay.op import registry
 from tests.op import harness as h
 from tests.op import (
+    test_attention,
     test_broadcast,
     test_dynamic,
     test_elementwise,
@@ -20,7 +21,10 @@ from tests.op import (
     test_shapes,
 )
 
-_FAMILIES = (test_broadcast, test_dynamic, test_elementwise, test_images, test_matrix, test_reduction, test_shapes)
+_FAMILIES = (
+    test_attention, test_broadcast, test_dynamic, test_elementwise, test_images, test_matrix, test_reduction,
+    test_shapes,
+)  # fmt: skip
 BUILT_IN = op.names()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.ir.diagnostics import OperatorError
 from relay.op import (
+    attention,
     broadcast,
     convolution,
     creation,
@@ -33,6 +34,7 @@ __all__ = [
     "Namespace",
     "Operator",
     "as_expr",
+    "attention",
     "broadcast",
     "call",
     "composition",

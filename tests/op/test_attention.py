@@ -1,0 +1,86 @@
+"""Attention against NumPy, head by head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay import te
+from tests.op import harness as h
+from tests.op.harness import Array, Case, Draw, Drawn
+
+
+def attend(query: Array, key: Array, value: Array, mask: Array | None = None, **attrs: Any) -> Array:
+    """Attention as the papers write it, in float64, for every head by itself."""
+    *lead, m, d = query.shape
+    n = key.shape[-2]
+    out = np.zeros((*lead, m, value.shape[-1]))
+    factor = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
+    for at in np.ndindex(*lead):
+        theirs = (*at[:-1], at[-1] * key.shape[len(lead) - 1] // query.shape[len(lead) - 1]) if at else at
+        scores = query[at].astype(np.float64) @ key[theirs].astype(np.float64).T * factor
+        if mask is not None:
+            mine = np.broadcast_to(mask, (*lead, m, n))[at]
+            scores = np.where(mine, scores, -np.inf) if mask.dtype == bool else scores + mine.astype(np.float64)
+        if attrs.get("causal"):
+            scores[np.triu_indices(m, 1 + n - m, n)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out[at] = weights / weights.sum(-1, keepdims=True) @ value[theirs].astype(np.float64)
+    return out.astype(query.dtype)
+
+
+def _draw(shared: bool) -> Any:
+    def draw(d: Draw) -> Drawn:
+        kind = h.dtype(d, h.FLOATS)
+        rank, heads = d(st.integers(0, 2)), d(st.integers(1, 3))
+        group = d(st.sampled_from([g for g in (2, 3, 4) if heads * g <= 6] if shared else [1, heads]))
+        mine = heads * group if shared else heads
+        theirs = heads if shared or group == 1 else 1
+        batch = (d(st.integers(1, 2)),) if rank == 2 else ()
+        m, n, e = (d(st.integers(1, 20)) for _ in range(3))
+        depth = d(st.integers(1, 20))
+        causal = d(st.booleans()) and n >= m
+        q, k, v = (
+            h.array(d, (*batch, *((number,) if rank else ()), length, size), kind, -2, 2)
+            for number, length, size in ((mine, m, depth), (theirs, n, depth), (theirs, n, e))
+        )
+        operands = [q, k, v]
+        if d(st.booleans()):
+            of = h.broadcastable(d, (*q.shape[:-1], n))
+            mask = h.array(d, of, d(st.sampled_from([kind, "float32", "bool"])), -3, 3)
+            operands.append(mask)
+        return tuple(operands), {"causal": causal, "scale": d(st.sampled_from([None, 1.0, 0.3]))}
+
+    return draw
+
+
+CASES = [Case("nn.attention", _draw(False), attend)]
+# How many heads share a key has to be a number.
+SHARED = Case("nn.attention", _draw(True), attend, symbolic=False)
+
+
+@pytest.mark.parametrize("case", [*CASES, SHARED], ids=["heads", "shared"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_against_numpy(case: Case, data: st.DataObject) -> None:
+    h.check(case, *case.draw(data.draw))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(3, 5, 4), (3, 5, 3), (3, 5, 4)], "sizes of the heads"),
+        ([(3, 5, 4), (3, 6, 4), (3, 5, 4)], "lengths"),
+        ([(3, 5, 4), (2, 5, 4), (2, 5, 4)], "multiple"),
+        ([(5, 4), (1, 5, 4), (1, 5, 4)], "one rank"),
+        ([(4,), (4,), (4,)], "rank 2 or more"),
+        ([(3, 5, 4), (3, 5, 4), (3, 5, 4), (1, 7)], "mask"),
+    ],
+)
+def test_what_does_not_fit_is_refused(shapes: list[tuple[int, ...]], message: str) -> None:
+    with pytest.raises(te.DefinitionError, match=message):
+        h.apply("nn.attention", *(np.zeros(s, np.float32) for s in shapes))
