@@ -1,0 +1,642 @@
+// The structure of a value as tables. A recursive function looks at each node of its argument by a decision tree, which ends in a
+// clause; the clause calls functions on parts of the node (its sites) and reads tensors in it (its payloads). All nodes are
+// found by one walk (a part that is shared is one node), and get rows so that the nodes of one clause and one level are
+// neighbours. A node's level is 0 when it calls nothing and one more than the highest of its parts' otherwise.
+//
+// The walk is described by `spec`, int64 words (relay.op.rows has the same reader in Python):
+//
+//   0 functions, 1 clauses, 2 registers, 3 whether the value is a list of roots, then
+//   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
+//   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause
+//   record:  function (-1: the items of a list), sites, {0 reg function | 1 reg cons head tail address}, payloads,
+//            {reg dtype rank dims}   with a dim -1 - i standing for sizes[i]
+//
+// A site of kind 1 is a list: its items are rows of a clause of their own (the code at `address` is reached with the item in register
+// 0), in the order of their lists' rows.
+#include "linearise.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "operations.h"
+#include "relay/device.h"
+#include "relay/error.h"
+#include "relay/object.h"
+
+namespace relay {
+namespace {
+
+template <class T>
+T* data(Tensor* tensor) {
+  return reinterpret_cast<T*>(tensor->data());
+}
+
+// --- the description of the walk -----------------------------------------------------------------------------------
+
+struct Site {
+  bool list;
+  int64_t reg, target;  // a function, or the address of the items' code
+  int64_t cons, head, tail;
+  size_t items;  // the clause of the items
+};
+
+struct Payload {
+  int64_t reg;
+  DType dtype;
+  uint32_t rank;
+  int64_t shape[max_rank];
+};
+
+struct ClauseRecord {
+  int64_t function;
+  std::vector<Site> sites;
+  std::vector<Payload> payloads;
+};
+
+class Spec {
+ public:
+  Spec(const Value& words, const Value& sizes) {
+    Tensor* tensor = as_tensor(words);
+    if (tensor == nullptr || tensor->dtype != DType::int64_ || tensor->rank != 1)
+      fail(Status::failed, "rows.linearise: the description is not an int64 vector");
+    word_ = data<int64_t>(tensor);
+    count_ = tensor->shape()[0];
+    read_sizes(sizes);
+    functions = at(0);
+    registers = static_cast<size_t>(at(2));
+    many = at(3) != 0;
+    clauses.resize(static_cast<size_t>(at(1)));
+    for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)));
+    for (ClauseRecord& clause : clauses)
+      for (Site& site : clause.sites)
+        if (site.list) site.items = items_of(site.target);
+  }
+  int64_t at(int64_t i) const {
+    if (i < 0 || i >= count_) fail(Status::failed, "rows.linearise: the description is broken");
+    return word_[i];
+  }
+  int64_t entry(int64_t function) const { return at(4 + function); }
+
+  int64_t functions;
+  size_t registers;
+  bool many;
+  std::vector<ClauseRecord> clauses;
+
+ private:
+  void read_sizes(const Value& sizes) {
+    if (Adt* tuple = as_adt(sizes)) {
+      for (uint32_t i = 0; i < tuple->size; ++i) sizes_.push_back(to_int64(tuple->fields()[i]));
+    } else if (Tensor* vector = as_tensor(sizes); vector != nullptr && vector->dtype == DType::int64_) {
+      sizes_.assign(data<int64_t>(vector), data<int64_t>(vector) + vector->elements());
+    }
+  }
+  ClauseRecord read(int64_t p) const {
+    ClauseRecord out;
+    out.function = at(p++);
+    for (int64_t n = at(p++); n > 0; --n) {
+      Site site{};
+      site.list = at(p++) != 0;
+      site.reg = at(p++);
+      if (site.list) {
+        site.cons = at(p++);
+        site.head = at(p++);
+        site.tail = at(p++);
+      }
+      site.target = at(p++);
+      out.sites.push_back(site);
+    }
+    for (int64_t n = at(p++); n > 0; --n) {
+      Payload payload{};
+      payload.reg = at(p++);
+      payload.dtype = static_cast<DType>(at(p++));
+      payload.rank = static_cast<uint32_t>(at(p++));
+      if (payload.rank >= max_rank) fail(Status::failed, "rows.linearise: rank %u is too high", payload.rank);
+      for (uint32_t i = 0; i < payload.rank; ++i) {
+        int64_t dim = at(p++);
+        if (dim < 0 && static_cast<size_t>(-1 - dim) >= sizes_.size())
+          fail(Status::failed, "rows.linearise: a size is missing");
+        payload.shape[i] = dim < 0 ? sizes_[static_cast<size_t>(-1 - dim)] : dim;
+      }
+      out.payloads.push_back(payload);
+    }
+    return out;
+  }
+  size_t items_of(int64_t address) const {
+    while (at(address) == 1) address += 4;
+    if (at(address) != 2) fail(Status::failed, "rows.linearise: the description is broken");
+    return static_cast<size_t>(at(address + 1));
+  }
+
+  const int64_t* word_;
+  int64_t count_;
+  std::vector<int64_t> sizes_;
+};
+
+// --- the walk ------------------------------------------------------------------------------------------------------
+
+// A node, or an item of a list. `part`: its first entry in `parts`, one for each child site (an item's own follow its list's
+// owner's); lists: the first entry in `lists`.
+struct Node {
+  uint32_t clause;
+  int32_t level;
+  uint32_t part, part_end;  // what has to be visited before it is done
+  uint32_t payload, list;
+  int64_t row;
+};
+
+struct Part {
+  Object* object;  // until it is visited
+  uint32_t function;
+  uint32_t node;
+};
+
+// The nodes of shared objects by object and function (open addressing).
+class Known {
+ public:
+  uint32_t* find(const Object* object, uint32_t function) {
+    if (2 * (used_ + 1) > slots_.size()) grow();
+    Slot& slot = probe(object, function);
+    if (slot.object == nullptr) {
+      slot = {object, function, none};
+      ++used_;
+    }
+    return &slot.node;
+  }
+  static constexpr uint32_t none = ~0u;
+
+ private:
+  struct Slot {
+    const Object* object = nullptr;
+    uint32_t function = 0, node = none;
+  };
+  Slot& probe(const Object* object, uint32_t function) {
+    auto hash = (reinterpret_cast<uintptr_t>(object) >> 4) * 0x9E3779B97F4A7C15u + function * 0xD1B54A32D192ED03u;
+    for (size_t i = hash >> 20;; ++i) {
+      Slot& slot = slots_[i & (slots_.size() - 1)];
+      if (slot.object == nullptr || (slot.object == object && slot.function == function)) return slot;
+    }
+  }
+  void grow() {
+    std::vector<Slot> old(slots_.empty() ? 64 : 2 * slots_.size());
+    old.swap(slots_);
+    for (const Slot& slot : old)
+      if (slot.object != nullptr) probe(slot.object, slot.function) = slot;
+  }
+  std::vector<Slot> slots_;
+  size_t used_ = 0;
+};
+
+class Walk {
+ public:
+  explicit Walk(const Spec& spec) : spec_(spec), registers_(spec.registers) {}
+
+  void root(const Value& v) {
+    roots_.push_back(visit(v, 0));
+  }
+
+  Value tables();
+
+ private:
+  // The node of a value for a function, with everything below it.
+  uint32_t visit(const Value& v, uint32_t function) {
+    uint32_t root = enter(need_adt(v), function);
+    while (!open_.empty()) {
+      Frame& frame = open_.back();
+      Node& node = nodes_[frame.node];
+      if (frame.next == node.part_end) {
+        int32_t level = has_sites(node) ? 1 : 0;
+        for (uint32_t p = node.part; p != node.part_end; ++p) level = std::max(level, nodes_[parts_[p].node].level + 1);
+        node.level = level;
+        open_.pop_back();
+        continue;
+      }
+      uint32_t p = frame.next++;
+      uint32_t child = enter(parts_[p].object, parts_[p].function);  // may move frames and parts
+      parts_[p].node = child;
+    }
+    return root;
+  }
+
+  bool has_sites(const Node& node) const { return !spec_.clauses[node.clause].sites.empty(); }
+
+  static Object* need_adt(const Value& v) {
+    Adt* adt = as_adt(v);
+    if (adt == nullptr) fail(Status::failed, "expected a constructor value and got %s", describe(v).c_str());
+    return adt;
+  }
+
+  // A value of the registers; they hold values of the structure, which the caller keeps alive.
+  Value& reg(int64_t i) {
+    if (i < 0 || static_cast<size_t>(i) >= registers_.size())
+      fail(Status::failed, "rows.linearise: the description is broken");
+    return registers_[static_cast<size_t>(i)];
+  }
+
+  static const Value& field(const Value& v, int64_t index) {
+    Adt* adt = as_adt(v);
+    if (adt == nullptr || index < 0 || index >= static_cast<int64_t>(adt->size))
+      fail(Status::failed, "there is no field %lld in %s", static_cast<long long>(index), describe(v).c_str());
+    return adt->fields()[index];
+  }
+
+  // Runs the decision tree: the clause of the value in register 0, with the registers that its record reads.
+  size_t decide(int64_t pc) {
+    for (;;) {
+      switch (spec_.at(pc)) {
+        case 0: {
+          Adt* adt = as_adt(reg(spec_.at(pc + 1)));
+          int64_t n = spec_.at(pc + 2);
+          int64_t to = adt != nullptr && adt->tag >= 0 && adt->tag < n ? spec_.at(pc + 3 + adt->tag) : -1;
+          if (to < 0) fail(Status::failed, "no clause of a match fits %s", describe(reg(spec_.at(pc + 1))).c_str());
+          pc = to;
+          break;
+        }
+        case 1:
+          reg(spec_.at(pc + 1)) = field(reg(spec_.at(pc + 2)), spec_.at(pc + 3));
+          pc += 4;
+          break;
+        case 2: {
+          int64_t clause = spec_.at(pc + 1);
+          if (clause < 0 || static_cast<size_t>(clause) >= spec_.clauses.size())
+            fail(Status::failed, "rows.linearise: the description is broken");
+          return static_cast<size_t>(clause);
+        }
+        default: fail(Status::failed, "rows.linearise: the description is broken");
+      }
+    }
+  }
+
+  uint32_t enter(Object* object, uint32_t function) {
+    uint32_t* known = nullptr;
+    // Only what somebody else holds too can be met again.
+    if (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1) {
+      known = known_.find(object, function);
+      if (*known != Known::none) return *known;
+    }
+    auto id = static_cast<uint32_t>(nodes_.size());
+    if (known != nullptr) *known = id;
+    reg(0) = Value::of(object);
+    size_t clause = decide(spec_.entry(function));
+    const ClauseRecord& record = spec_.clauses[clause];
+    Node node{};
+    node.clause = static_cast<uint32_t>(clause);
+    node.level = 0;
+    node.part = static_cast<uint32_t>(parts_.size());
+    node.payload = static_cast<uint32_t>(payloads_.size());
+    node.list = static_cast<uint32_t>(lists_.size());
+    read_payloads(record);
+    children(record);
+    // The lists come after the children, and their items may use every register.
+    std::vector<std::pair<const Site*, Value>> lists;
+    for (const Site& site : record.sites)
+      if (site.list) lists.emplace_back(&site, reg(site.reg));
+    for (auto& [site, list] : lists) items(*site, list, id);
+    node.part_end = static_cast<uint32_t>(parts_.size());
+    nodes_.push_back(node);
+    open_.push_back({id, node.part});
+    return id;
+  }
+
+  void read_payloads(const ClauseRecord& record) {
+    for (const Payload& payload : record.payloads) payloads_.push_back(reg(payload.reg));
+  }
+
+  void children(const ClauseRecord& record) {
+    for (const Site& site : record.sites)
+      if (!site.list) parts_.push_back({need_adt(reg(site.reg)), static_cast<uint32_t>(site.target), 0});
+  }
+
+  void items(const Site& site, Value list, uint32_t owner) {
+    const ClauseRecord& record = spec_.clauses[site.items];
+    std::vector<Item>& all = items_of(site.items);
+    auto first = static_cast<uint32_t>(all.size());
+    for (;;) {
+      Adt* cell = as_adt(list);
+      if (cell == nullptr) fail(Status::failed, "expected a list and got %s", describe(list).c_str());
+      if (cell->tag != site.cons) break;
+      reg(0) = field(list, site.head);
+      list = field(list, site.tail);
+      decide(site.target);
+      all.push_back({owner, static_cast<uint32_t>(parts_.size()), static_cast<uint32_t>(payloads_.size())});
+      read_payloads(record);
+      children(record);
+    }
+    lists_.push_back({first, static_cast<uint32_t>(all.size()) - first});
+  }
+
+  struct Item {
+    uint32_t owner, part, payload;
+  };
+  struct List {
+    uint32_t first, count;
+  };
+  struct Frame {
+    uint32_t node, next;
+  };
+
+  std::vector<Item>& items_of(size_t clause) {
+    if (items_.size() < spec_.clauses.size()) items_.resize(spec_.clauses.size());
+    return items_[clause];
+  }
+
+  Tensor* vector(int64_t n) { return keep(new_host_tensor(DType::int64_, 1, &n)); }
+  Tensor* keep(Tensor* tensor) {
+    results_.emplace_back(Value::of(tensor));
+    return tensor;
+  }
+
+  void gather(const Payload& payload, const std::vector<uint32_t>& at, size_t number);
+
+  const Spec& spec_;
+  std::vector<Value> registers_;  // borrowed
+  std::vector<Node> nodes_;
+  std::vector<Part> parts_;
+  std::vector<Value> payloads_;  // borrowed
+  std::vector<List> lists_;
+  std::vector<std::vector<Item>> items_;
+  std::vector<Frame> open_;
+  std::vector<uint32_t> roots_;
+  std::vector<Owned> results_;
+  Known known_;
+};
+
+// --- tables --------------------------------------------------------------------------------------------------------
+
+void Walk::gather(const Payload& payload, const std::vector<uint32_t>& at, size_t number) {
+  int64_t shape[max_rank];
+  shape[0] = static_cast<int64_t>(at.size());
+  std::copy(payload.shape, payload.shape + payload.rank, shape + 1);
+  Tensor* out = keep(new_host_tensor(payload.dtype, payload.rank + 1, shape));
+  int64_t elements = count_elements(payload.rank, payload.shape);
+  auto bytes = static_cast<size_t>(packed_bytes(payload.dtype, elements));
+  std::byte* to = out->data();
+  for (uint32_t first : at) {
+    const Value& v = payloads_[first + number];
+    if (v.kind == Kind::scalar && v.dtype == payload.dtype && payload.rank == 0) {
+      std::memcpy(to, &v.bits, bytes);
+    } else {
+      Tensor* tensor = as_tensor(v);
+      if (tensor == nullptr || tensor->dtype != payload.dtype || tensor->rank != payload.rank ||
+          !std::equal(payload.shape, payload.shape + payload.rank, tensor->shape()) ||
+          tensor->storage->device != host_device)
+        fail(Status::failed, "a part of the structure is %s, which is not what the types of the program say",
+             describe(v).c_str());
+      std::memcpy(to, tensor->data(), bytes);
+    }
+    to += bytes;
+  }
+}
+
+Value Walk::tables() {
+  size_t clauses = spec_.clauses.size();
+  items_.resize(clauses);
+  int32_t depth = 0;
+  for (const Node& node : nodes_) depth = std::max(depth, node.level);
+  // Counting sort by clause and level.
+  int64_t shape[2] = {depth + 2, static_cast<int64_t>(clauses)};
+  int64_t none = 0;
+  keep(new_host_tensor(DType::int64_, 0, &none));
+  *data<int64_t>(as_tensor(results_[0].get())) = depth;
+  Tensor* table = keep(new_host_tensor(DType::int64_, 2, shape));
+  auto* offsets = data<int64_t>(table);
+  std::fill(offsets, offsets + shape[0] * shape[1], 0);
+  auto offset = [&](int64_t level, size_t clause) -> int64_t& {
+    return offsets[level * static_cast<int64_t>(clauses) + static_cast<int64_t>(clause)];
+  };
+  for (const Node& node : nodes_) ++offset(node.level + 1, node.clause);
+  std::vector<int64_t> next(static_cast<size_t>(spec_.functions), 0);
+  for (size_t c = 0; c < clauses; ++c) {
+    if (spec_.clauses[c].function < 0) continue;
+    int64_t row = next[static_cast<size_t>(spec_.clauses[c].function)];
+    for (int64_t level = 0; level <= depth + 1; ++level) row = offset(level, c) += row;
+    next[static_cast<size_t>(spec_.clauses[c].function)] = row;
+  }
+  std::vector<int64_t> free(offsets, offsets + shape[0] * shape[1]);
+  std::vector<std::vector<uint32_t>> members(clauses);
+  for (size_t c = 0; c < clauses; ++c)
+    if (spec_.clauses[c].function >= 0) members[c].resize(static_cast<size_t>(offset(depth + 1, c) - offset(0, c)));
+  for (uint32_t n = 0; n < nodes_.size(); ++n) {
+    Node& node = nodes_[n];
+    node.row = free[static_cast<size_t>(node.level) * clauses + node.clause]++;
+    members[node.clause][static_cast<size_t>(node.row - offset(0, node.clause))] = n;
+  }
+  Tensor* roots = vector(static_cast<int64_t>(roots_.size()));
+  for (size_t i = 0; i < roots_.size(); ++i) data<int64_t>(roots)[i] = nodes_[roots_[i]].row;
+  // Items in the order of their owners' rows.
+  std::vector<std::vector<uint32_t>> order(clauses);
+  std::vector<std::vector<int64_t>> starts(clauses);
+  for (size_t c = 0; c < clauses; ++c) {
+    size_t number = 0;
+    for (const Site& site : spec_.clauses[c].sites) {
+      if (!site.list) continue;
+      std::vector<uint32_t>& items = order[site.items];
+      std::vector<int64_t>& start = starts[site.items];
+      start.reserve(members[c].size() + 1);
+      for (uint32_t n : members[c]) {
+        start.push_back(static_cast<int64_t>(items.size()));
+        const List& list = lists_[nodes_[n].list + number];
+        for (uint32_t i = 0; i < list.count; ++i) items.push_back(list.first + i);
+      }
+      start.push_back(static_cast<int64_t>(items.size()));
+      for (int64_t level = 0; level <= depth + 1; ++level)
+        offset(level, site.items) = start[static_cast<size_t>(offset(level, c) - offset(0, c))];
+      ++number;
+    }
+  }
+  for (size_t c = 0; c < clauses; ++c) {
+    const ClauseRecord& record = spec_.clauses[c];
+    bool is_items = record.function < 0;
+    size_t count = is_items ? order[c].size() : members[c].size();
+    auto n = static_cast<int64_t>(count);
+    if (is_items) {
+      Tensor* owners = vector(n);
+      for (size_t i = 0; i < count; ++i) {
+        const Node& owner = nodes_[items_[c][order[c][i]].owner];
+        data<int64_t>(owners)[i] = owner.row - offset(0, owner.clause);
+      }
+    }
+    uint32_t number = 0;
+    for (const Site& site : record.sites) {
+      if (site.list) {
+        Tensor* out = vector(n + 1);
+        std::copy(starts[site.items].begin(), starts[site.items].end(), data<int64_t>(out));
+        continue;
+      }
+      Tensor* out = vector(n);
+      for (size_t i = 0; i < count; ++i) {
+        uint32_t part = is_items ? items_[c][order[c][i]].part : nodes_[members[c][i]].part;
+        data<int64_t>(out)[i] = nodes_[parts_[part + number].node].row;
+      }
+      ++number;
+    }
+    if (record.payloads.empty()) continue;
+    std::vector<uint32_t> at(count);
+    for (size_t i = 0; i < count; ++i)
+      at[i] = is_items ? items_[c][order[c][i]].payload : nodes_[members[c][i]].payload;
+    for (size_t p = 0; p < record.payloads.size(); ++p) gather(record.payloads[p], at, p);
+  }
+  Adt* tuple = new_adt(tuple_tag, static_cast<uint32_t>(results_.size()));
+  for (size_t i = 0; i < results_.size(); ++i) tuple->fields()[i] = results_[i].take();
+  return Value::of(tuple);
+}
+
+// --- rows of a level -----------------------------------------------------------------------------------------------
+
+struct Range {
+  int64_t first, end, base;  // of all rows of the clause's function; the clause's own begin at base
+};
+
+// The rows of a clause at a level, or all of them for level -1.
+Range range_of(const Value& offsets_value, const Value& level_value, const Value& clause_value) {
+  Tensor* offsets = as_tensor(offsets_value);
+  if (offsets == nullptr || offsets->dtype != DType::int64_ || offsets->rank != 2)
+    fail(Status::failed, "expected a table of rows and got %s", describe(offsets_value).c_str());
+  int64_t level = to_int64(level_value), clause = to_int64(clause_value);
+  int64_t levels = offsets->shape()[0] - 1, clauses = offsets->shape()[1];
+  if (level < -1 || level >= levels || clause < 0 || clause >= clauses)
+    fail(Status::failed, "there is no level %lld of clause %lld", static_cast<long long>(level),
+         static_cast<long long>(clause));
+  const auto* table = data<int64_t>(offsets);
+  auto at = [&](int64_t l) { return table[l * clauses + clause]; };
+  return level < 0 ? Range{at(0), at(levels), at(0)} : Range{at(level), at(level + 1), at(0)};
+}
+
+Tensor* need_rows(const Value& v, const char* routine) {
+  Tensor* tensor = as_tensor(v);
+  if (tensor == nullptr || tensor->rank == 0)
+    fail(Status::failed, "%s needs a tensor of rows and got %s", routine, describe(v).c_str());
+  if (tensor->storage->device != host_device) fail(Status::failed, "%s needs a tensor on the host", routine);
+  return tensor;
+}
+
+int64_t row_bytes(Tensor* tensor) {
+  return packed_bytes(tensor->dtype, count_elements(tensor->rank - 1u, tensor->shape() + 1));
+}
+
+template <class T>
+void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* starts, int64_t first, int64_t rows,
+                  int64_t base) {
+  int64_t width = count_elements(values->rank - 1u, values->shape() + 1);
+  const T* from = data<T>(init);
+  bool same = init->rank < values->rank;  // one for all rows
+  for (int64_t r = 0; r < rows; ++r) {
+    T* to = data<T>(out) + r * width;
+    std::memcpy(to, from + (same ? 0 : r * width), static_cast<size_t>(width) * sizeof(T));
+    for (int64_t i = starts[first + r]; i < starts[first + r + 1]; ++i) {
+      const T* value = data<T>(values) + (i - base) * width;
+      for (int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(to[j] + value[j]);
+    }
+  }
+}
+
+}  // namespace
+
+Value rows_linearise(const Value* arguments) {
+  Spec spec(arguments[1], arguments[2]);
+  Walk walk(spec);
+  if (!spec.many) {
+    walk.root(arguments[0]);
+  } else {
+    Value list = arguments[0];  // of the prelude: Cons(head, tail) is 0
+    for (Adt* cell = as_adt(list); cell != nullptr && cell->size == 2; cell = as_adt(list)) {
+      walk.root(cell->fields()[0]);
+      list = cell->fields()[1];
+    }
+  }
+  return walk.tables();
+}
+
+Value rows_slice(const Value* arguments) {
+  Tensor* tensor = need_rows(arguments[0], "rows.slice");
+  Range range = range_of(arguments[1], arguments[2], arguments[3]);
+  int64_t first = range.first - range.base, count = range.end - range.first;
+  if (first + count > tensor->shape()[0])
+    fail(Status::failed, "rows.slice: there are no rows up to %lld in %s", static_cast<long long>(first + count),
+         describe(arguments[0]).c_str());
+  int64_t shape[max_rank];
+  std::copy(tensor->shape(), tensor->shape() + tensor->rank, shape);
+  shape[0] = count;
+  retain(static_cast<Object*>(tensor->storage));
+  return Value::of(
+      new_tensor(tensor->storage, tensor->offset + first * row_bytes(tensor), tensor->dtype, tensor->rank, shape));
+}
+
+Value rows_update(const Value* arguments) {
+  Tensor* state = need_rows(arguments[0], "rows.update");
+  Tensor* rows = need_rows(arguments[1], "rows.update");
+  Range range = range_of(arguments[2], arguments[3], arguments[4]);
+  int64_t count = range.end - range.first;
+  if (state->dtype != rows->dtype || state->rank != rows->rank || rows->shape()[0] != count ||
+      !std::equal(rows->shape() + 1, rows->shape() + rows->rank, state->shape() + 1) ||
+      range.end > state->shape()[0])
+    fail(Status::failed, "rows.update: %s are not rows %lld to %lld of %s", describe(arguments[1]).c_str(),
+         static_cast<long long>(range.first), static_cast<long long>(range.end), describe(arguments[0]).c_str());
+  bool dies = to_int64(arguments[5]) != 0;
+  Tensor* out = state;
+  if (dies && unique(state) && unique(state->storage) && !state->storage->read_only) {
+    retain(static_cast<Object*>(state));
+  } else {
+    out = new_host_tensor(state->dtype, state->rank, state->shape());
+    std::memcpy(out->data(), state->data(), static_cast<size_t>(state->bytes()));
+  }
+  int64_t width = row_bytes(state);
+  if (count > 0) std::memcpy(out->data() + range.first * width, rows->data(), static_cast<size_t>(count * width));
+  return Value::of(out);
+}
+
+Value rows_empty(const Value* arguments) {
+  Range range = range_of(arguments[0], Value::int64(-1), arguments[1]);
+  int64_t shape[max_rank];
+  shape[0] = range.end;
+  uint32_t rank = 1;
+  if (Adt* tuple = as_adt(arguments[2])) {
+    for (uint32_t i = 0; i < tuple->size && rank < max_rank; ++i) shape[rank++] = to_int64(tuple->fields()[i]);
+  } else if (Tensor* vector = as_tensor(arguments[2]); vector != nullptr && vector->dtype == DType::int64_) {
+    for (int64_t i = 0; i < vector->elements() && rank < max_rank; ++i) shape[rank++] = data<int64_t>(vector)[i];
+  }
+  Tensor* out = new_host_tensor(static_cast<DType>(to_int64(arguments[3])), rank, shape);
+  return Value::of(out);
+}
+
+Value rows_segment_sum(const Value* arguments) {
+  constexpr const char* me = "rows.segment_sum";
+  Owned boxed(arguments[0].kind == Kind::scalar ? Value::of(box_scalar(arguments[0])) : Value{});
+  Tensor* init = arguments[0].kind == Kind::scalar ? as_tensor(boxed.get()) : as_tensor(arguments[0]);
+  Tensor *values = need_rows(arguments[1], me), *starts_tensor = need_rows(arguments[2], me);
+  Range range = range_of(arguments[3], arguments[4], arguments[5]);
+  int64_t first = range.first - range.base, count = range.end - range.first;
+  bool each = init != nullptr && init->rank == values->rank;
+  if (init == nullptr || init->dtype != values->dtype || starts_tensor->dtype != DType::int64_ ||
+      starts_tensor->shape()[0] < first + count + 1 || (!each && init->rank + 1 != values->rank) ||
+      !std::equal(values->shape() + 1, values->shape() + values->rank, init->shape() + (each ? 1 : 0)) ||
+      (each && init->shape()[0] != count))
+    fail(Status::failed, "%s: %s and %s do not fit", me, describe(arguments[0]).c_str(),
+         describe(arguments[1]).c_str());
+  const auto* starts = data<int64_t>(starts_tensor);
+  int64_t base = starts[first];
+  if (starts[first + count] - base > values->shape()[0]) fail(Status::failed, "%s: too few rows to sum", me);
+  int64_t shape[max_rank];
+  std::copy(values->shape(), values->shape() + values->rank, shape);
+  shape[0] = count;
+  Owned out(Value::of(new_host_tensor(values->dtype, values->rank, shape)));
+  auto run = [&]<class T>(T*) {
+    sum_segments<T>(as_tensor(out.get()), init, values, starts, first, count, base);
+  };
+  switch (values->dtype) {
+    case DType::float32_: run(static_cast<float*>(nullptr)); break;
+    case DType::float64_: run(static_cast<double*>(nullptr)); break;
+    case DType::int8_:
+    case DType::uint8_: run(static_cast<uint8_t*>(nullptr)); break;
+    case DType::int16_:
+    case DType::uint16_: run(static_cast<uint16_t*>(nullptr)); break;
+    case DType::int32_:
+    case DType::uint32_: run(static_cast<uint32_t*>(nullptr)); break;
+    case DType::int64_:
+    case DType::uint64_: run(static_cast<uint64_t*>(nullptr)); break;
+    default: fail(Status::failed, "%s does not take tensors of %s", me, dtype_name(values->dtype));
+  }
+  return out.take();
+}
+
+}  // namespace relay

@@ -1,0 +1,20 @@
+// Batching over structure: recursion over algebraic values as rows of tensors, level by level (see docs/batching.md).
+//
+//   rows.linearise(value, spec, sizes)                       -> (depth, offsets, roots, indices and payloads by clause)
+//   rows.slice(data, offsets, level, clause)                 -> the rows of one level, a view
+//   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
+//   rows.empty(offsets, clause, shape, dtype)                -> room for all rows of a function
+//   rows.segment_sum(init, values, starts, offsets, level, clause)  -> init plus the sum of each row's segment, in order
+#pragma once
+
+#include "relay/value.h"
+
+namespace relay {
+
+Value rows_linearise(const Value* arguments);
+Value rows_slice(const Value* arguments);
+Value rows_update(const Value* arguments);
+Value rows_empty(const Value* arguments);
+Value rows_segment_sum(const Value* arguments);
+
+}  // namespace relay
