@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "linearise.h"
 #include "operations.h"
 #include "relay/device.h"
 #include "relay/error.h"
@@ -369,6 +370,11 @@ constexpr Routine routines[] = {
     {"argsort", 4, argsort},
     {"topk", 5, topk},
     {"non_max_suppression", 5, non_max_suppression},
+    {"rows.linearise", 3, rows_linearise},
+    {"rows.slice", 4, rows_slice},
+    {"rows.update", 6, rows_update},
+    {"rows.empty", 4, rows_empty},
+    {"rows.segment_sum", 6, rows_segment_sum},
 };
 
 }  // namespace
