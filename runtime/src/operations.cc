@@ -105,6 +105,7 @@ Tensor* allocate_reuse(const Value& candidate, int64_t bytes, DType dtype, int32
     Storage* storage = tensor->storage;
     if (!storage->read_only && storage->capacity >= bytes && storage->device == device_index) {
       if (storage->bytes < bytes) storage->bytes = bytes;
+      storage->grown.store(-1, std::memory_order_relaxed);  // the new tensor may be longer than what was claimed
       retain(static_cast<Object*>(storage));
       return new_tensor(storage, 0, dtype, rank, dims);
     }

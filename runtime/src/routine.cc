@@ -113,6 +113,7 @@ class Input {
   DType dtype() const { return tensor_->dtype; }
   uint32_t rank() const { return tensor_->rank; }
   const int64_t* shape() const { return tensor_->shape(); }
+  const Tensor* operator->() const { return tensor_; }
   template <class T>
   std::vector<T> elements() const {
     std::vector<T> out(static_cast<size_t>(tensor_->elements()));
@@ -362,7 +363,36 @@ Value non_max_suppression(const Value* arguments) {
   return Value::of(new_tensor(storage, 0, DType::int64_, 1, &count));
 }
 
+Value append(const Value* arguments) {
+  constexpr const char* me = "append";
+  Input data(arguments[0], me), rows(arguments[1], me);
+  uint32_t rank = data.rank();
+  if (rank == 0 || rank != rows.rank() || data.dtype() != rows.dtype() ||
+      !std::equal(data.shape() + 1, data.shape() + rank, rows.shape() + 1))
+    fail(Status::failed, "append takes tensors of one dtype that agree in all axes but the first; got %s and %s",
+         describe(arguments[0]).c_str(), describe(arguments[1]).c_str());
+  if (bits(data.dtype()) < 8) fail(Status::failed, "append: %s elements share bytes", dtype_name(data.dtype()));
+  int64_t shape[max_rank];
+  std::copy(data.shape(), data.shape() + rank, shape);
+  shape[0] += rows.shape()[0];
+  int64_t before = data->bytes(), more = rows->bytes(), end = data->offset + before, claimed = end;
+  Storage* storage = data->storage;
+  if (storage->capacity - end >= more &&
+      storage->grown.compare_exchange_strong(claimed, end + more, std::memory_order_acq_rel)) {
+    retain(static_cast<Object*>(storage));
+  } else {
+    // Room for half as much again: appending is linear in all.
+    storage = new_storage(before + before / 2 + more + storage_alignment, storage_alignment, host_device);
+    std::copy_n(data->data(), before, storage->data);
+    storage->grown.store(before + more, std::memory_order_relaxed);
+    end = before;
+  }
+  std::copy_n(rows->data(), more, storage->data + end);
+  return Value::of(new_tensor(storage, end - before, data.dtype(), rank, shape));
+}
+
 constexpr Routine routines[] = {
+    {"append", 2, append},
     {"unique", 1, unique_values},
     {"nonzero", 1, nonzero},
     {"argwhere", 1, argwhere},

@@ -39,6 +39,7 @@ from relay.transform import (
     ExpandCompositions,
     FoldConstants,
     FuseOps,
+    GrowState,
     Inline,
     LambdaLift,
     NameDims,
@@ -99,7 +100,7 @@ def passes(options: Options, runner: Runner) -> list[Pass]:
         DeadFunctions(entries=options.entries),
         NameDims(),
         *tidy,
-        *([ParallelFusion()] if level >= 3 else []),
+        *([GrowState(), ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         DeadFunctions(entries=options.entries),
     ]

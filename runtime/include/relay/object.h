@@ -44,6 +44,9 @@ struct Storage : Object {
   std::byte* data = nullptr;
   int64_t bytes = 0;      // that the program may use
   int64_t capacity = 0;   // from data on; 0 for memory that is not the pool's
+  // Of storage made to grow: how many bytes some tensor has been given. What lies after them belongs to the first who
+  // claims it, so rows can be appended after a tensor that ends there, however many others share the storage.
+  std::atomic<int64_t> grown{-1};
   void* block = nullptr;  // what the pool gave
   int64_t block_bytes = 0;
   void (*on_release)(void* owner) = nullptr;  // for imported memory

@@ -274,7 +274,7 @@ class _Emitter:
             self.asm.emit("DeviceCopy", out, self.frame.value(call.args[0]), self.kernels.device(var))
         elif (op := registry.get(name)).kind == "view":
             self._view(out, var, self.frame.value(call.args[0]))
-        elif op.kind == "routine":
+        elif op.kind == "routine" or op.by_routine:
             attrs = op.complete_attrs(call.attrs).values()
             inputs = [self.frame.value(a) for a in call.args] + [self._attribute(name, v) for v in attrs]
             self.asm.emit("InvokeRoutine", out, self.unit.routine(name), inputs)

@@ -224,4 +224,6 @@ def _is_view(name: str) -> bool:
 
 
 def _only_reads(name: str) -> bool:
-    return name in (CHECK_EQUAL, DEVICE_COPY) or (registry.exists(name) and registry.get(name).kind == "routine")
+    if name in (CHECK_EQUAL, DEVICE_COPY):
+        return True
+    return registry.exists(name) and (registry.get(name).kind == "routine" or registry.get(name).by_routine)

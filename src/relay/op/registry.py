@@ -76,6 +76,8 @@ class Operator:
     doc: str = ""
     # Attributes of released texts that are accepted and mean nothing here (hints to a scheduler, say).
     ignored: tuple[str, ...] = ()
+    # An expression that the runtime carries out by its routine of the same name, never inside a kernel.
+    by_routine: bool = False
 
     def __call__(self, *args: object, **attrs: Attr) -> Call:
         """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError if it does not take them."""
@@ -209,10 +211,12 @@ def operator(
     result_shape: Callable[..., te.Tensor] | None = None,
     result_rank: Callable[..., int] | None = None,
     ignored: tuple[str, ...] = (),
+    by_routine: bool = False,
 ) -> Decorator:
     """Declare an operator by a tensor expression. Applying the result to expressions makes a call (see `relay.op.build`).
 
-    ``ignored`` are attributes that released texts give and that mean nothing here.
+    ``ignored`` are attributes that released texts give and that mean nothing here. ``by_routine``: the runtime has a routine of
+    this name, which does it better than a kernel could (it may use what only the runtime knows).
     """
 
     def declare(fn: Callable[..., Any]) -> Operator:
@@ -230,6 +234,7 @@ def operator(
                 result_rank,
                 doc=fn.__doc__ or "",
                 ignored=ignored,
+                by_routine=by_routine,
             )
         )
 

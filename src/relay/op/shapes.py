@@ -74,6 +74,25 @@ def concatenate(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
     return _joined(data, at, shape, starts, "concatenate")
 
 
+@operator("append", by_routine=True)
+def append(data: te.Tensor, rows: te.Tensor) -> te.Tensor:
+    """``data`` (n, ...) followed by ``rows`` (m, ...): `concatenate` on the leading axis, for state that grows.
+
+    The result shares the memory of ``data`` where that has room after its last row which nothing else has been given, so
+    appending one row at a time costs one row each. ``data`` itself stays what it is.
+    """
+    te.require(
+        require_same_dtype("append", data, rows) not in ("int4", "uint4"), "append takes elements of whole bytes"
+    )
+    te.require(data.ndim == rows.ndim > 0, f"the operands of append have ranks {data.ndim} and {rows.ndim}")
+    rest = [
+        te.require_equal(a, b, f"axis {n} of append's operands")
+        for n, (a, b) in enumerate(zip(data.shape[1:], rows.shape[1:], strict=True), 1)
+    ]
+    first = data.shape[0]
+    return _joined((data, rows), 0, [dim_add(first, rows.shape[0]), *rest], [0, first], "append")
+
+
 @operator("stack")
 def stack(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
     """A tuple of tensors of one shape and dtype along a new ``axis``."""

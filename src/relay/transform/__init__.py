@@ -19,6 +19,7 @@ from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.eta import EtaExpand
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fuse import FuseOps
+from relay.transform.grow import GrowState
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
@@ -37,6 +38,7 @@ __all__ = [
     "ExpandCompositions",
     "FoldConstants",
     "FuseOps",
+    "GrowState",
     "Inline",
     "LambdaLift",
     "NameDims",

@@ -80,7 +80,7 @@ def _fusible(name: str) -> registry.Operator | None:
         return None
     op = registry.get(name)
     pure = not op.effects & ~(Effect.MAY_FAIL | Effect.DIVERGES)
-    return op if op.kind in ("expression", "view") and pure else None
+    return op if op.kind in ("expression", "view") and pure and not op.by_routine else None
 
 
 def _argument_type(e: Expr) -> Type | None:
