@@ -11,7 +11,7 @@ from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
-from relay.plan.index import Indices
+from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Const,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim
-from relay.plan.index import Indices
+from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Binary,

@@ -14,13 +14,13 @@ from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
 from relay.plan.expand import cost
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
-from relay.plan.index import Indices
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
 from relay.plan.product import Product, constant_operand, left_stage, panels, product, with_left
 from relay.plan.rows import row_nest
 from relay.plan.stages import Kept, contraction, keep
+from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Unary, children, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 

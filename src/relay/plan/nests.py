@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, known_equal, shape_size
 from relay.plan.graph import loads
-from relay.plan.index import Indices
 from relay.plan.stages import Kept
+from relay.te.index import Indices
 from relay.te.scalar import Axis, Scalar
 from relay.te.tensor import Scan, Tensor, stage_bodies
 

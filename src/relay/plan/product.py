@@ -17,9 +17,9 @@ from relay.loop.target import Target
 from relay.plan.build import Accesses, Space, extent_of, row_major
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
-from relay.plan.index import Indices
 from relay.plan.reduction import initial
 from relay.plan.stages import Contraction, Kept
+from relay.te.index import Indices
 from relay.te.scalar import Axis, Cast, Load, Reduce, Scalar, binary, cast, compare, select, substitute
 from relay.te.tensor import Compute, Tensor, stage_bodies
 

@@ -14,7 +14,7 @@ from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub, shape_size
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads, output_dtypes
-from relay.plan.index import Indices
+from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 

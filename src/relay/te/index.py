@@ -1,6 +1,6 @@
-"""Index arithmetic of plans: every index expression is a polynomial of the one Dim algebra.
+"""Index arithmetic: every index expression is a polynomial of the one Dim algebra.
 
-Index variables become dim variables for the time of planning, so that flattening a multi-dimensional read, splitting
+Index variables become dim variables for the time of one analysis, so that flattening a multi-dimensional read, splitting
 an axis or collapsing two of them is polynomial arithmetic, and two reads are the same exactly when their polynomials
 are equal. A modulus is written ``p - c * (p // c)``, so that what a reshape splits and the next one joins cancels by
 itself; a division that is left over, and whatever is not arithmetic (an index loaded from a tensor), is an opaque
@@ -43,7 +43,7 @@ from relay.te.scalar import (
 
 
 class Indices:
-    """The variables of one plan, and the way between expressions and polynomials. Not shared between plans."""
+    """The variables of one analysis, and the way between expressions and polynomials. Not shared between analyses."""
 
     __slots__ = ("_axes", "_divisions", "_memo", "_opaque", "_scalars", "_upper")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.ir.dim import as_var, dim_var
-from relay.plan.index import Indices
+from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, walk
 
 N = dim_var("n")
