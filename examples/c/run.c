@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
   if (input == NULL)
     return complain("cannot make the argument");
   relay_value *result = NULL;
-  if (relay_run(program, (size_t)entry, &input, 1, 0, NULL, &result) !=
+  if (relay_run(program, (size_t)entry, &input, 1, NULL, &result) !=
       RELAY_OK)
     return complain("the run failed");
 

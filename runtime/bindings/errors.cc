@@ -9,7 +9,7 @@
 namespace relay {
 namespace {
 
-constexpr int status_count = 8;
+constexpr int status_count = 9;
 PyObject* error_types[status_count];
 
 }  // namespace
@@ -17,7 +17,7 @@ PyObject* error_types[status_count];
 void init_errors(nb::module_& m) {
   PyObject* defaults[status_count] = {PyExc_RuntimeError, PyExc_ValueError,       PyExc_ValueError,
                                       PyExc_ValueError,   PyExc_RuntimeError,     PyExc_RecursionError,
-                                      PyExc_MemoryError,  PyExc_KeyboardInterrupt};
+                                      PyExc_MemoryError,  PyExc_KeyboardInterrupt, PyExc_TimeoutError};
   for (int i = 0; i < status_count; ++i) {
     Py_INCREF(defaults[i]);
     error_types[i] = defaults[i];

@@ -2,9 +2,12 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "bindings.h"
@@ -53,8 +56,54 @@ class Arguments {
   size_t filled_ = 0;
 };
 
+// An open call as an observer sees it, while it looks.
+class PlaceView {
+ public:
+  PlaceView(const Place& place, std::shared_ptr<bool> open) : place_(place), open_(std::move(open)) {}
+  const Place& get() const {
+    if (!*open_) fail(Status::invalid_argument, "a place can only be looked at while its observer is called");
+    return place_;
+  }
+  std::vector<PlaceView> open_calls() const {
+    std::vector<PlaceView> calls;
+    for (const Place& place : relay::open_calls(get())) calls.emplace_back(place, open_);
+    return calls;
+  }
+
+ private:
+  Place place_;
+  std::shared_ptr<bool> open_;
+};
+
+// Calls the methods `before` and `after` of a Python object, those that it has.
+class PythonObserver : public Observer {
+ public:
+  explicit PythonObserver(nb::handle object)
+      : before_(nb::getattr(object, "before", nb::none())), after_(nb::getattr(object, "after", nb::none())) {}
+  void before(const Place& place) override { call(before_, place); }
+  void after(const Place& place) override { call(after_, place); }
+
+ private:
+  static void call(const nb::object& method, const Place& place) {
+    if (method.is_none()) return;
+    nb::gil_scoped_acquire held;
+    auto open = std::make_shared<bool>(true);
+    try {
+      method(PlaceView(place, open));
+    } catch (nb::python_error& error) {
+      *open = false;
+      error.restore();
+      throw Error(Status::interrupted, "stopped by the observer");
+    }
+    *open = false;
+  }
+
+  nb::object before_, after_;
+};
+
 nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view name, nb::handle sequence,
-                     int64_t threads, nb::handle donate) {
+                     int64_t threads, nb::handle donate, const std::tuple<int64_t, double, int64_t>& limits,
+                     nb::handle observer, bool interpret) {
   std::shared_ptr<Executable> exe = self;  // another thread may drop the Python object meanwhile
   const Entry& entry = need_entry(*exe, name);
   nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "arguments must be a sequence"));
@@ -86,6 +135,11 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   RunOptions options;
   options.threads = threads;
   options.poll = interrupted;
+  auto [memory, seconds, depth] = limits;
+  options.limits = {memory, seconds > 0 ? static_cast<int64_t>(std::min(seconds, 9e9) * 1e9) : 0, depth};
+  options.interpret = interpret;
+  std::optional<PythonObserver> looks_on;
+  if (!observer.is_none()) options.observer = &looks_on.emplace(observer);
   Value result;
   try {
     nb::gil_scoped_release released;
@@ -106,12 +160,37 @@ std::shared_ptr<Executable> load_bytes(nb::handle object) {
 }  // namespace
 
 void init_executable(nb::module_& m) {
+  nb::class_<PlaceView>(m, "Place", "An open call, for observers of a run; valid while the observer is called.")
+      .def_prop_ro("function", [](const PlaceView& v) { return v.get().function->name; })
+      .def_prop_ro("word", [](const PlaceView& v) { return v.get().word; }, "The instruction's place in the function's code.")
+      .def_prop_ro("depth", [](const PlaceView& v) { return v.get().depth; }, "How many calls are open below.")
+      .def_prop_ro(
+          "span",
+          [](const PlaceView& v) {
+            const Span* span = v.get().function->span_at(v.get().word);
+            return span == nullptr ? std::string() : span->text;
+          },
+          "The source place, or an empty text.")
+      .def("open_calls", &PlaceView::open_calls, "This call and those below it, newest first.")
+      .def(
+          "register",
+          [](const PlaceView& v, uint32_t index) -> nb::object {
+            if (index >= v.get().function->registers) fail(Status::invalid_argument, "there is no register %u", index);
+            Value value = v.get().registers[index];
+            if (value.is_nil()) return nb::none();
+            retain(value);
+            share(value);
+            return to_python(value);
+          },
+          nb::arg("index"), "What the register holds, None when that is nothing.");
   nb::class_<Executable>(m, "Executable", "A loaded program. Any number of threads may run it at the same time.")
       .def_static("load", &Executable::load, nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
                   "Load a .rlx file. The native code in it is trusted.")
       .def_static("from_bytes", load_bytes, nb::arg("bytes"), "The same from the bytes of such a file.")
       .def_prop_ro("triple", [](const Executable& e) { return e.triple; })
       .def_prop_ro("features", [](const Executable& e) { return e.features; })
+      .def_prop_ro("native", [](const Executable& e) { return !e.native.empty(); },
+                   "Whether its functions are native code.")
       .def_prop_ro("entries",
                    [](const Executable& e) {
                      std::vector<std::string> names;
@@ -122,11 +201,13 @@ void init_executable(nb::module_& m) {
           "entry_info", [](const Executable& e, std::string_view name) { return need_entry(e, name).info; },
           nb::arg("name"), "The text the compiler left with the entry.")
       .def("run", run_entry, nb::arg("name"), nb::arg("args"), nb::arg("threads") = 0,
-           nb::arg("donate") = nb::make_tuple(),
+           nb::arg("donate") = nb::make_tuple(), nb::arg("limits") = std::tuple<int64_t, double, int64_t>(0, 0, 0),
+           nb::arg("observer") = nb::none(), nb::arg("interpret") = false,
            "Run an entry. Arguments: tensors (of this or any library), numbers, tuples, Values. threads: how many may "
            "take "
            "part (0: all that are available). donate: numbers of the arguments whose Tensor is given up, so that its "
-           "memory can hold the result.")
+           "memory can hold the result. limits: (bytes, seconds, depth), 0 for none. observer: see Observer. interpret: "
+           "by the virtual machine, though there is native code.")
       .def(
           "set_limits", [](Executable& e, int64_t stack_bytes) { e.set_stack_limit(stack_bytes); },
           nb::arg("stack_bytes"), "How large the control stack of a run may grow.")

@@ -26,10 +26,10 @@ void init_runtime(nb::module_& m) {
       "opcodes",
       [] {
         nb::list out;
-        for (const OpcodeInfo& op : opcode_table) out.append(nb::make_tuple(op.name, op.operands, op.text));
+        for (const OpcodeInfo& op : opcode_table) out.append(nb::make_tuple(op.name, op.operands, op.text, op.control));
         return out;
       },
-      "The instruction set in the order of its numbers: (name, operand letters, what it does).");
+      "The instruction set in the order of its numbers: (name, operand letters, what it does, whether it says what runs next).");
   m.def(
       "dtypes",
       [] {

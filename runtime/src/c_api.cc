@@ -1,5 +1,6 @@
 #include "relay/c_api.h"
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -69,6 +70,11 @@ const Tensor* host_tensor(const relay_value* value) {
   return tensor != nullptr && tensor->storage->device == host_device ? tensor : nullptr;
 }
 
+int64_t nanoseconds(double seconds) {
+  if (!(seconds > 0)) return 0;
+  return seconds < 9e9 ? std::max<int64_t>(1, static_cast<int64_t>(seconds * 1e9)) : INT64_MAX;
+}
+
 // What another thread sets is looked at from the run's polling points.
 bool cancelled(void* flag) { return *static_cast<const volatile unsigned char*>(flag) != 0; }
 
@@ -80,6 +86,9 @@ const char* relay_last_error(void) { return last_error.c_str(); }
 
 relay_executable* relay_load(const char* path) {
   return guarded([&] { return new relay_executable{Executable::load(path)}; });
+}
+relay_executable* relay_open(const relay_program* program) {
+  return guarded([&] { return new relay_executable{Executable::from_library(*program)}; });
 }
 void relay_executable_free(relay_executable* executable) { delete executable; }
 
@@ -106,7 +115,7 @@ relay_status relay_set_stack_limit(relay_executable* executable, int64_t bytes) 
 }
 
 relay_status relay_run(relay_executable* executable, size_t index, relay_value* const* arguments, size_t count,
-                       int64_t threads, const volatile unsigned char* cancel, relay_value** result) {
+                       const relay_run_options* given, relay_value** result) {
   try {
     const Executable& program = *executable->program;
     if (index >= program.entries.size()) fail(Status::invalid_argument, "there is no entry %zu", index);
@@ -128,10 +137,13 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
       retain(values.back());
     }
     RunOptions options;
-    options.threads = threads;
-    if (cancel != nullptr) {
-      options.poll = cancelled;
-      options.poll_data = const_cast<unsigned char*>(cancel);
+    if (given != nullptr) {
+      options.threads = given->threads;
+      options.limits = {given->memory_bytes, nanoseconds(given->seconds), given->depth};
+      if (given->cancel != nullptr) {
+        options.poll = cancelled;
+        options.poll_data = const_cast<unsigned char*>(given->cancel);
+      }
     }
     *result = wrap(run(program, entry.function, values.data(), static_cast<uint32_t>(count), options));
     maybe_collect_shared();

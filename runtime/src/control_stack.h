@@ -10,9 +10,11 @@ namespace relay {
 
 struct Frame {
   const Function* function;
-  const int32_t* resume;  // in the caller
+  const int32_t* resume;  // in the caller; null in the first frame
+  NativeCode code;        // the same in native code
   Value* registers;       // the caller's
-  int64_t result;         // the caller's register
+  int32_t result;         // the caller's register
+  uint32_t depth;         // how many calls are open below
 };
 static_assert(sizeof(Frame) % alignof(Value) == 0);
 

@@ -41,8 +41,9 @@ constexpr size_t stub_bytes = 16;  // a jump through a table slot (x86-64), or w
 // part on its own pages.
 class ObjectReader {
  public:
-  ObjectReader(NativeObject& out, const std::byte* bytes, size_t size, const std::string& what, Machine machine)
-      : out_(out), bytes_(bytes), size_(size), what_(what), machine_(machine) {}
+  ObjectReader(NativeObject& out, const std::byte* bytes, size_t size, const std::string& what, Machine machine,
+               void* (*outside)(const char*))
+      : out_(out), bytes_(bytes), size_(size), what_(what), machine_(machine), outside_(outside) {}
 
   void load() {
     read_headers();
@@ -168,6 +169,7 @@ class ObjectReader {
       const char* name = index == 0 ? "" : text(*names_, symbol.st_name);
       if (*name == '\0') return 0;
       void* target = external_function(name);
+      if (target == nullptr && outside_ != nullptr) target = outside_(name);
       if (target == nullptr)
         fail(Status::invalid_file,
              "the native object of %s needs '%s': kernels may only call memcpy, memmove and memset", what_.c_str(),
@@ -336,6 +338,7 @@ class ObjectReader {
   size_t size_;
   const std::string& what_;
   Machine machine_;
+  void* (*outside_)(const char*);
   std::vector<Elf64_Shdr> sections_;
   std::vector<Elf64_Sym> symbols_;
   std::vector<uint64_t> addresses_;
@@ -345,9 +348,10 @@ class ObjectReader {
   size_t ends_[3] = {};
 };
 
-NativeObject::NativeObject(const std::byte* bytes, size_t size, const std::string& what, Machine machine) {
+NativeObject::NativeObject(const std::byte* bytes, size_t size, const std::string& what, Machine machine,
+                           void* (*outside)(const char*)) {
   try {
-    ObjectReader(*this, bytes, size, what, machine).load();
+    ObjectReader(*this, bytes, size, what, machine, outside).load();
   } catch (...) {
     if (memory_ != nullptr) munmap(memory_, size_);
     throw;

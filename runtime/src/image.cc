@@ -13,6 +13,7 @@
 #include "relay/device.h"
 #include "relay/error.h"
 #include "relay/executable.h"
+#include "relay/native.h"
 #include "relay/thread_pool.h"
 
 namespace relay {
@@ -34,7 +35,8 @@ enum SectionKind : uint32_t {
   routines_section = 7,   // n, then n names
   entries_section = 8,    // n, then n x {name, function, info, parameters, parameters x u8 dtype}
   data_section = 9,       // the bytes that constants and objects point at
-  section_kinds = 9,
+  native_section = 10,    // optional: u64 offset in the file, u64 length of the object with the functions' native code
+  section_kinds = 10,
 };
 
 struct Mapping {
@@ -73,7 +75,9 @@ std::atomic<uint64_t> next_id{1};
 // Reads the bytes of one image into one Executable.
 class ImageReader {
  public:
-  ImageReader(Executable& out, const std::byte* bytes, size_t size) : out_(out), bytes_(bytes), size_(size) {}
+  // `library`: where the program's code is linked, null when it is in the image.
+  ImageReader(Executable& out, const std::byte* bytes, size_t size, const relay_program* library = nullptr)
+      : out_(out), bytes_(bytes), size_(size), library_(library) {}
 
   void read() {
     read_header();
@@ -86,6 +90,10 @@ class ImageReader {
     open(routines_section, "routines", &ImageReader::read_routines);
     open(entries_section, "entries", &ImageReader::read_entries);
     verify(out_);
+    if (library_ != nullptr)
+      read_native(static_cast<const NativeCode*>(library_->functions(native_version, function_count())));
+    else if (sections_[native_section].present)
+      open(native_section, "native code", &ImageReader::load_native);
     set_scratch();
   }
 
@@ -279,13 +287,40 @@ class ImageReader {
           bad("a kernel's in-place pair names no input");
         kernel->operands.push_back(operand);
       }
-      if (kernel->object >= out_.objects_.size()) bad("a kernel names a native object that is not there");
-      void* code = out_.objects_[kernel->object]->find(kernel->symbol);
-      if (code == nullptr)
-        bad(format("kernel %s: its native object has no function '%s'", kernel->name.c_str(), kernel->symbol.c_str()));
-      kernel->entry.store(reinterpret_cast<relay_kernel>(code), std::memory_order_relaxed);
+      kernel->entry.store(kernel_code(*kernel), std::memory_order_relaxed);
       out_.kernels.push_back(std::move(kernel));
     }
+  }
+
+  relay_kernel kernel_code(const Kernel& kernel) const {
+    if (library_ != nullptr) {
+      if (out_.kernels.size() >= library_->kernel_count) bad("the library has fewer kernels than its image");
+      return library_->kernels[out_.kernels.size()];
+    }
+    if (kernel.object >= out_.objects_.size()) bad("a kernel names a native object that is not there");
+    void* code = out_.objects_[kernel.object]->find(kernel.symbol);
+    if (code == nullptr)
+      bad(format("kernel %s: its native object has no function '%s'", kernel.name.c_str(), kernel.symbol.c_str()));
+    return reinterpret_cast<relay_kernel>(code);
+  }
+
+  uint32_t function_count() const { return static_cast<uint32_t>(out_.functions.size()); }
+
+  void load_native() {
+    auto offset = next<uint64_t>(), bytes = next<uint64_t>();
+    out_.objects_.push_back(std::make_unique<NativeObject>(data(offset, bytes), bytes, "the executable's functions",
+                                                           host_machine(), native_runtime_function));
+    void* table = out_.objects_.back()->find(native_table_symbol);
+    if (table == nullptr) bad("its native code has no table of functions");
+    read_native(static_cast<const NativeCode*>(reinterpret_cast<NativeTable>(table)(native_version, function_count())));
+  }
+
+  void read_native(const NativeCode* table) {
+    if (table == nullptr)
+      fail(Status::incompatible, "the program's native code was made for another version of the runtime; compile it again");
+    out_.native.reserve(out_.functions.size());
+    for (size_t i = 0; i < out_.functions.size(); ++i)
+      out_.native.push_back({&out_.functions[i], out_.functions[i].code, table[i]});
   }
 
   void read_routines() {
@@ -338,6 +373,7 @@ class ImageReader {
   Executable& out_;
   const std::byte* bytes_;
   size_t size_;
+  const relay_program* library_;
   Section sections_[section_kinds + 1];
   const char* section_ = "";
   uint64_t at_ = 0, end_ = 0;
@@ -388,6 +424,14 @@ Mapping map_image(int file, size_t bytes, const std::string& path) {
   return {data, bytes};
 }
 
+// Read-only pages of a mapped file that will hardly be read again: the system may take them back.
+void release_pages(const void* data, size_t bytes) {
+  auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 }  // namespace
 
 std::shared_ptr<Executable> Executable::load(const std::string& path) {
@@ -435,12 +479,40 @@ std::shared_ptr<Executable> Executable::from_bytes(const void* bytes, size_t siz
   return made;
 }
 
+std::shared_ptr<Executable> Executable::from_library(const relay_program& program) {
+  if (program.version != native_version)
+    fail(Status::incompatible, "the library was made for version %u of the runtime and this is %u; compile it again",
+         program.version, native_version);
+  std::shared_ptr<Executable> made(new Executable);
+  made->id = next_id++;
+  auto* bytes = static_cast<const std::byte*>(program.image);
+  size_t size = program.image_bytes;
+  if (size >= 2 * large_page) {  // off the file's small pages
+    Mapping memory = image_memory(size);
+    std::memcpy(memory.data, bytes, size);
+    mprotect(memory.data, memory.bytes, PROT_READ);
+    release_pages(bytes, size);
+    bytes = static_cast<const std::byte*>(memory.data);
+    made->image_ = new_external_storage(memory.data, static_cast<int64_t>(size), true, unmap, new Mapping(memory));
+  } else {
+    made->image_ = new_external_storage(const_cast<std::byte*>(bytes), static_cast<int64_t>(size), true, nullptr, nullptr);
+  }
+  made->image_->flags |= Object::shared;
+  ImageReader(*made, bytes, size, &program).read();
+  return made;
+}
+
 Executable::~Executable() {
   for (Tensor* constant : constants) {
     constant->flags = 0;
     release(static_cast<Object*>(constant));
   }
   if (image_ != nullptr) release(static_cast<Object*>(image_));
+}
+
+const Span* Function::span_at(uint32_t word) const {
+  auto span = std::upper_bound(spans.begin(), spans.end(), word, [](uint32_t w, const Span& s) { return w < s.pc; });
+  return span == spans.begin() || std::prev(span)->text.empty() ? nullptr : &*std::prev(span);
 }
 
 const Entry* Executable::find_entry(std::string_view name) const {

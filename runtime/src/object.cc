@@ -11,6 +11,7 @@
 #include "relay/cycles.h"
 #include "relay/device.h"
 #include "relay/error.h"
+#include "relay/memory.h"
 #include "relay/spinlock.h"
 #include "relay/storage_pool.h"
 
@@ -81,8 +82,48 @@ void count(ObjectType type, int64_t change) {
   counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
 }
 
+// Bytes that an object takes, without the storage of its elements.
+int64_t object_bytes(const Object* object) {
+  switch (object->type) {
+    case ObjectType::storage: return sizeof(Storage);
+    case ObjectType::tensor:
+      return static_cast<int64_t>(sizeof(Tensor) + static_cast<const Tensor*>(object)->rank * sizeof(int64_t));
+    case ObjectType::adt:
+      return static_cast<int64_t>(sizeof(Adt) + static_cast<const Adt*>(object)->size * sizeof(Value));
+    case ObjectType::closure:
+      return static_cast<int64_t>(sizeof(Closure) + static_cast<const Closure*>(object)->size * sizeof(Value));
+    case ObjectType::ref: return sizeof(Ref);
+  }
+  return 0;
+}
+
+thread_local MemoryAccount* account = nullptr;  // of the run in progress, where it has a limit
+
+}  // namespace
+
+MemoryAccount::MemoryAccount(int64_t limit) : outer_(account), limit_(limit) {
+  if (limit > 0) account = this;
+}
+MemoryAccount::~MemoryAccount() { account = outer_; }
+
+void charge_memory(int64_t bytes) {
+  if (account == nullptr) [[likely]]
+    return;
+  if (bytes > account->limit_ - account->used_)
+    fail(Status::out_of_memory, "memory limit: the run would hold more than %lld bytes; a higher limit can be set",
+         static_cast<long long>(account->limit_));
+  account->used_ += bytes;
+}
+void credit_memory(int64_t bytes) {
+  if (account != nullptr) [[unlikely]]
+    account->used_ -= bytes;
+}
+
+namespace {
+
 template <class T, class... Args>
 T* make(size_t trailing, Args... args) {
+  charge_memory(static_cast<int64_t>(sizeof(T) + trailing));
   void* memory = std::malloc(sizeof(T) + trailing);
   if (memory == nullptr) fail(Status::out_of_memory, "out of memory: %zu bytes for an object", sizeof(T) + trailing);
   T* object = new (memory) T(args...);
@@ -92,11 +133,16 @@ T* make(size_t trailing, Args... args) {
 
 void free_object(Object* object) {
   count(object->type, -1);
+  if (account != nullptr) [[unlikely]]
+    credit_memory(object_bytes(object));
   std::free(object);
 }
 
 void destroy_storage(Storage* storage) {
-  if (storage->block != nullptr) pool_free(storage->device, {storage->block, storage->block_bytes});
+  if (storage->block != nullptr) {
+    credit_memory(storage->block_bytes);
+    pool_free(storage->device, {storage->block, storage->block_bytes});
+  }
   if (storage->on_release != nullptr) storage->on_release(storage->owner);
   free_object(storage);
 }
@@ -248,11 +294,14 @@ Storage* new_storage(int64_t bytes, int64_t alignment, int32_t device_index) {
   int64_t slack = alignment > storage_alignment ? alignment : 0;
   if (bytes < 0 || bytes > INT64_MAX - 8192)
     fail(Status::failed, "cannot allocate a storage of %lld bytes", static_cast<long long>(bytes));
+  charge_memory(bytes + slack);
   Block block = pool_allocate(device_index, bytes + slack);
+  credit_memory(bytes + slack - block.bytes);  // the block may be larger
   Storage* storage;
   try {
     storage = make<Storage>(0);
   } catch (...) {
+    credit_memory(block.bytes);
     pool_free(device_index, block);
     throw;
   }

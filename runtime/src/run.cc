@@ -10,10 +10,88 @@ int64_t now_ns() {
   return time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-void Run::overflow(const Function* function) {
+Run::Run(const Executable& executable, const RunOptions& options)
+    : exe_(executable), options_(options), stack_(executable.stack_limit()) {
+  top = highest = stack_.begin();
+  limit = stack_.end() - executable.scratch_bytes;
+  functions = executable.native.data();
+  if (options.limits.depth > 0)
+    most_depth = static_cast<uint32_t>(std::min<int64_t>(options.limits.depth, UINT32_MAX) - 1);
+  if (options.limits.nanoseconds > 0 && __builtin_add_overflow(now_ns(), options.limits.nanoseconds, &deadline_))
+    deadline_ = INT64_MAX;
+  context_.parallel_for = parallel_for;
+  context_.workspace = nullptr;
+  context_.num_workers = options.threads > 0 ? std::min(options.threads, max_threads) : available_threads();
+  context_.stream = nullptr;
+  context_.runtime = this;
+}
+
+Value* Run::replace(const Function* function, Value* gathered, Value** r, const int32_t** pc) {
+  Frame saved = *frame_of(*r);
+  pop(*r);
+  // Gathered values lie above the old frame and may overlap the new one: they are moved down in order, after the check.
+  size_t bytes = sizeof(Frame) + function->registers * sizeof(Value);
+  if (top > limit || static_cast<size_t>(limit - top) < bytes) {
+    for (uint32_t i = 0; i < function->arity; ++i) release(gathered[i]);
+    *r = saved.registers;
+    *pc = saved.resume == nullptr ? nullptr : saved.resume - 1;
+    overflow(function, saved.depth);
+  }
+  auto* frame = reinterpret_cast<Frame*>(top);
+  *frame = saved;
+  frame->function = function;
+  auto* fresh = reinterpret_cast<Value*>(frame + 1);
+  std::memmove(static_cast<void*>(fresh), gathered, function->arity * sizeof(Value));
+  std::memset(static_cast<void*>(fresh + function->arity), 0, (function->registers - function->arity) * sizeof(Value));
+  top += bytes;
+  if (top > highest) highest = top;
+  return fresh;
+}
+
+void Run::overflow(const Function* function, uint32_t depth) {
+  if (depth > most_depth)
+    fail(Status::recursion_limit, "recursion limit: %lld calls are open at the call of %s; a higher limit can be set",
+         static_cast<long long>(depth), function->name.c_str());
   fail(Status::recursion_limit,
        "recursion limit: the control stack of %lld bytes is full at the call of %s; a higher limit can be set",
        static_cast<long long>(stack_.end() - stack_.begin()), function->name.c_str());
+}
+
+void Run::unwind(Value* r, const int32_t* pc) {
+  Status status = Status::failed;
+  std::string message;
+  try {
+    throw;
+  } catch (const Error& error) {
+    status = error.status;
+    message = error.what();
+  } catch (const std::bad_alloc&) {
+    status = Status::out_of_memory;
+    message = "out of memory";
+  }
+  unwind(r, pc, status, std::move(message));
+}
+
+void Run::unwind(Value* r, const int32_t* pc, Status status, std::string message) {
+  if (status != Status::interrupted && r != nullptr) {
+    constexpr size_t most = 6;
+    size_t shown = 0;
+    for (const Place& place : open_calls(place_of(r, pc))) {
+      if (shown == most) {
+        message += "\n  called from further functions";
+        break;
+      }
+      message += format(shown++ == 0 ? "\n  in %s" : "\n  called from %s", place.function->name.c_str());
+      if (const Span* span = place.function->span_at(place.word)) message += " at " + span->text;
+    }
+  }
+  while (r != nullptr) {
+    Value* below = frame_of(r)->registers;
+    pop(r);
+    r = below;
+  }
+  refs_.collect();
+  throw Error(status, message);
 }
 
 void Run::poll_now() {
@@ -28,7 +106,10 @@ void Run::poll_now() {
   } else if (passed > aim * 2) {
     allowance_ = std::max<int64_t>(1, allowance_ * aim / passed);
   }
-  budget_ = allowance_;
+  budget = allowance_;
+  if (deadline_ != 0 && now >= deadline_)
+    fail(Status::time_limit, "time limit: the run took longer than %.3g s; a higher limit can be set",
+         static_cast<double>(options_.limits.nanoseconds) * 1e-9);
   bool stop = options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed);
   if (!stop && options_.poll != nullptr && now - last_asked_ >= ask_every) {
     stop = options_.poll(options_.poll_data);
@@ -37,22 +118,72 @@ void Run::poll_now() {
   if (stop) fail(Status::interrupted, "interrupted");
 }
 
-std::string Run::where(const Value* registers, const int32_t* pc) const {
-  constexpr int most = 6;
-  std::string text;
-  for (int depth = 0; registers != nullptr; ++depth) {
-    const Frame* frame = reinterpret_cast<const Frame*>(registers) - 1;
-    if (depth == most) return text + "\n  called from further functions";
-    const Function& function = *frame->function;
-    text += format(depth == 0 ? "\n  in %s" : "\n  called from %s", function.name.c_str());
-    auto at = static_cast<uint32_t>(pc - function.code);
-    auto span = std::upper_bound(function.spans.begin(), function.spans.end(), at,
-                                 [](uint32_t word, const Span& s) { return word < s.pc; });
-    if (span != function.spans.begin()) text += " at " + std::prev(span)->text;
-    pc = frame->resume == nullptr ? nullptr : frame->resume - 1;  // inside the call
-    registers = frame->registers;
+// Operands after the opcode: k, o, n, n buffers, m, m dims.
+void Run::invoke_kernel(const int32_t* operands, Value* registers) {
+  Kernel& kernel = *exe_.kernels[static_cast<size_t>(operands[0])];
+  const int32_t* buffer_list = operands + 3;
+  auto n = static_cast<uint32_t>(operands[2]);
+  auto inputs = n - kernel.outputs;
+  auto** buffers = reinterpret_cast<void**>(top);
+  auto* dims = reinterpret_cast<int64_t*>(buffers + n);
+  uint32_t devices = 0;
+  const KernelOperand* operand = kernel.operands.data();
+  for (uint32_t i = 0; i < n; ++i, ++operand) {
+    Value& v = registers[buffer_list[i]];
+    Tensor* tensor = as_tensor(v);
+    if (tensor != nullptr && tensor->dtype == operand->dtype && tensor->rank == operand->rank &&
+        tensor->storage->device == host_device && !(i >= inputs && tensor->storage->read_only) &&
+        !(reinterpret_cast<uintptr_t>(tensor->data()) & (operand->alignment - 1u))) [[likely]] {
+      buffers[i] = tensor->data();
+      devices |= 1u << host_device;
+    } else {
+      buffers[i] = odd_buffer(kernel, i, v, &devices);
+    }
   }
-  return text;
+  const int32_t* dim_list = buffer_list + n + 1;
+  read_dims(registers, dim_list, dim_list[-1], dims);
+  const Value* workspace = nullptr;
+  context_.workspace = nullptr;
+  if (operands[1] >= 0) {
+    workspace = &registers[operands[1]];
+    auto* storage = cast<Storage>(*workspace, ObjectType::storage);
+    if (storage == nullptr)
+      fail(Status::failed, "kernel %s: its workspace must be a storage and is %s", kernel.name.c_str(),
+           describe(*workspace).c_str());
+    context_.workspace = storage->data;
+    if (storage->device != host_device) devices |= 1u << storage->device;
+  }
+  relay_kernel code = kernel.entry.load(std::memory_order_acquire);
+  bool profiling = exe_.profiling.load(std::memory_order_relaxed);
+  int64_t start = profiling ? now_ns() : 0;
+  int32_t result;
+  if (devices <= 1u << host_device) [[likely]]
+    result = code(&context_, buffers, dims);
+  else
+    result = call_on_device(kernel, code, &context_, devices, registers, buffer_list, workspace, buffers, dims);
+  if (profiling) {
+    kernel.calls.fetch_add(1, std::memory_order_relaxed);
+    kernel.nanoseconds.fetch_add(static_cast<uint64_t>(now_ns() - start), std::memory_order_relaxed);
+  }
+  if (result != 0) [[unlikely]]
+    fail(Status::failed, "kernel %s failed with code %d", kernel.name.c_str(), result);
 }
+
+Place place_of(const Value* registers, const int32_t* pc) {
+  const Frame* frame = Run::frame_of(registers);
+  return {frame->function, static_cast<uint32_t>(pc - frame->function->code), registers, frame->depth};
+}
+
+std::vector<Place> open_calls(const Place& newest) {
+  std::vector<Place> calls{newest};
+  for (const Value* r = newest.registers;;) {
+    const Frame* frame = Run::frame_of(r);
+    if (frame->resume == nullptr) return calls;
+    calls.push_back(place_of(frame->registers, frame->resume - 1));  // inside the call
+    r = frame->registers;
+  }
+}
+
+void Run::observe_after(Value* registers, const int32_t* pc) { options_.observer->after(place_of(registers, pc)); }
 
 }  // namespace relay

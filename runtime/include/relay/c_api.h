@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -27,7 +29,8 @@ typedef enum relay_status {
   RELAY_FAILED = 4,
   RELAY_RECURSION_LIMIT = 5,
   RELAY_OUT_OF_MEMORY = 6,
-  RELAY_INTERRUPTED = 7
+  RELAY_INTERRUPTED = 7,
+  RELAY_TIME_LIMIT = 8
 } relay_status;
 
 typedef enum relay_kind { RELAY_TENSOR = 0, RELAY_ADT = 1, RELAY_CLOSURE = 2, RELAY_REF = 3, RELAY_NIL = 4 } relay_kind;
@@ -40,6 +43,18 @@ RELAY_API const char* relay_last_error(void);
 
 /* --- executables --- */
 RELAY_API relay_executable* relay_load(const char* path);
+
+/* A program that is linked in: `relay compile -o NAME.so` (or NAME.o) makes one, with a header that declares it. */
+typedef struct relay_program {
+  uint32_t version;
+  uint32_t kernel_count;
+  const void* image; /* constants and tables, in the format of executable files */
+  uint64_t image_bytes;
+  const relay_kernel* kernels;
+  const void* (*functions)(uint32_t version, uint32_t count); /* the native code of its functions */
+} relay_program;
+
+RELAY_API relay_executable* relay_open(const relay_program* program);
 RELAY_API void relay_executable_free(relay_executable* executable);
 RELAY_API size_t relay_entry_count(const relay_executable* executable);
 RELAY_API const char* relay_entry_name(const relay_executable* executable, size_t entry);
@@ -49,11 +64,18 @@ RELAY_API int64_t relay_find(const relay_executable* executable, const char* nam
 /* The most bytes that the control stack of one run may take. */
 RELAY_API relay_status relay_set_stack_limit(relay_executable* executable, int64_t bytes);
 
-/* Runs an entry. The arguments stay the caller's. threads: how many may take part, 0 for all there are. cancel: null,
- * or something another thread sets to non-zero to stop the run (RELAY_INTERRUPTED). *result is a new reference. */
+/* How a run goes on; all zero is the default, and so is a null pointer. */
+typedef struct relay_run_options {
+  int64_t threads;                      /* how many may take part; 0: all there are */
+  int64_t memory_bytes;                 /* that the run may add to what is alive (RELAY_OUT_OF_MEMORY); 0: any */
+  double seconds;                       /* that it may take, looked at between kernels (RELAY_TIME_LIMIT); 0: any */
+  int64_t depth;                        /* calls that may be open at once (RELAY_RECURSION_LIMIT); 0: any */
+  const volatile unsigned char* cancel; /* another thread sets it to non-zero: stop (RELAY_INTERRUPTED); may be null */
+} relay_run_options;
+
+/* Runs an entry. The arguments stay the caller's. *result is a new reference. */
 RELAY_API relay_status relay_run(relay_executable* executable, size_t entry, relay_value* const* arguments,
-                                 size_t count, int64_t threads, const volatile unsigned char* cancel,
-                                 relay_value** result);
+                                 size_t count, const relay_run_options* options, relay_value** result);
 
 /* --- values --- dtype: "float32", "int64", "bool", ...; dims may be null when rank is 0 */
 RELAY_API relay_value* relay_tensor_copy(const char* dtype, size_t rank, const int64_t* dims, const void* data);

@@ -1,7 +1,8 @@
 // Native code from ELF relocatable objects: parse, place, relocate, make executable.
 //
 // Kernels are small position-independent objects for x86-64 or AArch64 (small code model). They may call memcpy,
-// memmove and memset, and nothing else from outside. The loader checks every offset, so a damaged object is an error;
+// memmove and memset, and nothing else from outside; native code of functions (native.h) also what the runtime gives it.
+// The loader checks every offset, so a damaged object is an error;
 // the code itself is trusted.
 #pragma once
 
@@ -19,8 +20,10 @@ Machine host_machine();
 class NativeObject {
  public:
   // Throws Error(invalid_file) for a damaged or unsupported object, naming `what`; Error(incompatible) for another
-  // machine's. The bytes are not needed afterwards.
-  NativeObject(const std::byte* bytes, size_t size, const std::string& what, Machine machine = host_machine());
+  // machine's. The bytes are not needed afterwards. `outside` gives the addresses of further functions that may be
+  // called, by name.
+  NativeObject(const std::byte* bytes, size_t size, const std::string& what, Machine machine = host_machine(),
+               void* (*outside)(const char* name) = nullptr);
   ~NativeObject();
   NativeObject(const NativeObject&) = delete;
 

@@ -17,6 +17,7 @@ enum class Status : int {
   recursion_limit = 5,   // the control stack is full
   out_of_memory = 6,
   interrupted = 7,  // cancelled, or Ctrl-C
+  time_limit = 8,
 };
 
 class Error : public std::runtime_error {

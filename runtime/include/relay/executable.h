@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "relay/c_api.h"
 #include "relay/elf_loader.h"
 #include "relay/kernel.h"
 #include "relay/object.h"
@@ -36,6 +37,20 @@ struct Function {
   const int32_t* code = nullptr;
   uint32_t words = 0;
   std::vector<Span> spans;
+
+  // Where in the source the word's code comes from, or null.
+  const Span* span_at(uint32_t word) const;
+};
+
+// Native code of (part of) a function: runs on until the program is done or has failed (native.h).
+struct RunState;
+using NativeCode = int32_t (*)(RunState* run, Value* registers);
+
+// What native code looks up of a function.
+struct NativeFunction {
+  const Function* function;
+  const int32_t* code;  // the function's bytecode, whose operands the runtime's part of an instruction reads
+  NativeCode entry;
 };
 
 struct KernelOperand {
@@ -70,6 +85,8 @@ class Executable {
   // Both throw Error (invalid_file, incompatible). from_bytes copies.
   static std::shared_ptr<Executable> load(const std::string& path);
   static std::shared_ptr<Executable> from_bytes(const void* bytes, size_t size);
+  // The program that a library holds (relay.aot made it): its tables, and its kernels and functions as linked code.
+  static std::shared_ptr<Executable> from_library(const relay_program& program);
   ~Executable();
   Executable(const Executable&) = delete;
 
@@ -82,6 +99,7 @@ class Executable {
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<const Routine*> routines;
   std::vector<Entry> entries;
+  std::vector<NativeFunction> native;  // one per function, or empty: there is bytecode only
 
   // Bytes that the control stack of a run may take. Set: rounded up to pages; Error(invalid_argument) below 64 KiB.
   int64_t stack_limit() const { return stack_limit_.load(std::memory_order_relaxed); }

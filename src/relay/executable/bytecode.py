@@ -20,16 +20,17 @@ from relay import _runtime
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """One instruction: its number, name, operand letters and meaning."""
+    """One instruction: its number, name, operand letters and meaning; ``control``: it says what runs next."""
 
     number: int
     name: str
     operands: str
     text: str
+    control: bool
 
 
 OPCODES: Final[tuple[Opcode, ...]] = tuple(
-    Opcode(number, name, operands, text) for number, (name, operands, text) in enumerate(_runtime.opcodes())
+    Opcode(number, *described) for number, described in enumerate(_runtime.opcodes())
 )
 BY_NAME: Final[dict[str, Opcode]] = {op.name: op for op in OPCODES}
 

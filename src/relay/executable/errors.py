@@ -23,6 +23,10 @@ class OutOfMemoryError(ExecutionError, MemoryError):
     """No memory for a tensor or an object."""
 
 
+class TimeLimitError(ExecutionError, TimeoutError):
+    """A run took longer than its limit allows."""
+
+
 def install() -> None:
     """Let the runtime raise these classes."""
     classes: tuple[type[Exception], ...] = (
@@ -35,3 +39,4 @@ def install() -> None:
     )
     for status, error in enumerate(classes, start=1):
         _runtime.set_error_type(status, error)
+    _runtime.set_error_type(8, TimeLimitError)  # 7, interrupted, is KeyboardInterrupt
