@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, shape_size
@@ -10,6 +11,8 @@ from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer, Kernel, Stmt
 from relay.loop.target import Target
 from relay.loop.workspace import layout
+from relay.plan.attention import find_attentions
+from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
 from relay.plan.expand import cost
 from relay.plan.generic import elementwise
@@ -74,7 +77,9 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``."""
     indices = Indices()
     builder = Builder(target, indices)
-    stages, products = _products(keep(graph, constants, indices), constants, graph, indices, target)
+    kept = keep(graph, constants, indices)
+    stages, attentions = find_attentions(kept, graph, indices)
+    stages, products = _products(stages, attentions.keys(), constants, graph, indices, target)
     packs, panels_of = _packs(stages, products, constants, graph, indices)
     inputs: list[Buffer] = []
     for n, tensor in enumerate(graph.inputs):
@@ -85,12 +90,15 @@ def plan_graph(
             inputs.append(_operand(builder, tensor, f"in{n}"))
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
-    nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in products)
+    alone = products.keys() | attentions.keys()
+    nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
     shared = _shared(builder, nests)
     in_place = _in_place(builder, graph, nests)
 
     def nest(found: Nest) -> Stmt:
         first = id(found.members[0].kept.origin)
+        if first in attentions:
+            return attention_nest(builder, attentions[first], found.members)
         if found.matrix:
             number = panels_of.get(first)
             return matrix_nest(builder, products[first], found.members, None if number is None else inputs[number])
@@ -99,19 +107,26 @@ def plan_graph(
     body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
     space = layout(body)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker)
-    return KernelPlan(kernel, tuple(packs.values()), _flops(stages), _bytes(graph), _variant(nests), key, in_place)
+    return KernelPlan(
+        kernel, tuple(packs.values()), _flops(kept), _bytes(graph), _variant(nests, attentions.keys()), key, in_place
+    )
 
 
 def _products(
-    stages: list[Kept], constants: frozenset[int], graph: TeGraph, indices: Indices, target: Target
+    stages: list[Kept],
+    others: Container[int],
+    constants: frozenset[int],
+    graph: TeGraph,
+    indices: Indices,
+    target: Target,
 ) -> tuple[list[Kept], dict[int, Product]]:
-    """The contractions to run as matrix products (by the id of their stage), with a stage more for each left operand
-    to make."""
+    """The contractions but for ``others`` to run as matrix products (by the id of their stage), with a stage more for
+    each left operand to make."""
     ids = frozenset(id(graph.inputs[n].stage) for n in constants)
     out: list[Kept] = []
     products: dict[int, Product] = {}
     for kept in stages:
-        form = contraction(kept.stage, ids)
+        form = None if id(kept.origin) in others else contraction(kept.stage, ids)
         if form is not None:
             found = product(kept, form, indices, target)
             if found is None:
@@ -256,6 +271,10 @@ def _bytes(graph: TeGraph) -> Dim:
     return total
 
 
-def _variant(nests: list[Nest]) -> str:
-    kinds = ["matrix" if n.matrix else "elementwise" if n.is_elementwise else "rows" for n in nests]
-    return "+".join(dict.fromkeys(kinds)) or "empty"
+def _variant(nests: list[Nest], attentions: Container[int]) -> str:
+    def kind(nest: Nest) -> str:
+        if id(nest.members[0].kept.origin) in attentions:
+            return "attention"
+        return "matrix" if nest.matrix else "elementwise" if nest.is_elementwise else "rows"
+
+    return "+".join(dict.fromkeys(map(kind, nests))) or "empty"

@@ -1,0 +1,312 @@
+"""Attention: two products with a softmax between them, in one pass over blocks of keys.
+
+    out[batch, row, column] = sum over keys of softmax(score(sum over depth of query * key)) * value
+
+The stages of this are recognised by what they read (`find_attentions`), never by an operator's name. A task has one
+element of the batch and a block of rows. It takes the keys a block at a time (Dao et al., FlashAttention, 2022; Milakov,
+Gimelshein, Online normalizer calculation for softmax, 2018): the block's keys are packed into panels with their lanes
+side by side, and a few rows at a time go through the first product, the score's epilogue, the exponentials and the second
+product, whose sums stay in the thread's workspace. What was summed under a smaller maximum is scaled down when a block
+brings a larger one. So no matrix of scores is ever in memory, and the result of a row does not depend on where it lies or
+on the number of threads.
+
+Rows are the axes along which the same keys and values are used: the queries of a head and, where heads share keys, these
+heads. With few rows (a query against a cache of keys) packing would not be repaid: then the first product is a dot
+product for each key, and keys and values are streamed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, known_equal
+from relay.loop.walk import same
+from relay.plan.build import Accesses, Space, row_major
+from relay.plan.expand import Env, Expander
+from relay.plan.graph import TeGraph, loads
+from relay.plan.stages import Kept
+from relay.te.index import Indices
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Unary,
+    binary,
+    cast,
+    transform,
+    walk,
+)
+from relay.te.tensor import Compute, Tensor, stage_bodies
+
+# A head's elements are held in registers and expanded into code.
+_LARGEST_HEAD = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """Recognised attention, in the axes of its result.
+
+    ``kept`` is the second product, with a body that reads what the whole reads. ``score`` is what the softmax is taken
+    of, over the variable ``raw`` that stands for the first product. ``space`` has one group: the result's axes but for
+    ``column``, split where an index divides one. Keys at or before ``limit`` (a polynomial of the row's axes) are seen;
+    None: all.
+    """
+
+    kept: Kept
+    query: Scalar
+    key: Scalar
+    value: Scalar
+    score: Scalar
+    raw: Axis
+    keys: Axis
+    depth: Axis
+    column: Axis
+    space: Space
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    limit: Dim | None
+
+    @property
+    def dtype(self) -> str:
+        """In which is computed."""
+        return self.raw.dtype
+
+
+def find_attentions(
+    stages: Sequence[Kept], graph: TeGraph, indices: Indices
+) -> tuple[list[Kept], dict[int, Attention]]:
+    """The stages without those that attentions absorb, and the attentions by the id of the stage that is left."""
+    by_origin = {id(k.origin): k for k in stages}
+    readers: dict[int, set[int]] = {}
+    for kept in stages:
+        for load in _stage_loads(kept):
+            assert isinstance(load.source, Tensor)
+            readers.setdefault(id(load.source.stage), set()).add(id(kept.origin))
+    outputs = {id(t.stage) for t in graph.outputs}
+    found: dict[int, Attention] = {}
+    gone: set[int] = set()
+    for kept in stages:
+        finder = _Finder(by_origin, indices)
+        attention = finder.attention(kept)
+        inside = finder.absorbed | {id(kept.origin)}
+        if attention is not None and not any(a in outputs or not readers[a] <= inside for a in finder.absorbed):
+            found[id(kept.origin)] = attention
+            gone |= finder.absorbed
+    if not found:
+        return list(stages), {}
+    left = [found[id(k.origin)].kept if id(k.origin) in found else k for k in stages if id(k.origin) not in gone]
+    return left, found
+
+
+def _stage_loads(kept: Kept) -> list[Load]:
+    return [n for b in stage_bodies(kept.stage) for n in loads(b)]
+
+
+@dataclass(slots=True, eq=False)
+class _Finder:
+    """Looks through the stages from the last product to the first."""
+
+    by_origin: Mapping[int, Kept]
+    indices: Indices
+    absorbed: set[int] = field(default_factory=set)
+    _expander: Expander = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._expander = Expander(self.indices, lambda t, i: Load(t, i, t.dtype))
+
+    def attention(self, kept: Kept) -> Attention | None:
+        """The attention whose last product is this stage, if it is one."""
+        product = self._sum(kept, None)
+        if product is None:
+            return None
+        keys, body = product
+        pair = _factors(body)
+        if pair is None:
+            return None
+        for left, value in (pair, pair[::-1]):
+            share = self._stage(left)
+            if share is not None and not share.is_reduction:
+                found = self._softmax(kept, keys, left, value)
+                if found is not None:
+                    return found
+        return None
+
+    def _softmax(self, kept: Kept, keys: Axis, share: Scalar, value: Scalar) -> Attention | None:
+        match self._body(share, None):
+            case Binary(op="div", a=weight, b=total):
+                pass
+            case _:
+                return None
+        match self._body(weight, None):
+            case Unary(op="exp", a=Binary(op="sub", a=score, b=largest)):
+                pass
+            case _:
+                return None
+        summed, topped = self._body(total, keys, "sum"), self._body(largest, keys, "max")
+        if summed is None or topped is None or not same(summed, weight) or not same(topped, score):
+            return None
+        inside = [share, weight, total, largest]
+        while (inner := self._body(score, None)) is not None:
+            inside.append(score)
+            score = inner
+        products = [n for n in walk(score) if isinstance(n, Load) and self._is_sum(n)]
+        if not products or any(not same(p, products[0]) for p in products):
+            return None
+        scores = self._stage(products[0])
+        assert scores is not None
+        product = self._sum(scores, products[0])
+        pair = None if product is None else _factors(product[1])
+        if product is None or pair is None:
+            return None
+        first = [keys in _axes(p) for p in pair]
+        if first.count(True) != 1:
+            return None
+        key, query = pair if first[0] else pair[::-1]
+        raw = Axis("raw", 1, products[0].dtype)
+        score = transform(score, lambda n: raw if isinstance(n, Load) and same(n, products[0]) else n)
+        self.absorbed |= {id(s.origin) for s in map(self._stage, (*inside, products[0])) if s is not None}
+        return self._made(kept, keys, product[0], query, key, value, score, raw)
+
+    def _made(
+        self, kept: Kept, keys: Axis, depth: Axis, query: Scalar, key: Scalar, value: Scalar, score: Scalar, raw: Axis
+    ) -> Attention | None:
+        """Check the operands and sort the axes."""
+        wide = [a for a in kept.stage.axes if a.extent != 1]
+        inner = _axes(query) | _axes(key) | _axes(score)
+        columns = [a for a in wide if a in _axes(value) and a not in inner]
+        sizes = [depth.extent, *(c.extent for c in columns)]
+        if len(columns) != 1 or any(not isinstance(s, int) or not 1 < s <= _LARGEST_HEAD for s in sizes):
+            return None
+        if keys not in _axes(value) or raw.dtype not in ("float32", "float64") or score.dtype != raw.dtype:
+            return None
+        sources = [_source(v) for v in (query, key, value)]
+        if any(s is None for s in sources):
+            return None
+        (column,) = columns
+        space = Space([[a for a in wide if a is not column]], {})
+
+        def accesses(env: Env) -> Accesses:
+            frame = self._expander.frame(env)
+            polys: list[Dim] = []
+            for s in sources:
+                at = self._expander.evaluate(s, frame)  # type: ignore[arg-type]
+                assert isinstance(at, Load)
+                polys.append(_position(self.indices, at))
+            return Accesses(tuple(polys), frozenset())
+
+        polys = space.normalise_splits(self.indices, accesses).polys
+        if self.indices.coefficient(polys[0], depth) is None or self.indices.coefficient(polys[2], column) is None:
+            return None
+        (outer,) = space.groups
+        batch = tuple(a for a in outer if any(self.indices.coefficient(p, a) != 0 for p in polys[1:]))
+        rows = [a for a in outer if a not in batch]
+        limit = self._limit(score, keys, space)
+        if limit is not None:
+            # What decides which keys are seen grows with the row: its axis comes first.
+            steps = {a: self.indices.coefficient(limit, a) for a in outer}
+            moving = [a for a in rows if steps[a] != 0]
+            known = all(isinstance(steps[a], int) and steps[a] >= 0 for a in moving)  # type: ignore[operator]
+            if not known or len(moving) > 1 or any(s is None for s in steps.values()):
+                limit = None
+            else:
+                rows = [*moving, *(a for a in rows if a not in moving)]
+        # One body with all that is read, for those who look at the stage's loads.
+        whole = transform(score, lambda n: cast(binary("mul", query, key), raw.dtype) if n is raw else n)
+        body = Reduce("sum", (keys, depth), binary("mul", whole, cast(value, raw.dtype)), kept.dtypes[0])
+        kept = replace(kept, stage=Compute(kept.stage.name, kept.stage.axes, (body,)))
+        return Attention(kept, query, key, value, score, raw, keys, depth, column, space, batch, tuple(rows), limit)
+
+    def _limit(self, score: Scalar, keys: Axis, space: Space) -> Dim | None:
+        """The last key that is seen, where a select hides all later ones."""
+        if not isinstance(score, Select) or not isinstance(score.b, Const) or score.b.value != float("-inf"):
+            return None
+        match score.cond:
+            case Compare(op="le" | "lt", a=low, b=high):
+                pass
+            case Compare(op="ge" | "gt", a=high, b=low):
+                pass
+            case _:
+                return None
+        if low.dtype != "int64":
+            return None
+        frame = self._expander.frame(space.env)
+        room = dim_sub(
+            self.indices.poly(self._expander.evaluate(high, frame)),
+            self.indices.poly(self._expander.evaluate(low, frame)),
+        )
+        if self.indices.coefficient(room, keys) != -1:
+            return None
+        limit = dim_sub(room, 1) if score.cond.op in ("lt", "gt") else room
+        return dim_add(limit, self.indices.axis(keys))
+
+    # -- stages under the axes of the result
+
+    def _stage(self, value: Scalar) -> Kept | None:
+        """The kept stage that a value is an element of."""
+        if isinstance(value, Load) and isinstance(value.source, Tensor):
+            return self.by_origin.get(id(value.source.stage))
+        return None
+
+    def _is_sum(self, value: Load) -> bool:
+        kept = self._stage(value)
+        return kept is not None and self._sum(kept, value) is not None
+
+    def _evaluate(self, kept: Kept, root: Scalar, at: Load | None, more: Env) -> Scalar:
+        env: dict[Axis, Scalar] = dict(more)
+        if at is not None:
+            env.update(zip(kept.stage.axes, at.indices, strict=True))
+        return self._expander.evaluate(root, self._expander.frame(env))
+
+    def _body(self, value: Scalar, over: Axis | None, kind: str = "") -> Scalar | None:
+        """What an element is computed from; of a reduction of this kind: each of its elements, at ``over``."""
+        kept = self._stage(value)
+        if kept is None or not isinstance(kept.stage, Compute) or len(kept.stage.bodies) != 1:
+            return None
+        assert isinstance(value, Load)
+        (body,) = kept.stage.bodies
+        if over is None:
+            return None if isinstance(body, Reduce) else self._evaluate(kept, body, value, {})
+        if not isinstance(body, Reduce) or body.kind != kind or len(body.axes) != 1:
+            return None
+        if not known_equal(body.axes[0].extent, over.extent):
+            return None
+        return self._evaluate(kept, body.body, value, {body.axes[0]: over})
+
+    def _sum(self, kept: Kept, at: Load | None) -> tuple[Axis, Scalar] | None:
+        """A sum over one axis: the axis, and what is summed."""
+        if not isinstance(kept.stage, Compute) or len(kept.stage.bodies) != 1:
+            return None
+        (body,) = kept.stage.bodies
+        if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype != body.body.dtype:
+            return None
+        over = [a for a in body.axes if a.extent != 1]
+        return (over[0], self._evaluate(kept, body.body, at, {})) if len(over) == 1 else None
+
+
+def _factors(value: Scalar) -> tuple[Scalar, Scalar] | None:
+    return (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else None
+
+
+def _source(value: Scalar) -> Load | None:
+    """The load that an operand is, at most converted."""
+    load = value.a if isinstance(value, Cast) else value
+    return load if isinstance(load, Load) and isinstance(load.source, Tensor) else None
+
+
+def _axes(value: Scalar) -> set[Axis]:
+    return {n for n in walk(value) if isinstance(n, Axis)}
+
+
+def _position(indices: Indices, load: Load) -> Dim:
+    assert isinstance(load.source, Tensor)
+    total: Dim = 0
+    for i, stride in zip(load.indices, row_major(load.source.shape), strict=True):
+        total = dim_add(total, dim_mul(indices.poly(i), stride))
+    return total
