@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never, cast
 
+from relay.ir.diagnostics import TypeError_
 from relay.ir.dim import ANY, Dim, DimVar
 from relay.ir.expr import (
     NO_ATTRS,
@@ -37,6 +38,7 @@ from relay.ir.expr import (
 from relay.ir.types import FuncType, Kind, TupleType, Type, TypeArg, TypeVar
 from relay.ir.walk import children
 from relay.typing.constraints import Inference
+from relay.typing.gradients import cotangent_type, gradient_type
 from relay.typing.substitution import map_type, param_arg
 
 
@@ -201,11 +203,24 @@ class Annotator:
             case RefWrite():
                 return RefWrite(child(e.ref, e, 0), child(e.value, e, 1), t, e.span)
             case Grad():
-                return Grad(child(e.fn, e, 0), t, e.span)
+                return self._gradient(child(e.fn, e, 0), e, t)
             case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
                 raise AssertionError("atoms are typed where they stand")
             case _:
                 assert_never(e)
+
+    @staticmethod
+    def _gradient(fn: Expr, e: Grad, t: Type) -> Grad:
+        # What was a type variable when the rule was applied may have turned out to be a function or a reference.
+        if isinstance(fn.ty, FuncType) and isinstance(t, FuncType) and t.ret != gradient_type(fn.ty).ret:
+            late = [p for p in fn.ty.params if cotangent_type(p) != p]
+            given = t.ret.fields[1] if isinstance(t.ret, TupleType) else t.ret
+            found = given.fields if isinstance(given, TupleType) else ()
+            if any(cotangent_type(p) not in found for p in late):
+                raise TypeError_(
+                    "the type of a parameter of the function under grad is known too late", e.span, "annotate it"
+                )
+        return Grad(fn, t, e.span)
 
     def _call(self, e: Call, t: Type) -> Call:
         args = tuple(self._child(a, e, n) for n, a in enumerate(e.args, 1))

@@ -57,6 +57,7 @@ from relay.ir.types import (
     TypeVar,
     scalar,
 )  # fmt: skip
+from relay.typing.gradients import gradient_type
 from relay.typing.operators import relation_attrs
 from relay.typing.relations import attrs_key
 from relay.typing.solver import Mismatch, Mode, Waiting
@@ -420,7 +421,8 @@ class Inference(InferenceState):
                     f"grad of something that is no function: its type is {type_text(self.solver.resolve(head))}",
                     e.span,
                 )
-            return FuncType(head.params, TupleType((head.ret, TupleType(head.params))))
+            params = (cast(Type, self.solver.resolve(p)) for p in head.params)
+            return gradient_type(FuncType(tuple(params), head.ret))
 
         return self.when_known(t, use, e.span, "the function under grad")
 
