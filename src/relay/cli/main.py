@@ -6,19 +6,34 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 import relay
 from relay.cli import inputs
+from relay.cli.bench import bench
 from relay.cli.inspect import VIEWS
-from relay.ir.diagnostics import ExecutionError, FileError, RelayError
-from relay.ir.module import Module
+from relay.cli.shared import (
+    Dims,
+    Entry,
+    File,
+    Inputs,
+    Json,
+    Level,
+    NoCache,
+    Program,
+    TargetOption,
+    Threads,
+    Weights,
+    errors,
+    read_executable,
+    read_module,
+    write_whole,
+)
+from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.lower.signature import entry_info
 from relay.transform.base import available_passes, parse_passes
 
@@ -29,46 +44,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-
-File = Annotated[Path, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)]
-Program = Annotated[Path, typer.Argument(help="A program (.relay).", show_default=False)]
-TargetOption = Annotated[
-    str, typer.Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")
-]
-Level = Annotated[int, typer.Option("--opt-level", "-O", help="0 none, 1 fusion, 2 constant folding, 3 everything.")]
-Entry = Annotated[str, typer.Option(help="The function to call.")]
-Weights = Annotated[Path | None, typer.Option(help="Bind parameters by name from a .safetensors or .npz file.")]
-Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", help="name=value: a number, a nested list, FILE.npy or random.")
-]
-Dims = Annotated[list[str] | None, typer.Option("--dim", "-d", help="name=size: a dimension of random inputs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Threads = Annotated[int | None, typer.Option(help="Threads that a run may use (default: all).")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the cache.")]
-
-
-def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
-    """The typed program of a file, with weights bound."""
-    if not path.exists():
-        raise FileError(f"no such file: {path}")
-    module = relay.load_module(path)
-    return module.bind(inputs.load_weights(weights), entry=entry) if weights else module
-
-
-def read_executable(path: Path, entry: str, weights: Path | None, **options: Any) -> relay.Executable:
-    """A compiled executable, or one compiled now."""
-    if not path.exists():
-        raise FileError(f"no such file: {path}")
-    if path.suffix == ".rlx":
-        return relay.load(path, threads=options.get("threads"))
-    with progress(f"compiling {path}"):
-        return relay.compile(read_module(path, weights, entry), entries=(entry,), **options)
-
-
-def progress(what: str) -> Any:
-    """A spinner on standard error for work that may take over a second (nothing where that is not a terminal)."""
-    return errors.status(what)
 
 
 @app.command()
@@ -124,42 +99,14 @@ def run(
     if output is not None:
         if isinstance(result, tuple | list):
             raise RelayError("only a single tensor can be written to a .npy file")
-        _write(output, lambda path: np.save(path, np.asarray(result)))
+        write_whole(output, lambda path: save_array(path, np.asarray(result)))
     elif as_json:
         print(json.dumps(plain(result)))
     else:
         print(shown(result))
 
 
-@app.command()
-def bench(
-    file: File,
-    given: Inputs = None,
-    dim: Dims = None,
-    entry: Entry = "main",
-    weights: Weights = None,
-    target: TargetOption = "cpu",
-    opt_level: Level = 3,
-    threads: Threads = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 1.0,
-    as_json: Json = False,
-) -> None:
-    """Time calls of a program on given or random inputs."""
-    exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
-    args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], 0)
-    exe.run(entry, *args)
-    times: list[float] = []
-    with progress("measuring"):
-        end = time.perf_counter() + seconds
-        while len(times) < 3 or time.perf_counter() < end:
-            start = time.perf_counter()
-            exe.run(entry, *args)
-            times.append(time.perf_counter() - start)
-    low, median, high = (float(np.percentile(times, q)) * 1e6 for q in (5, 50, 95))
-    if as_json:
-        print(json.dumps({"runs": len(times), "median_us": median, "p5_us": low, "p95_us": high}))
-    else:
-        print(f"{median:.1f} us per call (5 % to 95 %: {low:.1f} to {high:.1f}; {len(times)} runs)")
+app.command()(bench)
 
 
 @app.command()
@@ -221,16 +168,10 @@ def plain(value: object) -> object:
     return repr(value) if value is not None else None
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{time.monotonic_ns()}.npy")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+def save_array(path: Path, array: np.ndarray[Any, Any]) -> None:
+    """Write an array to a file of exactly this name."""
+    with path.open("wb") as file:
+        np.save(file, array)
 
 
 def main() -> None:

@@ -1,0 +1,123 @@
+"""`relay bench`: what a program takes, beside other systems and beside what the machine can do."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import relay
+from relay._runtime import available_threads
+from relay.cli import inputs
+from relay.cli.shared import (
+    Dims,
+    Entry,
+    Inputs,
+    Json,
+    Level,
+    TargetOption,
+    Threads,
+    Weights,
+    progress,
+    read_module,
+    write_text,
+)
+from relay.ir.diagnostics import FileError, RelayError
+from relay.view.compare import Comparison, compare, microseconds
+from relay.view.limits import Limits, machine_limits
+from relay.view.peers.systems import chosen
+
+OptionalFile = Annotated[
+    Path | None, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)
+]
+
+
+def bench(
+    file: OptionalFile = None,
+    given: Inputs = None,
+    dim: Dims = None,
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
+    seconds: Annotated[float, typer.Option(help="How long to measure each system.")] = 1.0,
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="Systems to compare with: all (that are installed), or torch,torch-compile,onnxruntime,openvino."
+        ),
+    ] = "",
+    limits: Annotated[bool, typer.Option("--limits", help="Print what the machine can do.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure the machine again.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the comparison into this .svg file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time calls of a program on given or random inputs, beside other systems if asked for."""
+    if file is None and not limits:
+        raise RelayError("nothing to measure", hint="give a program, or --limits")
+    found: list[Limits] = []
+    if limits:
+        with progress("measuring the machine"):
+            counts = [threads] if threads else sorted({1, available_threads()})
+            found = [machine_limits(n, again=again) for n in counts]
+    result: Comparison | None = None
+    if file is not None:
+        names = chosen(peers)
+        exe, module, took = _compiled(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
+        args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
+        with progress("measuring"):
+            result = compare(exe, module, entry, args, names, threads or available_threads(), seconds, took)
+        if plot is not None:
+            write_text(plot, result.picture())
+    if as_json:
+        print(json.dumps(_plain(result, found)))
+    else:
+        print("\n".join([*map(limits_text, found), *([_text(result)] if result is not None else [])]))
+
+
+def _compiled(
+    file: Path, entry: str, weights: Path | None, **options: Any
+) -> tuple[relay.Executable, relay.Module | None, float | None]:
+    """The executable, the program it was made from (if that is known) and the seconds it took to make."""
+    if file.suffix == ".rlx":
+        if not file.exists():
+            raise FileError(f"no such file: {file}")
+        return relay.load(file, threads=options["threads"]), None, None
+    with progress(f"compiling {file}"):
+        module = read_module(file, weights, entry)
+        start = time.perf_counter()
+        exe = relay.compile(module, entries=(entry,), **options)
+        return exe, module, time.perf_counter() - start
+
+
+def _text(result: Comparison) -> str:
+    if len(result.rows) == 1 and not result.refused:
+        t = result.rows[0].timing
+        return (
+            f"{microseconds(t.median)} per call (95 % of the median: {microseconds(t.low)} to {microseconds(t.high)}; "
+            f"{t.turns} turns)"
+        )
+    return result.table()
+
+
+def _plain(result: Comparison | None, limits: list[Limits]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if result is not None:
+        ours = result.rows[0].timing
+        out = {"median_us": ours.median * 1e6, "low_us": ours.low * 1e6, "high_us": ours.high * 1e6, "runs": ours.turns}
+        out |= result.json()
+    if limits:
+        out["limits"] = [asdict(found) for found in limits]
+    return out
+
+
+def limits_text(found: Limits) -> str:
+    """The limits of a machine on one line."""
+    read = ", ".join(f"{level} {rate / 1e9:.0f}" for level, rate in found.bandwidth.items())
+    return f"{found.machine}, {found.threads} thread(s): {found.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds); reading GB/s: {read}"

@@ -1,0 +1,195 @@
+"""What this machine can do, measured: fused multiply-adds in registers, and reading each level of memory.
+
+Both are loops generated for this machine and run as the kernel of a compiled program, on the same threads and at the same cost of a
+call as what is compared with them. Measured once and kept on disk under the machine's identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relay import pipeline
+from relay._runtime import Tensor, available_threads
+from relay.codegen.llvm import emit
+from relay.codegen.objects import compile_text
+from relay.codegen.target import host_target
+from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
+from relay.loop.target import Target
+from relay.options import Options
+from relay.te.scalar import Axis, Const, Load, Scalar, binary
+
+LEVELS = ("L1", "L2", "L3", "DRAM")
+_STEPS = 20_000  # of multiply-adds in one call
+_STREAMS = 16  # vector accumulators of the reading loop: enough loads in flight for every level
+_ROUNDS, _SECONDS = 4, 0.05  # spread out, so that a moment of other work on the machine does not count
+_LEAST_READ = 64 << 20  # bytes that one call reads, so that its own cost does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A machine's limits with so many threads: ``flops`` of float32 multiply-adds a second (a multiply-add is two), and bytes read a
+    second out of each level of ``LEVELS``; ``bytes`` is how many were read, by all threads together, to measure the level."""
+
+    machine: str
+    threads: int
+    flops: float
+    bandwidth: Mapping[str, float]
+    bytes: Mapping[str, int]
+
+    def level(self, size: int) -> str:
+        """The level of memory that data of this size is read from again and again."""
+        return next((name for name in LEVELS[:-1] if size <= self.bytes[name]), LEVELS[-1])
+
+    def floor(self, flops: float, size: float) -> float:
+        """The least seconds for so many operations and bytes, whichever binds (bytes from the level they fit in)."""
+        return max(flops / self.flops, size / self.bandwidth[self.level(int(size))])
+
+
+def machine_limits(threads: int | None = None, options: Options | None = None, again: bool = False) -> Limits:
+    """The limits of this machine for so many threads (None: all that the process may use), from the cache unless ``again``."""
+    count = threads or available_threads()
+    directory = (options or Options()).directory
+    path = directory / "limits" / f"{_identity(count)}.json" if directory is not None else None
+    if path is not None and not again:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            return Limits(**json.loads(path.read_text()))
+    found = measure(count)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "w") as file:
+                json.dump(asdict(found), file)
+            Path(name).replace(path)
+    return found
+
+
+def measure(threads: int) -> Limits:
+    """Measure now: some seconds."""
+    target = host_target()
+    sizes = {
+        "L1": threads * target.l1_bytes // 2,
+        "L2": threads * target.l2_bytes // 2,
+        "L3": max(target.l3_bytes // 2, 2 * threads * target.l2_bytes),
+        "DRAM": max(4 * target.l3_bytes, 256 << 20),
+    }
+    flops, calls = 0.0, {level: _reading(target, threads, size) for level, size in sizes.items()}
+    work, multiply = _multiplying(target, threads)
+    bandwidth = dict.fromkeys(LEVELS, 0.0)
+    for _ in range(_ROUNDS):
+        flops = max(flops, work / _fastest(multiply))
+        for level, (size, read) in calls.items():
+            bandwidth[level] = max(bandwidth[level], size / _fastest(read))
+    return Limits(machine_name(), threads, flops, bandwidth, sizes)
+
+
+def machine_name() -> str:
+    """The processor, as the system calls it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _identity(threads: int) -> str:
+    parts = (
+        machine_name(),
+        platform.node(),
+        repr(host_target()),
+        threads,
+        available_threads(),
+        Path(__file__).read_text(),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def _number(value: int) -> Scalar:
+    return Const(value, "int64")
+
+
+def _fastest(run: Callable[[], object]) -> float:
+    run()
+    times: list[float] = []
+    end = time.perf_counter() + _SECONDS
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _call(kernel: Kernel, target: Target, threads: int) -> Callable[[], object]:
+    """A call of a compiled program of one vector operand and result whose kernel is this one."""
+    (size,), (made,) = kernel.inputs[0].shape, kernel.outputs[0].shape
+    assert isinstance(size, int) and isinstance(made, int)
+    text = f"def @main(%x: Tensor[({size},), float32]) {{ exp(strided_slice(%x, begin=[0], end=[{made}])) }}"
+    exe = pipeline.compile(f'#[version = "0.0.5"]\n{text}', threads=threads)
+    (name,) = exe.program.kernel_statistics()
+    exe.program.replace_kernel(name, compile_text(emit(kernel, target), target), kernel.name)
+    x = Tensor.from_numpy(np.ones(size, np.float32))  # pages of zeros that nobody has written are one page
+    return lambda: exe(x)
+
+
+def _multiplying(target: Target, threads: int) -> tuple[float, Callable[[], object]]:
+    """How many floating-point operations a call does, and the call: multiply-adds on a tile of registers, each thread on its own."""
+    lanes = target.lanes(32)
+    rows, width = (6, 4 * lanes) if target.vector_registers >= 32 else (6, 2 * lanes)
+    size = rows * width
+    given, out = (Buffer(name, (threads * size,), "float32", alignment=4) for name in ("given", "out"))
+    tile = Buffer("tile", (rows, width), "float32", "register")
+    worker, step, lane = Axis("worker", threads), Axis("step", _STEPS), Axis("lane", width)
+
+    def each(row: int, value: Scalar) -> For:
+        return For(lane, _number(width), Store(tile, (_number(row), lane), value), "vectorized")
+
+    def place(row: int) -> tuple[Scalar]:
+        return (binary("add", binary("add", binary("mul", worker, size), row * width), lane),)
+
+    def held(row: int) -> Scalar:
+        return Load(tile, (_number(row), lane), "float32")
+
+    start = tuple(each(r, Load(given, place(r), "float32")) for r in range(rows))
+    add = tuple(each(r, binary("add", held(r), binary("mul", held(r), Const(0.5, "float32")))) for r in range(rows))
+    end = tuple(For(lane, _number(width), Store(out, place(r), held(r)), "vectorized") for r in range(rows))
+    body = Alloc(tile, Seq((*start, For(step, _number(_STEPS), Seq(add)), *end)))
+    kernel = Kernel("peak", (given,), (out,), (), For(worker, _number(threads), body, "parallel"))
+    return 2.0 * threads * size * _STEPS, _call(kernel, target, threads)
+
+
+def _reading(target: Target, threads: int, size: int) -> tuple[float, Callable[[], object]]:
+    """How many bytes a call reads, and the call: each thread reads its part of ``size`` bytes again and again."""
+    width = _STREAMS * target.lanes(32)
+    steps = max(1, size // 4 // threads // width)
+    part = steps * width
+    passes = max(1, _LEAST_READ // (4 * part * threads))
+    given = Buffer("given", (threads * part,), "float32", alignment=4)
+    out = Buffer("out", (threads * width,), "float32", alignment=4)
+    tile = Buffer("tile", (width,), "float32", "register")
+    worker, again, step, lane = (
+        Axis(n, e) for n, e in (("worker", threads), ("pass", passes), ("step", steps), ("lane", width))
+    )
+
+    def each(buffer: Buffer, index: Scalar, value: Scalar) -> For:
+        return For(lane, _number(width), Store(buffer, (index,), value), "vectorized")
+
+    position = binary("add", binary("mul", binary("add", binary("mul", worker, steps), step), width), lane)
+    total = binary("add", Load(tile, (lane,), "float32"), Load(given, (position,), "float32"))
+    body = Seq((
+        each(tile, lane, Const(0.0, "float32")),
+        For(again, _number(passes), For(step, _number(steps), each(tile, lane, total))),
+        each(out, binary("add", binary("mul", worker, width), lane), Load(tile, (lane,), "float32")),
+    ))  # fmt: skip
+    kernel = Kernel("read", (given,), (out,), (), For(worker, _number(threads), Alloc(tile, body), "parallel"))
+    return 4.0 * part * threads * passes, _call(kernel, target, threads)
