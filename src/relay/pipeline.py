@@ -50,6 +50,7 @@ from relay.transform import (
     Simplify,
     Specialise,
     StepReport,
+    SumFusion,
     ToBlocks,
 )  # fmt: skip
 
@@ -100,7 +101,7 @@ def passes(options: Options, runner: Runner) -> list[Pass]:
         DeadFunctions(entries=options.entries),
         NameDims(),
         *tidy,
-        *([GrowState(), ParallelFusion()] if level >= 3 else []),
+        *([GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         DeadFunctions(entries=options.entries),
     ]

@@ -27,6 +27,7 @@ from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.simplify import Simplify
 from relay.transform.specialise import Specialise
+from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Simplify",
     "Specialise",
     "StepReport",
+    "SumFusion",
     "ToBlocks",
     "available_passes",
     "make_pass",

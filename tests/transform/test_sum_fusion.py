@@ -1,0 +1,83 @@
+"""Products that are added up become one: what is joined, what is not, and that the values stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay.interpreter.evaluate import evaluate
+from relay.transform import CommonSubexpressions, DeadCode, NameDims, SumFusion
+from tests.transform.support import operators, run, typed
+
+RNG = np.random.default_rng(11)
+
+
+def array(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return RNG.uniform(-1, 1, shape)
+
+
+def products(steps: int, rows: int, first: int = 6, second: int = 8) -> tuple[str, list[str]]:
+    """Parameters, and the weight gradient of each of some steps: the product of a transposed (rows, first) and a
+    (rows, second)."""
+    params = ", ".join(
+        f"%a{n}: Tensor[({rows}, {first}), float64], %b{n}: Tensor[({rows}, {second}), float64]" for n in range(steps)
+    )
+    return params, [f"nn.matmul(%a{n}, %b{n}, transpose_a=True)" for n in range(steps)]
+
+
+def joined(text: str, *inputs: object) -> list[str]:
+    module = typed(text)
+    after = run(module, NameDims(), SumFusion(), CommonSubexpressions(), DeadCode())
+    np.testing.assert_allclose(
+        np.asarray(evaluate(module, *inputs)), np.asarray(evaluate(after, *inputs)), rtol=1e-12, atol=1e-12
+    )
+    return operators(after)
+
+
+@pytest.mark.parametrize("shape", ["left", "right", "balanced"])
+def test_a_sum_over_steps(shape: str) -> None:
+    params, terms = products(4, 1)
+    if shape == "left":
+        body = f"add(add(add({terms[0]}, {terms[1]}), {terms[2]}), {terms[3]})"
+    elif shape == "right":
+        body = f"add({terms[0]}, add({terms[1]}, add({terms[2]}, {terms[3]})))"
+    else:
+        body = f"add(add({terms[0]}, {terms[1]}), add({terms[2]}, {terms[3]}))"
+    inputs = [array(1, k) for _ in range(4) for k in (6, 8)]
+    assert joined(f"def @main({params}) {{ {body} }}", *inputs) == ["concatenate", "concatenate", "nn.matmul"]
+
+
+def test_what_else_is_added_stays() -> None:
+    params, terms = products(2, 2)
+    text = f"def @main({params}, %r: Tensor[(6, 8), float64]) {{ add(add({terms[0]}, tanh(%r)), add({terms[1]}, %r)) }}"
+    names = joined(text, *[array(2, k) for _ in range(2) for k in (6, 8)], array(6, 8))
+    assert names.count("nn.matmul") == 1 and names.count("add") == 2
+
+
+def test_a_product_that_is_used_twice_stays() -> None:
+    params, terms = products(2, 1)
+    text = f"def @main({params}) {{ let %p = {terms[0]}; multiply(add(%p, {terms[1]}), %p) }}"
+    assert joined(text, *[array(1, k) for _ in range(2) for k in (6, 8)]).count("nn.matmul") == 2
+
+
+def test_large_operands_are_not_copied() -> None:
+    """Products whose operands are larger than their results are added as they are."""
+    params, terms = products(2, 200)
+    text = f"def @main({params}) {{ add({terms[0]}, {terms[1]}) }}"
+    assert "concatenate" not in joined(text, *[array(200, k) for _ in range(2) for k in (6, 8)])
+
+
+def test_a_batch_of_any_size() -> None:
+    text = """def @main[n: Dim](%a: Tensor[(n, 64), float64], %b: Tensor[(n, 64), float64], %c: Tensor[(n, 64), float64]) {
+      add(nn.matmul(%a, %b, transpose_a=True), nn.matmul(%b, %c, transpose_a=True))
+    }"""
+    names = joined(text, *[array(3, 64) for _ in range(3)])
+    assert names == ["concatenate", "concatenate", "nn.matmul"]
+
+
+def test_sums_over_rows() -> None:
+    """A bias's gradient: the sums of several matrices over their rows."""
+    text = """def @main(%a: Tensor[(2, 64), float64], %b: Tensor[(2, 64), float64], %c: Tensor[(3, 64), float64]) {
+      add(add(sum(%a, axis=[0]), sum(%b, axis=[0])), sum(%c, axis=[0]))
+    }"""
+    joined(text, array(2, 64), array(2, 64), array(3, 64))
