@@ -11,7 +11,7 @@ import platformdirs
 
 from relay.ir.diagnostics import RelayError
 
-EXECUTORS = ("vm",)
+EXECUTORS = ("vm", "aot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Options:
     """Options of `relay.compile`.
 
     target      "cpu" (this machine), a level ("x86-64-v3"), or an LLVM triple and features; see `relay.codegen.target`
-    executor    "vm"
+    executor    "vm": bytecode for the virtual machine; "aot": its functions as native code too (`relay.aot`)
     opt_level   the papers' levels (Figure 10): 0 none, 1 fusion, 2 constant folding, 3 everything
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
     entries     the functions that can be called from outside

@@ -59,11 +59,12 @@ def optimise(text: str, target: Target) -> llvm.ModuleRef:
     return module
 
 
-def compile_text(text: str, target: Target) -> bytes:
-    """An ELF relocatable object of a module. Raises CompileError when it calls anything but the memory functions."""
+def compile_text(text: str, target: Target, allowed: frozenset[str] = frozenset()) -> bytes:
+    """An ELF relocatable object of a module. Raises CompileError when it calls anything but the memory functions and those
+    ``allowed``."""
     module = optimise(text, target)
     data: bytes = machine(target).emit_object(module)
-    outside = elf_symbols(data)[1] - ALLOWED
+    outside = elf_symbols(data)[1] - ALLOWED - allowed
     if outside:
         names = ", ".join(sorted(outside))
         raise CompileError(

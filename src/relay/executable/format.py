@@ -33,7 +33,7 @@ _ALIGN: Final = 64
 
 
 class Section(IntEnum):
-    """The kinds of sections; every file has each once."""
+    """The kinds of sections; every file has each once, but for the last, which it may have."""
 
     STRINGS = 1
     TARGET = 2
@@ -44,6 +44,7 @@ class Section(IntEnum):
     ROUTINES = 7
     ENTRIES = 8
     DATA = 9
+    NATIVE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class EntryPoint:
 class ExecutableImage:
     """A compiled program. The indices in its bytecode are positions in these lists; ``constants`` are arrays
     with the names of their element types (int4 and uint4 unpacked, in any integer type), ``objects`` ELF
-    relocatable objects, ``features`` names of the CPU features that the kernels need."""
+    relocatable objects, ``features`` names of the CPU features that the kernels need, ``native`` an ELF relocatable object
+    with native code for the functions (`relay.aot`), or None."""
 
     functions: tuple[FunctionCode, ...]
     entries: tuple[EntryPoint, ...]
@@ -97,6 +99,7 @@ class ExecutableImage:
     messages: tuple[str, ...] = ()
     triple: str = f"{_runtime.host_architecture()}-unknown-linux-gnu"
     features: tuple[str, ...] = ()
+    native: bytes | None = None
 
     def to_bytes(self) -> bytearray:
         """The whole file."""
@@ -207,6 +210,8 @@ def _write(image: ExecutableImage) -> bytearray:
     placed = [(array, _dtype_code(dtype), data.add(constant_bytes(array, dtype))) for array, dtype in image.constants]
     objects = [(len(raw), data.add(memoryview(raw))) for raw in image.objects]
 
+    native_at = None if image.native is None else data.add(memoryview(image.native))
+
     kernels = bytearray(_words(len(image.kernels)))
     for kernel in image.kernels:
         kernels += _words(strings(kernel.name), kernel.object, strings(kernel.symbol))
@@ -237,6 +242,8 @@ def _write(image: ExecutableImage) -> bytearray:
         Section.ENTRIES: len(entries),
         Section.DATA: data.size,
     }
+    if image.native is not None:
+        sizes[Section.NATIVE] = 16
     offsets: dict[int, int] = {}
     at = _aligned(_HEADER + _ENTRY * len(sizes))
     for kind, size in sizes.items():
@@ -264,6 +271,8 @@ def _write(image: ExecutableImage) -> bytearray:
         Section.ROUTINES: routines,
         Section.ENTRIES: entries,
     }
+    if native_at is not None and image.native is not None:
+        contents[Section.NATIVE] = struct.pack("<QQ", base + native_at, len(image.native))
     for number, (kind, size) in enumerate(sizes.items()):
         struct.pack_into("<IIQQ", out, _HEADER + _ENTRY * number, kind, 0, offsets[kind], size)
         if kind in contents:

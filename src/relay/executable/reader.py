@@ -124,6 +124,11 @@ class _Reader:
             offset, size = struct.unpack("<QQ", self._raw(16))
             objects.append(bytes(self.data[offset : offset + size]))
 
+        native = None
+        if Section.NATIVE in self.sections:
+            offset, size = struct.unpack_from("<QQ", self.data, self.sections[Section.NATIVE][0])
+            native = bytes(self.data[offset : offset + size])
+
         routines = self._words(self._open(Section.ROUTINES))
 
         entries = []
@@ -144,6 +149,7 @@ class _Reader:
             messages=tuple(strings),  # bytecode numbers them by position; names follow them
             triple=strings[triple],
             features=tuple(strings[f] for f in features),
+            native=native,
         )
 
     def _constant(self, dtype: str, shape: tuple[int, ...], offset: int) -> NDArray[Any]:
