@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relay import codegen, typing
+from relay.aot.native import with_native_code
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
@@ -135,6 +136,9 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     with without_collection():
         image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
     clock.lap("bytecode")
+    if options.executor == "aot":
+        image = with_native_code(image, target)
+        clock.lap("native code")
     return Compilation(blocks, plan, image, target, steps, clock.seconds)
 
 
