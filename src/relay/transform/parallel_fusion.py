@@ -1,15 +1,16 @@
-"""Parallel fusion: products that share an input become one product on parameters laid side by side.
+"""Parallel fusion: products that share an operand become one product on the other operands laid side by side.
 
 Query, key and value of an attention layer, the gates of a recurrent cell: ``x W1``, ``x W2``, ``x W3`` are the parts of one
-product ``x [W1 W2 W3]``, which reads ``x`` once and has one pass over all threads. What follows each part in the same way
-(adding a bias, an activation, adding the corresponding part of another joint product) is done on the joint result too. Which
-axis the parts lie along is read off the operators' expressions (`relay.te.parallel`), so any operator of that form is found.
+product ``x [W1 W2 W3]``, which reads ``x`` once and has one pass over all threads. The inputs of the steps of an unrolled loop:
+``x1 W``, ``x2 W`` are the parts of ``[x1; x2] W``, which reads ``W`` once. What follows each part in the same way (adding a bias,
+an activation, adding the corresponding part of another joint product) is done on the joint result too. Which axis the parts lie
+along is read off the operators' expressions (`relay.te.parallel`), so any operator of that form is found.
 Source: NeoFlow, section 4.3 (parallel fusion).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -17,10 +18,11 @@ from typing import ClassVar
 import numpy as np
 
 from relay.ir.diagnostics import OperatorError
-from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
+from relay.ir.dim import Dim, dim_add
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from relay.te.parallel import parallel_reads
 from relay.transform.access import AccessTable
@@ -36,24 +38,30 @@ from relay.transform.blocks import (
 )
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.cse import atom_key, attrs_key
+from relay.transform.joints import Joint, Site, dims, elements, extent, other_axes, part_slice, without_sizes
 from relay.transform.uses import use_counts
 
 # How far an elementwise operator is followed to see where the parts of a joint result meet again.
 _LONGEST_EPILOGUE = 16
+# How far back what makes an operand is followed to move it up.
+_LONGEST_WAY = 8
+# A kernel more costs about as much as reading and writing so many elements in the second-level cache.
+_LAUNCH = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelFusion(Pass):
-    """Join products of one input by constants, and what follows each of them in the same way.
+    """Join products that share an operand, and what follows each of them in the same way.
 
     Before: typed blocks without ``?``. After: the same values; the parts of a joint result are slices of it, one for each use,
-    so that each goes into the kernel that reads it. Products are joined when every use of their parts is an operator that
-    takes the slice into its own kernel: nothing is copied that was not before.
+    so that each goes into the kernel that reads it. Products are joined where that saves memory traffic: the shared operand is
+    read once; operands that are not constants have to be copied side by side, and a part that no kernel can read through its
+    slice has to be copied out.
     """
 
     name: ClassVar[str] = "parallel_fusion"
-    # The most parts of a joint product: past this the parts are better off on their own caches.
-    max_parts: int = 16
+    # The most parts of a joint product.
+    max_parts: int = 64
 
     def __call__(self, module: Module) -> Module:
         table = AccessTable()
@@ -62,35 +70,6 @@ class ParallelFusion(Pass):
             return function if is_primitive(function) else _Joiner(self, table, function).run()
 
         return map_functions(module, fuse)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Site:
-    """A call of an operator on tensors: where it stands and its attributes without those that only repeat a size."""
-
-    position: int
-    var: Var
-    call: Call
-    attrs: Attrs
-
-    @property
-    def op(self) -> str:
-        assert isinstance(self.call.fn, OpRef)
-        return self.call.fn.name
-
-
-@dataclass(slots=True, eq=False)
-class _Joint:
-    """Calls that become one: the parts in order, the axis they lie along and their sizes there."""
-
-    parts: list[_Site]
-    axis: int
-    sizes: list[int]
-    call: Call
-    var: Var
-
-    def number(self, var: Expr) -> int | None:
-        return next((n for n, p in enumerate(self.parts) if p.var is var), None)
 
 
 class _Joiner:
@@ -132,11 +111,17 @@ class _InBlock:
             for atom in operands(binding.value):
                 if isinstance(atom, Var) and atom in self.position:
                     self.readers.setdefault(atom, []).append(n)
-        self.joint_of: dict[Var, _Joint] = {}
+        self.joint_of: dict[Var, Joint] = {}
+        # Bindings that stand before another position than their own: what a joint call reads, moved up to it.
+        self.moved: dict[int, int] = {}
 
     def run(self) -> list[Binding]:
-        joints = [j for parts in self._seeds() if (j := self._join(parts)) is not None]
-        self._remember(joints)
+        joints: list[Joint] = []
+        for seeds in (self._by_constants, self._by_shared_operand):
+            for parts in seeds():
+                for joint in self._runs(parts):
+                    joints.append(joint)
+                    self._remember([joint])
         for joint in joints:  # grows: what follows a joint may be followed itself
             more = self._extended(joint)
             if more is not None:
@@ -145,72 +130,144 @@ class _InBlock:
         kept = self._worthwhile(joints)
         return self._emit(kept) if kept else self.bindings
 
-    def _remember(self, joints: Sequence[_Joint]) -> None:
+    def _remember(self, joints: Sequence[Joint]) -> None:
         for joint in joints:
+            for binding in (*joint.needed, Binding(joint.var, joint.call)):
+                self._move_up(operands(binding.value), joint.place)
             for part in joint.parts:
                 self.joint_of[part.var] = joint
 
     # -- what can be joined
 
-    def _site(self, position: int) -> _Site | None:
+    def _site(self, position: int) -> Site | None:
         """The call at a position, if it is one of an expression operator with one tensor result of known rank."""
         var, value = self.bindings[position].var, self.bindings[position].value
         if not isinstance(value, Call) or self.joiner.table.of(value) is None or not isinstance(var.ty, TensorType):
             return None
         if not isinstance(var.ty.shape, tuple) or not all(isinstance(type_of(a), TensorType) for a in value.args):
             return None
-        return _Site(position, var, value, _without_sizes(value))
+        return Site(position, var, value, without_sizes(value))
 
-    def _seeds(self) -> list[list[_Site]]:
-        """Contractions of the same operands but for constants of equal rank, in order, two or more at a time."""
-        found: dict[object, list[_Site]] = {}
+    def _contractions(self) -> list[Site]:
+        out: list[Site] = []
         for position, binding in enumerate(self.bindings):
-            if not isinstance(binding.value, Call):
+            if not isinstance(binding.value, Call) or binding.var in self.joint_of:
                 continue
             access = self.joiner.table.of(binding.value)
-            if access is None or access.kind != "contraction":
-                continue
-            site = self._site(position)
-            if site is None or not any(isinstance(a, Constant) and a.data.size > 1 for a in site.call.args):
-                continue
-            operands_ = tuple(
-                ("constant", a.dtype, a.data.ndim) if isinstance(a, Constant) else atom_key(a) for a in site.call.args
-            )
-            key = (site.op, attrs_key(site.attrs), operands_)
-            found.setdefault(key, []).append(site)
-        most = self.joiner.options.max_parts
-        parts = [s[n : n + most] for s in found.values() for n in range(0, len(s), most)]
-        return [p for p in parts if len(p) > 1]
+            site = self._site(position) if access is not None and access.kind == "contraction" else None
+            if site is not None:
+                out.append(site)
+        return out
 
-    def _join(self, parts: Sequence[_Site]) -> _Joint | None:
+    def _by_constants(self) -> list[list[Site]]:
+        """Contractions of the same operands but for constants of equal rank, in order."""
+        found: dict[object, list[Site]] = {}
+        for site in self._contractions():
+            if any(isinstance(a, Constant) and a.data.size > 1 for a in site.call.args):
+                kinds = tuple(
+                    ("constant", a.dtype, a.data.ndim) if isinstance(a, Constant) else atom_key(a)
+                    for a in site.call.args
+                )
+                found.setdefault((site.op, attrs_key(site.attrs), kinds), []).append(site)
+        return list(found.values())
+
+    def _by_shared_operand(self) -> list[list[Site]]:
+        """Contractions that share one operand, in order; those of the largest shared operands first."""
+        found: dict[object, list[Site]] = {}
+        size: dict[object, int] = {}
+        for site in self._contractions():
+            for n, arg in enumerate(site.call.args):
+                if isinstance(arg, Var | Constant):
+                    key = (site.op, attrs_key(site.attrs), n, atom_key(arg))
+                    found.setdefault(key, []).append(site)
+                    size[key] = elements(arg)
+        return [found[key] for key in sorted(found, key=lambda k: -size[k])]
+
+    def _runs(self, sites: Sequence[Site]) -> list[Joint]:
+        """Joints of sites one after the other, each as long as its parts do not need each other."""
+        runs: list[list[Site]] = []
+        ready = first_reader = 0
+        for site in sites:
+            if site.var in self.joint_of:
+                continue
+            mine, reader = self._ready(site.call.args), self._first_reader(site.var)
+            fits = runs and len(runs[-1]) < self.joiner.options.max_parts
+            fits = fits and self._made_of(site.call.args).isdisjoint(p.var for p in runs[-1])
+            if fits and max(ready, mine) <= min(first_reader, reader):
+                runs[-1].append(site)
+                ready, first_reader = max(ready, mine), min(first_reader, reader)
+            else:
+                runs.append([site])
+                ready, first_reader = mine, reader
+        joints = [self._join(run) for run in runs if len(run) > 1]
+        return [j for j in joints if j is not None]
+
+    def _ready(self, args: Sequence[Expr]) -> int:
+        """The first position before which all of these can be bound, if what makes them is moved up."""
+        return max((self._earliest(a, _LONGEST_WAY) for a in args if isinstance(a, Var)), default=0)
+
+    def _earliest(self, var: Var, steps: int) -> int:
+        at = self.position.get(var)
+        if at is None:
+            return 0
+        if at in self.moved:
+            return self.moved[at]
+        joint = self.joint_of.get(var)
+        if joint is not None:
+            return max(joint.place, at) + 1
+        value = self.bindings[at].value
+        if not steps or not self._is_light(value):
+            return at + 1
+        return max((self._earliest(a, steps - 1) for a in operands(value) if isinstance(a, Var)), default=0)
+
+    def _made_of(self, args: Sequence[Expr]) -> set[Var]:
+        """These variables and those they are made of by what would be moved up."""
+        out: set[Var] = set()
+        todo = [(a, _LONGEST_WAY) for a in args if isinstance(a, Var)]
+        while todo:
+            var, steps = todo.pop()
+            at = self.position.get(var)
+            if var in out or at is None:
+                continue
+            out.add(var)
+            if steps and self._is_light(self.bindings[at].value):
+                todo += ((a, steps - 1) for a in operands(self.bindings[at].value) if isinstance(a, Var))
+        return out
+
+    def _is_light(self, value: Expr) -> bool:
+        """Whether an operation can be moved: it has no effect, and no product is carried along."""
+        if isinstance(value, Tuple | Proj):
+            return True
+        access = self.joiner.table.of(value) if isinstance(value, Call) else None
+        return access is not None and access.injective
+
+    def _move_up(self, args: Sequence[Expr], place: int) -> None:
+        """Have what makes these bound before ``place``."""
+        todo = [a for a in args if isinstance(a, Var)]
+        while todo:
+            at = self.position.get(todo.pop())
+            if at is not None and self.moved.get(at, at + 1) > place:
+                self.moved[at] = place
+                todo += (a for a in operands(self.bindings[at].value) if isinstance(a, Var))
+
+    def _first_reader(self, var: Var) -> int:
+        """The last place that a joint call with this part may have."""
+        places = (self.moved[n] - 1 if n in self.moved else n for n in self.readers.get(var, ()))
+        return min(places, default=len(self.bindings))
+
+    def _join(self, parts: Sequence[Site]) -> Joint | None:
         """The calls as one, along the last axis of their results that allows it; None where none does."""
-        shape = _shape(parts[0].var)
-        if len({(p.op, attrs_key(p.attrs), len(p.call.args)) for p in parts}) != 1:
+        shape = dims(parts[0].var)
+        if len({(p.op, attrs_key(p.attrs), len(p.call.args), len(dims(p.var))) for p in parts}) != 1:
             return None
         for axis in reversed(range(len(shape))):
-            sizes = [_shape(p.var)[axis] if len(_shape(p.var)) == len(shape) else None for p in parts]
-            if not all(isinstance(s, int) for s in sizes):
-                continue
             reads = self._reads(parts, axis)
-            if reads is None:
-                continue
-            args = self._joint_args(parts, axis, reads)
-            if args is None:
-                continue
-            try:
-                call = op_call(parts[0].op, args, parts[0].attrs, parts[0].call.span)
-            except OperatorError:
-                continue
-            found = [s for s in sizes if isinstance(s, int)]
-            ty = call.ty
-            assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-            expected = (*shape[:axis], sum(found), *shape[axis + 1 :])
-            if ty.shape != expected:
-                continue
-            return _Joint(list(parts), axis, found, call, Var("joint", None, ty))
+            joint = self._joint(parts, axis, reads) if reads is not None else None
+            if joint is not None:
+                return joint
         return None
 
-    def _reads(self, parts: Sequence[_Site], axis: int) -> tuple[int | None, ...] | None:
+    def _reads(self, parts: Sequence[Site], axis: int) -> tuple[int | None, ...] | None:
         """How every part's expression reads its operands along an axis, where they all do alike."""
         answers = set()
         for part in parts:
@@ -225,43 +282,64 @@ class _InBlock:
             answers.add(parallel_reads(traced.inputs, traced.outputs[0], axis))
         return answers.pop() if len(answers) == 1 else None
 
-    def _joint_args(self, parts: Sequence[_Site], axis: int, reads: Sequence[int | None]) -> list[Expr] | None:
-        """The operands of the joint call: shared ones, constants side by side, other joint results."""
-        first = min(p.position for p in parts)
-        out: list[Expr] = []
+    def _joint(self, parts: Sequence[Site], axis: int, reads: Sequence[int | None]) -> Joint | None:
+        """The joint call along an axis on shared operands, other joint results, constants and variables side by side."""
+        sizes = [dims(p.var)[axis] for p in parts]
+        needed: list[Binding] = []
+        args: list[Expr] = []
+        ready, copied, shared = 0, 0, 0
         for n, along in enumerate(reads):
-            args = [p.call.args[n] for p in parts]
+            own = [p.call.args[n] for p in parts]
             if along is None:
-                if len({atom_key(a) for a in args}) != 1:
+                if len({atom_key(a) for a in own}) != 1:
                     return None
-                if isinstance(args[0], Var) and self.position.get(args[0], -1) >= first:
-                    return None
-                out.append(args[0])
-            elif all(isinstance(a, Constant) for a in args):
-                constants = [a for a in args if isinstance(a, Constant)]
-                # An operand of size 1 along the axis is repeated: laid side by side it would not be.
-                if any(c.data.shape[along] != _shape(p.var)[axis] for c, p in zip(constants, parts, strict=True)):
-                    return None
-                if any(c.data.ndim != constants[0].data.ndim for c in constants):
-                    return None
-                rest = {c.data.shape[:along] + c.data.shape[along + 1 :] for c in constants}
-                if len(rest) != 1:
-                    return None
-                out.append(constant(np.concatenate([c.data for c in constants], along), constants[0].dtype))
-            else:
-                joint = self.joint_of.get(args[0]) if isinstance(args[0], Var) else None
-                if joint is None or joint.axis != along or [joint.number(a) for a in args] != list(range(len(args))):
-                    return None
-                if len(joint.parts) != len(parts) or joint.parts[0].position >= first:
-                    return None
-                if joint.sizes != [_shape(p.var)[axis] for p in parts]:
-                    return None
-                out.append(joint.var)
-        return out
+                shared += elements(own[0])
+                args.append(own[0])
+                ready = max(ready, self._ready(own[:1]))
+                continue
+            # An operand of size 1 along the axis is repeated: laid side by side it would not be.
+            if [extent(a, along) for a in own] != sizes:
+                return None
+            joint = self.joint_of.get(own[0]) if isinstance(own[0], Var) else None
+            if joint is not None and joint.axis == along and [p.var for p in joint.parts] == own:
+                args.append(joint.var)
+                ready = max(ready, joint.place)
+                continue
+            if len({other_axes(a, along) for a in own}) != 1:
+                return None
+            constants = [a for a in own if isinstance(a, Constant)]
+            if len(constants) == len(own):
+                args.append(constant(np.concatenate([c.data for c in constants], along), constants[0].dtype))
+                continue
+            types = tuple(type_of(a) for a in own)
+            whole = Var("parts", None, TupleType(types))
+            beside = op_call("concatenate", (whole,), MappingProxyType({"axis": along}), parts[0].call.span)
+            var = Var("joint", None, beside.ty)
+            needed += [Binding(whole, Tuple(tuple(own), whole.ty, parts[0].call.span)), Binding(var, beside)]
+            args.append(var)
+            ready = max(ready, self._ready(own))
+            copied += elements(var)
+        place = max(ready, min(p.position for p in parts))
+        if any(self._first_reader(p.var) < place for p in parts):
+            return None
+        if not self._made_of([a for p in parts for a in p.call.args]).isdisjoint(p.var for p in parts):
+            return None
+        try:
+            call = op_call(parts[0].op, args, parts[0].attrs, parts[0].call.span)
+        except OperatorError:
+            return None
+        shape = dims(parts[0].var)
+        total: Dim = 0
+        for size in sizes:
+            total = dim_add(total, size)
+        if not isinstance(call.ty, TensorType) or call.ty.shape != (*shape[:axis], total, *shape[axis + 1 :]):
+            return None
+        saved = (shared + _LAUNCH) * (len(parts) - 1)
+        return Joint(list(parts), axis, sizes, call, Var("joint", None, call.ty), place, needed, copied, saved)
 
-    def _extended(self, joint: _Joint) -> _Joint | None:
+    def _extended(self, joint: Joint) -> Joint | None:
         """The next step of every part, where it is the same for all and the part's only use."""
-        following: list[_Site] = []
+        following: list[Site] = []
         for part in joint.parts:
             readers = self.readers.get(part.var, [])
             if self.joiner.uses[part.var] != 1 or len(readers) != 1:
@@ -281,45 +359,52 @@ class _InBlock:
 
     # -- what is worth joining
 
-    def _worthwhile(self, joints: Sequence[_Joint]) -> list[_Joint]:
-        """The joints whose parts are taken up by the kernels that read them.
+    def _worthwhile(self, joints: Sequence[Joint]) -> list[Joint]:
+        """The joints that save more than they cost, in elements read and written.
 
-        A joint that reads one that is not made is not made either.
+        A joint that reads one that is not made is not made either. One that follows another gains what the other does not lose.
         """
         kept = list(joints)
+        every = {j.var for j in joints}
         while True:
             made = {j.var for j in kept}
-            every = {j.var for j in joints}
             inside = {p.position for j in kept for p in j.parts}
             good = [
                 j
                 for j in kept
-                if self._taken_up(j, inside) and not any(isinstance(a, Var) and a in every - made for a in j.call.args)
+                if j.saved >= j.copied * 2 + self._lost(j, inside)
+                and not any(isinstance(a, Var) and a in every - made for a in j.call.args)
             ]
             if len(good) == len(kept):
                 return kept
             kept = good
 
-    def _taken_up(self, joint: _Joint, inside: set[int]) -> bool:
-        """Whether slices of the joint result cost nothing where they are read.
+    def _lost(self, joint: Joint, inside: set[int]) -> int:
+        """The elements that are read and written more because parts are slices of a joint result.
 
         An index map, a reduction or a contraction reads through the slice. An elementwise operator would have been the
-        epilogue of its own product; it is none of the joint one, so it must be part of a kernel that brings all parts
-        together.
+        epilogue of its own product, and is none of the joint one: nothing is lost where it is part of a kernel that brings all
+        parts together. Anything else needs a copy of its part, and a kernel that makes it.
         """
+        lost = 0
         meeting: list[set[int]] = []
         for part in joint.parts:
             readers = self.readers.get(part.var, [])
-            if self.joiner.uses[part.var] != len(readers):
-                return False
+            outside = self.joiner.uses[part.var] != len(readers) or not readers
+            pointwise: set[int] = set()
             for position in readers:
                 if position in inside:
                     continue
-                if not self._reads_through(position):
-                    return False
+                outside |= not self._reads_through(position)
                 if self._is_pointwise(position):
-                    meeting.append(self._followers(position))
-        return not meeting or bool(set.intersection(*meeting))
+                    pointwise |= self._followers(position)
+            if outside:
+                lost += 2 * elements(part.var) + _LAUNCH
+            elif pointwise:
+                meeting.append(pointwise)
+        if meeting and not set.intersection(*meeting):
+            lost += sum(2 * elements(p.var) + _LAUNCH for p in joint.parts)
+        return lost
 
     def _reads_through(self, position: int) -> bool:
         """Whether the operator at a position takes a slice into its own kernel."""
@@ -353,52 +438,39 @@ class _InBlock:
 
     # -- the new bindings
 
-    def _emit(self, joints: Sequence[_Joint]) -> list[Binding]:
-        """The block with these joints in the places of their first parts, and slices of them before their readers."""
-        made = {min(p.position for p in j.parts): j for j in joints}
-        gone = {p.position for j in joints for p in j.parts}
-        slices: dict[int, list[tuple[_Joint, int]]] = {}
+    def _emit(self, joints: Sequence[Joint]) -> list[Binding]:
+        """The block with these joints in their places, and slices of them before their readers."""
+        made: dict[int, list[Joint]] = {}
+        part_of: dict[Var, tuple[Joint, int]] = {}
         for joint in joints:
-            for n, part in enumerate(joint.parts):
-                for reader in dict.fromkeys(self.readers.get(part.var, [])):
-                    slices.setdefault(reader, []).append((joint, n))
+            made.setdefault(joint.place, []).append(joint)
+            part_of.update((p.var, (joint, n)) for n, p in enumerate(joint.parts))
         out: list[Binding] = []
-        for position, binding in enumerate(self.bindings):
-            if position in made:
-                out.append(Binding(made[position].var, made[position].call))
-            if position in gone:
-                continue
+
+        def emit(binding: Binding) -> None:
             value = binding.value
-            for joint, n in slices.get(position, []):
-                old, piece = joint.parts[n].var, _slice(joint, n)
-                var = Var(old.name, None, piece.ty)
-                out.append(Binding(var, piece))
-                value = with_operands(value, [var if a is old else a for a in operands(value)])
+            for atom in dict.fromkeys(operands(value)):
+                if isinstance(atom, Var) and atom in part_of:
+                    piece = part_slice(*part_of[atom])
+                    var = Var(atom.name, None, piece.ty)
+                    out.append(Binding(var, piece))
+                    value = with_operands(value, [var if a is atom else a for a in operands(value)])
             out.append(binding if value is binding.value else Binding(binding.var, value))
+
+        moved: dict[int, list[Binding]] = {}
+        for at, place in sorted(self.moved.items()):
+            moved.setdefault(place, []).append(self.bindings[at])
+        for position in range(len(self.bindings) + 1):
+            for binding in moved.get(position, []):
+                emit(binding)
+            for joint in made.get(position, []):
+                for binding in (*joint.needed, Binding(joint.var, joint.call)):
+                    emit(binding)
+                for n, part in enumerate(joint.parts):
+                    # The block's result and blocks inside mention a part by its own name.
+                    if self.joiner.uses[part.var] > len(self.readers.get(part.var, ())):
+                        out.append(Binding(part.var, part_slice(joint, n)))
+            here = self.bindings[position] if position < len(self.bindings) and position not in self.moved else None
+            if here is not None and here.var not in part_of:
+                emit(here)
         return out
-
-
-def _shape(var: Var) -> tuple[object, ...]:
-    assert isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple)
-    return var.ty.shape
-
-
-def _without_sizes(call: Call) -> Attrs:
-    """The attributes without optional ones that only repeat a size of the operands (``units``, ``channels``)."""
-    assert isinstance(call.fn, OpRef)
-    optional = {a.name for a in registry.get(call.fn.name).attrs if a.default is None and not a.required}
-    kept: Mapping[str, Attr] = call.attrs
-    for name in optional & kept.keys():
-        if not isinstance(kept[name], int) or isinstance(kept[name], bool):
-            continue
-        fewer = MappingProxyType({k: v for k, v in kept.items() if k != name})
-        if op_call(call.fn.name, call.args, fewer).ty == call.ty:
-            kept = fewer
-    return kept
-
-
-def _slice(joint: _Joint, number: int) -> Call:
-    begin = sum(joint.sizes[:number])
-    end = begin + joint.sizes[number]
-    attrs = MappingProxyType({"begin": (begin,), "end": (end,), "axes": (joint.axis,)})
-    return op_call("strided_slice", (joint.var,), attrs, joint.parts[number].call.span)

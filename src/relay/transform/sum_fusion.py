@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from relay.ir.dim import Dim, dim_substitute, shape_size
+from relay.ir.dim import Dim
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -25,10 +25,8 @@ from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import op_call, type_of
 from relay.transform.cse import atom_key, attrs_key
+from relay.transform.joints import elements
 from relay.transform.uses import use_counts
-
-# What a size that is not known stands for where amounts of memory are compared: a batch, a short sequence.
-_NOMINAL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +229,5 @@ def _is_addition(value: Expr) -> bool:
 
 def _is_worthwhile(calls: Sequence[Call], along: Sequence[int | None]) -> bool:
     """Whether the operands to be copied have fewer elements than the results that are not made any more."""
-    copied = [_elements(c.args[n]) for c in calls for n, axis in enumerate(along) if axis is not None]
-    results = [_elements(c) for c in calls[1:]]
-    if any(e is None for e in (*copied, *results)):
-        return False
-    return sum(e for e in copied if e is not None) < 2 * sum(e for e in results if e is not None)
-
-
-def _elements(e: Expr) -> int | None:
-    ty = type_of(e)
-    if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
-        return None
-    total = dim_substitute(shape_size(ty.shape), lambda _: _NOMINAL)
-    return total if isinstance(total, int) else None
+    copied = sum(elements(c.args[n]) for c in calls for n, axis in enumerate(along) if axis is not None)
+    return copied < 2 * sum(elements(c) for c in calls[1:])

@@ -1,0 +1,96 @@
+"""Joint calls: several calls of one operator as one call on operands that lie side by side (see `relay.transform.parallel_fusion`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import cast
+
+from relay.ir.dim import Dim, dim_add, dim_substitute, shape_size
+from relay.ir.expr import Attr, Attrs, Binding, Call, Expr, OpRef, Var
+from relay.ir.types import TensorType
+from relay.op import registry
+from relay.transform.build import op_call, type_of
+
+# What a size that is not known stands for where amounts of memory are compared: a batch, a short sequence.
+_NOMINAL = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A call of an operator on tensors: where it stands and its attributes without those that only repeat a size."""
+
+    position: int
+    var: Var
+    call: Call
+    attrs: Attrs
+
+    @property
+    def op(self) -> str:
+        assert isinstance(self.call.fn, OpRef)
+        return self.call.fn.name
+
+
+@dataclass(slots=True, eq=False)
+class Joint:
+    """Calls that become one: the parts in order, the axis they lie along and their sizes there.
+
+    The joint call stands before position ``place``, after the ``needed`` bindings, which lay ``copied`` elements side by side.
+    ``saved`` elements are read once instead of once for each part.
+    """
+
+    parts: list[Site]
+    axis: int
+    sizes: list[Dim]
+    call: Call
+    var: Var
+    place: int
+    needed: list[Binding]
+    copied: int
+    saved: int
+
+
+def without_sizes(call: Call) -> Attrs:
+    """The attributes without optional ones that only repeat a size of the operands (``units``, ``channels``)."""
+    assert isinstance(call.fn, OpRef)
+    optional = {a.name for a in registry.get(call.fn.name).attrs if a.default is None and not a.required}
+    kept: Mapping[str, Attr] = call.attrs
+    for name in optional & kept.keys():
+        if not isinstance(kept[name], int) or isinstance(kept[name], bool):
+            continue
+        fewer = MappingProxyType({k: v for k, v in kept.items() if k != name})
+        if op_call(call.fn.name, call.args, fewer).ty == call.ty:
+            kept = fewer
+    return kept
+
+
+def part_slice(joint: Joint, number: int) -> Call:
+    begin: Dim = 0
+    for size in joint.sizes[:number]:
+        begin = dim_add(begin, size)
+    end = dim_add(begin, joint.sizes[number])
+    attrs = MappingProxyType({"begin": cast(Attr, (begin,)), "end": cast(Attr, (end,)), "axes": (joint.axis,)})
+    return op_call("strided_slice", (joint.var,), attrs, joint.parts[number].call.span)
+
+
+def elements(e: Expr) -> int:
+    """How many elements a tensor has (sizes that are not known stand for a moderate number)."""
+    total = dim_substitute(shape_size(dims(e)), lambda _: _NOMINAL)
+    return total if isinstance(total, int) else _NOMINAL
+
+
+def extent(e: Expr, axis: int) -> Dim:
+    return dims(e)[axis]
+
+
+def other_axes(e: Expr, axis: int) -> tuple[object, ...]:
+    """The base type and the sizes of the other axes."""
+    ty, shape = type_of(e), dims(e)
+    return (ty.dtype if isinstance(ty, TensorType) else None, *shape[:axis], *shape[axis + 1 :])
+
+
+def dims(e: Expr) -> tuple[Dim, ...]:
+    ty = type_of(e)
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+    return ty.shape
