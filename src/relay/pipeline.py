@@ -39,6 +39,7 @@ from relay.transform import (
     EtaExpand,
     ExpandCompositions,
     FoldConstants,
+    FuseAttention,
     FuseOps,
     GrowState,
     Inline,
@@ -102,7 +103,7 @@ def passes(options: Options, runner: Runner) -> list[Pass]:
         DeadFunctions(entries=options.entries),
         NameDims(),
         *tidy,
-        *([GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
+        *([FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         DeadFunctions(entries=options.entries),
     ]

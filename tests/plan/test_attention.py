@@ -87,7 +87,7 @@ def test_hidden_keys_and_special_scores(m: int) -> None:
     mask[0, 300] = np.inf
     mask[1, 599] = np.nan
     check(fn, inputs=[q, k, v, mask])
-    check(fn, inputs=[np.asarray(q * np.float32(300)), k, v, np.zeros_like(mask)], tolerance=1e-3)
+    check(fn, inputs=[np.multiply(q, 300, dtype=np.float32), k, v, np.zeros_like(mask)], tolerance=1e-3)
 
 
 def test_operands_as_projections_leave_them() -> None:

@@ -3,6 +3,7 @@
 `relay.transform.base` has pipelines and the names of passes.
 """
 
+from relay.transform.attention import FuseAttention
 from relay.transform.base import (
     Observer,
     Pass,
@@ -38,6 +39,7 @@ __all__ = [
     "EtaExpand",
     "ExpandCompositions",
     "FoldConstants",
+    "FuseAttention",
     "FuseOps",
     "GrowState",
     "Inline",

@@ -1,0 +1,306 @@
+"""Attention that a program spells out becomes one operator, `nn.attention`.
+
+    scores = batch_matmul(q, k) * scale + mask;  out = batch_matmul(softmax(scores), v)
+
+The softmax of one product feeding another is found, whatever scales and masks stand between, in any order that means a
+scale and a mask, and with views around. Sources: Dao et al., FlashAttention (2022), for why the three should be one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from relay.ir.diagnostics import RelayError
+from relay.ir.dim import Dim, known_equal, shape_size
+from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
+from relay.ir.module import Module
+from relay.ir.types import TensorType, is_float
+from relay.op import registry
+from relay.te.numeric import numpy_dtype
+from relay.transform.base import Pass
+from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
+from relay.transform.build import constant, op_call, type_of
+from relay.transform.pattern import Definition, Pattern, is_constant, is_filled, is_op, match, wildcard
+from relay.transform.uses import use_counts
+
+
+@dataclass(frozen=True, slots=True)
+class FuseAttention(Pass):
+    """Put `nn.attention` in place of two products with a softmax between them.
+
+    Before: typed blocks without ``?``. After: the same values up to rounding. What else reads the scores or the weights
+    keeps them: then nothing is changed. The products' right operands are not constants, which have kernels of their own.
+    """
+
+    name: ClassVar[str] = "fuse_attention"
+
+    def __call__(self, module: Module) -> Module:
+        def fuse(function: Function) -> Function:
+            if is_primitive(function):
+                return function
+            uses = use_counts(body_of(function))
+
+            def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+                return _Finder(driver.definition, uses).attention(value) or value
+
+            driver = Forward(visit)
+            return driver.function(function)
+
+        return map_functions(module, fuse)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Product:
+    """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), each the other way round where it says so."""
+
+    left: Expr
+    right: Expr
+    swap_left: bool
+    swap_right: bool
+
+
+def _product(value: Expr) -> _Product | None:
+    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or len(value.args) != 2:
+        return None
+    name = value.fn.name
+    if name not in ("nn.batch_matmul", "nn.matmul", "nn.dense"):
+        return None
+    attrs = registry.get(name).complete_attrs(value.attrs)
+    left, right = value.args
+    kind, result = type_of(left), value.ty
+    if not isinstance(kind, TensorType) or not isinstance(result, TensorType) or kind.dtype != result.dtype:
+        return None
+    if not isinstance(kind.dtype, str) or not is_float(kind.dtype) or isinstance(right, Constant):
+        return None
+    if name != "nn.batch_matmul" and (not isinstance(kind.shape, tuple) or len(kind.shape) != 2):
+        return None
+    swap_right = not attrs["transpose_b"] if name != "nn.dense" else False
+    return _Product(left, right, bool(attrs.get("transpose_a", False)), swap_right)
+
+
+_X, _C = wildcard(), is_constant()
+_SCALED: tuple[tuple[Pattern, bool], ...] = (
+    (is_op("multiply")(_X, _C), False),
+    (is_op("multiply")(_C, _X), False),
+    (is_op("divide")(_X, _C), True),
+)
+_SUM, _MASK = is_op("add"), wildcard()
+# Steps between the two products that are looked at.
+_MOST_STEPS = 32
+_HIDDEN = is_op("where")(_MASK, _X, _C)
+
+
+@dataclass(slots=True, eq=False)
+class _Finder:
+    """Looks from the last product back to the first. ``made`` are the bindings of the replacement."""
+
+    definition: Definition
+    uses: Counter[Var]
+    made: list[Binding] = field(default_factory=list)
+
+    def attention(self, value: Expr) -> Block | None:
+        """What takes the place of the last product; None where it is none, or has no such form."""
+        last = _product(value)
+        if last is None or last.swap_left:
+            return None
+        softmax = self._through_views(last.left)
+        if softmax is None or not isinstance(softmax, Call):
+            return None
+        if match(is_op("nn.softmax"), softmax, self.definition) is None:
+            return None
+        shape = _shape(softmax)
+        if shape is None or registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"] not in (
+            -1,
+            len(shape) - 1,
+        ):
+            return None
+        if len(shape) < 2 or any(d == 0 for d in shape) or not _keeps_matrices(shape, _shape(last.left)):
+            return None
+        try:
+            return self._replacement(value, last, softmax.args[0], shape)
+        except RelayError:  # sizes that are equal at run time but not known to be: left as it is
+            return None
+
+    def _replacement(self, value: Expr, last: _Product, scores: Expr, shape: tuple[Dim, ...]) -> Block | None:
+        scale, masks, hidden = 1.0, list[Expr](), list[Expr]()
+        first: _Product | None = None
+        while first is None:
+            if not self._once(scores):
+                return None
+            step = self.definition(scores)
+            if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
+                return None
+            first = _product(step)
+            if first is not None:
+                break
+            if _is_view(step):
+                scores = step.args[0]
+                if not _keeps_matrices(shape, _shape(scores)):
+                    return None
+                continue
+            factor = _scaled(step, self.definition)
+            if factor is not None:
+                scores, by = factor
+                scale *= by
+                continue
+            found = self._masked(step, shape)
+            if found is None or scale != 1.0:  # a mask under a scale would have to be scaled too
+                return None
+            scores, mask = found
+            (hidden if _dtype(mask) == "bool" else masks).append(mask)
+        query, by_query = self._unscaled(first.left)
+        key, by_key = self._unscaled(first.right)
+        lead = shape[:-2]
+        q = self._operand(query, first.swap_left, lead)
+        k = self._operand(key, first.swap_right, lead)
+        v = self._operand(last.right, not last.swap_right, lead)
+        if q is None or k is None or v is None:
+            return None
+        args = [q, k, v]
+        for group, op in ((masks, "add"), (hidden, "logical_and")):
+            joined: Expr | None = None
+            for m in group:
+                joined = m if joined is None else self._bind(op, (joined, m))
+            if joined is not None and len(args) == 4:  # both kinds: what is hidden weighs nothing
+                least = constant(np.asarray(-np.inf, numpy_dtype(_dtype(args[3]))), _dtype(args[3]))
+                joined = self._bind("where", (joined, args.pop(), least))
+            if joined is not None:
+                args.append(joined)
+        out = self._bind("nn.attention", args, scale=scale * by_query * by_key)
+        wanted = _shape(value)
+        if wanted is None:
+            return None
+        if _shape(out) != wanted:
+            out = self._bind("reshape", (out,), newshape=wanted)
+        return Block(tuple(self.made), out, value.ty, value.span) if type_of(out) == value.ty else None
+
+    def _masked(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr] | None:
+        """Scores and mask of a step that adds one or hides what is not chosen."""
+        if _shape(step) != shape:
+            return None
+        found = match(_HIDDEN, step, self.definition)
+        if found is not None:
+            least = found[_C]
+            assert isinstance(least, Constant)
+            hides = is_filled(least, -np.inf) and least.data.size == 1 and _dtype(found[_MASK]) == "bool"
+            return (found[_X], found[_MASK]) if hides and _shape(found[_X]) == shape else None
+        if match(_SUM, step, self.definition) is None:
+            return None
+        # Of two operands of the full shape the scores are the one that a product leads to.
+        for scores, mask in (step.args, step.args[::-1]):
+            if _shape(scores) == shape and self._leads_to_product(scores):
+                return scores, mask
+        return None
+
+    def _leads_to_product(self, e: Expr) -> bool:
+        """Whether a few steps of the kinds that stand between a product and a softmax lead from here to a product."""
+        todo = [e]
+        for _ in range(_MOST_STEPS):
+            if not todo:
+                break
+            step = self.definition(todo.pop())
+            if _product(step) is not None:
+                return True
+            if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
+                continue
+            if _scaled(step, self.definition) is not None or _is_view(step) or step.fn.name in ("add", "where"):
+                todo += step.args
+        return False
+
+    def _through_views(self, e: Expr) -> Expr | None:
+        """What is read through views that nothing else reads."""
+        while self._once(e):
+            step = self.definition(e)
+            if not isinstance(step, Call) or not _is_view(step):
+                return step
+            e = step.args[0]
+        return None
+
+    def _once(self, e: Expr) -> bool:
+        return isinstance(e, Var) and self.uses[e] == 1
+
+    def _unscaled(self, operand: Expr) -> tuple[Expr, float]:
+        """An operand of the first product without a scale applied to it before it was brought into its layout."""
+        layout: list[Call] = []
+        e = operand
+        while True:
+            step = self.definition(e)
+            if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
+                return operand, 1.0
+            found = _scaled(step, self.definition)
+            if found is not None:
+                break
+            if step.fn.name not in ("transpose", "reshape"):
+                return operand, 1.0
+            layout.append(step)
+            e = step.args[0]
+        e, factor = found
+        if _shape(e) != _shape(step):
+            return operand, 1.0
+        for call in reversed(layout):
+            var = Var("layout", None, call.ty, call.span)
+            self.made.append(Binding(var, Call(call.fn, (e, *call.args[1:]), call.attrs, (), call.ty, call.span)))
+            e = var
+        return e, factor
+
+    def _operand(self, e: Expr, swap: bool, lead: tuple[Dim, ...]) -> Expr | None:
+        """An operand of a product as (*lead, rows, k); a batch of one that the product repeats keeps its size."""
+        shape = _shape(e)
+        if shape is None:
+            return None
+        if swap:
+            e = self._bind("transpose", (e,), axes=(*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+            shape = _shape(e)
+            assert shape is not None
+        batch = shape[:-2]
+        if batch == lead:
+            return e
+        if known_equal(shape_size(batch), shape_size(lead)):
+            return self._bind("reshape", (e,), newshape=(*lead, *shape[-2:]))
+        return e if len(lead) == 1 and batch == (1,) else None
+
+    def _bind(self, op: str, args: Sequence[Expr], **attrs: Attr) -> Var:
+        call = op_call(op, args, attrs)
+        var = Var(op.rsplit(".", 1)[-1], None, call.ty)
+        self.made.append(Binding(var, call))
+        return var
+
+
+def _scaled(step: Expr, definition: Definition) -> tuple[Expr, float] | None:
+    """What is multiplied or divided by a constant of one element, and the factor."""
+    for pattern, inverse in _SCALED:
+        found = match(pattern, step, definition)
+        if found is None:
+            continue
+        by = found[_C]
+        assert isinstance(by, Constant)
+        if by.data.size == 1 and isinstance(found[_X], Var) and by.dtype == _dtype(found[_X]):
+            factor = float(by.data.reshape(()))
+            if factor != 0 and np.isfinite(factor):
+                return found[_X], 1 / factor if inverse else factor
+    return None
+
+
+def _is_view(step: Call) -> bool:
+    """Whether this is a call of an operator that only sees its operand in another shape."""
+    return isinstance(step.fn, OpRef) and registry.exists(step.fn.name) and registry.get(step.fn.name).kind == "view"
+
+
+def _shape(e: Expr) -> tuple[Dim, ...] | None:
+    ty = type_of(e)
+    return ty.shape if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else None
+
+
+def _dtype(e: Expr) -> str:
+    ty = type_of(e)
+    return ty.dtype if isinstance(ty, TensorType) and isinstance(ty.dtype, str) else ""
+
+
+def _keeps_matrices(a: tuple[Dim, ...], b: tuple[Dim, ...] | None) -> bool:
+    """Whether two views of one tensor have the same last two axes."""
+    return b is not None and len(b) >= 2 and a[-2:] == b[-2:]

@@ -1,0 +1,150 @@
+"""Spelled-out attention becomes one operator, in every way of writing it that means the same, and in no other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.parser import parse_module
+from relay.transform import DeadCode, FuseAttention, FuseOps, NameDims, Simplify
+from relay.transform.blocks import body_of
+from relay.typing import infer
+from tests.transform.support import VERSION, Array, kernels, operators, run, same_results, typed
+
+HEAD = "def @main[m: Dim, n: Dim](%q: Tensor[(6, m, 8), float32], %k: Tensor[(6, n, 8), float32], %v: Tensor[(6, n, 5), float32]"
+VALUES = "transpose(%v, axes=[0, 2, 1])"
+SHORT = f"{HEAD}) {{ nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k) * 0.3f), {VALUES}) }}"
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[Array]:
+    rng = np.random.default_rng(3)
+    return [np.asarray(rng.standard_normal(s), np.float32) for s in shapes]
+
+
+def found(text: str, *args: Array) -> bool:
+    """Whether attention is found; then it must mean the same."""
+    before = typed(text)
+    after = run(before, NameDims(), Simplify(), FuseAttention(), DeadCode())
+    same_results(before, after, *args)
+    names = operators(after)
+    if "nn.attention" in names:
+        assert "nn.softmax" not in names and "nn.batch_matmul" not in names
+    return "nn.attention" in names
+
+
+Q, K, V = arrays((6, 7, 8), (6, 11, 8), (6, 11, 5))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "nn.batch_matmul(%q, %k)",
+        "nn.batch_matmul(%q, %k) * 0.3f",
+        "0.3f * nn.batch_matmul(%q, %k)",
+        "nn.batch_matmul(%q, %k) / 2.5f",
+        "nn.batch_matmul(%q * 0.3f, %k)",
+        "nn.batch_matmul(%q * 0.3f, %k / 2f) * 2f",
+        "nn.batch_matmul(%q, transpose(%k, axes=[0, 2, 1]), transpose_b=False)",
+        "nn.batch_matmul(transpose(%q, axes=[0, 2, 1]), %k, transpose_a=True)",
+        "reshape(nn.batch_matmul(%q, %k) * 0.3f, newshape=[-4, 2, 3, -2])",
+        "reshape(nn.batch_matmul(%q, %k), newshape=[-4, 2, 3, -2]) * 0.3f",
+    ],
+)
+def test_scales_layouts_and_views(scores: str) -> None:
+    text = f"{HEAD}) {{ let %p = nn.softmax({scores}); nn.batch_matmul(reshape(%p, newshape=[6, m, n]), {VALUES}) }}"
+    # A size in an attribute: written as what is left.
+    text = text.replace("newshape=[6, m, n]", "newshape=[-1, Dim[m], Dim[n]]")
+    assert found(text, Q, K, V)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scores"),
+    [
+        ("(n,)", "nn.batch_matmul(%q, %k) * 0.3f + %b"),
+        ("(n,)", "%b + 0.3f * nn.batch_matmul(%q, %k)"),
+        ("(6, m, n)", "nn.batch_matmul(%q, %k) * 0.3f + %b"),
+        ("(6, m, n)", "%b + nn.batch_matmul(%q, %k) * 0.3f"),
+        ("(6, 1, n)", "(nn.batch_matmul(%q, %k) + %b) + %b"),
+        ("(m, n)", "where(%b > 0f, nn.batch_matmul(%q, %k), const(-inf, float32))"),
+        ("(m, n)", "where(%b > -1f, nn.batch_matmul(%q, %k), const(-inf, float32)) + %b"),
+        ("(2, 1, 1, n)", "reshape(nn.batch_matmul(%q, %k), newshape=[-4, 2, 3, -2]) + %b"),
+    ],
+)
+def test_masks(shape: str, scores: str) -> None:
+    back = "reshape(%p, newshape=[-3, -2])" if shape.startswith("(2") else "%p"
+    text = (
+        f"{HEAD}, %b: Tensor[{shape}, float32]) {{ let %p = nn.softmax({scores}); nn.batch_matmul({back}, {VALUES}) }}"
+    )
+    sizes = {"m": 7, "n": 11}
+    (b,) = arrays(tuple(sizes[s] if s in sizes else int(s) for s in shape.strip("()").replace(" ", "").split(",") if s))
+    b[..., 0] = 1  # every query sees a key
+    assert found(text, Q, K, V, b)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # The weights, or the scores, are used elsewhere too.
+        f"let %p = nn.softmax(nn.batch_matmul(%q, %k)); (nn.batch_matmul(%p, {VALUES}), %p)",
+        f"let %s = nn.batch_matmul(%q, %k); (nn.batch_matmul(nn.softmax(%s), {VALUES}), %s)",
+        # Not a softmax over the keys.
+        f"nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k), axis=1), {VALUES})",
+        f"nn.batch_matmul(sigmoid(nn.batch_matmul(%q, %k)), {VALUES})",
+        # The mask is scaled, or what is hidden still counts.
+        f"nn.batch_matmul(nn.softmax((nn.batch_matmul(%q, %k) + 1f) * 0.3f), {VALUES})",
+        f"nn.batch_matmul(nn.softmax(where(nn.batch_matmul(%q, %k) > 0f, nn.batch_matmul(%q, %k), -9f)), {VALUES})",
+        # The weights are transposed.
+        "nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k)), %q, transpose_a=True, transpose_b=False)",
+    ],
+)
+def test_what_is_something_else_stays(body: str) -> None:
+    assert not found(f"{HEAD}) {{ {body} }}", Q, K, V)
+
+
+def test_products_of_matrices() -> None:
+    head = "def @main[m: Dim, n: Dim](%q: Tensor[(m, 8), float32], %k: Tensor[(n, 8), float32], %v: Tensor[(n, 5), float32])"
+    text = f"{head} {{ nn.matmul(nn.softmax(nn.dense(%q, %k) * 0.3f), %v) }}"
+    assert found(text, *arrays((7, 8), (11, 8), (11, 5)))
+
+
+def test_constants_keep_the_kernels_of_products() -> None:
+    text = "def @main(%q: Tensor[(7, 8), float32]) { nn.dense(nn.softmax(nn.dense(%q, meta[relay.Constant][0])), meta[relay.Constant][1]) }"
+    module = infer(parse_module(VERSION + text, constants=arrays((11, 8), (5, 11))))
+    assert "nn.attention" not in operators(run(module, FuseAttention()))
+
+
+def test_shared_keys() -> None:
+    head = "def @main[m: Dim, n: Dim](%q: Tensor[(6, m, 8), float32], %k: Tensor[(1, n, 8), float32], %v: Tensor[(1, n, 5), float32])"
+    assert found(f"{head} {{ nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k)), {VALUES}) }}", Q, K[:1], V[:1])
+
+
+def test_one_kernel_from_projections_to_projections() -> None:
+    heads = (
+        "def @h[n: Dim](%x: Tensor[(n, 24), float32]) { transpose(reshape(%x, newshape=[-1, 3, 8]), axes=[1, 0, 2]) }"
+    )
+    text = f"""
+    {heads}
+    def @main[n: Dim](%x: Tensor[(n, 24), float32], %w: Tensor[(24, 24), float32]) {{
+      let %c = nn.batch_matmul(nn.softmax(nn.batch_matmul(@h(nn.dense(%x, %w)), @h(%x)) * 0.3f),
+                               transpose(@h(nn.dense(%x, %w)), axes=[0, 2, 1]));
+      nn.dense(reshape(transpose(%c, axes=[1, 0, 2]), newshape=[-1, 24]), %w)
+    }}"""
+    before = typed(text)
+    after = run(before, relay.transform.Inline(), NameDims(), FuseAttention(), DeadCode(), FuseOps())
+    assert any("nn.attention" in k for k in kernels(after))
+    assert all(not {"transpose", "reshape"} >= set(k) for k in kernels(after)), "nothing is only moved"
+    exe = relay.compile(before)
+    x, w = arrays((9, 24), (24, 24))
+    np.testing.assert_allclose(np.asarray(exe(x, w)), np.asarray(relay.evaluate(before, x, w)), rtol=1e-4, atol=1e-4)
+
+
+def test_long_programs() -> None:
+    """A thousand layers, and a thousand masks on one product."""
+    layer = f"let %x = nn.batch_matmul(nn.softmax(nn.batch_matmul(%x, %k)), {VALUES});"
+    head = HEAD.replace("(6, n, 5)", "(6, n, 8)").replace("%q", "%x")
+    many = run(f"{head}) {{ {layer * 1000} %x }}", NameDims(), FuseAttention())
+    assert operators(many).count("nn.attention") == 1000
+    masks = "nn.batch_matmul(%q, %k)" + " + %b" * 1000
+    text = f"{HEAD}, %b: Tensor[(n,), float32]) {{ nn.batch_matmul(nn.softmax({masks}), {VALUES}) }}"
+    assert len(body_of(run(text, NameDims(), FuseAttention()).functions["main"]).bindings) >= 1000
