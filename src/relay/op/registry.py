@@ -150,22 +150,41 @@ def _fits(annotation: Any, value: object) -> bool:
 
 
 _operators: dict[str, Operator] = {}
+# Operators made from others when they are asked for (derivatives), and what makes them.
+_derived: dict[str, Operator] = {}
+_derivations: list[Callable[[str], Operator | None]] = []
 
 
 def register(op: Operator) -> Operator:
     """Make an operator known by its name (a later declaration of the same name takes its place)."""
     _operators[op.name] = op
+    _derived.clear()
+    return op
+
+
+def derive_with(make: Callable[[str], Operator | None]) -> None:
+    """Have operators made by name from others: ``make`` gives None for a name that is not its own."""
+    _derivations.append(make)
+
+
+def _found(name: str) -> Operator | None:
+    op = _operators.get(name) or _derived.get(name)
+    if op is None:
+        op = next((made for make in _derivations if (made := make(name)) is not None), None)
+        if op is not None:
+            _derived[name] = op
     return op
 
 
 def remove(name: str) -> None:
     """Forget an operator (one that a test or a notebook declared). Raises OperatorError when there is none."""
     del _operators[get(name).name]
+    _derived.clear()
 
 
 def get(name: str) -> Operator:
     """The operator of this name. Raises OperatorError with the nearest names when there is none."""
-    found = _operators.get(name)
+    found = _found(name)
     if found is None:
         near = difflib.get_close_matches(name, _operators, 3)
         raise OperatorError(
@@ -176,7 +195,7 @@ def get(name: str) -> Operator:
 
 
 def exists(name: str) -> bool:
-    return name in _operators
+    return _found(name) is not None
 
 
 def names() -> list[str]:

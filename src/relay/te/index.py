@@ -24,6 +24,7 @@ from relay.ir.dim import (
     dim_floordiv,
     dim_mul,
     dim_sub,
+    dim_substitute,
     is_any,
 )
 from relay.te.scalar import (
@@ -36,8 +37,10 @@ from relay.te.scalar import (
     Load,
     Scalar,
     Size,
+    Unary,
     binary,
     compare,
+    substitute,
     walk,
 )
 
@@ -101,6 +104,8 @@ class Indices:
                 return node.dim
             case Axis():
                 return self.axis(node)
+            case Unary(op="neg"):
+                return dim_mul(-1, self._memo[id(node.a)][1])
             case Binary():
                 a, b = self._memo[id(node.a)][1], self._memo[id(node.b)][1]
                 return self._binary(node.op, a, b, node)
@@ -308,6 +313,36 @@ class Indices:
         if truth is not None:
             return Const(truth, "bool")
         return compare(op, self.scalar(left), self.scalar(right))
+
+    # -- taking polynomials apart
+
+    def opaque_in(self, a: Dim) -> list[tuple[DimVar, Scalar]]:
+        """The opaque variables of a polynomial itself (not those inside opaque ones), with their expressions."""
+        found = [(t, self._scalars[t]) for t in dim_atoms(a) if isinstance(t, DimVar) and t in self._scalars]
+        return [(t, node) for t, node in dict(found).items() if not isinstance(node, Axis)]
+
+    def division(self, var: DimVar) -> tuple[Dim, Dim] | None:
+        """The dividend and the divisor of an opaque variable that is a quotient."""
+        return self._divisions.get(var)
+
+    def ends(self, a: Dim) -> tuple[Dim | None, Dim | None]:
+        """The least and the greatest value of a polynomial as dims (None: not known)."""
+        return self._extent(a, upper=False), self._extent(a, upper=True)
+
+    def mentions(self, a: Dim, axis: Axis) -> bool:
+        """Whether an axis occurs in a polynomial, at any depth."""
+        var = self.variable(axis)
+        return var is not None and any(atom is var or self._mentions(atom, var) for atom in dim_atoms(a))
+
+    def replace(self, a: Dim, var: DimVar, value: Dim) -> Dim:
+        """The polynomial with another one in the place of a variable, at any depth if the variable is an axis."""
+        axis = self._scalars[var]
+        new: dict[DimVar, Dim] = {var: value}
+        if isinstance(axis, Axis):
+            for atom, node in self.opaque_in(a):
+                if self._mentions(atom, var):
+                    new[atom] = self.poly(substitute(node, {axis: self.scalar(value)}))
+        return dim_substitute(a, new.get)
 
     # -- questions about variables
 

@@ -1,0 +1,167 @@
+"""Cotangents that are simpler than what follows from the expression: views back, and those that use a result already there.
+
+A rule gets the call and returns the cotangent of one operand as an expression of the language, or None to leave it to the derived
+operator. Every rule here is checked against the derived one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from relay import te
+from relay.ir.dim import Dim, is_any
+from relay.ir.expr import Attrs, Expr
+from relay.ir.types import TensorType, Type
+from relay.op.build import call, constant
+from relay.op.reduction import kept_index, reduction
+from relay.op.registry import operator
+from relay.op.support import accumulation_dtype, axis_of, require_float, require_same_dtype
+from relay.te.numeric import numpy_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A call: its operands and their types, its results and their cotangents, and the operand whose cotangent is wanted."""
+
+    attrs: Attrs
+    args: tuple[Expr, ...]
+    types: tuple[Type, ...]
+    outputs: tuple[Expr, ...]
+    cotangents: tuple[Expr, ...]
+    index: int
+
+
+Rule = Callable[[Applied], Expr | None]
+
+
+def _reshaped_back(at: Applied) -> Expr | None:
+    if at.index != 0:
+        return None
+    ty = at.types[0]
+    if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and not any(is_any(d) or d == 0 for d in ty.shape):
+        return call("reshape", at.cotangents[0], newshape=ty.shape)
+    return call("reshape_like", at.cotangents[0], at.args[0])
+
+
+def _number(at: Applied, value: float) -> Expr | None:
+    ty = at.types[0]
+    if not isinstance(ty, TensorType) or not isinstance(ty.dtype, str):
+        return None
+    return constant(np.array(value, numpy_dtype(ty.dtype)))
+
+
+def _of_result(make: Callable[[Expr, Expr, Callable[[float], Expr | None]], Expr | None]) -> Rule:
+    """A rule of the cotangent, the result and numbers of its dtype."""
+    return lambda at: make(at.cotangents[0], at.outputs[0], lambda v: _number(at, v))
+
+
+def _exp(g: Expr, y: Expr, number: Callable[[float], Expr | None]) -> Expr:
+    return call("multiply", g, y)
+
+
+def _tanh(g: Expr, y: Expr, number: Callable[[float], Expr | None]) -> Expr | None:
+    one = number(1.0)
+    return None if one is None else call("multiply", g, call("subtract", one, call("multiply", y, y)))
+
+
+def _sigmoid(g: Expr, y: Expr, number: Callable[[float], Expr | None]) -> Expr | None:
+    one = number(1.0)
+    return None if one is None else call("multiply", g, call("multiply", y, call("subtract", one, y)))
+
+
+def _sqrt(g: Expr, y: Expr, number: Callable[[float], Expr | None]) -> Expr | None:
+    half = number(0.5)
+    return None if half is None else call("divide", call("multiply", g, half), y)
+
+
+def _relu(at: Applied) -> Expr:
+    # The result is positive exactly where the operand is, and is needed by what follows anyway.
+    return call("nn.relu.vjp0", at.outputs[0], at.cotangents[0])
+
+
+def _softmax(at: Applied) -> Expr:
+    return call("nn.softmax_cotangent", at.outputs[0], at.cotangents[0], **dict(at.attrs))
+
+
+def _log_softmax(at: Applied) -> Expr:
+    return call("nn.log_softmax_cotangent", at.outputs[0], at.cotangents[0], **dict(at.attrs))
+
+
+def _sort(at: Applied) -> Expr:
+    order = call("argsort", at.args[0], **dict(at.attrs))
+    axis = at.attrs.get("axis", -1)
+    return call("gather.vjp0", at.args[0], order, at.cotangents[0], axis=axis)
+
+
+def _topk(at: Applied) -> Expr:
+    axis = at.attrs.get("axis", -1)
+    return call("gather.vjp0", at.args[0], at.outputs[1], at.cotangents[0], axis=axis)
+
+
+@operator("nn.softmax_cotangent")
+def softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int = -1) -> te.Tensor:
+    """``y * (g - sum(g * y))`` along ``axis``: the cotangent of the operand of `nn.softmax`, from its result y and cotangent g."""
+    require_float(result, "nn.softmax_cotangent")
+    require_same_dtype("nn.softmax_cotangent", result, cotangent)
+    at = axis_of(axis, result.ndim, "the result of nn.softmax_cotangent")
+    shape = _common(result, cotangent, "nn.softmax_cotangent")
+    dtype = accumulation_dtype(result.dtype)
+
+    def product(*i: te.Scalar) -> te.Scalar:
+        return te.cast(result[i], dtype) * te.cast(cotangent[i], dtype)
+
+    total = reduction(te.compute(shape, product, "products"), (at,), True, lambda x, k, _: te.sum(x, k), "total")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        apart = te.cast(cotangent[i], dtype) - total[kept_index(i, (at,))]
+        return te.cast(te.cast(result[i], dtype) * apart, result.dtype)
+
+    return te.compute(shape, body, "softmax_cotangent")
+
+
+@operator("nn.log_softmax_cotangent")
+def log_softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int = -1) -> te.Tensor:
+    """``g - exp(y) * sum(g)`` along ``axis``: the cotangent of the operand of `nn.log_softmax`, from its result y and cotangent g."""
+    require_float(result, "nn.log_softmax_cotangent")
+    require_same_dtype("nn.log_softmax_cotangent", result, cotangent)
+    at = axis_of(axis, result.ndim, "the result of nn.log_softmax_cotangent")
+    shape = _common(result, cotangent, "nn.log_softmax_cotangent")
+    dtype = accumulation_dtype(result.dtype)
+    total = reduction(cotangent, (at,), True, lambda x, k, _: te.sum(te.cast(x, dtype), k), "total")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        share = te.unary("exp", te.cast(result[i], dtype)) * total[kept_index(i, (at,))]
+        return te.cast(te.cast(cotangent[i], dtype) - share, result.dtype)
+
+    return te.compute(shape, body, "log_softmax_cotangent")
+
+
+def _common(a: te.Tensor, b: te.Tensor, op: str) -> tuple[Dim, ...]:
+    te.require(a.ndim == b.ndim, f"the operands of {op} have ranks {a.ndim} and {b.ndim}")
+    return tuple(
+        te.require_equal(x, y, f"the shapes of {op}'s operands") for x, y in zip(a.shape, b.shape, strict=True)
+    )
+
+
+RULES: Mapping[str, Rule] = {
+    "reshape": _reshaped_back,
+    "reshape_like": _reshaped_back,
+    "squeeze": _reshaped_back,
+    "expand_dims": _reshaped_back,
+    "nn.batch_flatten": _reshaped_back,
+    "dyn.reshape": _reshaped_back,
+    "annotation.stop_fusion": lambda at: at.cotangents[0],
+    "copy": lambda at: at.cotangents[0],
+    "exp": _of_result(_exp),
+    "tanh": _of_result(_tanh),
+    "sigmoid": _of_result(_sigmoid),
+    "sqrt": _of_result(_sqrt),
+    "nn.relu": _relu,
+    "nn.softmax": _softmax,
+    "nn.log_softmax": _log_softmax,
+    "sort": _sort,
+    "topk": _topk,
+}

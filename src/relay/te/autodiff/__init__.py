@@ -1,0 +1,7 @@
+"""Differentiation of tensor expressions, in both directions; the results are tensor expressions."""
+
+from relay.te.autodiff.forward import jvp
+from relay.te.autodiff.reverse import vjp
+from relay.te.autodiff.scalar import NotDifferentiable
+
+__all__ = ["NotDifferentiable", "jvp", "vjp"]

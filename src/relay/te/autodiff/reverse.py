@@ -1,0 +1,241 @@
+"""Reverse mode: from a definition and the cotangents of its outputs to the cotangents of its inputs.
+
+The chain rule goes over stages, consumers before producers (NeoFlow, section 4.2, does it for one expression). A stage that reads
+``A[f(x)]`` with derivative ``p(x)`` gives ``A`` at ``z`` the sum of ``cotangent(x) * p(x)`` over all ``x`` with ``f(x) = z``, which
+`solve.invert` turns into a reduction over new variables: a gathering form, so every result is deterministic and is scheduled like any
+other expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, dim_sub, known_equal
+from relay.ir.types import is_float
+from relay.te.autodiff.arithmetic import add, choose, converted, div, mul, zero
+from relay.te.autodiff.scalar import adjoints
+from relay.te.autodiff.simplify import equalities, simplified
+from relay.te.autodiff.solve import invert
+from relay.te.autodiff.stages import copied, hits, other_factors, source_of, stage, states
+from relay.te.index import Indices
+from relay.te.scalar import Axis, Load, Reduce, Scalar, compare, substitute, walk
+from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, const, size, stage_bodies, stages
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Term:
+    """One addend of a cotangent: an expression over the axes of the tensor; possibly a reduction."""
+
+    axes: tuple[Axis, ...]
+    body: Scalar
+
+
+def vjp(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], inputs: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The cotangents of ``inputs`` (placeholders) for those of ``outputs`` (None: zero); None for one that is zero whatever the
+    sizes are. Raises NotDifferentiable."""
+    run = _Reverse(outputs, inputs)
+    for output, cotangent in zip(outputs, cotangents, strict=True):
+        if cotangent is not None and run.is_active(output.stage):
+            axes = copied(_axes_of(output.shape))
+            run.terms.setdefault(_key(output), []).append(_Term(axes, cotangent[axes]))
+    for each in reversed(run.order):
+        run.stage(each)
+    return [run.cotangent(t) for t in inputs]
+
+
+def _axes_of(shape: Sequence[Dim]) -> tuple[Axis, ...]:
+    return tuple(Axis("ijklmnopq"[n] if n < 9 else f"i{n}", d) for n, d in enumerate(shape))
+
+
+def _key(tensor: Tensor) -> Key:
+    return id(tensor.stage), tensor.index
+
+
+class _Reverse:
+    """The cotangents of a definition's stages, as they come together."""
+
+    def __init__(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        self.order = stages(outputs)
+        self.terms: dict[Key, list[_Term]] = {}
+        wanted = {id(t.stage) for t in inputs if is_float(t.dtype)}
+        self.active: set[int] = set()
+        for each in self.order:
+            if isinstance(each, Placeholder):
+                if id(each) in wanted:
+                    self.active.add(id(each))
+            elif any(self._reads_active(body) for body in stage_bodies(each)):
+                self.active.add(id(each))
+
+    def _reads_active(self, body: Scalar) -> bool:
+        if not is_float(body.dtype):
+            return False
+        return any(self._is_active_load(n) for n in walk(body))
+
+    def _is_active_load(self, node: Scalar) -> bool:
+        source = source_of(node)
+        return source is not None and is_float(source.dtype) and id(source.stage) in self.active
+
+    def is_active(self, each: Stage) -> bool:
+        return id(each) in self.active
+
+    def cotangent(self, tensor: Tensor) -> Tensor | None:
+        """The sum of what has come together for a tensor."""
+        terms = self.terms.get(_key(tensor))
+        if not terms:
+            return None
+        if len(terms) == 1:
+            term = terms[0]
+            whole = source_of(term.body)
+            if whole is not None and whole.dtype == tensor.dtype and _is_identity(term):
+                return whole
+            if term.body.dtype == tensor.dtype:
+                return stage(f"d_{tensor.name}", term.axes, term.body)
+        axes = copied(_axes_of(tensor.shape))
+        total: Scalar | None = None
+        wide = max((t.body.dtype for t in terms), key=lambda d: (d == "float64", d == "float32"))
+        for term in terms:
+            if isinstance(term.body, Reduce):
+                value: Scalar = stage(f"d_{tensor.name}_sum", term.axes, term.body)[axes]
+            else:
+                value = substitute(term.body, dict(zip(term.axes, axes, strict=True)))
+            total = add(total, converted(value, wide))
+        assert total is not None
+        return stage(f"d_{tensor.name}", axes, converted(total, tensor.dtype))
+
+    def stage(self, each: Stage) -> None:
+        """Pass the cotangents of a stage on to what it reads."""
+        if isinstance(each, Placeholder) or not self.is_active(each):
+            return
+        if isinstance(each, Scan):
+            cotangent = self.cotangent(Tensor(each, 0, each.shape, each.state.dtype))
+            if cotangent is not None:
+                self._scan(each, cotangent)
+            return
+        for n, body in enumerate(each.bodies):
+            result = Tensor(each, n, each.shape, body.dtype)
+            cotangent = self.cotangent(result) if is_float(body.dtype) else None
+            if cotangent is None:
+                continue
+            if isinstance(body, Reduce):
+                self._reduction(each, body, result, cotangent)
+            else:
+                self._expression(each.axes, (), body, cotangent[each.axes])
+
+    def _reduction(self, each: Compute, body: Reduce, result: Tensor, cotangent: Tensor) -> None:
+        seed: Scalar | None = cotangent[each.axes]
+        match body.kind:
+            case "sum":
+                pass
+            case "max" | "min":
+                hit, count = hits(each.axes, body, result)
+                axes = copied(each.axes)
+                share = stage(f"{result.name}_share", axes, div(cotangent[axes], count[axes]))
+                seed = choose(hit, share[each.axes], None, result.dtype)
+            case "prod":
+                seed = mul(cotangent[each.axes], other_factors(each.axes, body)[(*each.axes, *body.axes)])
+            case _:
+                return
+        assert seed is not None
+        self._expression(each.axes, body.axes, body.body, seed)
+
+    def _expression(self, axes: Sequence[Axis], over: Sequence[Axis], body: Scalar, seed: Scalar) -> None:
+        """An element ``body`` at each index of ``axes`` and ``over``, whose adjoint is ``seed``."""
+        indices = Indices()
+        groups: dict[tuple[object, ...], tuple[Load, Scalar]] = {}
+        for leaf, adjoint in adjoints(body, seed, self._is_active_load):
+            assert isinstance(leaf, Load)
+            source = source_of(leaf)
+            assert source is not None
+            key = (_key(source), adjoint.dtype, *(indices.poly(i) for i in leaf.indices))
+            if key in groups:
+                total = add(groups[key][1], adjoint)
+                assert total is not None
+                groups[key] = (groups[key][0], total)
+            else:
+                groups[key] = (leaf, adjoint)
+        for load, adjoint in groups.values():
+            self._contribute(load, adjoint, axes, over)
+
+    def _contribute(self, load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> None:
+        source = source_of(load)
+        assert source is not None
+        indices = Indices()
+        element = copied(_axes_of(source.shape))
+        inverse = invert(load.indices, element, (*axes, *over), indices, len(over), equalities(adjoint))
+        value = simplified(substitute(adjoint, inverse.values), indices)
+        guarded = choose(inverse.guard, value, None, value.dtype)
+        if guarded is None:
+            return
+        body = Reduce("sum", inverse.free, guarded, guarded.dtype) if inverse.free else guarded
+        self.terms.setdefault(_key(source), []).append(_Term(element, body))
+
+    def _scan(self, scan: Scan, cotangent: Tensor) -> None:
+        """The recurrence of cotangents, from the last state to the first.
+
+        With ``D`` the derivative of an update by the state before it, what reaches that state is ``D * (cotangent of the state
+        after it)``. ``passed`` is what reaches the state after each update from later ones, an exclusive scan in the other direction.
+        """
+        before = states(scan)
+        dtype = scan.state.dtype
+
+        def is_state(node: Scalar) -> bool:
+            return node is scan.state
+
+        def back(exclusive: bool) -> Tensor:
+            axes = copied(scan.axes)
+            own: dict[Axis, Scalar] = dict(zip(scan.axes, axes, strict=True))
+            later = Axis("state", 1, dtype)
+            reach = later if scan.exclusive else add(cotangent[axes], later)
+            assert reach is not None
+            # The derivative by the state, of the expression at these axes with the state that it had.
+            found = adjoints(scan.update, reach, is_state)
+            update: Scalar | None = None
+            for _, part in found:
+                update = add(update, part)
+            if update is None:
+                update = zero(dtype)
+            update = substitute(update, {**own, scan.state: before[axes]})
+            if scan.exclusive:
+                total = add(update, cotangent[axes])
+                assert total is not None
+                update = total
+            made = Scan(f"d_{scan.name}", axes, scan.dim, later, zero(dtype), update, not scan.reverse, exclusive)
+            return Tensor(made, 0, made.shape, dtype)
+
+        passed = back(True)
+        here = scan.axes
+        after = passed[here] if scan.exclusive else add(cotangent[here], passed[here])
+        assert after is not None
+        self._expression_at_state(scan, after, before)
+        if any(self._is_active_load(n) for n in walk(scan.init)):
+            whole = back(False)
+            others = tuple(a for n, a in enumerate(here) if n != scan.dim)
+            length = here[scan.dim].extent
+            first = size(dim_sub(length, 1)) if scan.reverse else const(0, "int64")
+            at = tuple(first if n == scan.dim else a for n, a in enumerate(here))
+            seed = choose(compare("gt", size(length), 0), whole[at], None, dtype)
+            assert seed is not None
+            self._expression(others, (), scan.init, seed)
+
+    def _expression_at_state(self, scan: Scan, seed: Scalar, before: Tensor) -> None:
+        placed = substitute(scan.update, {scan.state: before[scan.axes]})
+        # The state's own reads are the recurrence's affair: only what the update reads besides is passed on to.
+        inactive = self.active
+        self.active = {s for s in inactive if s != id(before.stage)}
+        try:
+            self._expression(scan.axes, (), placed, seed)
+        finally:
+            self.active = inactive
+
+
+def _is_identity(term: _Term) -> bool:
+    source = source_of(term.body)
+    if source is None or not isinstance(term.body, Load):
+        return False
+    whole = all(known_equal(a.extent, d) for a, d in zip(term.axes, source.shape, strict=True))
+    return whole and all(i is a for i, a in zip(term.body.indices, term.axes, strict=True))

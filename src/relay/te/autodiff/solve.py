@@ -1,0 +1,333 @@
+"""Inverting index functions: for which iterations of a stage does a read hit a given element?
+
+A stage reads ``A[f(x)]`` for every index ``x`` of a box. The gradient of ``A`` at ``z`` sums over all ``x`` with ``f(x) = z``
+(NeoFlow, section 4.2). Here that set is written as ``x = h(z, t)`` with new variables ``t`` over boxes, and guards where ``h``
+may leave its range. The index functions are sums of variables times sizes; what is not affine becomes a variable of its own:
+
+    q = u // c        u = c * q + r with a new r in [0, c)
+    m = min(a, b)     a = m + s with a new s, which is 0 or m is b (max alike)
+
+Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
+once the common divisor is out), so r runs only over its residue class and p is determined. What cannot be solved stays a guard,
+so the result is right for every index function, and free of guards where the ranges allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_min, dim_mul, dim_sub, known_equal
+from relay.te.autodiff.arithmetic import both, either
+from relay.te.index import Indices
+from relay.te.scalar import TRUE, Axis, Binary, CompareOp, Scalar, binary, substitute, walk
+
+# A loop of a size that is not known counts as long.
+_LONG = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inverse:
+    """The iterations that hit an element: ``values`` of the stage's variables, in terms of the element's index and of the
+    variables ``free``, each over its extent; only those count for which ``guard`` holds."""
+
+    values: dict[Axis, Scalar]
+    free: tuple[Axis, ...]
+    guard: Scalar
+
+
+def invert(
+    read: Sequence[Scalar],
+    element: Sequence[Axis],
+    variables: Sequence[Axis],
+    indices: Indices,
+    reduced: int = 0,
+    also: Sequence[tuple[Scalar, Scalar]] = (),
+) -> Inverse:
+    """Solve ``read(variables) == element``. The last ``reduced`` of the variables are those of a reduction: of two that are
+    alike, they are kept as loops. ``also`` are pairs of indices of which is known that only equal ones count."""
+    system = _System(indices, variables, reduced)
+    for a, b in also:
+        system.equate(a, b)
+    for index, at in zip(read, element, strict=True):
+        system.equate(index, at)
+    return system.solve()
+
+
+class _System:
+    """Linear equations over bounded integer variables."""
+
+    def __init__(self, indices: Indices, variables: Sequence[Axis], reduced: int) -> None:
+        self.indices = indices
+        self.fresh = {a: Axis(a.name, a.extent) for a in variables}
+        self.rank = {fresh: n >= len(variables) - reduced for n, fresh in enumerate(self.fresh.values())}
+        self.open = [a for a in self.fresh.values() if a.extent != 1]
+        self.free: list[Axis] = []
+        self.solved: dict[Axis, Dim] = {}
+        self.equations: list[Dim] = []
+        self.equal: list[tuple[Dim, Dim]] = []
+        self.either: list[tuple[tuple[Dim, Dim], tuple[Dim, Dim]]] = []
+        self.nonnegative: set[Axis] = set()
+        self.below_extent: set[Axis] = set()
+        self._made: dict[Dim, Dim] = {}
+
+    # -- making the equations linear
+
+    def equate(self, read: Scalar, at: Scalar) -> None:
+        """Demand that two expressions of the stage's variables and the element's index are equal."""
+        difference = binary("sub", substitute(read, dict(self.fresh)), substitute(at, dict(self.fresh)))
+        equation = self._linear(self.indices.poly(difference))
+        self.equations.append(equation)
+
+    def _linear(self, poly: Dim) -> Dim:
+        """The polynomial with its divisions, minima and maxima replaced by variables (to any depth, innermost first)."""
+        for atom, node in self.indices.opaque_in(poly):
+            if not self._unknown_inside(node):
+                continue
+            division = self.indices.division(atom)
+            new = None
+            if division is not None:
+                new = self._quotient(*division)
+            elif isinstance(node, Binary) and node.op in ("min", "max"):
+                new = self._extreme(node)
+            if new is not None:
+                poly = self.indices.replace(poly, atom, new)
+        return self._final(poly)
+
+    def _unknown_inside(self, node: Scalar) -> bool:
+        return any(isinstance(n, Axis) and n in self.rank for n in walk(node))
+
+    def _variable(self, name: str, extent: Dim) -> Dim:
+        axis = Axis(name, extent)
+        self.rank[axis] = True
+        if extent != 1:
+            self.open.append(axis)
+        return self.indices.axis(axis)
+
+    def _quotient(self, above: Dim, below: Dim) -> Dim | None:
+        key = self.indices.floordiv(above, below)
+        if key in self._made:
+            return self._made[key]
+        above = self._linear(above)
+        low, high = self.indices.ends(above)
+        if low is None or high is None:
+            return None
+        first, last = self.indices.floordiv(low, below), self.indices.floordiv(high, below)
+        q = dim_add(self._variable("q", dim_add(dim_sub(last, first), 1)), first)
+        self._made[key] = q
+        r = self._variable("r", below)
+        value = dim_add(dim_mul(below, q), r)
+        alone = self.indices.as_axis(above)
+        if alone is not None and alone in self.open:
+            self.nonnegative.add(alone)
+            if known_equal(dim_mul(ceil_div(alone.extent, below), below), alone.extent):
+                self.below_extent.add(alone)
+            self._set(alone, value)
+        else:
+            self.equations.append(dim_sub(above, value))
+        return q
+
+    def _extreme(self, node: Binary) -> Dim | None:
+        key = self.indices.poly(node)
+        if key in self._made:
+            return self._made[key]
+        a, b = self.indices.poly(node.a), self.indices.poly(node.b)
+        if not self.indices.is_index(a):
+            a, b = b, a
+        a, b = self._linear(a), self._linear(b)
+        ends = [self.indices.ends(p) for p in (a, b, dim_sub(a, b) if node.op == "min" else dim_sub(b, a))]
+        (low_a, high_a), (low_b, high_b), (_, apart) = ends
+        if low_a is None or high_a is None or low_b is None or high_b is None or apart is None:
+            return None
+        pick = dim_min if node.op == "min" else dim_max
+        low, high = pick(low_a, low_b), pick(high_a, high_b)
+        m = dim_add(self._variable("m", dim_add(dim_sub(high, low), 1)), low)
+        self._made[key] = m
+        s = self._variable("s", dim_add(dim_max(apart, 0), 1))
+        self.equations.append(dim_sub(dim_sub(a, m), s if node.op == "min" else dim_mul(-1, s)))
+        self.either.append(((s, 0), (m, b)))
+        return m
+
+    # -- solving
+
+    def solve(self) -> Inverse:
+        """Solve all equations, those first whose next step makes the shortest loop."""
+        while self.equations:
+            costs = [self._cost(e) for e in self.equations]
+            at = costs.index(min(costs))
+            self._solve(self.equations.pop(at))
+        for axis in self.open:
+            self.free.append(axis)
+        guard: Scalar = TRUE
+        for axis, value in self.solved.items():
+            if axis not in self.nonnegative:
+                guard = both(guard, self._compare("ge", self._final(value), 0))
+            if axis not in self.below_extent:
+                guard = both(guard, self._compare("lt", self._final(value), axis.extent))
+        for left, right in self.equal:
+            guard = both(guard, self._compare("eq", self._final(left), self._final(right)))
+        for (a, b), (c, d) in self.either:
+            first = self._compare("eq", self._final(a), b)
+            second = self._compare("eq", self._final(c), self._final(d))
+            guard = both(guard, either(first, second))
+        values = {a: self.indices.scalar(self._final(self.indices.axis(v))) for a, v in self.fresh.items()}
+        return Inverse(values, tuple(self.free), guard)
+
+    def _compare(self, op: CompareOp, a: Dim, b: Dim) -> Scalar:
+        return self.indices.compare(op, self.indices.scalar(a), self.indices.scalar(b))
+
+    def _final(self, poly: Dim) -> Dim:
+        """A polynomial without solved variables."""
+        changed = True
+        while changed:
+            changed = False
+            for axis, value in self.solved.items():
+                var = self.indices.variable(axis)
+                if var is not None and self.indices.mentions(poly, axis):
+                    poly = self.indices.replace(poly, var, value)
+                    changed = True
+        return poly
+
+    def _open_in(self, poly: Dim) -> list[Axis]:
+        return [a for a in self.open if self.indices.mentions(poly, a)]
+
+    def _keep(self, axis: Axis) -> None:
+        """The variable stays a loop."""
+        self.open.remove(axis)
+        self.free.append(axis)
+
+    def _set(self, axis: Axis, value: Dim) -> None:
+        self.open.remove(axis)
+        self.solved[axis] = value
+        var = self.indices.variable(axis)
+        assert var is not None
+        self.equations = [self.indices.replace(e, var, value) for e in self.equations]
+
+    def _solve(self, equation: Dim) -> None:
+        while True:
+            terms: dict[Axis, Dim] = {}
+            for axis in self._open_in(equation):
+                coefficient = self.indices.coefficient(equation, axis)
+                if coefficient is None or self.indices.is_index(coefficient):
+                    self._keep(axis)
+                else:
+                    terms[axis] = coefficient
+            if not terms:
+                if equation != 0:
+                    self.equal.append((equation, 0))
+                return
+            rest: Dim = dim_mul(-1, equation)
+            for axis, coefficient in terms.items():
+                rest = dim_add(rest, dim_mul(coefficient, self.indices.axis(axis)))
+            # sum of coefficient * axis == rest
+            if all(isinstance(c, int) for c in terms.values()):
+                equation = self._integer({a: c for a, c in terms.items() if isinstance(c, int)}, rest)
+            else:
+                equation = self._symbolic(terms, rest)
+            if equation == 0:
+                return
+
+    def _cost(self, equation: Dim) -> tuple[int, int]:
+        """The length of the loop that the next step on an equation makes, and how many variables it has."""
+        found = self._open_in(equation)
+        if len(found) < 2:
+            return 1, len(found)
+        terms = {a: c for a in found if isinstance(c := self.indices.coefficient(equation, a), int)}
+        if len(terms) < len(found):
+            return _LONG, len(found)
+        common = gcd(*terms.values())
+        terms = {a: c // common for a, c in terms.items()}
+        return min(self._trips(terms, a) for a in terms)[0], len(found)
+
+    def _trips(self, terms: dict[Axis, int], axis: Axis) -> tuple[int, bool]:
+        """How long the loop is that remains of a variable when the others of an equation absorb multiples of their divisor."""
+        trips = ceil_div(axis.extent, _others(terms, axis))
+        return (trips if isinstance(trips, int) else _LONG, not self.rank[axis])
+
+    def _integer(self, terms: dict[Axis, int], rest: Dim) -> Dim:
+        """One step on an equation with integer coefficients: what is left of it."""
+        common = gcd(*terms.values())
+        if common > 1:
+            whole = self.indices.floordiv(rest, common)
+            self._demand_equal(rest, dim_mul(common, whole))
+            rest = whole
+            terms = {a: c // common for a, c in terms.items()}
+        if len(terms) == 1:
+            ((axis, sign),) = terms.items()
+            self._set(axis, dim_mul(sign, rest))
+            return 0
+
+        chosen = min(terms, key=lambda a: self._trips(terms, a))
+        modulus, coefficient = _others(terms, chosen), terms.pop(chosen)
+        if modulus == 1:
+            self._keep(chosen)
+            return self._left(terms, dim_sub(rest, dim_mul(coefficient, self.indices.axis(chosen))))
+        inverse = pow(coefficient, -1, modulus)
+        first = self.indices.mod(dim_mul(rest, inverse), modulus)
+        value = first
+        trips = ceil_div(chosen.extent, modulus)
+        self.nonnegative.add(chosen)
+        if known_equal(dim_mul(trips, modulus), chosen.extent):
+            self.below_extent.add(chosen)
+        if trips != 1:
+            more = Axis("t", trips)
+            self.rank[more] = True
+            self.free.append(more)
+            value = dim_add(first, dim_mul(modulus, self.indices.axis(more)))
+        self._set(chosen, value)
+        left = dim_sub(rest, dim_mul(coefficient, value))
+        return self._left({a: c // modulus for a, c in terms.items()}, self.indices.floordiv(left, modulus))
+
+    def _symbolic(self, terms: dict[Axis, Dim], rest: Dim) -> Dim:
+        """The same where sizes are among the coefficients."""
+        for axis, coefficient in terms.items():
+            if coefficient != 1:
+                continue
+            by = axis.extent
+            shares = {a: self._share(c, by) for a, c in terms.items() if a is not axis}
+            if shares and all(s is not None for s in shares.values()):
+                whole = self.indices.floordiv(rest, by)
+                self.nonnegative.add(axis)
+                self.below_extent.add(axis)
+                self._set(axis, dim_sub(rest, dim_mul(by, whole)))
+                return self._left({a: s for a, s in shares.items() if s is not None}, whole)
+        units = [a for a, c in terms.items() if c in (1, -1)]
+        if units:
+            # The one that would be the longest loop is determined by the others.
+            last = max(units, key=lambda a: (_LONG if not isinstance(a.extent, int) else a.extent, not self.rank[a]))
+            for axis in terms:
+                if axis is not last:
+                    self._keep(axis)
+                    rest = dim_sub(rest, dim_mul(terms[axis], self.indices.axis(axis)))
+            self._set(last, dim_mul(terms[last], rest))
+            return 0
+        if len(terms) == 1:
+            ((axis, coefficient),) = terms.items()
+            whole = self.indices.floordiv(rest, coefficient)
+            self._demand_equal(rest, dim_mul(coefficient, whole))
+            self._set(axis, whole)
+            return 0
+        for axis, coefficient in terms.items():
+            self._keep(axis)
+            rest = dim_sub(rest, dim_mul(coefficient, self.indices.axis(axis)))
+        self._demand_equal(rest, 0)
+        return 0
+
+    def _share(self, coefficient: Dim, by: Dim) -> Dim | None:
+        whole = self.indices.floordiv(coefficient, by)
+        return whole if known_equal(dim_mul(whole, by), coefficient) else None
+
+    def _left(self, terms: dict[Axis, int] | dict[Axis, Dim], rest: Dim) -> Dim:
+        total = dim_mul(-1, rest)
+        for axis, coefficient in terms.items():
+            total = dim_add(total, dim_mul(coefficient, self.indices.axis(axis)))
+        return total
+
+    def _demand_equal(self, a: Dim, b: Dim) -> None:
+        if not known_equal(a, b):
+            self.equal.append((a, b))
+
+
+def _others(terms: dict[Axis, int], axis: Axis) -> int:
+    return gcd(*(c for a, c in terms.items() if a is not axis))

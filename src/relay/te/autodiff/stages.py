@@ -1,0 +1,103 @@
+"""What both directions of differentiation need of reductions and scans: who won a maximum, the products of the others,
+the states that a recurrence went through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay.ir.dim import Dim, dim_mul, shape_size
+from relay.te.autodiff.arithmetic import zero
+from relay.te.scalar import Axis, Compare, Load, Reduce, Scalar, Select, Size, binary, compare, substitute
+from relay.te.tensor import Compute, Scan, Tensor, const
+
+
+def copied(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Fresh axes like these."""
+    return tuple(Axis(a.name, a.extent, a.dtype) for a in axes)
+
+
+def stage(name: str, axes: Sequence[Axis], body: Scalar) -> Tensor:
+    """The tensor of an expression over axes, which become the stage's."""
+    made = Compute(name, tuple(axes), (body,))
+    return Tensor(made, 0, made.shape, body.dtype)
+
+
+def renamed(axes: Sequence[Axis], *bodies: Scalar) -> tuple[tuple[Axis, ...], tuple[Scalar, ...]]:
+    """Expressions over fresh axes instead of these."""
+    fresh = copied(axes)
+    mapping: dict[Axis, Scalar] = dict(zip(axes, fresh, strict=True))
+    return fresh, tuple(substitute(b, mapping) for b in bodies)
+
+
+def hits(axes: Sequence[Axis], body: Reduce, result: Tensor) -> tuple[Compare, Tensor]:
+    """For a maximum or minimum: whether an element is the extreme one, and how many are (a tensor like the result).
+
+    What is drawn by several elements is shared among them equally."""
+    hit = compare("eq", body.body, result[tuple(axes)])
+    assert isinstance(hit, Compare)
+    one, none = const(1.0, result.dtype), zero(result.dtype)
+    own, (counted,) = renamed((*axes, *body.axes), Select(hit, one, none, result.dtype))
+    count = stage(f"{result.name}_ties", own[: len(axes)], Reduce("sum", own[len(axes) :], counted, result.dtype))
+    return hit, count
+
+
+def other_factors(axes: Sequence[Axis], body: Reduce) -> Tensor:
+    """For a product: the product of all other elements, for each element: a tensor over the axes and the reduced axes.
+
+    Of what comes before and what comes after, each by a scan: no division, so zeros among the elements do no harm."""
+    over = body.axes
+    size = shape_size(tuple(a.extent for a in over))
+    flat = Axis("k", size)
+    own = copied(axes)
+    mapping: dict[Axis, Scalar] = dict(zip(axes, own, strict=True))
+    mapping.update(zip(over, unflattened(flat, over), strict=True))
+    element = stage("factors", (*own, flat), substitute(body.body, mapping))
+    parts: list[Tensor] = []
+    for reverse in (False, True):
+        at = copied((*axes, flat))
+        state = Axis("state", 1, element.dtype)
+        update = binary("mul", state, element[at])
+        one = const(1.0, element.dtype)
+        scan = Scan("products", at, len(axes), state, one, update, reverse=reverse, exclusive=True)
+        parts.append(Tensor(scan, 0, scan.shape, element.dtype))
+    out = copied((*axes, *over))
+    place = (*out[: len(axes)], flattened(out[len(axes) :]))
+    return stage("other_factors", out, binary("mul", parts[0][place], parts[1][place]))
+
+
+def flattened(axes: Sequence[Axis]) -> Scalar:
+    """The row-major position of an index."""
+    position: Scalar = axes[0]
+    for axis in axes[1:]:
+        position = binary("add", binary("mul", position, _size(axis.extent)), axis)
+    return position
+
+
+def unflattened(position: Scalar, axes: Sequence[Axis]) -> list[Scalar]:
+    """The index over ``axes`` at a row-major position."""
+    out: list[Scalar] = []
+    stride: Dim = 1
+    for n, axis in reversed(list(enumerate(axes))):
+        index = position if stride == 1 else binary("floordiv", position, _size(stride))
+        out.append(index if n == 0 else binary("mod", index, _size(axis.extent)))
+        stride = dim_mul(stride, axis.extent)
+    return list(reversed(out))
+
+
+def _size(dim: Dim) -> Scalar:
+    return const(dim, "int64") if isinstance(dim, int) else Size(dim)
+
+
+def states(scan: Scan) -> Tensor:
+    """The state before each update of a recurrence."""
+    if scan.exclusive:
+        return Tensor(scan, 0, scan.shape, scan.state.dtype)
+    before = Scan(
+        f"{scan.name}_before", scan.axes, scan.dim, scan.state, scan.init, scan.update, scan.reverse, exclusive=True
+    )
+    return Tensor(before, 0, before.shape, scan.state.dtype)
+
+
+def source_of(node: Scalar) -> Tensor | None:
+    """The tensor that a load reads."""
+    return node.source if isinstance(node, Load) and isinstance(node.source, Tensor) else None
