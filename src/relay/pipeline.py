@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relay import codegen, typing
+from relay.aot.library import write_library
 from relay.aot.native import with_native_code
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
@@ -153,15 +156,28 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
     typed = as_module(module)
     cache = ProgramCache(chosen.directory)
     key = program_key(typed, chosen, parse_target(chosen.target))
-    found = cache.get(key, chosen.threads)
-    if found is not None:
-        return found
+    exe = cache.get(key, chosen.threads)
+    if exe is None:
+        exe = cache.put(key, _image(typed, chosen), chosen.threads)
+    exe.limits = chosen.limits
+    return exe
+
+
+def build_library(
+    module: Module | Function | str, path: str | PathLike[str], options: Options | None = None, **keywords: Any
+) -> list[Path]:
+    """Compile a module to native code for use without Python: ``path`` is a shared library (``.so``), an object file (``.o``), either
+    with a C header beside it, or the header alone (``.h``). Gives the files written; see `relay.aot.library`. Raises RelayError."""
+    chosen = replace(options_from(options, keywords), executor="vm")
+    return write_library(_image(as_module(module), chosen), path, parse_target(chosen.target))
+
+
+def _image(module: Module, options: Options) -> ExecutableImage:
     try:
-        image = build(typed, chosen).image
+        return build(module, options).image
     except RelayError as error:
-        error.with_source(typed.sources)
+        error.with_source(module.sources)
         raise
-    return cache.put(key, image, chosen.threads)
 
 
 def refuse_uncompilable(module: Module) -> None:
