@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from relay.executable.program import Limits
 from relay.ir.diagnostics import RelayError
 
 EXECUTORS = ("vm", "aot")
@@ -25,6 +26,7 @@ class Options:
     entries     the functions that can be called from outside
     cache       keep compiled kernels and programs on disk and take them from there
     cache_dir   where (None: the user's cache directory)
+    limits      what each run may use, unless it is told otherwise; not part of compiled code
     workers     processes that build kernels (None: one per core)
     """
 
@@ -36,6 +38,7 @@ class Options:
     cache: bool = True
     cache_dir: Path | None = None
     workers: int | None = None
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:

@@ -5,6 +5,7 @@ Everything here is linear in the function's code.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ def flow(function: FunctionCode) -> Flow:
     instructions = decode(function.code)
     blocks = _blocks(instructions)
     order = sorted(blocks)
-    after = dict(zip(order, order[1:], strict=False))
+    after = dict(itertools.pairwise(order))
     sources: defaultdict[int, list[int]] = defaultdict(list)
     heads = {0}
     loops = False
@@ -77,7 +78,7 @@ def labels(instruction: Instruction) -> tuple[int, ...]:
 
 def _blocks(instructions: list[Instruction]) -> dict[int, list[Instruction]]:
     begins = {0}
-    for instruction, following in zip(instructions, instructions[1:], strict=False):
+    for instruction, following in itertools.pairwise(instructions):
         begins.update(labels(instruction))
         if instruction.opcode.control or instruction.opcode.name in ENDS_CONTROL:
             begins.add(following.at)

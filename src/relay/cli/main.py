@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 import relay
+from relay.aot.library import SUFFIXES
 from relay.cli import inputs
 from relay.cli.bench import bench
 from relay.cli.inspect import VIEWS
@@ -29,6 +30,7 @@ from relay.cli.shared import (
     Threads,
     Weights,
     errors,
+    progress,
     read_executable,
     read_module,
     write_whole,
@@ -50,25 +52,38 @@ app = typer.Typer(
 def compile(
     file: Program,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The executable to write (default: FILE.rlx).")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="What to write: .rlx (default: FILE.rlx), or for C programs .so or .o with a header, or .h alone.",
+        ),
     ] = None,
     entry: Entry = "main",
     weights: Weights = None,
     target: TargetOption = "cpu",
     opt_level: Level = 3,
+    executor: Annotated[str, typer.Option(help="vm, or aot: a .rlx with native code of its functions.")] = "vm",
     no_cache: NoCache = False,
     as_json: Json = False,
 ) -> None:
-    """Compile a program to an executable file."""
+    """Compile a program to an executable file, or to a library for C."""
     start = time.perf_counter()
-    exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, cache=not no_cache)
     out = output or file.with_suffix(".rlx")
-    exe.save(out)
-    seconds = time.perf_counter() - start
-    if as_json:
-        print(json.dumps({"output": str(out), "bytes": out.stat().st_size, "seconds": round(seconds, 3)}))
+    options: dict[str, Any] = {"target": target, "opt_level": opt_level, "cache": not no_cache}
+    if out.suffix in SUFFIXES:
+        with progress(f"compiling {file}"):
+            written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)
     else:
-        print(f"{out}: {out.stat().st_size:,} bytes in {seconds:.2f} s")
+        read_executable(file, entry, weights, executor=executor, **options).save(out)
+        written = [out]
+    seconds = time.perf_counter() - start
+    sizes = {str(path): path.stat().st_size for path in written}
+    if as_json:
+        first = next(iter(sizes))
+        print(json.dumps({"output": first, "bytes": sizes[first], "files": sizes, "seconds": round(seconds, 3)}))
+    else:
+        print("\n".join(f"{path}: {size:,} bytes" for path, size in sizes.items()) + f" in {seconds:.2f} s")
 
 
 @app.command()

@@ -6,11 +6,32 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from relay import _runtime
 from relay.executable.values import Signature
 from relay.ir.diagnostics import ExecutionError, FileError, RelayError, ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one run may use; None: no limit of its own.
+
+    memory   bytes that the run may add to what is alive, tensors and objects together (OutOfMemoryError)
+    seconds  how long it may take, looked at between kernels and calls (TimeLimitError)
+    depth    calls that may be open at once; calls in tail position do not count (RecursionLimitError)
+    """
+
+    memory: int | None = None
+    seconds: float | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "seconds", "depth"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise RelayError(f"the limit {name} must be greater than 0, not {value!r}", hint="None is no limit")
 
 
 class Executable:
@@ -31,6 +52,7 @@ class Executable:
         self._signatures = {name: Signature(name, json.loads(program.entry_info(name))) for name in program.entries}
         self._plain = frozenset(n for n, s in self._signatures.items() if s.plain)
         self.from_cache = from_cache
+        self.limits = Limits()
 
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
@@ -54,13 +76,16 @@ class Executable:
     def __call__(self, *args: object) -> object:
         return self.run("main", *args)
 
-    def run(self, entry: str, *args: object, donate: tuple[int, ...] = ()) -> object:
-        """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory."""
+    def run(self, entry: str, *args: object, donate: tuple[int, ...] = (), limits: Limits | None = None) -> object:
+        """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
+        ``limits`` are this run's (default: the executable's, `limits`)."""
         try:
             if entry in self._plain:
-                return self._program.run(entry, args, self._threads, donate)
+                return self._program.run(entry, args, self._threads, donate, _packed(limits or self.limits))
             signature = self.signature(entry)
-            return signature.outcome(self._program.run(entry, signature.arguments(args), self._threads, donate))
+            inputs = signature.arguments(args)
+            found = self._program.run(entry, inputs, self._threads, donate, _packed(limits or self.limits))
+            return signature.outcome(found)
         except ExecutionError as error:
             text, _, where = str(error).rpartition("\n  in ")
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
@@ -90,6 +115,16 @@ class Executable:
     def program(self) -> _runtime.Executable:
         """The runtime's object: statistics, profiling, limits, kernel replacement."""
         return self._program
+
+
+_UNLIMITED = (0, 0.0, 0)
+
+
+def _packed(limits: Limits) -> tuple[int, float, int]:
+    """As the runtime takes them."""
+    if limits.memory is limits.seconds is limits.depth is None:
+        return _UNLIMITED
+    return (limits.memory or 0, limits.seconds or 0.0, limits.depth or 0)
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: bool = False) -> Executable:
