@@ -221,7 +221,7 @@ void init_executable(nb::module_& m) {
           "Use another native function for the kernels of that name, also in runs that are in progress.")
       .def(
           "profile", [](Executable& e, bool on) { e.profiling.store(on); }, nb::arg("on"),
-          "Switch the counting of kernel calls and their time on or off.")
+          "Switch the recording of runs that begin from now on on or off.")
       .def(
           "kernel_statistics",
           [](const Executable& e) {
@@ -239,12 +239,33 @@ void init_executable(nb::module_& m) {
             return out;
           },
           "For every kernel its calls and nanoseconds while profiling was on.")
+      .def_prop_ro(
+          "kernels",
+          [](const Executable& e) {
+            nb::list out;
+            for (const auto& kernel : e.kernels) out.append(nb::make_tuple(kernel->name, kernel->dims, kernel->info));
+            return out;
+          },
+          "For every kernel its name, how many sizes it takes, and what the compiler left with it.")
+      .def(
+          "recorded",
+          [](const Executable& e) {
+            std::vector<Event> events;
+            std::vector<int64_t> sizes;
+            uint64_t dropped = e.profile.copy(&events, &sizes);
+            return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(events.data()), events.size() * sizeof(Event)),
+                                  nb::bytes(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t)),
+                                  dropped);
+          },
+          "What runs that began while profiling was on have done: events (relay/profile.h), the sizes of kernel calls, "
+          "and how many events were left out.")
       .def("reset_statistics",
            [](Executable& e) {
              for (const auto& kernel : e.kernels) {
                kernel->calls = 0;
                kernel->nanoseconds = 0;
              }
+             e.profile.clear();
            })
       .def("statistics", [](const Executable& e) {
         int64_t constant_bytes = 0;

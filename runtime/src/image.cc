@@ -20,7 +20,7 @@ namespace relay {
 namespace {
 
 constexpr char magic[8] = {'R', 'E', 'L', 'A', 'Y', 'E', 'X', 'E'};
-constexpr uint32_t version = 1;
+constexpr uint32_t version = 2;
 constexpr size_t header_bytes = 32, checksum_at = 24, section_entry_bytes = 24;
 constexpr size_t constant_alignment = 64;
 
@@ -264,11 +264,12 @@ class ImageReader {
   }
 
   void read_kernels() {
-    for (uint32_t n = count(24); n > 0; --n) {
+    for (uint32_t n = count(28); n > 0; --n) {
       auto kernel = std::make_unique<Kernel>();
       kernel->name = string();
       kernel->object = word();
       kernel->symbol = string();
+      kernel->info = string();
       kernel->outputs = word();
       kernel->dims = word();
       uint32_t operands = count(8);

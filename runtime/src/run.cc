@@ -10,7 +10,7 @@ int64_t now_ns() {
   return time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-Run::Run(const Executable& executable, const RunOptions& options)
+Run::Run(const Executable& executable, uint32_t function, const RunOptions& options)
     : exe_(executable), options_(options), stack_(executable.stack_limit()) {
   top = highest = stack_.begin();
   limit = stack_.end() - executable.scratch_bytes;
@@ -24,6 +24,14 @@ Run::Run(const Executable& executable, const RunOptions& options)
   context_.num_workers = options.threads > 0 ? std::min(options.threads, max_threads) : available_threads();
   context_.stream = nullptr;
   context_.runtime = this;
+  if (executable.profiling.load(std::memory_order_relaxed)) {
+    recorder_ = std::make_unique<Recorder>(function, context_.num_workers, now_ns());
+    context_.parallel_for = [](relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n,
+                               int64_t grain) {
+      auto* run = static_cast<Run*>(context->runtime);
+      return Recorder::parallel_for(run->recorder_.get(), context, body, env, n, grain);
+    };
+  }
 }
 
 Value* Run::replace(const Function* function, Value* gathered, Value** r, const int32_t** pc) {
@@ -154,16 +162,21 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
     if (storage->device != host_device) devices |= 1u << storage->device;
   }
   relay_kernel code = kernel.entry.load(std::memory_order_acquire);
-  bool profiling = exe_.profiling.load(std::memory_order_relaxed);
-  int64_t start = profiling ? now_ns() : 0;
+  int64_t start = 0;
+  if (recorder_ != nullptr) [[unlikely]] {
+    recorder_->enter(operands[0]);
+    start = now_ns();
+  }
   int32_t result;
   if (devices <= 1u << host_device) [[likely]]
     result = code(&context_, buffers, dims);
   else
     result = call_on_device(kernel, code, &context_, devices, registers, buffer_list, workspace, buffers, dims);
-  if (profiling) {
+  if (recorder_ != nullptr) [[unlikely]] {
+    int64_t end = now_ns();
     kernel.calls.fetch_add(1, std::memory_order_relaxed);
-    kernel.nanoseconds.fetch_add(static_cast<uint64_t>(now_ns() - start), std::memory_order_relaxed);
+    kernel.nanoseconds.fetch_add(static_cast<uint64_t>(end - start), std::memory_order_relaxed);
+    recorder_->leave(start, end, dims, kernel.dims);
   }
   if (result != 0) [[unlikely]]
     fail(Status::failed, "kernel %s failed with code %d", kernel.name.c_str(), result);

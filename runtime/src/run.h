@@ -23,8 +23,11 @@ int64_t now_ns();  // of a clock that never goes back
 
 class Run : public RunState {
  public:
-  Run(const Executable& executable, const RunOptions& options);
-  ~Run() { stack_.used_up_to(highest); }
+  Run(const Executable& executable, uint32_t function, const RunOptions& options);
+  ~Run() {
+    stack_.used_up_to(highest);
+    if (recorder_ != nullptr) exe_.profile.take(*recorder_, now_ns());
+  }
 
   // Runs the function by the dispatch loop; `observed`: the options name an observer.
   template <bool observed>
@@ -127,6 +130,7 @@ class Run : public RunState {
   int64_t last_poll_ = 0, last_asked_ = 0, deadline_ = 0;
   bool first_poll_ = true;
   relay_kernel_context context_;
+  std::unique_ptr<Recorder> recorder_;  // while profiling is on
   RefList refs_;
   int64_t dims_[max_rank];
   std::exception_ptr failure_;  // of native code, until its frames are released

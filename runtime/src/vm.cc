@@ -145,7 +145,7 @@ Value run(const Executable& executable, uint32_t function, Value* arguments, uin
     const Function& entry = executable.functions[function];
     if (count != entry.arity)
       fail(Status::invalid_argument, "%s takes %u arguments and got %u", entry.name.c_str(), entry.arity, count);
-    Run made(executable, options);
+    Run made(executable, function, options);
     if (!executable.native.empty() && !options.interpret) return made.execute_native(function, arguments, count);
     return options.observer != nullptr ? made.execute<true>(entry, arguments, count)
                                        : made.execute<false>(entry, arguments, count);

@@ -21,6 +21,7 @@
 #include "relay/elf_loader.h"
 #include "relay/kernel.h"
 #include "relay/object.h"
+#include "relay/profile.h"
 #include "relay/routine.h"
 
 namespace relay {
@@ -67,6 +68,7 @@ struct Kernel {
   uint32_t dims = 0;
   uint32_t object = 0;
   std::string symbol;
+  std::string info;                                // a JSON text: what the compiler knows of its work
   std::atomic<relay_kernel> entry{nullptr};        // replaceable while the program runs
   std::atomic<uint64_t> calls{0}, nanoseconds{0};  // while profiling is on
 };
@@ -105,7 +107,8 @@ class Executable {
   int64_t stack_limit() const { return stack_limit_.load(std::memory_order_relaxed); }
   void set_stack_limit(int64_t bytes);
 
-  std::atomic<bool> profiling{false};
+  std::atomic<bool> profiling{false};  // runs that begin now record what happens
+  mutable Profile profile;
   uint32_t scratch_bytes = 0;  // what a run needs above its newest frame for the operands of one instruction
 
   const Entry* find_entry(std::string_view name) const;

@@ -26,7 +26,7 @@ from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPE_CODES, Functi
 from relay.ir.diagnostics import FileError
 
 MAGIC: Final = b"RELAYEXE"
-VERSION: Final = 1
+VERSION: Final = 2
 _HEADER: Final = 32
 _ENTRY: Final = 24
 _ALIGN: Final = 64
@@ -61,7 +61,8 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
     """A compiled kernel: function ``symbol`` of native object number ``object``. ``operands``: inputs, then
-    ``outputs`` outputs; ``dims``: how many symbolic sizes it takes."""
+    ``outputs`` outputs; ``dims``: how many symbolic sizes it takes; ``info``: a text for whoever looks at the program
+    (the compiler leaves the kernel's work there, as JSON)."""
 
     name: str
     object: int
@@ -69,6 +70,7 @@ class KernelEntry:
     operands: tuple[Operand, ...]
     outputs: int
     dims: int = 0
+    info: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ def _write(image: ExecutableImage) -> bytearray:
 
     kernels = bytearray(_words(len(image.kernels)))
     for kernel in image.kernels:
-        kernels += _words(strings(kernel.name), kernel.object, strings(kernel.symbol))
+        kernels += _words(strings(kernel.name), kernel.object, strings(kernel.symbol), strings(kernel.info))
         kernels += _words(kernel.outputs, kernel.dims, len(kernel.operands))
         for operand in kernel.operands:
             alignment = operand.alignment or max(1, DTYPE_BITS[operand.dtype] // 8)

@@ -106,7 +106,7 @@ class _Reader:
 
         kernels = []
         for _ in range(self._open(Section.KERNELS)):
-            name, number, symbol, outputs, dims, count = self._words(6)
+            name, number, symbol, info, outputs, dims, count = self._words(7)
             operands = [struct.unpack("<BBHi", self._raw(8)) for _ in range(count)]
             kernels.append(
                 KernelEntry(
@@ -116,6 +116,7 @@ class _Reader:
                     tuple(Operand(DTYPES[d], rank, alignment, shared) for d, rank, alignment, shared in operands),
                     outputs,
                     dims,
+                    strings[info],
                 )
             )
 

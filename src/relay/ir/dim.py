@@ -11,11 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeGuard
+from typing import Final, Literal, TypeGuard, TypeVar
 
 _serial = itertools.count()
 
 DimOpKind = Literal["floordiv", "mod", "min", "max"]
+DimFoldOp = Literal["add", "mul", "floordiv", "mod", "min", "max"]
+T = TypeVar("T")
 
 
 class _Arithmetic:
@@ -421,6 +423,32 @@ def dim_evaluate(dim: Dim, env: Mapping[DimVar, int]) -> int:
     if not isinstance(value, int):
         raise ValueError(f"dimension {dim} has no value")
     return value
+
+
+def dim_fold(
+    dim: Dim, size: Callable[[DimVar], T], number: Callable[[int], T], apply: Callable[[DimFoldOp, T, T], T]
+) -> T:
+    """A dim in other terms: ``size`` gives a variable's value, ``number`` a constant's, ``apply`` an operation's.
+
+    Raises ValueError for ``?``.
+    """
+    if isinstance(dim, int):
+        return number(dim)
+    if not isinstance(dim, SymDim):
+        raise ValueError("a dimension about which nothing is known has no terms")
+    total: T | None = None
+    for monomial, coefficient in dim.terms:
+        product: T | None = None if coefficient == 1 and monomial else number(coefficient)
+        for atom, power in monomial:
+            if isinstance(atom, DimOp):
+                factor = apply(atom.op, dim_fold(atom.a, size, number, apply), dim_fold(atom.b, size, number, apply))
+            else:
+                factor = size(atom)
+            for _ in range(power):
+                product = factor if product is None else apply("mul", product, factor)
+        assert product is not None
+        total = product if total is None else apply("add", total, product)
+    return number(0) if total is None else total
 
 
 def shape_size(shape: tuple[Dim, ...]) -> Dim:

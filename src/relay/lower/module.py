@@ -15,6 +15,7 @@ from relay.lower.entry import emit_entry
 from relay.lower.planning import ModulePlan
 from relay.lower.signature import entry_info
 from relay.lower.unit import Planned, Unit
+from relay.lower.work import kernel_work
 
 
 def lower(
@@ -63,7 +64,15 @@ def _kernel(planned: Planned, index: int) -> KernelEntry:
         operands.append(Operand(buffer.dtype, len(buffer.shape) if packed else _rank(ty), buffer.alignment))
     for n, (buffer, ty) in enumerate(zip(kernel.outputs, planned.outputs, strict=True)):
         operands.append(Operand(buffer.dtype, _rank(ty), buffer.alignment, shared_with.get(n, -1)))
-    return KernelEntry(kernel.name, index, kernel.name, tuple(operands), len(kernel.outputs), len(kernel.dims))
+    return KernelEntry(
+        kernel.name,
+        index,
+        kernel.name,
+        tuple(operands),
+        len(kernel.outputs),
+        len(kernel.dims),
+        kernel_work(planned.plan),
+    )
 
 
 def _rank(ty: TensorType) -> int:

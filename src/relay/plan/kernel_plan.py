@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, shape_size
+from relay.ir.dim import Dim, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer, Kernel, Stmt
@@ -14,7 +14,6 @@ from relay.loop.workspace import layout
 from relay.plan.attention import find_attentions
 from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
-from relay.plan.expand import cost
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.key import PlanKey, plan_key
@@ -23,8 +22,9 @@ from relay.plan.nests import Nest, group
 from relay.plan.product import Product, constant_operand, left_stage, panels, product, with_left
 from relay.plan.rows import row_nest
 from relay.plan.stages import Kept, contraction, keep
+from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Unary, children, walk
+from relay.te.scalar import Axis, Binary, Compare, Const, Load, Unary, children, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
@@ -45,7 +45,7 @@ class KernelPlan:
     """``kernel``'s buffers are the primitive's parameters in order (packed where ``packs`` says so), then its
     outputs.
 
-    ``flops`` counts simple operations, ``bytes`` the memory traffic of operands read and written once; both are dims.
+    ``flops`` and ``bytes`` are the work at the least (`relay.plan.work`), both dims.
     ``variant`` names the schedule; ``key`` is the structural identity; ``in_place`` pairs (input, output) may share
     memory.
     """
@@ -108,7 +108,13 @@ def plan_graph(
     space = layout(body)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker)
     return KernelPlan(
-        kernel, tuple(packs.values()), _flops(kept), _bytes(graph), _variant(nests, attentions.keys()), key, in_place
+        kernel,
+        tuple(packs.values()),
+        arithmetic(kept),
+        traffic(graph, kept),
+        _variant(nests, attentions.keys()),
+        key,
+        in_place,
     )
 
 
@@ -251,24 +257,6 @@ def _in_place(builder: Builder, graph: TeGraph, nests: list[Nest]) -> tuple[tupl
                     used.add(i)
                     break
     return tuple(pairs)
-
-
-def _flops(stages: list[Kept]) -> Dim:
-    total: Dim = 0
-    for kept in stages:
-        size = shape_size(kept.stage.shape)
-        over = shape_size(tuple(a.extent for a in kept.reduce_axes))
-        for body in stage_bodies(kept.stage):
-            each = cost(body.body) if isinstance(body, Reduce) else cost(body)
-            total = dim_add(total, dim_mul(dim_mul(size, over), max(each, 1)))
-    return total
-
-
-def _bytes(graph: TeGraph) -> Dim:
-    total: Dim = 0
-    for t in (*graph.inputs, *graph.outputs):
-        total = dim_add(total, ceil_div(dim_mul(shape_size(t.shape), dtype_bits(t.dtype)), 8))
-    return total
 
 
 def _variant(nests: list[Nest], attentions: Container[int]) -> str:

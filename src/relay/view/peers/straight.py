@@ -6,13 +6,12 @@ refused by name. The translators (`to_torch`, `to_onnx`) then go over the steps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from relay import typing
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var
+from relay.ir.dim import Dim, DimVar, as_var
 from relay.ir.expr import Attrs, Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType, Type
@@ -27,8 +26,6 @@ from relay.transform import (
     Simplify,
     ToBlocks,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,29 +161,6 @@ def dtype_of(value: Value | Constant) -> str:
         return value.dtype
     assert isinstance(value.type.dtype, str)
     return value.type.dtype
-
-
-def dim_value(dim: Dim, size: Callable[[DimVar], T], number: Callable[[int], T], apply: Callable[[str, T, T], T]) -> T:
-    """A dim in another framework's terms: ``size`` gives a variable's, ``number`` a constant, ``apply`` an operation (add, mul,
-    floordiv, mod, min, max)."""
-    if isinstance(dim, int):
-        return number(dim)
-    if not isinstance(dim, SymDim):
-        raise CompileError("a size that is not known (?) cannot be handed to another framework")
-    total: T | None = None
-    for monomial, coefficient in dim.terms:
-        product: T | None = None if coefficient == 1 and monomial else number(coefficient)
-        for atom, power in monomial:
-            if isinstance(atom, DimOp):
-                factor = apply(atom.op, dim_value(atom.a, size, number, apply), dim_value(atom.b, size, number, apply))
-            else:
-                factor = size(atom)
-            for _ in range(power):
-                product = factor if product is None else apply("mul", product, factor)
-        assert product is not None
-        total = product if total is None else apply("add", total, product)
-    assert total is not None
-    return total
 
 
 def untranslated(step: Step, framework: str, why: str = "") -> CompileError:

@@ -9,13 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from relay.ir.constant import numpy_dtype
-from relay.ir.dim import Dim, DimVar, dim_text
+from relay.ir.dim import Dim, DimVar, dim_fold, dim_text
 from relay.ir.expr import Constant
 from relay.view.peers.straight import (
     Step,
     Straight,
     Value,
-    dim_value,
     dtype_of,
     shape_of,
     shape_of_operand,
@@ -105,7 +104,7 @@ class _Translator:
 
     def dim(self, dim: Dim) -> str:
         """A size as a vector of one int64."""
-        return dim_value(dim, self.size, lambda n: self.array([n]), lambda op, a, b: self.node(_DIM[op], a, b))
+        return dim_fold(dim, self.size, lambda n: self.array([n]), lambda op, a, b: self.node(_DIM[op], a, b))
 
     def size(self, variable: DimVar) -> str:
         if variable not in self.sizes:

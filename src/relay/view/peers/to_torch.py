@@ -9,13 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from relay.ir.constant import numpy_dtype
-from relay.ir.dim import Dim, DimVar
+from relay.ir.dim import Dim, DimVar, dim_fold
 from relay.ir.expr import Constant
 from relay.view.peers.straight import (
     Step,
     Straight,
     Value,
-    dim_value,
     dtype_of,
     shape_of,
     shape_of_operand,
@@ -86,7 +85,7 @@ class _Translator:
         return self.tensor(operand)
 
     def dim(self, dim: Dim) -> Any:
-        return dim_value(dim, self.size, lambda n: n, self._apply)
+        return dim_fold(dim, self.size, lambda n: n, self._apply)
 
     def size(self, variable: DimVar) -> Any:
         if variable not in self.sizes:

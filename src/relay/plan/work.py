@@ -1,0 +1,99 @@
+"""What a kernel does at the least: arithmetic and memory traffic, read off its stages. Profilers hold a kernel's time against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_min, dim_mul, shape_size
+from relay.ir.types import dtype_bits
+from relay.plan.graph import TeGraph, loads, tensor_key
+from relay.plan.stages import Kept
+from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Scalar, Size, Unary, children, walk
+from relay.te.tensor import Tensor, stage_bodies
+
+
+def arithmetic(stages: Sequence[Kept]) -> Dim:
+    """How many arithmetic operations the stages' elements take: an addition, multiplication, maximum or elementary function is one,
+    conversions, comparisons, choices and index arithmetic are none."""
+    total: Dim = 0
+    for kept in stages:
+        elements = shape_size(kept.stage.shape)
+        for body in stage_bodies(kept.stage):
+            over: Dim = 1
+            each = 0
+            if isinstance(body, Reduce):
+                over = shape_size(tuple(a.extent for a in body.axes))
+                each = 1
+                body = body.body
+            total = dim_add(total, dim_mul(dim_mul(elements, over), each + _operations(body)))
+    return total
+
+
+def _operations(root: Scalar) -> int:
+    total = 0
+    seen: set[int] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or isinstance(node, Load):  # what is inside a load says where it reads
+            continue
+        seen.add(id(node))
+        if isinstance(node, Unary | Binary) and node.dtype != "bool" and _has_value(node):
+            total += 1
+        todo += children(node)
+    return total
+
+
+def _has_value(node: Scalar) -> bool:
+    """Whether it is computed from elements: what is not is index arithmetic, or a constant."""
+    return node.dtype != "int64" or any(isinstance(n, Load) for n in walk(node))
+
+
+def traffic(graph: TeGraph, stages: Sequence[Kept]) -> Dim:
+    """Bytes of operands: outputs written once, inputs read once, of an input as many elements as the reads of it can reach."""
+    reached: dict[tuple[int, int], dict[str, Dim]] = {}
+    for kept in stages:
+        for body in stage_bodies(kept.stage):
+            for load in loads(body):
+                assert isinstance(load.source, Tensor)
+                found = reached.setdefault(tensor_key(load.source), {})
+                axes = {n for index in load.indices for n in walk(index) if isinstance(n, Axis)}
+                found[_spelling(load)] = shape_size(tuple(a.extent for a in axes))
+    total: Dim = 0
+    for tensor in graph.inputs:
+        count: Dim = 0
+        for distinct in reached.get(tensor_key(tensor), {}).values():
+            count = dim_add(count, distinct)
+        total = dim_add(total, _bytes(dim_min(shape_size(tensor.shape), count), tensor))
+    for tensor in graph.outputs:
+        total = dim_add(total, _bytes(shape_size(tensor.shape), tensor))
+    return total
+
+
+def _spelling(load: Load) -> str:
+    """The same text for loads that read the same elements with other axes."""
+    names: dict[Axis, str] = {}
+    numbers: dict[int, int] = {}
+    parts: list[str] = []
+    for number, node in enumerate(n for index in load.indices for n in walk(index)):
+        numbers[id(node)] = number
+        own = ""
+        match node:
+            case Axis():
+                own = names.setdefault(node, f"{len(names)}:{node.extent}")
+            case Const():
+                own = str(node.value)
+            case Size():
+                own = str(node.dim)
+            case Unary() | Binary() | Compare():
+                own = node.op
+            case Load(source=Tensor() as source):
+                own = str(tensor_key(source))
+            case _:
+                pass
+        parts.append(f"{type(node).__name__} {own} {[numbers[id(k)] for k in children(node)]}")
+    return ";".join(parts)
+
+
+def _bytes(elements: Dim, tensor: Tensor) -> Dim:
+    return ceil_div(dim_mul(elements, dtype_bits(tensor.dtype)), 8)
