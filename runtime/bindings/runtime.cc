@@ -6,6 +6,7 @@
 #include "relay/checksum.h"
 #include "relay/cpu.h"
 #include "relay/device.h"
+#include "relay/native.h"
 #include "relay/opcode.h"
 #include "relay/storage_pool.h"
 #include "relay/thread_pool.h"
@@ -61,6 +62,14 @@ void init_runtime(nb::module_& m) {
         return checksum(bytes.data(), bytes.size(), seed);
       },
       nb::arg("bytes"), nb::arg("seed") = 0, "The 64-bit checksum of executable files.");
+  m.def(
+      "native_layout",
+      [] {
+        nb::dict out;
+        for (const auto& [name, number] : native_layout()) out[name] = number;
+        return out;
+      },
+      "What native code of functions relies on: sizes, offsets of fields, numbers of kinds.");
   m.def("host_architecture", [] { return host_architecture(); });
   m.def("cpu_features", [] { return cpu_features(); }, "LLVM's names of the features this machine has.");
   m.def("cpu_has", [](const std::string& name) { return cpu_has(name); }, nb::arg("feature"));

@@ -9,20 +9,6 @@
 
 namespace relay {
 
-// What relay.aot's translator writes into code; tests compare (relay._runtime.native_layout).
-static_assert(sizeof(Frame) == 40 && offsetof(Frame, function) == 0 && offsetof(Frame, resume) == 8 &&
-              offsetof(Frame, code) == 16 && offsetof(Frame, registers) == 24 && offsetof(Frame, result) == 32 &&
-              offsetof(Frame, depth) == 36);
-static_assert(offsetof(RunState, top) == 0 && offsetof(RunState, limit) == 8 && offsetof(RunState, highest) == 16 &&
-              offsetof(RunState, budget) == 24 && offsetof(RunState, functions) == 32 &&
-              offsetof(RunState, code) == 40 && offsetof(RunState, result) == 48 &&
-              offsetof(RunState, registers) == 64 && offsetof(RunState, pc) == 72 &&
-              offsetof(RunState, most_depth) == 80);
-static_assert(sizeof(NativeFunction) == 24 && offsetof(NativeFunction, function) == 0 &&
-              offsetof(NativeFunction, code) == 8 && offsetof(NativeFunction, entry) == 16);
-static_assert(offsetof(Value, kind) == 0 && offsetof(Value, dtype) == 1 && offsetof(Value, bits) == 8);
-static_assert(sizeof(Object) == 8 && sizeof(Adt) == 16);
-
 namespace {
 
 Run& of(RunState* state) { return *static_cast<Run*>(state); }
@@ -144,6 +130,50 @@ RELAY_API void relay_native_retain(Object* object) { retain_flagged(object); }
 RELAY_API void relay_native_release(Object* object) { release_flagged(object); }
 
 }  // extern "C"
+
+std::vector<std::pair<const char*, int64_t>> native_layout() {
+#define FIELD(type, field) {#type "." #field, static_cast<int64_t>(offsetof(type, field))}
+  Adt adt(0, 0);
+  auto in_adt = [&adt](const void* part) {
+    return static_cast<int64_t>(static_cast<const std::byte*>(part) - reinterpret_cast<const std::byte*>(&adt));
+  };
+  return {
+      {"version", native_version},
+      {"Frame", sizeof(Frame)},
+      FIELD(Frame, function),
+      FIELD(Frame, resume),
+      FIELD(Frame, code),
+      FIELD(Frame, registers),
+      FIELD(Frame, result),
+      FIELD(Frame, depth),
+      FIELD(RunState, top),
+      FIELD(RunState, limit),
+      FIELD(RunState, highest),
+      FIELD(RunState, budget),
+      FIELD(RunState, functions),
+      FIELD(RunState, code),
+      FIELD(RunState, result),
+      FIELD(RunState, registers),
+      FIELD(RunState, most_depth),
+      {"NativeFunction", sizeof(NativeFunction)},
+      FIELD(NativeFunction, function),
+      FIELD(NativeFunction, code),
+      FIELD(NativeFunction, entry),
+      {"Value", sizeof(Value)},
+      FIELD(Value, dtype),
+      FIELD(Value, bits),
+      {"Value.scalar", static_cast<int64_t>(Kind::scalar)},
+      {"Value.object", static_cast<int64_t>(Kind::object)},
+      {"Object.count", in_adt(&adt.count)},
+      {"Object.type", in_adt(&adt.type)},
+      {"Object.flags", in_adt(&adt.flags)},
+      {"Adt", static_cast<int64_t>(ObjectType::adt)},
+      {"Adt.tag", in_adt(&adt.tag)},
+      {"Adt.size", in_adt(&adt.size)},
+      {"Adt.fields", in_adt(adt.fields())},
+  };
+#undef FIELD
+}
 
 void* native_runtime_function(const char* name) {
   struct Entry {

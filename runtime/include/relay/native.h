@@ -12,6 +12,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "relay/c_api.h"
 #include "relay/executable.h"
@@ -36,7 +38,10 @@ struct RunState {
 // The address of a function that native code of programs may call, or null.
 void* native_runtime_function(const char* name);
 
-// Raised when what native code relies on changes.
+// What native code relies on, for the translator: sizes, offsets of fields ("Frame.code"), numbers of kinds.
+std::vector<std::pair<const char*, int64_t>> native_layout();
+
+// Raised when any of it changes.
 inline constexpr uint32_t native_version = 1;
 
 // What the object of a program defines: its functions' native code in the order of the bytecode's functions. Null when it

@@ -11,27 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from relay import _runtime
 from relay.aot.flow import Flow, flow
 from relay.codegen.builder import Builder, ModuleText
 from relay.executable.bytecode import DTYPE_CODES, OPCODES, FunctionCode, Instruction
 from relay.executable.format import ExecutableImage
 from relay.ir.diagnostics import CompileError
 
-# Offsets and numbers of runtime/include/relay/{native,value,object}.h and src/control_stack.h, which assert them.
-_TOP, _LIMIT, _HIGHEST, _BUDGET, _FUNCTIONS, _CODE, _RESULT, _REGISTERS, _MOST_DEPTH = 0, 8, 16, 24, 32, 40, 48, 64, 80
-_FRAME, _FRAME_CODE, _FRAME_REGISTERS, _FRAME_RESULT, _FRAME_DEPTH = 40, 16, 24, 32, 36
-_FUNCTION_ROW: Final = 24  # function, bytecode, native code
-_VALUE: Final = 16
-_SCALAR, _OBJECT = 1, 2  # kinds of values
-_ADT, _ADT_TAG, _ADT_SIZE, _ADT_FIELDS = 2, 8, 12, 16  # type of objects, and their parts
-VERSION: Final = 1
+_AT: Final = _runtime.native_layout()  # sizes, offsets of fields, numbers of kinds
+_FRAME, _VALUE, _FUNCTION = _AT["Frame"], _AT["Value"], _AT["NativeFunction"]
+_BITS: Final = _AT["Value.bits"]
+_SCALAR, _OBJECT, _ADT = _AT["Value.scalar"], _AT["Value.object"], _AT["Adt"]
+VERSION: Final = _AT["version"]
 SYMBOL: Final = "relay_native_functions"
 RUNTIME_PREFIX: Final = "relay_native_"
 _MOST_UNROLLED: Final = 16  # registers released one by one
 
 _HELPERS = f"""
 define internal void @drop(ptr %object) #1 {{
-  %fp = getelementptr i8, ptr %object, i64 5
+  %fp = getelementptr i8, ptr %object, i64 {_AT["Object.flags"]}
   %flags = load i8, ptr %fp
   %plain = icmp eq i8 %flags, 0
   br i1 %plain, label %local, label %flagged
@@ -56,7 +54,7 @@ define internal void @keep(i64 %head, i64 %bits) #2 {{
   br i1 %is, label %object, label %done
 object:
   %p = inttoptr i64 %bits to ptr
-  %fp = getelementptr i8, ptr %p, i64 5
+  %fp = getelementptr i8, ptr %p, i64 {_AT["Object.flags"]}
   %flags = load i8, ptr %fp
   %plain = icmp eq i8 %flags, 0
   br i1 %plain, label %local, label %flagged
@@ -84,7 +82,7 @@ done:
 }}
 define internal void @release_slot(ptr %slot) #2 {{
   %head = load i64, ptr %slot
-  %payload = getelementptr i8, ptr %slot, i64 8
+  %payload = getelementptr i8, ptr %slot, i64 {_BITS}
   %bits = load i64, ptr %payload
   call void @release(i64 %head, i64 %bits)
   ret void
@@ -106,7 +104,7 @@ done:
 }}
 define internal void @set(ptr %slot, i64 %head, i64 %bits) #2 {{
   %old = load i64, ptr %slot
-  %payload = getelementptr i8, ptr %slot, i64 8
+  %payload = getelementptr i8, ptr %slot, i64 {_BITS}
   %oldbits = load i64, ptr %payload
   store i64 %head, ptr %slot
   store i64 %bits, ptr %payload
@@ -222,19 +220,21 @@ class _Function:
         dtype = self.flow.scalars.get(register)
         slot = self.slot(register)
         head = str(_scalar_head(dtype)) if dtype is not None else self.load("i64", slot, 0)
-        return head, self.load("i64", slot, 8)
+        return head, self.load("i64", slot, _BITS)
 
     def pc(self, at: int) -> str:
         """The address of a word of the function's bytecode."""
-        functions = self.load("ptr", "%run", _FUNCTIONS, constant=True)
-        return self.field(self.load("ptr", functions, self.index * _FUNCTION_ROW + 8, constant=True), 4 * at)
+        functions = self.load("ptr", "%run", _AT["RunState.functions"], constant=True)
+        return self.field(
+            self.load("ptr", functions, self.index * _FUNCTION + _AT["NativeFunction.code"], constant=True), 4 * at
+        )
 
     def assign(self, register: int, head: str | int, bits: str | int) -> None:
         """The register holds the value, whose reference it takes over; what it held is released."""
         slot = self.slot(register)
         if register in self.flow.scalars or register in self.flow.assigned_once:
             self.store("i64", head, slot, 0)
-            self.store("i64", bits, slot, 8)
+            self.store("i64", bits, slot, _BITS)
         else:
             self.builder.do(f"call void @set(ptr {slot}, i64 {head}, i64 {bits})")
 
@@ -266,8 +266,8 @@ class _Function:
         self.builder.start(on)
 
     def poll(self, at: Instruction) -> None:
-        left = self.builder.emit(f"add i64 {self.load('i64', '%run', _BUDGET)}, -1")
-        self.store("i64", left, "%run", _BUDGET)
+        left = self.builder.emit(f"add i64 {self.load('i64', '%run', _AT['RunState.budget'])}, -1")
+        self.store("i64", left, "%run", _AT["RunState.budget"])
         slow, on = self.builder.name("slow"), self.builder.name("on")
         self.builder.branch(self.builder.emit(f"icmp slt i64 {left}, 1"), slow, on)
         self.builder.start(slow)
@@ -305,14 +305,16 @@ class _Function:
                 ("ptr", start), ("i8", "0"), ("i64", str(_VALUE * nil)), ("i1", "false"),
             )  # fmt: skip
         top = self.field(fresh, _VALUE * callee.registers)
-        self.store("ptr", top, "%run", _TOP)
-        highest = self.load("ptr", "%run", _HIGHEST)
+        self.store("ptr", top, "%run", _AT["RunState.top"])
+        highest = self.load("ptr", "%run", _AT["RunState.highest"])
         higher = self.builder.emit(f"icmp ugt ptr {top}, {highest}")
-        self.store("ptr", self.builder.emit(f"select i1 {higher}, ptr {top}, ptr {highest}"), "%run", _HIGHEST)
+        self.store(
+            "ptr", self.builder.emit(f"select i1 {higher}, ptr {top}, ptr {highest}"), "%run", _AT["RunState.highest"]
+        )
 
     def function_pointer(self, function: int) -> str:
-        functions = self.load("ptr", "%run", _FUNCTIONS, constant=True)
-        return self.load("ptr", functions, function * _FUNCTION_ROW, constant=True)
+        functions = self.load("ptr", "%run", _AT["RunState.functions"], constant=True)
+        return self.load("ptr", functions, function * _FUNCTION + _AT["NativeFunction.function"], constant=True)
 
     def release_frame(self, moved: set[int]) -> None:
         """Release this frame's registers but for those whose references went elsewhere."""
@@ -357,17 +359,17 @@ def _ret(f: _Function, at: Instruction) -> None:
     head, bits = f.value(source)
     f.release_frame({source} - f.flow.scalars.keys())
     frame = f.field("%r", -_FRAME)
-    code = f.load("ptr", frame, _FRAME_CODE)
-    f.store("ptr", frame, "%run", _TOP)
+    code = f.load("ptr", frame, _AT["Frame.code"])
+    f.store("ptr", frame, "%run", _AT["RunState.top"])
 
     def finish() -> None:
-        f.store("i64", head, "%run", _RESULT)
-        f.store("i64", bits, "%run", _RESULT + 8)
+        f.store("i64", head, "%run", _AT["RunState.result"])
+        f.store("i64", bits, "%run", _AT["RunState.result"] + _BITS)
         b.do("ret i32 0")
 
     f.unless(b.emit(f"icmp eq ptr {code}, null"), finish)
-    caller = f.load("ptr", frame, _FRAME_REGISTERS)
-    result = b.emit(f"sext i32 {f.load('i32', frame, _FRAME_RESULT)} to i64")
+    caller = f.load("ptr", frame, _AT["Frame.registers"])
+    result = b.emit(f"sext i32 {f.load('i32', frame, _AT['Frame.result'])} to i64")
     slot = b.emit(f"getelementptr [{_VALUE} x i8], ptr {caller}, i64 {result}")
     b.do(f"call void @set(ptr {slot}, i64 {head}, i64 {bits})")
     f.leave(code, caller)
@@ -377,29 +379,29 @@ def _invoke(f: _Function, at: Instruction) -> None:
     b = f.builder
     out, function, arguments = _int(at.operands[0]), _int(at.operands[1]), _list(at.operands[2])
     f.poll(at)
-    top, limit = f.load("ptr", "%run", _TOP), f.load("ptr", "%run", _LIMIT)
+    top, limit = f.load("ptr", "%run", _AT["RunState.top"]), f.load("ptr", "%run", _AT["RunState.limit"])
     room = b.emit(f"sub i64 {b.emit(f'ptrtoint ptr {limit} to i64')}, {b.emit(f'ptrtoint ptr {top} to i64')}")
     small = b.emit(f"icmp slt i64 {room}, {_FRAME + _VALUE * f.image.functions[function].registers}")
-    depth = b.emit(f"add i32 {f.load('i32', '%r', _FRAME_DEPTH - _FRAME)}, 1")
-    deep = b.emit(f"icmp ugt i32 {depth}, {f.load('i32', '%run', _MOST_DEPTH)}")
+    depth = b.emit(f"add i32 {f.load('i32', '%r', _AT['Frame.depth'] - _FRAME)}, 1")
+    deep = b.emit(f"icmp ugt i32 {depth}, {f.load('i32', '%run', _AT['RunState.most_depth'])}")
 
     def overflow() -> None:
         f.call("overflow", "i32", ("ptr", "%run"), ("ptr", "%r"), ("ptr", f.pc(at.at)), ("i32", function))
         b.do("ret i32 1")
 
     f.unless(b.emit(f"or i1 {small}, {deep}"), overflow)
-    f.store("ptr", f.function_pointer(function), top, 0)
-    f.store("ptr", f.pc(_end(at)), top, 8)
-    f.store("ptr", f"@f{f.index}_{_end(at)}", top, _FRAME_CODE)
-    f.store("ptr", "%r", top, _FRAME_REGISTERS)
-    f.store("i32", out, top, _FRAME_RESULT)
-    f.store("i32", depth, top, _FRAME_DEPTH)
+    f.store("ptr", f.function_pointer(function), top, _AT["Frame.function"])
+    f.store("ptr", f.pc(_end(at)), top, _AT["Frame.resume"])
+    f.store("ptr", f"@f{f.index}_{_end(at)}", top, _AT["Frame.code"])
+    f.store("ptr", "%r", top, _AT["Frame.registers"])
+    f.store("i32", out, top, _AT["Frame.result"])
+    f.store("i32", depth, top, _AT["Frame.depth"])
     fresh = f.field(top, _FRAME)
     for number, register in enumerate(arguments):
         head, bits = f.value(register)
         f.keep(register, head, bits)
         f.store("i64", head, fresh, _VALUE * number)
-        f.store("i64", bits, fresh, _VALUE * number + 8)
+        f.store("i64", bits, fresh, _VALUE * number + _BITS)
     f.enter(function, fresh, len(arguments))
     f.leave(f"@f{function}_0", fresh)
 
@@ -412,10 +414,10 @@ def _tail_invoke(f: _Function, at: Instruction) -> None:
     if callee.registers > f.function.registers:  # there may be no room: the runtime sees to it
         end = f.field("%r", _VALUE * callee.registers)
         slow, on = b.name("slow"), b.name("on")
-        b.branch(b.emit(f"icmp ugt ptr {end}, {f.load('ptr', '%run', _LIMIT)}"), slow, on)
+        b.branch(b.emit(f"icmp ugt ptr {end}, {f.load('ptr', '%run', _AT['RunState.limit'])}"), slow, on)
         b.start(slow)
         f.check(f.call("replace", "i32", ("ptr", "%run"), ("ptr", "%r"), ("ptr", f.pc(at.at)), ("i32", function)))
-        f.leave(f"@f{function}_0", f.load("ptr", "%run", _REGISTERS))
+        f.leave(f"@f{function}_0", f.load("ptr", "%run", _AT["RunState.registers"]))
         b.start(on)
     values: list[tuple[str, str]] = []
     moved: set[int] = set()
@@ -430,7 +432,7 @@ def _tail_invoke(f: _Function, at: Instruction) -> None:
     f.store("ptr", f.function_pointer(function), "%r", -_FRAME)
     for number, (head, bits) in enumerate(values):
         f.store("i64", head, "%r", _VALUE * number)
-        f.store("i64", bits, "%r", _VALUE * number + 8)
+        f.store("i64", bits, "%r", _VALUE * number + _BITS)
     f.enter(function, "%r", len(values))
     f.leave(f"@f{function}_0", "%r")
 
@@ -438,12 +440,12 @@ def _tail_invoke(f: _Function, at: Instruction) -> None:
 def _invoke_closure(f: _Function, at: Instruction) -> None:
     resume = f"@f{f.index}_{_end(at)}"
     f.check(f.call("InvokeClosure", "i32", ("ptr", "%run"), ("ptr", "%r"), ("ptr", f.pc(at.at)), ("ptr", resume)))
-    f.leave(f.load("ptr", "%run", _CODE), f.load("ptr", "%run", _REGISTERS))
+    f.leave(f.load("ptr", "%run", _AT["RunState.code"]), f.load("ptr", "%run", _AT["RunState.registers"]))
 
 
 def _tail_invoke_closure(f: _Function, at: Instruction) -> None:
     f.check(f.call("TailInvokeClosure", "i32", ("ptr", "%run"), ("ptr", "%r"), ("ptr", f.pc(at.at))))
-    f.leave(f.load("ptr", "%run", _CODE), f.load("ptr", "%run", _REGISTERS))
+    f.leave(f.load("ptr", "%run", _AT["RunState.code"]), f.load("ptr", "%run", _AT["RunState.registers"]))
 
 
 def _if(f: _Function, at: Instruction) -> None:
@@ -574,7 +576,7 @@ def _constructor_value(f: _Function, register: int, fits: Callable[[str], str]) 
     b.branch(b.emit(f"icmp eq i64 {b.emit(f'and i64 {head}, 255')}, {_OBJECT}"), is_object, slow)
     b.start(is_object)
     pointer = b.emit(f"inttoptr i64 {bits} to ptr")
-    b.branch(b.emit(f"icmp eq i8 {f.load('i8', pointer, 4)}, {_ADT}"), is_adt, slow)
+    b.branch(b.emit(f"icmp eq i8 {f.load('i8', pointer, _AT['Object.type'])}, {_ADT}"), is_adt, slow)
     b.start(is_adt)
     b.branch(fits(pointer), good, slow)
     b.start(good)
@@ -596,7 +598,7 @@ def _get_tag(f: _Function, at: Instruction) -> bool:
     if source in f.flow.scalars:
         return False
     pointer, slow = _constructor_value(f, source, lambda _: "true")
-    tag = f.builder.emit(f"sext i32 {f.load('i32', pointer, _ADT_TAG)} to i64")
+    tag = f.builder.emit(f"sext i32 {f.load('i32', pointer, _AT['Adt.tag'])} to i64")
     f.assign(out, _scalar_head("int64"), tag)
     _or_runtime(f, at, slow)
     return True
@@ -608,10 +610,10 @@ def _get_field(f: _Function, at: Instruction) -> bool:
         return False
     b = f.builder
     pointer, slow = _constructor_value(
-        f, source, lambda p: b.emit(f"icmp ugt i32 {f.load('i32', p, _ADT_SIZE)}, {index}")
+        f, source, lambda p: b.emit(f"icmp ugt i32 {f.load('i32', p, _AT['Adt.size'])}, {index}")
     )
-    head = f.load("i64", pointer, _ADT_FIELDS + _VALUE * index)
-    bits = f.load("i64", pointer, _ADT_FIELDS + _VALUE * index + 8)
+    head = f.load("i64", pointer, _AT["Adt.fields"] + _VALUE * index)
+    bits = f.load("i64", pointer, _AT["Adt.fields"] + _VALUE * index + _BITS)
     f.keep(out, head, bits)
     f.assign(out, head, bits)
     _or_runtime(f, at, slow)
