@@ -127,7 +127,11 @@ def _sign(kit: Kit, x: Register) -> Register:
 
 
 def _scaled(kit: Kit, x: Register, n: Register) -> Register:
-    """``x * 2**n`` in two steps, so that it overflows and becomes subnormal as it should."""
+    """``x * 2**n`` for whole n given as a float, rounded once: it overflows and becomes subnormal as it should."""
+    scaled = kit.scale(x, n)
+    if scaled is not None:
+        return scaled
+    n = _as_integer(kit, n)
     half = n >> 1
     return x * _power_of_two(kit, half) * _power_of_two(kit, n - half)
 
@@ -137,18 +141,23 @@ def _power_of_two(kit: Kit, n: Register) -> Register:
     return kit.from_bits((n + bias) << bits)
 
 
-def _to_integer(kit: Kit, x: Register) -> tuple[Register, Register]:
-    """The nearest integer of a small float, as a float and as an integer (anything for nan)."""
+def _nearest(kit: Kit, x: Register, factor: float = 1.0) -> Register:
+    """The nearest whole number of ``x * factor``, where that is small; anything for nan."""
     magic = kit.const(_MAGIC[x.element], x.element)
-    shifted = x + magic
-    return shifted - magic, kit.bits(shifted) - kit.bits(magic)
+    return (x + magic if factor == 1.0 else kit.fma(x, factor, magic)) - magic
+
+
+def _as_integer(kit: Kit, whole: Register) -> Register:
+    """A small whole float as an integer; anything for nan."""
+    magic = kit.const(_MAGIC[whole.element], whole.element)
+    return kit.bits(whole + magic) - kit.bits(magic)
 
 
 def _exp_reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
-    """``(r, n)`` with ``exp(x) = exp(r) * 2**n``, ``|r| <= ln(2)/2``, for x of moderate size."""
-    whole, n = _to_integer(kit, x * (1 / math.log(2)))
+    """``(r, n)`` with ``exp(x) = exp(r) * 2**n``, ``|r| <= ln(2)/2``, for x of moderate size; n is a whole float."""
+    whole = _nearest(kit, x, 1 / math.log(2))
     high, low = _LN2[x.element]
-    return kit.fma(whole, -low, kit.fma(whole, -high, x)), n
+    return kit.fma(whole, -low, kit.fma(whole, -high, x)), whole
 
 
 def _exp_polynomial(kit: Kit, r: Register) -> Register:
@@ -170,15 +179,15 @@ def _exp(kit: Kit, x: Register) -> Register:
 
 def _exp2(kit: Kit, x: Register) -> Register:
     x = _clamped(kit, x, *((-151.0, 129.0) if x.element == "float" else (-1076.0, 1025.0)))
-    whole, n = _to_integer(kit, x)
-    return _scaled(kit, _exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0, n)
+    whole = _nearest(kit, x)
+    return _scaled(kit, _exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0, whole)
 
 
 def _expm1(kit: Kit, x: Register) -> Register:
     low, high = (-18.0, 89.0) if x.element == "float" else (-38.0, 710.0)
     bounded = _clamped(kit, x, low, high)
     r, n = _exp_reduced(kit, bounded)
-    half = _power_of_two(kit, n - 1)
+    half = _power_of_two(kit, _as_integer(kit, n) - 1)
     result = kit.fma(half, _exp_polynomial(kit, r), half - 0.5) * 2.0
     # Tiny arguments are their own result; the sum above would lose the sign of zero.
     return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
@@ -199,7 +208,7 @@ def _half_exp(kit: Kit, x: Register) -> Register:
     """``exp(x) / 2``, which overflows later than exp does."""
     bounded = _clamped(kit, x, *((-104.0, 90.0) if x.element == "float" else (-746.0, 711.0)))
     r, n = _exp_reduced(kit, bounded)
-    return _scaled(kit, _exp_polynomial(kit, r) + 1.0, n - 1)
+    return _scaled(kit, _exp_polynomial(kit, r) + 1.0, n - 1.0)
 
 
 def _sinh(kit: Kit, x: Register) -> Register:
@@ -307,7 +316,8 @@ def _log1p(kit: Kit, x: Register) -> Register:
 def _quadrant(kit: Kit, x: Register) -> tuple[Register, Register]:
     """``(r, n)``: x less n quarter turns, ``|r| <= pi/4``; computed in double."""
     wide = kit.widen(x) if x.element == "float" else x
-    whole, n = _to_integer(kit, wide * (2 / math.pi))
+    whole = _nearest(kit, wide, 2 / math.pi)
+    n = _as_integer(kit, whole)
     for part in _HALF_PI[:2] if x.element == "float" else _HALF_PI:
         wide = kit.fma(whole, -part, wide)
     return (kit.narrow(wide) if x.element == "float" else wide), n
@@ -427,11 +437,11 @@ def _erf(kit: Kit, x: Register) -> Register:
     outer = kit.where(large, magnitude, kit.const(1.0, x.element))
     if single:
         r, n = _exp_reduced(kit, kit.polynomial(outer, p.LOG_ERFC_F32))
-        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, n)
+        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, _as_integer(kit, n))
     else:
         r, n = _exp_reduced(kit, -(outer * outer))
         t = (outer - 2.0) / (outer + 2.0)
-        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, n) * kit.polynomial(t, p.ERFCX_F64)
+        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, _as_integer(kit, n)) * kit.polynomial(t, p.ERFCX_F64)
     return kit.copysign(kit.where(large, 1.0 - tail, near), x)
 
 

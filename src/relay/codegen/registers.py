@@ -164,6 +164,17 @@ class Kit:
     def narrow(self, x: Register) -> Register:
         return self.instruction(f"fptrunc {x.type} {x.text} to {vec('float', self.lanes)}", "float")
 
+    def scale(self, x: Register, n: Register) -> Register | None:
+        """``x * 2**n`` for whole n given as a float, rounded once; None where the machine has no instruction for it."""
+        bits = self.lanes * (32 if x.element == "float" else 64)
+        if bits not in (128, 256, 512) or not {"avx512f", "avx512vl"} <= set(self.a.target.features):
+            return None
+        kind, mask = "ps" if x.element == "float" else "pd", f"i{max(8, self.lanes)}"
+        given = [(x.type, x.text), (x.type, n.text), (x.type, "zeroinitializer"), (mask, "-1")]
+        rounding = [("i32", "4")] if bits == 512 else []  # as the machine is set
+        name = f"llvm.x86.avx512.mask.scalef.{kind}.{bits}"
+        return Register(self, self.a.b.call(name, x.type, *given, *rounding), x.element)
+
     def two_product(self, x: Register, y: Register) -> tuple[Register, Register]:
         """The product and its rounding error (doubles), exactly: their sum is ``x * y``."""
         product = x * y
