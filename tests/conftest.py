@@ -12,3 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=100,
         help="how many generated programs tests/test_fuzz.py runs (2000 in continuous integration)",
     )
+    parser.addoption(
+        "--gradient-examples",
+        type=int,
+        default=6,
+        help="how many operands tests/op/test_gradients.py draws for each operator",
+    )

@@ -234,8 +234,9 @@ class _Reverse:
 
 
 def _is_identity(term: _Term) -> bool:
+    """Whether a term is a tensor of the same shape, read in place."""
     source = source_of(term.body)
-    if source is None or not isinstance(term.body, Load):
+    if source is None or not isinstance(term.body, Load) or len(source.shape) != len(term.axes):
         return False
-    whole = all(known_equal(a.extent, d) for a, d in zip(term.axes, source.shape, strict=True))
-    return whole and all(i is a for i, a in zip(term.body.indices, term.axes, strict=True))
+    places = zip(term.axes, source.shape, term.body.indices, strict=True)
+    return all(known_equal(a.extent, d) and (i is a or a.extent == 1) for a, d, i in places)

@@ -21,7 +21,7 @@ from math import gcd
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_min, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import both, either
 from relay.te.index import Indices
-from relay.te.scalar import TRUE, Axis, Binary, CompareOp, Scalar, binary, substitute, walk
+from relay.te.scalar import TRUE, Axis, Binary, CompareOp, Const, Scalar, binary, substitute, walk
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
@@ -76,7 +76,8 @@ class _System:
 
     def equate(self, read: Scalar, at: Scalar) -> None:
         """Demand that two expressions of the stage's variables and the element's index are equal."""
-        difference = binary("sub", substitute(read, dict(self.fresh)), substitute(at, dict(self.fresh)))
+        own: dict[Axis, Scalar] = {a: Const(0, "int64") if v.extent == 1 else v for a, v in self.fresh.items()}
+        difference = binary("sub", substitute(read, own), substitute(at, own))
         equation = self._linear(self.indices.poly(difference))
         self.equations.append(equation)
 
