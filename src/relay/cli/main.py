@@ -17,6 +17,7 @@ from relay.aot.library import SUFFIXES
 from relay.cli import inputs
 from relay.cli.bench import bench
 from relay.cli.inspect import VIEWS
+from relay.cli.profile import profile
 from relay.cli.shared import (
     Dims,
     Entry,
@@ -122,6 +123,7 @@ def run(
 
 
 app.command()(bench)
+app.command()(profile)
 
 
 @app.command()

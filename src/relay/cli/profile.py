@@ -1,0 +1,73 @@
+"""`relay profile`: where the time of a program goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import relay
+from relay import pipeline
+from relay.cli import inputs
+from relay.cli.bench import limits_text
+from relay.cli.shared import (
+    Dims,
+    Entry,
+    File,
+    Inputs,
+    Json,
+    Level,
+    TargetOption,
+    Threads,
+    Weights,
+    progress,
+    read_executable,
+    read_module,
+    write_text,
+)
+from relay.view.limits import machine_limits
+from relay.view.profile import profile as measure
+from relay.view.roofline import roofline
+from relay.view.trace import trace as trace_events
+
+
+def profile(
+    file: File,
+    given: Inputs = None,
+    dim: Dims = None,
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 1.0,
+    plot: Annotated[Path | None, typer.Option(help="Draw the roofline into this .svg file.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write passes and kernels into this .json file, for Perfetto or chrome://tracing."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each kernel of a program takes, against what the machine can do."""
+    steps, stages = [], {}
+    if trace is not None and file.suffix != ".rlx":
+        # A program from the cache has no passes to show.
+        options = relay.Options(target=target, opt_level=opt_level, entries=(entry,), threads=threads)
+        with progress(f"compiling {file}"):
+            made = pipeline.build(read_module(file, weights, entry), options)
+        steps, stages = list(made.steps), dict(made.seconds)
+        exe = relay.Executable.from_bytes(made.image.to_bytes(), threads)
+    else:
+        exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
+    args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
+    with progress("measuring"):
+        limits = machine_limits(threads)
+        found = measure(exe, *args, entry=entry, seconds=seconds, threads=threads, limits=limits)
+    if plot is not None:
+        write_text(plot, roofline(found.rows, limits))
+    if trace is not None:
+        write_text(trace, json.dumps(trace_events(found, steps, stages)))
+    print(json.dumps(found.json()) if as_json else f"{limits_text(limits)}\n{found.table()}")
