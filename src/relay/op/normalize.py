@@ -30,7 +30,8 @@ def softmax(data: te.Tensor, *, axis: int = -1) -> te.Tensor:
     shifted = _shifted(data, at, "softmax")
     exponent = elementwise(shifted, lambda x: te.unary("exp", x), "softmax_exp")
     total = reduction(exponent, (at,), True, lambda x, over, _: te.sum(x, over), "softmax_sum")
-    return te.compute(data.shape, lambda *i: te.cast(exponent[i] / total[kept_index(i, (at,))], data.dtype), "softmax")
+    share = elementwise(total, lambda x: te.const(1.0, total.dtype) / x, "softmax_share")
+    return te.compute(data.shape, lambda *i: te.cast(exponent[i] * share[kept_index(i, (at,))], data.dtype), "softmax")
 
 
 @operator("nn.log_softmax")

@@ -143,6 +143,7 @@ class _Emitter:
             "sums": self.memory("sums", size * self.columns),
             "top": self.memory("top", size),
             "total": self.memory("total", size),
+            "before": self.memory("before", self.height),
             "scores": self.memory("scores", self.height * block),
         }
         if not self.few:
@@ -324,62 +325,69 @@ class _Emitter:
         return Alloc(tile, seq([*begin, For(d, Const(self.depth, "int64"), seq(steps)), *end]))
 
     def softmax(self, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, kb: Scalar) -> Stmt:
-        """The weights of the block's keys, and everything so far under the new maximum."""
-        dtype, scores = self.a.dtype, self.buffers["scores"]
-        i, lane, zero = Axis("i", self.height), Axis("j", self.block), Const(0, "int64")
+        """The weights of the block's keys, and everything so far under the new maximum.
+
+        Each step is done for all rows before the next: rows do not wait for one another.
+        """
+        i, later = Axis("i", self.height), not isinstance(kb, Const)
+        shrink = [Branch(compare("gt", kb, 0), For(i, left, self.shrink(offset, i)))] if later else []
+        return seq([
+            For(i, left, self.look(start, offset, i, first, seen)),
+            *shrink,
+            For(i, left, self.weigh(offset, i, seen)),
+        ])  # fmt: skip
+
+    def look(self, start: Scalar, offset: Axis, i: Axis, first: Scalar, seen: Axis) -> Stmt:
+        """Scores and their maximum: ``top`` becomes the new one, what it was goes to ``before``."""
+        dtype, scores, lane, zero = self.a.dtype, self.buffers["scores"], Axis("j", self.block), Const(0, "int64")
         line = binary("add", offset, i)
         bindings, env = self.row(binary("add", start, line))
         at = (binary("add", binary("mul", i, self.block), lane),)
-        raw = Load(scores, at, dtype)
-        env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: raw}
-        score, e = Axis("score", 1, dtype), Axis("e", 1, dtype)
-        best, sum_ = (Buffer(self.builder.fresh(n), (1,), dtype, "register") for n in ("best", "sum"))
-        top, total, sums = (self.buffers[n] for n in ("top", "total", "sums"))
-        new, scale = Axis("new", 1, dtype), Axis("scale", 1, dtype)
+        env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: Load(scores, at, dtype)}
+        score, best = Axis("score", 1, dtype), Buffer(self.builder.fresh("best"), (1,), dtype, "register")
+        top, before = self.buffers["top"], self.buffers["before"]
         higher = Store(best, (zero,), maximum(Load(best, (zero,), dtype), score))
-        look = For(
-            lane,
-            seen,
-            LetScalar(score, self.element(self.a.score, env), Seq((Store(scores, at, score), higher))),
-            "vectorized",
-        )
-        more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
-        weigh = For(
-            lane,
-            seen,
-            LetScalar(e, unary("exp", binary("sub", raw, new)), Seq((Store(scores, at, e), more))),
-            "vectorized",
-        )
-        column = Axis("c", self.columns)
-        place = (binary("add", binary("mul", line, self.columns), column),)
-        shrunk = Store(sums, place, binary("mul", Load(sums, place, dtype), scale))
-        shrink = LetScalar(
-            scale,
-            unary("exp", binary("sub", Load(top, (line,), dtype), new)),
-            seq([
-                Store(total, (line,), binary("mul", Load(total, (line,), dtype), scale)),
-                For(column, Const(self.columns, "int64"), shrunk, "vectorized"),
-            ]),
-        )  # fmt: skip
+        body = LetScalar(score, self.element(self.a.score, env), Seq((Store(scores, at, score), higher)))
         # Where every key so far is hidden the maximum is no number to subtract: then the least finite one is.
         least = Const(-float(np.finfo(dtype).max), dtype)
         highest = maximum(maximum(Load(top, (line,), dtype), Load(best, (zero,), dtype)), least)
-        after = seq([
-            *([Branch(compare("gt", kb, 0), shrink)] if not isinstance(kb, Const) else []),
-            weigh,
-            Store(top, (line,), new),
-            Store(total, (line,), binary("add", Load(total, (line,), dtype), Load(sum_, (zero,), dtype))),
-        ])  # fmt: skip
-        body = allocate(
-            [best, sum_],
-            seq([
-                Store(best, (zero,), initial("max", dtype)),
-                Store(sum_, (zero,), initial("sum", dtype)),
-                look,
-                LetScalar(new, highest, after),
-            ]),
-        )  # fmt: skip
-        return For(i, left, _bound(bindings, body))
+        steps = [
+            Store(best, (zero,), initial("max", dtype)),
+            For(lane, seen, body, "vectorized"),
+            Store(before, (i,), Load(top, (line,), dtype)),
+            Store(top, (line,), highest),
+        ]
+        return _bound(bindings, Alloc(best, Seq(tuple(steps))))
+
+    def shrink(self, offset: Axis, i: Axis) -> Stmt:
+        """What was summed under the maximum before, under the new one."""
+        dtype, line, scale = self.a.dtype, binary("add", offset, i), Axis("scale", 1, self.a.dtype)
+        total, sums, column = self.buffers["total"], self.buffers["sums"], Axis("c", self.columns)
+        place = (binary("add", binary("mul", line, self.columns), column),)
+        less = Store(sums, place, binary("mul", Load(sums, place, dtype), scale))
+        body = Seq((
+            Store(total, (line,), binary("mul", Load(total, (line,), dtype), scale)),
+            For(column, Const(self.columns, "int64"), less, "vectorized"),
+        ))  # fmt: skip
+        fall = binary("sub", Load(self.buffers["before"], (i,), dtype), Load(self.buffers["top"], (line,), dtype))
+        return LetScalar(scale, unary("exp", fall), body)
+
+    def weigh(self, offset: Axis, i: Axis, seen: Axis) -> Stmt:
+        """Scores become weights, and are added to the total."""
+        dtype, scores, lane, zero = self.a.dtype, self.buffers["scores"], Axis("j", self.block), Const(0, "int64")
+        line, total = binary("add", offset, i), self.buffers["total"]
+        at = (binary("add", binary("mul", i, self.block), lane),)
+        new, e = Axis("new", 1, dtype), Axis("e", 1, dtype)
+        sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
+        more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
+        weight = unary("exp", binary("sub", Load(scores, at, dtype), new))
+        body = LetScalar(e, weight, Seq((Store(scores, at, e), more)))
+        steps = [
+            Store(sum_, (zero,), Load(total, (line,), dtype)),
+            For(lane, seen, body, "vectorized"),
+            Store(total, (line,), Load(sum_, (zero,), dtype)),
+        ]
+        return LetScalar(new, Load(self.buffers["top"], (line,), dtype), Alloc(sum_, Seq(tuple(steps))))
 
     def gather(self, offset: Axis, first: Scalar, seen: Axis, begin: int) -> Stmt:
         """Add the block's weighted values to a tile of the rows' sums: columns from ``begin``."""
