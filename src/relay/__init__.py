@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from relay import op, pipeline, te, transform
 from relay._runtime import Tensor
+from relay.differentiate import evaluate, grad, jvp, value_and_grad
 from relay.executable.program import Executable, Limits, load
-from relay.interpreter.evaluate import evaluate
 from relay.ir.builder import const, var
 from relay.ir.builder import function as Function
 from relay.ir.diagnostics import RelayError
@@ -26,6 +26,6 @@ from relay.transform.base import Pipeline
 
 __all__ = [
     "AdtValue", "Call", "Executable", "Function", "Limits", "Module", "Options", "Pipeline", "RelayError", "Tensor",
-    "build_library", "compile", "const", "evaluate", "infer_type", "load", "load_module", "op", "operator", "parse", "parse_expr",
-    "pipeline", "te", "transform", "var",
+    "build_library", "compile", "const", "evaluate", "grad", "infer_type", "jvp", "load", "load_module", "op", "operator",
+    "parse", "parse_expr", "pipeline", "te", "transform", "value_and_grad", "var",
 ]  # fmt: skip

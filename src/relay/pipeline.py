@@ -20,7 +20,7 @@ from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError, RelayError
-from relay.ir.expr import Binding, Block, Call, Function, Grad, Var
+from relay.ir.expr import Binding, Block, Call, Function, Var
 from relay.ir.module import Module
 from relay.ir.parser import parse_module
 from relay.ir.types import DTYPE_BITS, TensorType
@@ -39,17 +39,20 @@ from relay.transform import (
     CompileMatch,
     DeadCode,
     DeadFunctions,
+    DeadReferences,
     EtaExpand,
     ExpandCompositions,
     FoldConstants,
     FuseAttention,
     FuseOps,
+    Gradient,
     GrowState,
     Inline,
     LambdaLift,
     NameDims,
     Observer,
     ParallelFusion,
+    PartialEvaluate,
     Pass,
     Pipeline,
     Simplify,
@@ -58,6 +61,7 @@ from relay.transform import (
     SumFusion,
     ToBlocks,
 )  # fmt: skip
+from relay.transform.ad.gradient import has_gradients
 
 Array = npt.NDArray[np.generic]
 
@@ -85,30 +89,34 @@ class _Clock:
         self.last = now
 
 
-def passes(options: Options, runner: Runner) -> list[Pass]:
-    """The passes, in order, from a typed monomorphic module to blocks of primitives."""
+def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[Pass]:
+    """The passes, in order, from a typed monomorphic module to blocks of primitives; ``derivatives``: it has ``grad``."""
     level = options.opt_level
     fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
     inline: list[Pass] = [Inline()] if level >= 3 else []
     specialise: list[Pass] = [Specialise(), *inline, DeadCode()] if level >= 3 else []
+    evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
+    dead = DeadFunctions(entries=options.entries)
+    differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
     return [
         ToBlocks(),
         EtaExpand(),
         ExpandCompositions(),
+        *differentiate,
         *tidy,
         *inline,
         *tidy,
         CompileMatch(),
         LambdaLift(),
         *specialise,
-        DeadFunctions(entries=options.entries),
+        dead,
         NameDims(),
         *tidy,
         *([FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
-        DeadFunctions(entries=options.entries),
+        dead,
     ]
 
 
@@ -129,7 +137,7 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     mono = typing.monomorphise(module, options.entries)
     refuse_uncompilable(mono)
     clock.lap("monomorphise")
-    run = Pipeline(passes(options, runner), typing.verify_types if verify else None, observe=note)
+    run = Pipeline(passes(options, runner, has_gradients(mono)), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
     clock.lap("passes")
     with without_collection():
@@ -181,13 +189,9 @@ def _image(module: Module, options: Options) -> ExecutableImage:
 
 
 def refuse_uncompilable(module: Module) -> None:
-    """Raise CompileError for what is typed but has no code: ``grad``, and base types that no machine stores (vector lanes)."""
+    """Raise CompileError for what is typed but has no code: base types that no machine stores (vector lanes)."""
     for fn in module.functions.values():
         for node in post_order(fn):
-            if isinstance(node, Grad):
-                raise CompileError(
-                    "grad is typed but cannot be compiled yet", node.span, hint="apply the gradient by hand"
-                )
             dtype = node.ty.dtype if isinstance(node.ty, TensorType) else None
             if isinstance(dtype, str) and dtype not in DTYPE_BITS:
                 raise CompileError(f"there is no code for the base type {dtype}", node.span, hint="use scalar elements")

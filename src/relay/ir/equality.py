@@ -166,6 +166,8 @@ class _Matcher:
                 return self.binders([b.var for b in x.bindings], [b.var for b in y.bindings])
             case Proj(), Proj():
                 return x.index == y.index
+            case Grad(), Grad():
+                return x.forward == y.forward
             case Match(), Match():
                 return (
                     x.complete == y.complete
@@ -173,7 +175,7 @@ class _Matcher:
                     and all(self.patterns(c.pattern, d.pattern) for c, d in zip(x.clauses, y.clauses, strict=True))
                 )
             case _:
-                return isinstance(x, Tuple | If | RefNew | RefRead | RefWrite | Grad)
+                return isinstance(x, Tuple | If | RefNew | RefRead | RefWrite)
 
     def patterns(self, a: Pattern, b: Pattern) -> bool:
         todo: list[tuple[Pattern, Pattern]] = [(a, b)]
@@ -405,7 +407,9 @@ class _Hasher:
                 return e.index
             case Match():
                 return (e.complete, *(self.pattern(c.pattern) for c in e.clauses))
-            case Tuple() | If() | RefNew() | RefRead() | RefWrite() | Grad():
+            case Grad():
+                return e.forward
+            case Tuple() | If() | RefNew() | RefRead() | RefWrite():
                 return None
 
     def pattern(self, root: Pattern) -> tuple[object, ...]:

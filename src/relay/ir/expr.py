@@ -206,11 +206,12 @@ class RefWrite:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grad:
-    """``grad(fn)``: typed here, eliminated by the differentiation pass."""
+    """``grad(fn)`` and, with ``forward``, ``jvp(fn)``: typed here, eliminated by the differentiation pass."""
 
     fn: Expr
     ty: Type | None = None
     span: Span | None = None
+    forward: bool = False
 
 
 Pattern = PWild | PVar | PConstructor | PTuple

@@ -131,7 +131,7 @@ def parse(tokens: Tokens, start: str, actions: Actions) -> Any:
 
 
 _GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("an expression", frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "const", "meta", "ref", "grad", "fn",
+    ("an expression", frozenset({"LOCAL", "GRAPH", "GLOBAL", "NAME", "INT", "FLOAT", "BOOL", "const", "meta", "ref", "grad", "jvp", "fn",
                                  "if", "match", "match?", "where", "(", "{", "-", "!"})),
     ("a type or dimension", frozenset({"NAME", "INT", "?", "UNKNOWN", "(", "fn", "ref", "-"})),
     ("an operator", frozenset({"+", "*", "/", "<", "<=", ">", ">=", "==", "!=", "-"})),

@@ -12,7 +12,7 @@ from relay.ir.span import Span
 VERSION = "0.0.5"
 
 _KEYWORDS = (
-    "let", "fn", "def", "type", "extern", "import", "if", "else", "match", "where", "free_var", "ref", "grad", "meta", "const",
+    "let", "fn", "def", "type", "extern", "import", "if", "else", "match", "where", "free_var", "ref", "grad", "jvp", "meta", "const",
     "_",
 )  # fmt: skip
 _NOT_FINITE = frozenset(f"{value}f{bits}" for value in ("inf", "nan") for bits in ("", "16", "32", "64"))

@@ -289,6 +289,9 @@ class ExprActions(LiteralActions):
     def grad(self, token: int, _open: int, value: Expr, _close: int) -> Grad:
         return Grad(value, None, self.tokens.span(token))
 
+    def jvp(self, token: int, _open: int, value: Expr, _close: int) -> Grad:
+        return Grad(value, None, self.tokens.span(token), forward=True)
+
     def unit(self, opened: tuple[int, int], _close: int) -> Tuple:
         return Tuple((), None, self.tokens.span(opened[1]))
 

@@ -388,7 +388,7 @@ class _Printer:
             case RefWrite():
                 return f"{self.operand(e.ref)} := {self.atom(e.value)}"
             case Grad():
-                return f"grad({self.atom(e.fn)})"
+                return f"{'jvp' if e.forward else 'grad'}({self.atom(e.fn)})"
             case If() | Match() | Function() | Block():
                 return None
             case _:

@@ -35,7 +35,7 @@ _TYPE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RESERVED_TYPES = frozenset(
     ("Tensor", "Ref", "Tuple", "Type", "Dim", "Shape", "BaseType", "bool", "min", "max", "fn", "ref", "let", "def", "type", "if",
      "else",
-     "extern", "import", "match", "where", "free_var", "grad", "meta", "const", "True", "False", "None", "inf", "nan", "_")
+     "extern", "import", "match", "where", "free_var", "grad", "jvp", "meta", "const", "True", "False", "None", "inf", "nan", "_")
 )  # fmt: skip
 _BASE_LIKE = re.compile(r"(?:u?int|float|bfloat|bool)\d*(?:x\d+)?")
 

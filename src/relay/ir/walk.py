@@ -101,7 +101,7 @@ def rebuild(e: Expr, kids: Sequence[Expr]) -> Expr:
         case RefWrite():
             return RefWrite(kids[0], kids[1], e.ty, e.span)
         case Grad():
-            return Grad(kids[0], e.ty, e.span)
+            return Grad(kids[0], e.ty, e.span, e.forward)
 
 
 def post_order(root: Expr) -> Iterator[Expr]:

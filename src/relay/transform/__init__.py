@@ -3,6 +3,7 @@
 `relay.transform.base` has pipelines and the names of passes.
 """
 
+from relay.transform.ad.gradient import Gradient
 from relay.transform.attention import FuseAttention
 from relay.transform.base import (
     Observer,
@@ -17,6 +18,7 @@ from relay.transform.base import (
 from relay.transform.compositions import ExpandCompositions
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
+from relay.transform.dead_references import DeadReferences
 from relay.transform.eta import EtaExpand
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fuse import FuseOps
@@ -26,6 +28,7 @@ from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
 from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
+from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.simplify import Simplify
 from relay.transform.specialise import Specialise
 from relay.transform.sum_fusion import SumFusion
@@ -36,17 +39,20 @@ __all__ = [
     "CompileMatch",
     "DeadCode",
     "DeadFunctions",
+    "DeadReferences",
     "EtaExpand",
     "ExpandCompositions",
     "FoldConstants",
     "FuseAttention",
     "FuseOps",
+    "Gradient",
     "GrowState",
     "Inline",
     "LambdaLift",
     "NameDims",
     "Observer",
     "ParallelFusion",
+    "PartialEvaluate",
     "Pass",
     "PassError",
     "Pipeline",

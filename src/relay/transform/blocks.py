@@ -134,7 +134,7 @@ def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
         case RefWrite():
             return RefWrite(new[0], new[1], value.ty, value.span)
         case Grad():
-            return Grad(new[0], value.ty, value.span)
+            return Grad(new[0], value.ty, value.span, value.forward)
         case Function() | Block():
             return value
         case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():

@@ -197,7 +197,7 @@ class Copier:
             case RefWrite():
                 return RefWrite(self.atom(e.ref), self.atom(e.value), ty, e.span)
             case Grad():
-                return Grad(self.atom(e.fn), ty, e.span)
+                return Grad(self.atom(e.fn), ty, e.span, e.forward)
             case If():
                 assert isinstance(e.then, Block) and isinstance(e.orelse, Block)
                 then = yield self.block(e.then)

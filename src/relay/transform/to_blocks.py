@@ -229,7 +229,7 @@ def _operation(e: Expr, kids: list[Expr], blocks: list[Block]) -> Expr:
         case RefWrite():
             return RefWrite(kids[0], kids[1], e.ty, e.span)
         case Grad():
-            return Grad(kids[0], e.ty, e.span)
+            return Grad(kids[0], e.ty, e.span, e.forward)
         case If():
             return If(kids[0], blocks[0], blocks[1], e.ty, e.span)
         case Match():

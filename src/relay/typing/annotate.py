@@ -38,7 +38,7 @@ from relay.ir.expr import (
 from relay.ir.types import FuncType, Kind, TupleType, Type, TypeArg, TypeVar
 from relay.ir.walk import children
 from relay.typing.constraints import Inference
-from relay.typing.gradients import cotangent_type, gradient_type
+from relay.typing.gradients import cotangent_type, derivative_type
 from relay.typing.substitution import map_type, param_arg
 
 
@@ -212,15 +212,13 @@ class Annotator:
     @staticmethod
     def _gradient(fn: Expr, e: Grad, t: Type) -> Grad:
         # What was a type variable when the rule was applied may have turned out to be a function or a reference.
-        if isinstance(fn.ty, FuncType) and isinstance(t, FuncType) and t.ret != gradient_type(fn.ty).ret:
-            late = [p for p in fn.ty.params if cotangent_type(p) != p]
-            given = t.ret.fields[1] if isinstance(t.ret, TupleType) else t.ret
-            found = given.fields if isinstance(given, TupleType) else ()
-            if any(cotangent_type(p) not in found for p in late):
+        if isinstance(fn.ty, FuncType) and isinstance(t, FuncType):
+            late = [p for p in (*fn.ty.params, fn.ty.ret) if cotangent_type(p) != p]
+            if late and derivative_type(fn.ty, e.forward) != t:
                 raise TypeError_(
-                    "the type of a parameter of the function under grad is known too late", e.span, "annotate it"
+                    "what the function under grad takes and gives is known too late", e.span, "annotate its types"
                 )
-        return Grad(fn, t, e.span)
+        return Grad(fn, t, e.span, e.forward)
 
     def _call(self, e: Call, t: Type) -> Call:
         args = tuple(self._child(a, e, n) for n, a in enumerate(e.args, 1))

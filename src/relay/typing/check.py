@@ -49,7 +49,7 @@ from relay.ir.types import (
 )  # fmt: skip
 from relay.ir.walk import bound_vars, post_order
 from relay.typing.effects import INTERNAL
-from relay.typing.gradients import gradient_type
+from relay.typing.gradients import derivative_type
 from relay.typing.infer import op_type
 from relay.typing.solver import kind_of, kind_of_param
 from relay.typing.substitution import param_arg, substitute, variables
@@ -199,7 +199,7 @@ class _Checker:
                 t = _ty(e.fn)
                 if not isinstance(t, FuncType):
                     raise TypeError_(f"grad of {type_text(t)}", e.span)
-                self._expect(e, gradient_type(t), _ty(e), "grad")
+                self._expect(e, derivative_type(t, e.forward), _ty(e), "grad")
             case _:
                 assert_never(e)
 

@@ -57,7 +57,7 @@ from relay.ir.types import (
     TypeVar,
     scalar,
 )  # fmt: skip
-from relay.typing.gradients import gradient_type
+from relay.typing.gradients import derivative_type
 from relay.typing.operators import relation_attrs
 from relay.typing.relations import attrs_key
 from relay.typing.solver import Mismatch, Mode, Waiting
@@ -415,16 +415,18 @@ class Inference(InferenceState):
         return self.when_known(t, use, e.span, f"the tuple of the projection .{e.index}")
 
     def _gradient(self, e: Grad, t: Type) -> Type:
+        name = "jvp" if e.forward else "grad"
+
         def use(head: Type) -> Type:
             if not isinstance(head, FuncType):
                 raise self.fail(
-                    f"grad of something that is no function: its type is {type_text(self.solver.resolve(head))}",
+                    f"{name} of something that is no function: its type is {type_text(self.solver.resolve(head))}",
                     e.span,
                 )
             params = (cast(Type, self.solver.resolve(p)) for p in head.params)
-            return gradient_type(FuncType(tuple(params), head.ret))
+            return derivative_type(FuncType(tuple(params), cast(Type, self.solver.resolve(head.ret))), e.forward)
 
-        return self.when_known(t, use, e.span, "the function under grad")
+        return self.when_known(t, use, e.span, f"the function under {name}")
 
     def _content(self, t: Type, span: Span | None) -> Type:
         head = self.solver.head(t)

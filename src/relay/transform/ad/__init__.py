@@ -1,0 +1,1 @@
+"""Automatic differentiation as a transformation of programs: reverse mode (`reverse`), forward mode (`forward`)."""

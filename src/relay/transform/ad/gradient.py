@@ -1,0 +1,267 @@
+"""The pass that eliminates ``grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from relay.ir.diagnostics import CompileError
+from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, OpRef, Var
+from relay.ir.module import Module, reachable
+from relay.ir.span import Span
+from relay.ir.trampoline import run
+from relay.ir.types import AdtType, FuncType, RefType, TupleType, Type, TypeArg, TypeDef
+from relay.ir.walk import free_vars, post_order
+from relay.op.gradient import input_cotangent
+from relay.transform.ad.conversions import Functions
+from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
+from relay.transform.ad.forward import Forward
+from relay.transform.ad.lifter import Rule, fresh_dims
+from relay.transform.ad.reverse import Reverse
+from relay.transform.base import Pass
+from relay.transform.blocks import CLOSURE, Scope, all_bindings, body_of, is_primitive
+from relay.transform.blocks import Forward as BlockDriver
+from relay.transform.build import type_of
+from relay.transform.compositions import ExpandCompositions
+from relay.transform.dead_code import DeadFunctions
+from relay.transform.eta import EtaExpand
+from relay.transform.inline import Inline
+from relay.transform.lambda_lift import LambdaLift
+from relay.transform.specialise import Specialise
+from relay.transform.to_blocks import to_blocks
+from relay.transform.uses import globals_used
+from relay.typing.check import consistent
+from relay.typing.gradients import derivative_type
+from relay.typing.text import type_text
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient(Pass):
+    """Replace every ``grad(f)`` by the function that computes the value of ``f`` and the cotangents of its arguments.
+
+    Before: typed blocks, monomorphic up to dims, not fused. After: blocks without `Grad`. Inner gradients are taken
+    first. A program without calls and control flow has straight-line code as its gradient; others get closures and
+    references, which `PartialEvaluate` removes where it can. Where the function under a ``grad`` is a parameter or a
+    result, what ``entries`` reach is inlined and specialised until it is known. Raises CompileError, with the place,
+    for operators without a derivative, functions that stay unknown, and functions that take their own gradient.
+    """
+
+    name: ClassVar[str] = "gradient"
+    rule: Rule = input_cotangent
+    entries: tuple[str, ...] | str = "main"
+
+    def __call__(self, module: Module) -> Module:
+        if not has_gradients(module):
+            return module
+        module = ExpandCompositions()(EtaExpand()(module))
+        if not all(map(_all_known, module.functions.values())):
+            for transformation in (Inline(), LambdaLift(), Specialise(), Inline(), DeadFunctions(self.entries)):
+                module = transformation(module)
+        return _Elimination(module, self.rule).module()
+
+
+def has_gradients(module: Module) -> bool:
+    """Whether ``grad`` stands anywhere in a module (of any form)."""
+    return any(isinstance(node, Grad) for f in module.functions.values() for node in post_order(f))
+
+
+def _all_known(function: Function) -> bool:
+    """Whether every function under a ``grad`` is known where that stands."""
+    if is_primitive(function):
+        return True
+    bindings = list(all_bindings(body_of(function)))
+    values = {b.var: b.value for b in bindings}
+    return all(Reverse.lifts(_definition(b.value.fn, values)) for b in bindings if isinstance(b.value, Grad))
+
+
+def _definition(e: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """What an atom is bound to, other names for it passed over."""
+    while isinstance(e, Var) and e in values:
+        e = values[e]
+    return e
+
+
+@dataclass(slots=True, eq=False)
+class _Elimination:
+    source: Module
+    rule: Rule
+    functions: Functions = field(init=False)
+    reverse: Reverse = field(init=False)
+    forward: Forward = field(init=False)
+    # The derivatives of global functions by name and mode.
+    made: dict[tuple[str, bool], GlobalVar] = field(default_factory=dict)
+    waiting: list[Span | None] = field(default_factory=list)
+    dirty: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.functions = Functions(dict(self.source.functions))
+        definitions = {**self.source.types, COTANGENT.name: COTANGENT}
+        self.reverse = Reverse(self.functions, ReverseLifting(definitions), self.rule)
+        self.forward = Forward(self.functions, ForwardLifting(definitions), self.rule)
+
+    def module(self) -> Module:
+        """Rounds: each takes the gradients of functions that have none inside."""
+        known = self.functions.known
+        counts = {n: c for n, f in known.items() if (c := _gradients(f))}
+        while counts:
+            self.dirty = self.reaching(counts)
+            self.waiting.clear()
+            for name in counts:
+                known[name] = self.eliminate(known[name])
+            left = {n: c for n in counts if (c := _gradients(known[n]))}
+            if left == counts:
+                raise CompileError(
+                    "a function takes its own gradient, so its gradient would be a program without end",
+                    self.waiting[0],
+                    "take the gradient of a function that does not lead back here",
+                )
+            counts = left
+        return self.result()
+
+    def reaching(self, names: Iterable[str]) -> set[str]:
+        """The functions from which one of these can be reached; they wait for these."""
+        callers: dict[str, list[str]] = {}
+        for name, function in self.functions.known.items():
+            for used in globals_used(function):
+                callers.setdefault(used, []).append(name)
+        out, todo = set(names), list(names)
+        while todo:
+            for caller in callers.get(todo.pop(), ()):
+                if caller not in out:
+                    out.add(caller)
+                    todo.append(caller)
+        return out
+
+    def eliminate(self, function: Function) -> Function:
+        def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+            if not isinstance(value, Grad):
+                return value
+            self.reverse.outside = self.forward.outside = driver.definitions
+            return self.gradient(value, driver)
+
+        driver = BlockDriver(visit)
+        return driver.function(function)
+
+    def gradient(self, e: Grad, driver: BlockDriver) -> Expr:
+        """What stands for one ``grad``; itself while what is under it still has gradients inside."""
+        target = _definition(e.fn, driver.definitions)
+        if not Reverse.lifts(target):
+            raise CompileError(
+                "the function under grad is not known here",
+                e.span,
+                "write it here, or call the function that takes it where it can be inlined or specialised",
+            )
+        if not self.ready(target, driver):
+            self.waiting.append(e.span)
+            return e
+        ty, taken = type_of(e), type_of(e.fn)
+        assert isinstance(ty, FuncType) and isinstance(taken, FuncType)
+        if not consistent(derivative_type(taken, e.forward), ty):
+            raise CompileError(
+                f"the gradient was typed as {type_text(ty)} before it was known what {type_text(taken)} takes",
+                e.span,
+                "annotate the parameters of the function under grad",
+            )
+        match target:
+            case GlobalVar():
+                return self.of_global(target, ty, e.forward)
+            case Function():
+                return self.of_function(target, ty, e.forward)
+            case _:
+                return self.of_function(_called(target, e.fn), ty, e.forward)
+
+    def ready(self, target: Expr, driver: BlockDriver) -> bool:
+        seen: set[Expr] = {target}
+        todo = [target]
+        while todo:
+            e = todo.pop()
+            if isinstance(e, GlobalVar):
+                if e.name in self.dirty:
+                    return False
+                continue
+            for node in post_order(e):
+                if isinstance(node, Grad) or (isinstance(node, GlobalVar) and node.name in self.dirty):
+                    return False
+            for v in free_vars(e):
+                value = driver.definition(v)
+                if value is not v and isinstance(v.ty, FuncType) and value not in seen:
+                    seen.add(value)
+                    todo.append(value)
+        return True
+
+    def of_global(self, g: GlobalVar, ty: FuncType, forward: bool) -> GlobalVar:
+        found = self.made.get((g.name, forward))
+        if found is None:
+            name = self.functions.name(f"{g.name}.{'jvp' if forward else 'grad'}")
+            made = fresh_dims(self.of_function(self.functions.known[g.name], ty, forward))
+            self.functions.known[name] = made
+            found = self.made[g.name, forward] = GlobalVar(name, made.ty)
+        return found
+
+    def of_function(self, function: Function, ty: FuncType, forward: bool) -> Function:
+        made = run(self.forward.derivative(function, ty) if forward else self.reverse.gradient(function, ty))
+        (self.forward if forward else self.reverse).finish()
+        return to_blocks(made)
+
+    def result(self) -> Module:
+        known = self.functions.known
+        kept = set(reachable(known, self.source.functions))
+        functions = {n: f for n, f in known.items() if n in kept}
+        new = [f for n, f in functions.items() if self.source.functions.get(n) is not f]
+        types = dict(self.source.types)
+        for name in _mentioned(new, self.reverse.lifting.definitions):
+            types[name] = self.reverse.lifting.definitions[name]
+        return Module(functions, types, self.source.sources)
+
+
+def _gradients(function: Function) -> int:
+    """How often ``grad`` stands in a function."""
+    if is_primitive(function):
+        return 0
+    return sum(isinstance(b.value, Grad) for b in all_bindings(body_of(function)))
+
+
+def _called(closure: Expr, span_of: Expr) -> Function:
+    """A closure as a function that calls the global one."""
+    assert isinstance(closure, Call) and isinstance(closure.ty, FuncType)
+    assert isinstance(closure.fn, OpRef) and closure.fn.name == CLOSURE
+    target, *captured = closure.args
+    params = tuple(Var(f"x{n}", t, t) for n, t in enumerate(closure.ty.params))
+    call = Call(target, (*captured, *params), ty=closure.ty.ret, span=span_of.span)
+    return to_blocks(Function(params, call, closure.ty.ret, ty=closure.ty, span=span_of.span))
+
+
+def _mentioned(functions: Iterable[Function], definitions: dict[str, TypeDef]) -> list[str]:
+    """The algebraic types that functions mention, and those that these are made of."""
+    seen: set[int] = set()
+    found: dict[str, None] = {}
+    todo: list[TypeArg] = []
+
+    def note(ty: Type | None) -> None:
+        if ty is not None and id(ty) not in seen:
+            seen.add(id(ty))
+            todo.append(ty)
+
+    for f in functions:
+        note(f.ty)
+        for b in all_bindings(body_of(f)):
+            note(b.var.ty)
+            note(b.value.ty)
+    while todo:
+        t = todo.pop()
+        match t:
+            case AdtType():
+                if t.name not in found:
+                    found[t.name] = None
+                    todo.extend(f for c in definitions[t.name].constructors for f in c.fields)
+                todo.extend(t.args)
+            case TupleType():
+                todo.extend(t.fields)
+            case FuncType():
+                todo.extend((*t.params, t.ret))
+            case RefType():
+                todo.append(t.value)
+            case _:
+                pass
+    return list(found)

@@ -1,0 +1,433 @@
+"""Lifting programs, block by block: what reverse and forward mode share.
+
+The lifted program has the structure of the program. Its values are of the lifted types (`duals`), and `Value` says what is
+known of each while it is written, so that tensors and tuples exist as lifted values only where something needs them whole.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from relay.ir.diagnostics import CompileError, RelayError
+from relay.ir.dim import DimVar, as_var
+from relay.ir.expr import (
+    Attrs,
+    Binding,
+    Block,
+    Call,
+    Clause,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    Grad,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
+)  # fmt: skip
+from relay.ir.span import Span
+from relay.ir.trampoline import Step, run
+from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeArg
+from relay.ir.walk import free_vars
+from relay.op import registry
+from relay.transform.ad.conversions import Conversion, Functions
+from relay.transform.ad.duals import Lifting, differentiable
+from relay.transform.ad.terms import UNIT, construct, new_ref, project, read, tuple_of, write
+from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
+from relay.transform.blocks import CHECK_EQUAL, CLOSURE, as_block, is_primitive
+from relay.transform.build import internal_call, type_of
+from relay.transform.copying import Copier
+from relay.transform.to_blocks import to_blocks
+from relay.typing.text import type_text
+
+# The cotangent of one input of an operator, from the call's operands, its results and their cotangents; None where it is
+# zero. `relay.op.gradient.input_cotangent` is the one that programs are differentiated with.
+Rule = Callable[[str, Attrs, Sequence[Expr], Sequence[Type], Sequence[Expr], Sequence[Expr], int], Expr | None]
+
+
+@dataclass(slots=True, eq=False)
+class Lifter(ABC):
+    """Lifts the functions of a module. ``functions`` has the module's, and gets those made here."""
+
+    functions: Functions
+    lifting: Lifting
+    rule: Rule
+    env: dict[Var, Value] = field(default_factory=dict)
+    made: dict[str, GlobalVar] = field(default_factory=dict)
+    todo: list[str] = field(default_factory=list)
+    # The functions bound in the function around, for those that a differentiated one captures.
+    outside: dict[Var, Expr] = field(default_factory=dict)
+    lift: Conversion = field(init=False)
+    drop: Conversion = field(init=False)
+
+    @abstractmethod
+    def tensor(
+        self, ty: Type, frame: Frame, primal: Expr | None, pair: Expr | None = None, active: bool = True
+    ) -> Tensor:
+        """A differentiable tensor, made in a frame or come as a lifted value."""
+
+    @abstractmethod
+    def received(self, frame: Frame, whole: Expr, ty: Type) -> Value:
+        """A lifted value that comes from elsewhere."""
+
+    @abstractmethod
+    def ends(self, frame: Frame, whole: Expr) -> Expr:
+        """What a lifted function returns for a result."""
+
+    @abstractmethod
+    def leaves(self, frames: list[Frame], results: list[Expr], ty: Type) -> tuple[list[Block], Type, bool]:
+        """Branches as blocks, their type, and whether they give more than the lifted result."""
+
+    @abstractmethod
+    def returned(self, result: Expr, ty: Type, frame: Frame) -> Value:
+        """The value in what a lifted function, or a branch that gives more, has returned."""
+
+    @abstractmethod
+    def cast(self, var: Var, value: Value, frame: Frame) -> Value:
+        """A value under a type that says more, checked where it is bound."""
+
+    @abstractmethod
+    def operator(self, var: Var, e: Call, op: OpRef, args: list[Value], frame: Frame) -> Value:
+        """A call of an operator."""
+
+    @abstractmethod
+    def conversions(self) -> Sequence[Conversion]:
+        """All that may have functions to write."""
+
+    def finish(self) -> None:
+        """Write the lifted global functions and the conversions that have been asked for."""
+        while True:
+            while self.todo:
+                name = self.todo.pop()
+                made = run(self.lifted(self.functions.known[name]))
+                self.functions.known[self.made[name].name] = fresh_dims(to_blocks(made))
+            # Every one is asked, so no `any` over a generator.
+            if not any([c.finish() for c in self.conversions()]):
+                return
+
+    # -- functions
+
+    def global_function(self, g: GlobalVar) -> GlobalVar:
+        """The lifted function of a global one (written later, see ``todo``)."""
+        found = self.made.get(g.name)
+        if found is None:
+            name = self.functions.name(f"{g.name}.ad")
+            found = self.made[g.name] = GlobalVar(name, self.lifting.type(type_of(self.functions.known[g.name])))
+            self.todo.append(g.name)
+        return found
+
+    def lifted(self, fn: Function) -> Step[Function]:
+        """A function over lifted values."""
+        ty = self.lifting.type(type_of(fn))
+        assert isinstance(ty, FuncType)
+        frame = Frame()
+        params = []
+        for v, t in zip(fn.params, ty.params, strict=True):
+            param = Var(v.name, t, t, v.span)
+            params.append(param)
+            self.env[v] = self.received(frame, param, type_of(v))
+        result = yield self.block(as_block(fn.body), frame)
+        out = self.ends(frame, result.whole)
+        body = frame.forward.block(out)
+        return Function(tuple(params), body, ty.ret, ty.type_params, fn.attrs, fn.constraints, ty, fn.span)
+
+    def parts(self, frame: Frame, whole: Expr, ty: Type) -> Value:
+        if not self.lifting.changes(ty):
+            return Other(ty, whole)
+        if isinstance(ty, TensorType):
+            return self.tensor(ty, frame, None, whole)
+        if isinstance(ty, TupleType):
+            fields = (self.parts(frame, frame.forward.bind(project(whole, n)), t) for n, t in enumerate(ty.fields))
+            return Fields(ty, frame, tuple(fields), whole)
+        return Other(ty, whole)
+
+    def captured(self, fn: Function, frame: Frame) -> Step[None]:
+        """Lift what a function captures: tensors as constants, functions that are known here as lifted ones."""
+        known: dict[Var, Expr] = {}
+        todo: list[Expr] = [fn]
+        while todo:
+            e = todo.pop()
+            for v in free_vars(e):
+                if v in known or v in self.env:
+                    continue
+                value = self.outside.get(v)
+                if isinstance(v.ty, FuncType) and self.lifts(value):
+                    assert value is not None
+                    known[v] = value
+                    todo.append(value)
+                elif isinstance(v.ty, FuncType):
+                    raise CompileError(
+                        f"the function %{v.name}, which a function under grad calls, is not known here",
+                        v.span or fn.span,
+                        "differentiate where the function is known: inside the function that is given it, or inlined",
+                    )
+                else:
+                    self.env[v] = self.argument(frame, v, type_of(v), fn.span, active=False)
+        order = {v: n for n, v in enumerate(self.outside)}
+        for v in sorted(known, key=order.__getitem__):
+            value = known[v]
+            if isinstance(value, Function):
+                yield self.local_function(v, value, frame)
+            else:
+                self.env[v] = yield from self.binding(v, value, frame)
+
+    @staticmethod
+    def lifts(value: Expr | None) -> bool:
+        """Whether a function value can be lifted where it is known to be this."""
+        if isinstance(value, Call) and isinstance(value.fn, OpRef):
+            return value.fn.name == CLOSURE
+        return isinstance(value, Function | GlobalVar)
+
+    def argument(self, frame: Frame, atom: Expr, ty: Type, span: Span | None, active: bool = True) -> Value:
+        """An argument of the gradient's own, or (not ``active``) something captured."""
+        if not self.lifting.changes(ty):
+            return Other(ty, atom)
+        if isinstance(ty, TensorType):
+            return self.tensor(ty, frame, atom, active=active)
+        if isinstance(ty, TupleType):
+            parts = (
+                self.argument(frame, frame.forward.bind(project(atom, n)), t, span, active)
+                for n, t in enumerate(ty.fields)
+            )
+            return Fields(ty, frame, tuple(parts), None, atom)
+        return Other(ty, self.lift.convert(frame.forward, atom, ty, span))
+
+    def dropped(self, value: Value, frame: Frame, span: Span | None) -> Expr:
+        """The result itself."""
+        match value:
+            case Tensor():
+                return value.primal
+            case Fields():
+                if value.plain is None:
+                    value.plain = frame.forward.bind(tuple_of([self.dropped(f, frame, span) for f in value.fields]))
+                return value.plain
+            case Other():
+                return self.drop.convert(frame.forward, value.whole, value.ty, span)
+
+    # -- blocks
+
+    def block(self, block: Block, frame: Frame) -> Step[Value]:
+        """Write a block's lifted code into a frame; the value of its result."""
+        for binding in block.bindings:
+            var = binding.var
+            if isinstance(binding.value, Function):
+                yield self.local_function(var, binding.value, frame)
+            else:
+                self.env[var] = yield from self.binding(var, binding.value, frame)
+        return self.atom(block.result, frame)
+
+    def local_function(self, var: Var, fn: Function, frame: Frame) -> Step[None]:
+        if is_primitive(fn):
+            raise CompileError("a fused program cannot be differentiated", fn.span, "differentiate before fusion")
+        ty = self.lifting.type(type_of(fn))
+        new = Var(var.name, None, ty, var.span)
+        self.env[var] = Other(type_of(fn), new)
+        made = yield self.lifted(fn)
+        frame.forward.bindings.append(Binding(new, made))
+
+    def atom(self, e: Expr, frame: Frame) -> Value:
+        match e:
+            case Var():
+                return self.env[e]
+            case Constant():
+                ty = type_of(e)
+                return self.tensor(ty, frame, e, active=False) if differentiable(ty) else Other(ty, e)
+            case GlobalVar():
+                return Other(type_of(e), self.global_function(e))
+            case _:
+                raise AssertionError(f"{type(e).__name__} as a value: the pass eta_expand comes first")
+
+    def binding(self, var: Var, e: Expr, frame: Frame) -> Step[Value]:
+        code = frame.forward
+        match e:
+            case Call():
+                return self.call(var, e, frame)
+            case Tuple():
+                fields = tuple(self.atom(f, frame) for f in e.fields)
+                if self.lifting.changes(type_of(e)):
+                    return Fields(type_of(e), frame, fields)
+                return Other(type_of(e), code.bind(tuple_of([f.whole for f in fields]), var.name))
+            case Proj():
+                value = self.atom(e.tuple, frame)
+                if isinstance(value, Fields):
+                    return value.fields[e.index]
+                return Other(type_of(e), code.bind(project(value.whole, e.index), var.name))
+            case If():
+                blocks = (as_block(e.then), as_block(e.orelse))
+                cond = self.atom(e.cond, frame).whole
+                inner: list[Frame] = []
+                results: list[Expr] = []
+                for b in blocks:
+                    inner.append(Frame())
+                    results.append((yield self.block(b, inner[-1])).whole)
+                branches, ty, returns = self.leaves(inner, results, type_of(e))
+                return self.chosen(var, If(cond, branches[0], branches[1], ty, e.span), returns, type_of(e), frame)
+            case Match():
+                return (yield from self.match(var, e, frame))
+            case RefNew():
+                held = self.atom(e.value, frame).whole
+                return Other(type_of(e), code.bind(new_ref(held), var.name))
+            case RefRead():
+                ref = self.atom(e.ref, frame).whole
+                return self.received(frame, code.bind(read(ref), var.name), type_of(e))
+            case RefWrite():
+                ref, new = self.atom(e.ref, frame).whole, self.atom(e.value, frame).whole
+                return Other(UNIT, code.bind(write(ref, new), "_"))
+            case Var() | Constant() | GlobalVar():
+                return self.cast(var, self.atom(e, frame), frame)
+            case Grad():
+                raise AssertionError("inner gradients are taken first")
+            case _:
+                raise AssertionError(f"{type(e).__name__} is not an operation of a block")
+
+    # -- branches
+
+    def chosen(self, var: Var, e: Expr, returns: bool, ty: Type, frame: Frame) -> Value:
+        result = frame.forward.bind(e, var.name)
+        return self.returned(result, ty, frame) if returns else self.received(frame, result, ty)
+
+    def match(self, var: Var, e: Match, frame: Frame) -> Step[Value]:
+        data = self.atom(e.data, frame)
+        inner: list[Frame] = []
+        results: list[Expr] = []
+        patterns: list[Pattern] = []
+        for clause in e.clauses:
+            inner.append(Frame())
+            patterns.append(self.pattern(clause.pattern, data.ty, inner[-1]))
+            results.append((yield self.block(as_block(clause.body), inner[-1])).whole)
+        blocks, ty, returns = self.leaves(inner, results, type_of(e))
+        clauses = tuple(Clause(p, b) for p, b in zip(patterns, blocks, strict=True))
+        return self.chosen(var, Match(data.whole, clauses, e.complete, ty, e.span), returns, type_of(e), frame)
+
+    def pattern(self, pattern: Pattern, ty: Type, frame: Frame) -> Pattern:
+        """A pattern over lifted values. (Patterns nest as deeply as a person writes them.)"""
+        match pattern:
+            case PVar():
+                t = type_of(pattern.var)
+                new = Var(pattern.var.name, None, self.lifting.type(t), pattern.var.span)
+                self.env[pattern.var] = self.received(frame, new, t)
+                return PVar(new, pattern.span)
+            case PConstructor():
+                assert isinstance(ty, AdtType)
+                fields = self.lifting.fields(ty, pattern.name)
+                inner = tuple(self.pattern(p, t, frame) for p, t in zip(pattern.fields, fields, strict=True))
+                return PConstructor(self.lifting.constructor(ty, pattern.name), inner, pattern.span)
+            case PTuple():
+                assert isinstance(ty, TupleType)
+                inner = tuple(self.pattern(p, t, frame) for p, t in zip(pattern.fields, ty.fields, strict=True))
+                return PTuple(inner, pattern.span)
+            case PWild():
+                return pattern
+
+    # -- calls
+
+    def call(self, var: Var, e: Call, frame: Frame) -> Value:
+        if is_primitive(e.fn):
+            raise CompileError("a fused program cannot be differentiated", e.span, "differentiate before fusion")
+        ty = type_of(e)
+        code = frame.forward
+        args = [self.atom(a, frame) for a in e.args]
+        match e.fn:
+            case OpRef(name=name) if name == CHECK_EQUAL:
+                return Other(ty, code.bind(internal_call(name, [a.primal for a in args], ty, e.attrs, e.span), "_"))
+            case OpRef(name=name) if name == CLOSURE:
+                wholes = [a.whole for a in args]
+                return Other(ty, code.bind(internal_call(name, wholes, self.lifting.type(ty), e.attrs, e.span)))
+            case OpRef():
+                return self.operator(var, e, e.fn, args, frame)
+            case ConstructorRef():
+                assert isinstance(ty, AdtType)
+                lifted = self.lifting.type(ty)
+                assert isinstance(lifted, AdtType)
+                name = self.lifting.constructor(ty, e.fn.name)
+                made = construct(self.lifting.definition(ty), name, [a.whole for a in args], lifted)
+                return Other(ty, code.bind(made, var.name))
+            case GlobalVar() if self.plain(type_of(e.fn)):
+                return Other(ty, code.bind(Call(e.fn, tuple(a.whole for a in args), e.attrs, e.type_args, ty, e.span)))
+            case _:
+                fn = self.atom(e.fn, frame).whole
+                ret = self.lifting.result(self.lifting.type(ty))
+                type_args: tuple[TypeArg, ...] = tuple(map(self.lifting.arg, e.type_args))
+                made = Call(fn, tuple(a.whole for a in args), e.attrs, type_args, ret, e.span)
+                return self.returned(code.bind(made, var.name), ty, frame)
+
+    def plain(self, t: Type) -> bool:
+        """Whether nothing that has a derivative goes into a global function or comes out of it."""
+        return isinstance(t, FuncType) and not any(map(self.lifting.changes, (*t.params, t.ret)))
+
+    def flat(self, name: str, args: Sequence[Value]) -> list[Value]:
+        """The tensors that an operator is given, those of tuples in order."""
+        out: list[Value] = []
+        for spec, a in zip(registry.get(name).inputs, args, strict=False):
+            if spec.variadic and isinstance(a, Fields):
+                out += a.fields
+            elif spec.variadic and isinstance(a.ty, TupleType):
+                out += (Other(t, a.whole) for t in a.ty.fields)  # no field is differentiable
+            else:
+                out.append(a)
+        return out
+
+    def cotangent(
+        self,
+        e: Call,
+        name: str,
+        operands: Sequence[Expr],
+        types: Sequence[Type],
+        outputs: Sequence[Expr],
+        cotangents: Sequence[Expr],
+        index: int,
+    ) -> Expr | None:
+        """The rule of an operator; an error of it is placed at the call."""
+        try:
+            return self.rule(name, e.attrs, operands, types, outputs, cotangents, index)
+        except RelayError as error:
+            error.span = error.span or e.span
+            raise
+
+    def outputs(self, result: Var, ty: Type, active: bool, frame: Frame) -> tuple[Value, list[Value]]:
+        """The value of an operator's result, and the tensors that it consists of."""
+        if isinstance(ty, TensorType):
+            one: Value = self.tensor(ty, frame, result, active=active) if differentiable(ty) else Other(ty, result)
+            return one, [one]
+        assert isinstance(ty, TupleType)
+        if not self.lifting.changes(ty):
+            return Other(ty, result), []
+        fields: list[Value] = []
+        for n, t in enumerate(ty.fields):
+            atom = frame.forward.bind(project(result, n))
+            fields.append(self.tensor(t, frame, atom, active=active) if differentiable(t) else Other(t, atom))
+        return Fields(ty, frame, tuple(fields), None, result), fields
+
+
+def nothing_to_differentiate(fn: Function) -> CompileError:
+    return CompileError(
+        f"the result of the function under grad has nothing to differentiate: {type_text(type_of(fn.body))}",
+        fn.span,
+        "it must be or contain a floating-point tensor",
+    )
+
+
+def fresh_dims(function: Function) -> Function:
+    """The function with dim variables of its own."""
+    copier = Copier(own_dims=True)
+    copy = copier.function(function)
+    own = (as_var(d) for p in function.type_params if isinstance(p, DimVar) and (d := copier.dim(p)) is not None)
+    dims = iter([d for d in own if d is not None])
+    params = tuple(next(dims) if isinstance(p, DimVar) else p for p in function.type_params)
+    assert isinstance(copy.ty, FuncType)
+    ty = FuncType(copy.ty.params, copy.ty.ret, params, copy.ty.constraints)
+    return replace(copy, type_params=params, ty=ty)

@@ -1,0 +1,410 @@
+"""Partial evaluation: running what is known of a program before it runs.
+
+After the papers' evaluator (Roesch et al. 2019, figure 14; Roesch 2020, section 4.0.3; after Thiemann and Dussart 1996): every
+variable of the program that is being written may stand for a partially known value (a tuple, closure, constructor, reference
+or constant whose parts may be unknown), and a simulated store says what references hold. Code is written in order and
+nothing effectful is dropped or repeated; what has become useless is removed by `DeadReferences` afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from relay.interpreter.operators import apply_operator
+from relay.ir.dim import DimVar
+from relay.ir.effects import Effect
+from relay.ir.expr import (
+    Binding,
+    Block,
+    Call,
+    Clause,
+    Constant,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Match,
+    OpRef,
+    Pattern,
+    PConstructor,
+    Proj,
+    PTuple,
+    PVar,
+    PWild,
+    RefNew,
+    RefRead,
+    RefWrite,
+    Tuple,
+    Var,
+)  # fmt: skip
+from relay.ir.module import Module
+from relay.ir.retype import substitute_types
+from relay.ir.trampoline import Step, run
+from relay.ir.types import TensorType, TupleType, is_float
+from relay.ir.walk import free_vars
+from relay.op import registry
+from relay.transform.base import Pass
+from relay.transform.blocks import (
+    CLOSURE,
+    all_bindings,
+    as_block,
+    body_of,
+    is_atom,
+    is_primitive,
+    operands,
+    says_no_less,
+    with_operands,
+)
+from relay.transform.build import constant, type_of
+from relay.transform.copying import Copier, solve_dims
+from relay.transform.dims import DimUses
+from relay.transform.uses import components, globals_used, use_counts
+from relay.typing.effects import Effects
+
+
+@dataclass(frozen=True, slots=True)
+class PartialEvaluate(Pass):
+    """Evaluate what is known: projections, matches, branches, reads of references, calls of known closures, and of
+    global functions that are given something known; operators on known scalars of exact types.
+
+    Before: typed blocks. After: typed blocks with the same effects in the same order. A recursive function is
+    unfolded only where it is given a known constant or constructor, and never behind a branch that is not decided, so
+    that recursion over known data is unrolled and other recursion stays. ``fuel`` bounds the bindings that unfolding
+    adds to the module and ``depth`` the unfoldings of one function inside each other; where they are used up, the
+    call stays a call.
+    """
+
+    name: ClassVar[str] = "partial_eval"
+    fuel: int = 200_000
+    depth: int = 2000
+
+    def __call__(self, module: Module) -> Module:
+        evaluator = _Evaluator(self, module)
+        return module.with_functions({n: evaluator.function(n, f) for n, f in module.functions.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _End:
+    """In the list of bindings to come: where an unfolded call ends."""
+
+    key: object
+
+
+# What references hold, where that is known: the atom last written, by the variable of the reference.
+_Store = dict[Var, Expr]
+
+
+@dataclass(slots=True, eq=False)
+class _Evaluator:
+    options: PartialEvaluate
+    module: Module
+    effects: Effects = field(init=False)
+    recursive: set[str] = field(init=False)
+    # What replaced variables stand for, and what the variables of the written program are bound to.
+    env: dict[Var, Expr] = field(default_factory=dict)
+    known: dict[Var, Expr] = field(default_factory=dict)
+    store: _Store = field(default_factory=dict)
+    # How many undecided branches are around, and for each function that is being unfolded how many were around it.
+    level: int = 0
+    active: dict[object, list[int]] = field(default_factory=dict)
+    spent: int = 0
+    _own_dims: dict[Function, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.effects = Effects(self.module)
+        names = {n: globals_used(f) for n, f in self.module.functions.items()}
+        self.recursive = {
+            n for group in components(names) for n in group if len(group) > 1 or n in names[n]
+        }  # fmt: skip
+
+    def function(self, name: str, function: Function) -> Function:
+        if is_primitive(function):
+            return function
+        self.env, self.known, self.store, self.level = {}, {}, {}, 0
+        self.active = {name: [0]}
+        body = run(self.block(body_of(function)))
+        return function if body is function.body else replace(function, body=body)
+
+    # -- blocks
+
+    def block(self, block: Block) -> Step[Block]:
+        out: list[Binding] = []
+        todo: list[Binding | _End] = list(reversed(block.bindings))
+        changed = False
+        while todo:
+            binding = todo.pop()
+            if isinstance(binding, _End):
+                self.active[binding.key].pop()
+                continue
+            var = binding.var
+            value = with_operands(binding.value, [self.resolved(a) for a in operands(binding.value)])
+            value = self.evaluate(var, value, todo)
+            if isinstance(value, Block):
+                changed = True
+                todo.append(Binding(var, value.result))
+                todo.extend(reversed(value.bindings))
+                continue
+            if is_atom(value) and says_no_less(value.ty, var.ty):
+                changed = True
+                self.env[var] = value
+                continue
+            match value:
+                case If():
+                    value = yield from self.branches(value, (value.then, value.orelse))
+                case Match():
+                    value = yield from self.branches(value, [c.body for c in value.clauses])
+                case Function() if not is_primitive(value):
+                    value = yield from self.closure(value)
+            if value is not binding.value:
+                changed = True
+                binding = Binding(var, value)
+            self.known[var] = value
+            out.append(binding)
+        result = self.resolved(block.result)
+        if not changed and result is block.result:
+            return block
+        return Block(tuple(out), result, block.ty, block.span)
+
+    def resolved(self, e: Expr) -> Expr:
+        while isinstance(e, Var) and e in self.env:
+            e = self.env[e]
+        return e
+
+    def branches(self, e: If | Match, bodies: Sequence[Expr]) -> Step[Expr]:
+        """Branches that are not decided: each begins with the store as it is, and what all leave alone stays known."""
+        before, made, stores = self.store, [], []
+        self.level += 1
+        for body in bodies:
+            self.store = dict(before)
+            made.append((yield self.block(as_block(body))))
+            stores.append(self.store)
+        self.level -= 1
+        self.store = {r: a for r, a in before.items() if all(s.get(r) is a for s in stores)}
+        if all(a is b for a, b in zip(made, bodies, strict=True)):
+            return e
+        if isinstance(e, If):
+            return If(e.cond, made[0], made[1], e.ty, e.span)
+        clauses = tuple(Clause(c.pattern, b) for c, b in zip(e.clauses, made, strict=True))
+        return Match(e.data, clauses, e.complete, e.ty, e.span)
+
+    def closure(self, function: Function) -> Step[Function]:
+        """A function's own body: it runs later, when references may hold anything."""
+        before, self.store = self.store, {}
+        self.level += 1
+        body = yield self.block(body_of(function))
+        self.level -= 1
+        self.store = before
+        return function if body is function.body else replace(function, body=body)
+
+    # -- what is known
+
+    def definition(self, e: Expr) -> Expr:
+        return self.known.get(e, e) if isinstance(e, Var) else e
+
+    def evaluate(self, var: Var, e: Expr, todo: list[Binding | _End]) -> Expr:
+        """What stands for an operation: itself, an atom, or a block that is evaluated in its place."""
+        match e:
+            case Proj():
+                held = self.definition(e.tuple)
+                return held.fields[e.index] if isinstance(held, Tuple) else e
+            case If():
+                cond = self.definition(e.cond)
+                if isinstance(cond, Constant):
+                    return as_block(e.then if cond.data else e.orelse)
+                return e
+            case Match():
+                return self.match(e)
+            case RefNew():
+                self.store[var] = e.value
+                return e
+            case RefRead():
+                assert not isinstance(e.ref, Constant)
+                return self.store.get(e.ref, e) if isinstance(e.ref, Var) else e
+            case RefWrite():
+                return self.write(e)
+            case Call():
+                return self.call(var, e, todo)
+            case _:
+                return e
+
+    def write(self, e: RefWrite) -> Expr:
+        # Two references made here are different ones; one from elsewhere may be any.
+        if not isinstance(self.definition(e.ref), RefNew):
+            self.store.clear()
+        else:
+            self.store = {r: a for r, a in self.store.items() if isinstance(self.definition(r), RefNew)}
+        if isinstance(e.ref, Var):
+            self.store[e.ref] = e.value
+        return e
+
+    def match(self, e: Match) -> Expr:
+        for clause in e.clauses:
+            bound: list[Binding] = []
+            fits = self.fits(clause.pattern, e.data, bound)
+            if fits is None:
+                return e
+            if fits:
+                body = as_block(clause.body)
+                return Block((*bound, *body.bindings), body.result, body.ty, body.span)
+        return e
+
+    def fits(self, pattern: Pattern, data: Expr, bound: list[Binding]) -> bool | None:
+        """Whether a value matches a pattern (None: not known), with the bindings of its variables."""
+        match pattern:
+            case PWild():
+                return True
+            case PVar():
+                bound.append(Binding(pattern.var, data))
+                return True
+            case PConstructor():
+                held = self.definition(data)
+                if not (isinstance(held, Call) and isinstance(held.fn, ConstructorRef)):
+                    return None
+                if held.fn.name != pattern.name:
+                    return False
+                parts: Sequence[Expr] = held.args
+            case PTuple():
+                held = self.definition(data)
+                if isinstance(held, Tuple):
+                    parts = held.fields
+                else:
+                    ty = type_of(data)
+                    assert isinstance(ty, TupleType)
+                    parts = [Var("t", None, t) for t in ty.fields]
+                    bound += (Binding(v, Proj(data, n, v.ty)) for n, v in enumerate(parts) if isinstance(v, Var))
+        found = [self.fits(p, part, bound) for p, part in zip(pattern.fields, parts, strict=True)]
+        if False in found:
+            return False
+        return None if None in found else True
+
+    # -- calls
+
+    def call(self, var: Var, e: Call, todo: list[Binding | _End]) -> Expr:
+        match e.fn:
+            case OpRef():
+                return self.operator(e, e.fn.name)
+            case ConstructorRef():
+                return e
+            case GlobalVar(name=name):
+                function = self.module.functions.get(name)
+                key: object = name
+            case _:
+                held = self.definition(e.fn)
+                captured: tuple[Expr, ...] = ()
+                if isinstance(held, Call) and isinstance(held.fn, OpRef) and held.fn.name == CLOSURE:
+                    captured, held = held.args[1:], held.args[0]
+                if isinstance(held, GlobalVar):
+                    direct = Call(held, (*captured, *e.args), e.attrs, (), e.ty, e.span)
+                    found = self.module.functions.get(held.name)
+                    if found is not None and not found.type_params:
+                        return self.call(var, direct, todo)
+                function = held if isinstance(held, Function) else None
+                key = function
+        if function is not None and not is_primitive(function) and self.wanted(key, function, e):
+            block = self.unfolded(function, e, isinstance(key, str))
+            if block is not None:
+                self.active.setdefault(key, []).append(self.level)
+                todo.append(_End(key))
+                return block
+        self.forget(e.fn)
+        return e
+
+    def forget(self, callee: Expr) -> None:
+        """After a call that stays one, references may hold anything, unless the callee is known not to write."""
+        known = self.module.functions.get(callee.name) if isinstance(callee, GlobalVar) else None
+        if known is None or self.effects.latent(known) & Effect.WRITES:
+            self.store.clear()
+
+    def wanted(self, key: object, function: Function, e: Call) -> bool:
+        """Whether a call is to be unfolded: see `PartialEvaluate`."""
+        around = self.active.get(key)
+        if around and (around[-1] != self.level or len(around) > self.options.depth):
+            return False
+        definitions = [self.definition(a) for a in e.args]
+        if isinstance(key, str):
+            recursive = key in self.recursive
+            some = any(_is_structure(d) or _is_data(d) for d in definitions)
+        else:
+            recursive, some = bool(around) or _calls_itself(function, e.fn), True
+        return any(map(_is_data, definitions)) if recursive else some
+
+    def unfolded(self, function: Function, e: Call, is_global: bool) -> Block | None:
+        """A copy of a function's body on the arguments of a call; None where it cannot be copied."""
+        if not is_global and not self.copyable(function):
+            return None
+        if any(not isinstance(p, DimVar) for p in function.type_params):
+            mapping = dict(zip(function.type_params, e.type_args, strict=True))
+            made = substitute_types(replace(function, type_params=(), constraints=()), mapping)
+            assert isinstance(made, Function)
+            function, dims = made, {}
+        else:
+            solved = solve_dims(function, e, [a.ty for a in e.args])
+            if solved is None:
+                return None
+            dims = solved
+        body = body_of(function)
+        self.spent += sum(1 for _ in all_bindings(body))
+        if self.spent > self.options.fuel:
+            return None
+        copier = Copier(dims=dims, own_dims=is_global)
+        params = [copier.bind(p) for p in function.params]
+        copy = copier.copy(body)
+        given = tuple(Binding(p, a) for p, a in zip(params, e.args, strict=True))
+        return Block((*given, *copy.bindings), copy.result, copy.ty, e.span)
+
+    def copyable(self, function: Function) -> bool:
+        """Whether a closure's body gives no values to dim variables of its own: those are its surroundings'."""
+        found = self._own_dims.get(function)
+        if found is None:
+            dims = DimUses()
+            body = body_of(function)
+            outer = {d for p in function.params for d in dims.of_type(p.ty)}
+            for v in free_vars(body):
+                outer.update(dims.of_type(v.ty))
+            found = all(d in outer for b in all_bindings(body) for d in dims.of_type(b.var.ty))
+            self._own_dims[function] = found
+        return found
+
+    # -- operators
+
+    def operator(self, e: Call, name: str) -> Expr:
+        """An operator on known scalars, where its result is exact: integers, truth values, comparisons."""
+        ty = e.ty
+        if not isinstance(ty, TensorType) or ty.shape != () or not isinstance(ty.dtype, str) or is_float(ty.dtype):
+            return e
+        given: list[Constant] = []
+        for a in e.args:
+            held = self.definition(a)
+            if not isinstance(held, Constant) or held.data.ndim:
+                return e
+            given.append(held)
+        if not given or not registry.exists(name):
+            return e
+        op = registry.get(name)
+        if op.kind != "expression" or op.effects or op.shape_mode != "independent":
+            return e
+        found = apply_operator(op, [np.asarray(c.data) for c in given], e.attrs, e.span)
+        return constant(np.asarray(found), ty.dtype)
+
+
+def _is_structure(e: Expr) -> bool:
+    """Whether a definition is a value whose parts are known."""
+    return isinstance(e, Tuple | Function | RefNew) or (
+        isinstance(e, Call) and isinstance(e.fn, OpRef) and e.fn.name == CLOSURE
+    )
+
+
+def _is_data(e: Expr) -> bool:
+    """Whether a definition decides branches: a constant scalar, or a constructor."""
+    if isinstance(e, Constant):
+        return e.data.ndim == 0 and not is_float(e.dtype)
+    return isinstance(e, Call) and isinstance(e.fn, ConstructorRef)
+
+
+def _calls_itself(function: Function, callee: Expr) -> bool:
+    return isinstance(callee, Var) and use_counts(body_of(function))[callee] > 0
