@@ -14,6 +14,7 @@ from tests.op import (
     test_attention,
     test_broadcast,
     test_dynamic,
+    test_einsum,
     test_elementwise,
     test_images,
     test_matrix,
@@ -22,7 +23,7 @@ from tests.op import (
 )
 
 _FAMILIES = (
-    test_attention, test_broadcast, test_dynamic, test_elementwise, test_images, test_matrix, test_reduction,
+    test_attention, test_broadcast, test_dynamic, test_einsum, test_elementwise, test_images, test_matrix, test_reduction,
     test_shapes,
 )  # fmt: skip
 BUILT_IN = op.names()
