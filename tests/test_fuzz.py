@@ -81,6 +81,21 @@ def test_compiled_code_against_the_interpreter(examples: int) -> None:
     over_programs(examples, same_result)
 
 
+def test_native_code_against_the_virtual_machine(examples: int) -> None:
+    """The interpreter, the virtual machine and native code agree; what is inlined does not show."""
+
+    def check(p: Program) -> None:
+        same_result(p, executor="aot")
+        module = relay.infer_type(p.module)
+        exe = relay.compile(module, executor="aot", opt_level=1)
+        native = exe(*p.args)
+        plain = relay.compile(module, executor="vm", opt_level=1)(*p.args)
+        different = difference(plain, native)
+        assert different is None, different
+
+    over_programs(max(1, examples // 10), check)
+
+
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_lower_optimization_levels(level: int) -> None:
     """A few programs at every level: what the passes do must not show."""

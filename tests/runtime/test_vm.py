@@ -1,4 +1,4 @@
-"""Programs assembled by hand, run by the virtual machine."""
+"""Programs assembled by hand, run by the virtual machine and as native code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 
 from relay import _runtime
+from relay.aot.native import with_native_code
+from relay.codegen.target import host_target
 from relay.executable import (
     ArgumentError,
     Assembler,
     Executable,
+    ExecutableImage,
     KernelEntry,
     Operand,
     RecursionLimitError,
@@ -27,6 +30,7 @@ from relay.executable import (
 )
 from relay.executable.bytecode import OPCODES
 from relay.ir.diagnostics import ExecutionError
+from tests.runtime import programs
 from tests.runtime.programs import (
     ADD_ONE,
     DOUBLE_PARALLEL,
@@ -39,6 +43,19 @@ from tests.runtime.programs import (
     object_code,
     program,
 )
+
+
+@pytest.fixture(params=["vm", "aot"], autouse=True)
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test here runs its programs both ways."""
+    if request.param == "aot":
+        assembled = programs.image
+
+        def with_code(*args: Any, **rest: Any) -> ExecutableImage:
+            return with_native_code(assembled(*args, **rest), host_target())
+
+        monkeypatch.setattr(programs, "image", with_code)
+    return str(request.param)
 
 
 def live() -> dict[str, int]:
@@ -228,13 +245,17 @@ def test_deep_recursion_and_its_limit() -> None:
         exe.set_limits(1)
 
 
-def test_straight_line_code_may_be_very_long() -> None:
+def test_straight_line_code_may_be_very_long(executor: str) -> None:
+    length = 400_000 if executor == "vm" else 2_000
+
     def emit(asm: Assembler) -> None:
-        last = 0
-        for _ in range(400_000):
+        last, one = 0, integer(asm, 0)
+        for _ in range(length):
             out = asm.reg()
-            asm.emit("IAdd", out, last, last)
+            asm.emit("IAdd", out, last, one)
             last = out
+        for _ in range(100_000):  # the frame is larger than the limit below
+            asm.reg()
         asm.emit("Ret", last)
 
     exe = program(function("main", 1, emit))

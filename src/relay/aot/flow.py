@@ -15,7 +15,7 @@ CALLS = frozenset({"Invoke", "InvokeClosure"})  # after which the function goes 
 INT64_RESULTS = frozenset(
     {"IAdd", "ISub", "IMul", "IFloorDiv", "IMod", "IMin", "IMax", "DimOf", "GetTag", "NumWorkers"}
 )
-LONGEST = 128  # instructions of a part: LLVM takes more than linear time for long functions
+LONGEST = 64  # instructions of a part: LLVM takes more than linear time for long functions
 _ANY = "any"
 
 

@@ -111,7 +111,7 @@ define internal void @set(ptr %slot, i64 %head, i64 %bits) #2 {{
   call void @release(i64 %old, i64 %oldbits)
   ret void
 }}
-attributes #0 = {{ nounwind "no-jump-tables"="true" }}
+attributes #0 = {{ nounwind noinline "no-jump-tables"="true" }}
 attributes #1 = {{ nounwind noinline }}
 attributes #2 = {{ nounwind alwaysinline }}
 """

@@ -1,0 +1,164 @@
+"""Depth, memory and time: what programs may use, and what they use of the machine's."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relay
+from relay import _runtime
+from relay.executable.errors import OutOfMemoryError, RecursionLimitError, TimeLimitError
+from relay.ir.diagnostics import RelayError
+
+EXECUTORS = ("vm", "aot")
+HEAD = '#[version = "0.0.5"]\n'
+
+
+def compiled(text: str, executor: str, **options: object) -> relay.Executable:
+    return relay.compile(HEAD + text, executor=executor, **options)
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+COUNT = """
+def @count(%n: int64, %total: int64) -> int64 {
+  if (%n == 0i64) { %total } else { @count(%n - 1i64, %total + %n) }
+}
+def @main(%n: int64) -> int64 { @count(%n, 0i64) }
+"""
+
+
+def test_ten_million_tail_calls_take_no_stack(executor: str) -> None:
+    exe = compiled(COUNT, executor)
+    exe.program.set_limits(1 << 16)
+    assert int(exe(10_000_000)) == 10_000_000 * 10_000_001 // 2
+
+
+DEEP = """
+type Chain { End, Left(Chain, int64), Right(int64, Chain) }
+def @build(%n: int64, %made: Chain) -> Chain {
+  if (%n == 0i64) { %made } else { @build(%n - 1i64, if (%n % 2i64 == 0i64) { Left(%made, %n) } else { Right(%n, %made) }) }
+}
+def @sum(%c: Chain) -> int64 {
+  match (%c) {
+    End => 0i64,
+    Left(%rest, %n) => @sum(%rest) + %n,
+    Right(%n, %rest) => %n + @sum(%rest),
+  }
+}
+def @main(%n: int64) -> int64 { @sum(@build(%n, End)) }
+def @grow(%n: int64) -> Chain { @build(%n, End) }
+""".replace("%n % 2i64 == 0i64", "floor_mod(%n, 2i64) == 0i64")
+
+
+def test_a_tree_a_million_deep_is_built_folded_and_freed(executor: str) -> None:
+    exe = compiled(DEEP, executor, entries=("main", "grow"))
+    n = 1_000_000
+    before = _runtime.live_objects()
+    assert int(exe(n)) == n * (n + 1) // 2
+    tree = exe.program.run("grow", (np.int64(n),))
+    assert _runtime.live_objects()["adt"] > before["adt"] + n
+    del tree
+    assert _runtime.live_objects() == before
+
+
+LIST = """
+import prelude
+def @build(%n: int64, %made: List[int64]) -> List[int64] {
+  if (%n == 0i64) { %made } else { @build(%n - 1i64, Cons(%n, %made)) }
+}
+def @main(%n: int64) -> int64 {
+  @foldr(fn(%x: int64, %rest: int64) -> int64 { %x - %rest }, 0i64, @build(%n, Nil))
+}
+"""
+
+
+def test_a_list_of_a_million_is_folded_from_its_end(executor: str) -> None:
+    assert int(compiled(LIST, executor)(1_000_000)) == -500_000
+
+
+def test_a_limit_of_depth(executor: str) -> None:
+    exe = compiled(DEEP, executor)
+    with pytest.raises(RecursionLimitError, match="recursion limit: 100 calls are open at the call of ") as raised:
+        exe.run("main", 1_000, limits=relay.Limits(depth=100))
+    assert "\n  in sum at <text>:" in str(raised.value)
+    assert int(exe.run("main", 50, limits=relay.Limits(depth=100))) == 1275
+    tail = compiled(COUNT, executor)
+    assert int(tail.run("main", 1_000, limits=relay.Limits(depth=3))) == 500_500
+
+
+def test_a_limit_of_the_control_stack(executor: str) -> None:
+    exe = compiled(DEEP, executor)
+    exe.program.set_limits(1 << 16)
+    with pytest.raises(RecursionLimitError, match="the control stack of 65536 bytes is full at the call of sum"):
+        exe(100_000)
+    assert int(exe(10)) == 55
+
+
+def test_a_limit_of_memory(executor: str) -> None:
+    exe = compiled(DEEP, executor)
+    before = _runtime.live_objects()
+    with pytest.raises(OutOfMemoryError, match="memory limit: the run would hold more than 100000 bytes"):
+        exe.run("main", 1_000_000, limits=relay.Limits(memory=100_000))
+    assert _runtime.live_objects() == before
+    assert int(exe.run("main", 100, limits=relay.Limits(memory=100_000))) == 5050
+    assert int(exe(100)) == 5050
+
+
+def test_memory_that_is_given_back_is_not_counted(executor: str) -> None:
+    text = """
+    def @main(%n: int64, %x: Tensor[(1000,), float32]) -> Tensor[(1000,), float32] {
+      if (%n == 0i64) { %x } else { @main(%n - 1i64, cumsum(%x)) }
+    }
+    """
+    exe = compiled(text, executor)
+    x = np.zeros(1000, np.float32)
+    limit = relay.Limits(memory=20_000)
+    np.testing.assert_array_equal(exe.run("main", 1_000, x, limits=limit), x)
+    with pytest.raises(OutOfMemoryError):
+        exe.run("main", 2, x, limits=relay.Limits(memory=2_000))
+
+
+def test_a_limit_of_time(executor: str) -> None:
+    exe = compiled(COUNT, executor, limits=relay.Limits(seconds=0.05))
+    with pytest.raises(TimeLimitError, match=r"time limit: the run took longer than 0\.05 s"):
+        exe(10**15)
+    assert int(exe(10)) == 55
+    assert int(exe.run("main", 10, limits=relay.Limits(seconds=100))) == 55
+
+
+def test_limits_are_positive() -> None:
+    with pytest.raises(RelayError, match="the limit seconds must be greater than 0, not 0"):
+        relay.Limits(seconds=0)
+
+
+def test_calls_of_random_lengths_do_not_grow(executor: str) -> None:
+    text = """
+    def @main[n: Dim](%x: Tensor[(n, 8), float32]) -> Tensor[(8,), float32] { sum(tanh(%x) * %x, axis=[0]) }
+    """
+    exe = compiled(text, executor)
+    random = np.random.default_rng(0)
+    data = random.standard_normal((400, 8)).astype(np.float32)
+
+    def calls(count: int) -> None:
+        for n in random.integers(1, 400, count):
+            exe(data[:n])
+
+    calls(1_000)
+    gc.collect()
+    before, objects = resident(), _runtime.live_objects()
+    calls(9_000)
+    gc.collect()
+    assert _runtime.live_objects() == objects
+    assert resident() <= before + (2 << 20)
