@@ -599,6 +599,21 @@ Value rows_empty(const Value* arguments) {
   return Value::of(out);
 }
 
+Value rows_repeat(const Value* arguments) {
+  Owned boxed(arguments[0].kind == Kind::scalar ? Value::of(box_scalar(arguments[0])) : Value{});
+  Tensor* tensor = as_tensor(arguments[0].kind == Kind::scalar ? boxed.get() : arguments[0]);
+  if (tensor == nullptr || tensor->storage->device != host_device || tensor->rank + 1u >= max_rank)
+    fail(Status::failed, "rows.repeat needs a tensor on the host and got %s", describe(arguments[0]).c_str());
+  Range range = range_of(arguments[1], arguments[2], arguments[3]);
+  int64_t shape[max_rank];
+  shape[0] = range.end - range.first;
+  std::copy(tensor->shape(), tensor->shape() + tensor->rank, shape + 1);
+  Tensor* out = new_host_tensor(tensor->dtype, tensor->rank + 1u, shape);
+  auto bytes = static_cast<size_t>(tensor->bytes());
+  for (int64_t i = 0; i < shape[0]; ++i) std::memcpy(out->data() + static_cast<size_t>(i) * bytes, tensor->data(), bytes);
+  return Value::of(out);
+}
+
 Value rows_segment_sum(const Value* arguments) {
   constexpr const char* me = "rows.segment_sum";
   Owned boxed(arguments[0].kind == Kind::scalar ? Value::of(box_scalar(arguments[0])) : Value{});

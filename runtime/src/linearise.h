@@ -4,6 +4,7 @@
 //   rows.slice(data, offsets, level, clause)                 -> the rows of one level, a view
 //   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
 //   rows.empty(offsets, clause, shape, dtype)                -> room for all rows of a function
+//   rows.repeat(data, offsets, level, clause)                -> data for each row of one level
 //   rows.segment_sum(init, values, starts, offsets, level, clause)  -> init plus the sum of each row's segment, in order
 #pragma once
 
@@ -15,6 +16,7 @@ Value rows_linearise(const Value* arguments);
 Value rows_slice(const Value* arguments);
 Value rows_update(const Value* arguments);
 Value rows_empty(const Value* arguments);
+Value rows_repeat(const Value* arguments);
 Value rows_segment_sum(const Value* arguments);
 
 }  // namespace relay

@@ -404,6 +404,7 @@ constexpr Routine routines[] = {
     {"rows.slice", 4, rows_slice},
     {"rows.update", 6, rows_update},
     {"rows.empty", 4, rows_empty},
+    {"rows.repeat", 4, rows_repeat},
     {"rows.segment_sum", 6, rows_segment_sum},
 };
 

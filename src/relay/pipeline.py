@@ -35,8 +35,10 @@ from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.program_cache import ProgramCache, program_key
 from relay.transform import (
+    BatchStructure,
     CommonSubexpressions,
     CompileMatch,
+    ConstantArguments,
     DeadCode,
     DeadFunctions,
     DeadReferences,
@@ -114,6 +116,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         dead,
         NameDims(),
         *tidy,
+        *([ConstantArguments(), BatchStructure(), dead, *tidy] if level >= 3 else []),
         *([FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,

@@ -31,7 +31,8 @@ BUILT_IN = op.names()
 
 def test_every_operator_is_checked() -> None:
     covered = [case.name for family in _FAMILIES for case in family.CASES]
-    assert sorted(covered) == BUILT_IN
+    # Rows of nodes are checked where they are made: tests/batching/test_rows.py.
+    assert sorted(covered) == [n for n in BUILT_IN if not n.startswith("rows.")]
 
 
 def test_every_operator_is_documented() -> None:

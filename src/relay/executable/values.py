@@ -18,6 +18,8 @@ from relay.ir.trampoline import Step, run
 from relay.ir.value import AdtValue
 
 Spec = Mapping[str, Any]
+# What algebraic values became, by the identities of the value and of the meaning of its type's parameters.
+Met = dict[tuple[int, int], object]
 
 
 class Signature:
@@ -28,6 +30,9 @@ class Signature:
         self.params: Sequence[Spec] = info["params"]
         self.result: Spec = info["result"]
         self.adts: Mapping[str, Spec] = info["adts"]
+        self._instances: dict[tuple[int, int], Mapping[str, Spec]] = {}
+        self._meanings: dict[str, list[Mapping[str, Spec]]] = {}
+        self._none: Mapping[str, Spec] = {}
         self.plain = all(p["type"]["kind"] == "tensor" for p in self.params) and self.result["kind"] == "tensor"
 
     def arguments(self, args: Sequence[object]) -> list[object]:
@@ -40,17 +45,19 @@ class Signature:
             if param["type"]["kind"] == "tensor":
                 out.append(arg)
             else:
-                out.append(run(self._inward(param["type"], arg, {}, f"argument %{param['name']} of @{self.name}")))
+                what = f"argument %{param['name']} of @{self.name}"
+                out.append(run(self._inward(param["type"], arg, self._none, what, {})))
         return out
 
     def outcome(self, value: object) -> object:
         """A result as Python sees it."""
-        return value if self.result["kind"] == "tensor" else run(self._outward(self.result, value, {}))
+        return value if self.result["kind"] == "tensor" else run(self._outward(self.result, value, self._none))
 
-    def _inward(self, spec: Spec, value: object, types: Mapping[str, Spec], what: str) -> Step[object]:
+    def _inward(self, spec: Spec, value: object, types: Mapping[str, Spec], what: str, met: Met) -> Step[object]:
+        """Parts of a value that are shared stay so: ``met`` has those that have been seen."""
         kind = spec["kind"]
         if kind == "var":
-            return (yield self._inward(types[spec["name"]], value, types, what))
+            return (yield self._inward(types[spec["name"]], value, types, what, met))
         if kind == "tensor":
             return _tensor(spec, value, what)
         if kind == "tuple":
@@ -58,17 +65,17 @@ class Signature:
                 raise TypeError_(f"{what} must be a tuple of {len(spec['fields'])}, not {_shown(value)}")
             fields = []
             for n, (f, v) in enumerate(zip(spec["fields"], value, strict=True)):
-                fields.append((yield self._inward(f, v, types, f"field {n} of {what}")))
+                fields.append((yield self._inward(f, v, types, f"field {n} of {what}", met)))
             return _runtime.Value.tuple(fields)
         if kind == "adt":
             if isinstance(value, _runtime.Value):
                 return value
-            return (yield self._adt_inward(spec, value, types, what))
+            return (yield self._adt_inward(spec, value, types, what, met))
         if isinstance(value, _runtime.Value):
             return value
         raise TypeError_(f"{what} is a {kind}, which can only be a value that a program returned, not {_shown(value)}")
 
-    def _adt_inward(self, spec: Spec, value: object, types: Mapping[str, Spec], what: str) -> Step[object]:
+    def _adt_inward(self, spec: Spec, value: object, types: Mapping[str, Spec], what: str, met: Met) -> Step[object]:
         name = spec["name"]
         definition = self.adts[name]
         inner = self._instantiate(spec, types)
@@ -76,17 +83,20 @@ class Signature:
             tail: object = _runtime.Value.adt(1, [])
             for n in range(len(value) - 1, -1, -1):
                 head = yield self._inward(
-                    {"kind": "var", "name": definition["params"][0]}, value[n], inner, f"item {n} of {what}"
+                    {"kind": "var", "name": definition["params"][0]}, value[n], inner, f"item {n} of {what}", met
                 )
                 tail = _runtime.Value.adt(0, [head, tail])
             return tail
         if name == "Option" and not isinstance(value, AdtValue):
             if value is None:
                 return _runtime.Value.adt(1, [])
-            some = yield self._inward({"kind": "var", "name": definition["params"][0]}, value, inner, what)
+            some = yield self._inward({"kind": "var", "name": definition["params"][0]}, value, inner, what, met)
             return _runtime.Value.adt(0, [some])
         if not isinstance(value, AdtValue) or value.adt != name:
             raise TypeError_(f"{what} must be a {name}, not {_shown(value)}")
+        known = met.get((id(value), id(inner)))
+        if known is not None:
+            return known
         constructor = definition["constructors"][value.tag]
         if len(value.fields) != len(constructor["fields"]):
             raise TypeError_(
@@ -94,13 +104,25 @@ class Signature:
             )
         fields = []
         for f, v in zip(constructor["fields"], value.fields, strict=True):
-            fields.append((yield self._inward(f, v, inner, f"a field of {constructor['name']} in {what}")))
-        return _runtime.Value.adt(value.tag, fields)
+            fields.append((yield self._inward(f, v, inner, f"a field of {constructor['name']} in {what}", met)))
+        made = met[id(value), id(inner)] = _runtime.Value.adt(value.tag, fields)
+        return made
 
     def _instantiate(self, spec: Spec, types: Mapping[str, Spec]) -> Mapping[str, Spec]:
-        """The meaning of a data type's parameters where it is used. (Arguments are closed before they are bound.)"""
-        args = [self._closed(a, types) for a in spec["args"]]
-        return dict(zip(self.adts[spec["name"]]["params"], args, strict=True))
+        """The meaning of a data type's parameters where it is used: the same object for the same meaning. (Arguments are
+        closed before they are bound.)"""
+        key = (id(spec), id(types))  # both live as long as the signature
+        found = self._instances.get(key)
+        if found is None:
+            args = [self._closed(a, types) for a in spec["args"]]
+            made = dict(zip(self.adts[spec["name"]]["params"], args, strict=True))
+            alike = self._meanings.setdefault(spec["name"], [])
+            found = next((m for m in alike if m == made), None)
+            if found is None:
+                alike.append(made)
+                found = made
+            self._instances[key] = found
+        return found
 
     def _closed(self, spec: Spec, types: Mapping[str, Spec]) -> Spec:
         match spec["kind"]:

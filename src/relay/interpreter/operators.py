@@ -16,7 +16,7 @@ import numpy as np
 from relay import te
 from relay.interpreter.scopes import Scopes, analyse
 from relay.interpreter.values import Array, Value
-from relay.ir.diagnostics import ExecutionError, OperatorError, ShapeError
+from relay.ir.diagnostics import ExecutionError, OperatorError, RelayError, ShapeError
 from relay.ir.expr import Attr, Attrs, Expr, Function, Tuple, Var
 from relay.ir.span import Span
 from relay.ir.types import TensorType
@@ -102,10 +102,16 @@ def apply_operator(op: registry.Operator, args: Sequence[Value], attrs: Attrs, s
 
     Raises ShapeError when the operands do not fit, OperatorError for wrong attributes, ExecutionError when a routine fails.
     """
+    if op.kind == "routine":
+        try:
+            return _apply_routine(op, args, attrs)
+        except (RelayError, IndexError) as error:
+            if isinstance(error, RelayError):
+                error.span = error.span or span
+                raise
+            raise ExecutionError(f"{op.name}: {error}", span) from error
     operands = tuple(signature(a) for a in args)
     try:
-        if op.kind == "routine":
-            return _apply_routine(op, args, attrs)
         key = _Key(attrs)
         out_shape: tuple[int, ...] | None = None
         if op.shape_mode == "data":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relay.ir.constant import make_constant
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
-from relay.ir.dim import Dim, DimVar, as_var, dim_substitute
+from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_linear, dim_substitute, dim_text
 from relay.ir.expr import Constant, Expr, Function, Var
 from relay.ir.retype import substitute_types
 from relay.ir.text_types import TypeText
@@ -100,14 +100,24 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
     return _typed(constant)
 
 
-def _check_sizes(constants: Mapping[Var, Constant], sizes: Mapping[DimVar, int], name: str) -> None:
-    """Axes whose size is computed from variables."""
+def _check_sizes(constants: Mapping[Var, Constant], sizes: dict[DimVar, int], name: str) -> None:
+    """Axes whose size is computed from variables: solved for the variable where it is the only one, and checked."""
     for parameter, constant in constants.items():
         wanted = parameter.annotation or parameter.ty
         if isinstance(wanted, TensorType) and isinstance(wanted.shape, tuple):
             for axis, (dim, size) in enumerate(zip(wanted.shape, constant.data.shape, strict=True)):
                 expected = dim_substitute(dim, sizes.get)
-                if isinstance(expected, int) and expected != size:
+                solved = dim_linear(expected) if isinstance(expected, SymDim) else None
+                if solved is not None:
+                    variable, factor, rest = solved
+                    if (size - rest) % factor:
+                        raise ShapeError(
+                            f"parameter {parameter.name!r} of @{name} has size {size} on axis {axis}, which is no "
+                            f"{dim_text(expected)}",
+                            parameter.span,
+                        )
+                    sizes[variable] = (size - rest) // factor
+                elif isinstance(expected, int) and expected != size:
                     raise ShapeError(
                         f"parameter {parameter.name!r} of @{name} has size {size} on axis {axis}, expected {expected}",
                         parameter.span,

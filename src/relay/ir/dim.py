@@ -417,6 +417,18 @@ APPLY: Final[Mapping[DimOpKind, Callable[[Dim, Dim], Dim]]] = {
 }
 
 
+def dim_linear(dim: SymDim) -> tuple[DimVar, int, int] | None:
+    """The variable, factor and constant of a dim that is ``factor * variable + constant`` with a positive factor."""
+    terms = dict(dim.terms)
+    constant = terms.pop((), 0)
+    if len(terms) != 1:
+        return None
+    ((monomial, factor),) = terms.items()
+    if len(monomial) != 1 or monomial[0][1] != 1 or factor <= 0 or not isinstance(monomial[0][0], DimVar):
+        return None
+    return monomial[0][0], factor, constant
+
+
 def dim_evaluate(dim: Dim, env: Mapping[DimVar, int]) -> int:
     """The value of a dim under an assignment of its variables. Raises KeyError for a variable without a value."""
     value = dim_substitute(dim, lambda v: env[v])

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from relay.executable.bytecode import DTYPE_CODES, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
+from relay.ir.dim import SymDim
 from relay.ir.expr import (
     Binding,
     Block,
     Call,
+    Constant,
     ConstructorRef,
     Expr,
     Function,
@@ -214,7 +218,7 @@ class _Emitter:
             case Call(fn=Function()):
                 self.kernels.call(var, value, ends, arena, keys)
             case Call():
-                self._call(var, value)
+                self._call(var, value, ends)
             case Tuple():
                 self.frame.assign(var, tuple(self.frame.place(f) for f in value.fields))
             case Proj():
@@ -239,9 +243,9 @@ class _Emitter:
             case _:
                 self.frame.assign(var, self.frame.place(value))
 
-    def _call(self, var: Var, call: Call) -> None:
+    def _call(self, var: Var, call: Call, ends: set[Var]) -> None:
         if isinstance(call.fn, OpRef):
-            self._operator(var, call.fn.name, call)
+            self._operator(var, call.fn.name, call, ends)
             return
         out = self.asm.reg()
         args = [self.frame.value(a) for a in call.args]
@@ -254,7 +258,7 @@ class _Emitter:
                 self.asm.emit("InvokeClosure", out, self.frame.value(call.fn), args)
         self.frame.assign(var, out)
 
-    def _operator(self, var: Var, name: str, call: Call) -> None:
+    def _operator(self, var: Var, name: str, call: Call, ends: set[Var]) -> None:
         if name == CHECK_EQUAL:
             left, right, why = call.attrs["left"], call.attrs["right"], call.attrs["why"]
             where = f" ({call.span})" if call.span else ""
@@ -277,6 +281,8 @@ class _Emitter:
         elif op.kind == "routine" or op.by_routine:
             attrs = op.complete_attrs(call.attrs).values()
             inputs = [self.frame.value(a) for a in call.args] + [self._attribute(name, v) for v in attrs]
+            if op.donates:
+                inputs.append(self._attribute(name, self.frame.dies(call.args[0], ends)))
             self.asm.emit("InvokeRoutine", out, self.unit.routine(name), inputs)
         else:
             raise CompileError(f"operator {name} was left outside of a kernel in @{self.frame.name}", call.span)
@@ -291,7 +297,11 @@ class _Emitter:
 
     def _attribute(self, op: str, value: object) -> int:
         """A routine's attribute as a scalar register: int64 for numbers, flags and dtypes (their code), float64 for floats;
-        None is int64 minimum."""
+        None is int64 minimum. A list of numbers is an int64 vector, one of sizes a tuple of scalars."""
+        if isinstance(value, tuple) and all(isinstance(v, int) for v in value):
+            return self.frame.value(Constant(np.array(value, np.int64), "int64"))
+        if isinstance(value, tuple) and all(isinstance(v, int | SymDim) for v in value):
+            return self.frame.materialise(tuple(self.sizes.all(value)))
         out = self.asm.reg()
         if isinstance(value, float):
             self.asm.emit("LoadConsti", out, "float64", value)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from relay.executable.bytecode import Assembler, FunctionCode
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_text, dim_vars, is_any
+from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_linear, dim_text, dim_vars, is_any
 from relay.ir.expr import Function
 from relay.ir.types import TensorType, TupleType, Type
-from relay.lower.sizes import Sizes, linear
+from relay.lower.sizes import Sizes
 from relay.lower.unit import Unit
 
 
@@ -77,7 +77,7 @@ class _Checker:
         solved for; then the sizes are compared, which also refuses what no value of the variable gives."""
         for size, dim, where in self.later:
             assert isinstance(dim, SymDim)
-            solved = linear(dim)
+            solved = dim_linear(dim)
             if solved is not None and not self.sizes.known(solved[0]):
                 variable, factor, constant = solved
                 rest, value = self.asm.reg(), self.asm.reg()

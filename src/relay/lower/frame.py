@@ -93,6 +93,11 @@ class Frame:
         self.temporaries.append(out)
         return out
 
+    def dies(self, atom: Expr, ends: set[Var]) -> bool:
+        """Whether nothing reads the atom's register once the variables of ``ends`` are dead."""
+        register = self.places.get(atom) if isinstance(atom, Var) else None
+        return isinstance(register, int) and self.owners.get(register, frozenset()) <= ends
+
     def release_temporaries(self) -> None:
         for register in self.temporaries:
             self.asm.emit("Kill", register)

@@ -220,7 +220,7 @@ def _rename(dim: Dim, mapping: dict[DimVar, DimVar]) -> Dim:
 
 
 def _is_view(name: str) -> bool:
-    return registry.exists(name) and registry.get(name).kind == "view"
+    return registry.exists(name) and (registry.get(name).kind == "view" or registry.get(name).aliases)
 
 
 def _only_reads(name: str) -> bool:

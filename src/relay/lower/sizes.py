@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from relay.executable.bytecode import Assembler
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_text
+from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_linear, dim_text
 from relay.ir.types import TensorType, Type
 
 _OPCODE = {"floordiv": "IFloorDiv", "mod": "IMod", "min": "IMin", "max": "IMax"}
@@ -44,7 +44,7 @@ class Sizes:
 
     def _solve(self, register: int, axis: int, dim: SymDim) -> None:
         """Read off a variable that stands in an axis as ``factor * variable + constant`` only."""
-        solved = linear(dim)
+        solved = dim_linear(dim)
         if solved is not None and solved[0] not in self._registers:
             variable, factor, constant = solved
             out = self._asm.reg()
@@ -111,15 +111,3 @@ class Sizes:
         if isinstance(atom, DimVar):
             return self.variable(atom)
         return self._binary(_OPCODE[atom.op], self.register(atom.a), self.register(atom.b))
-
-
-def linear(dim: SymDim) -> tuple[DimVar, int, int] | None:
-    """The variable, factor and constant of a dim that is ``factor * variable + constant`` with a positive factor."""
-    terms = dict(dim.terms)
-    constant = terms.pop((), 0)
-    if len(terms) != 1:
-        return None
-    ((monomial, factor),) = terms.items()
-    if len(monomial) != 1 or monomial[0][1] != 1 or factor <= 0 or not isinstance(monomial[0][0], DimVar):
-        return None
-    return monomial[0][0], factor, constant

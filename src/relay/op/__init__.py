@@ -10,6 +10,7 @@ from typing import Any
 from relay.ir.diagnostics import OperatorError
 from relay.op import (
     attention,
+    batched,
     broadcast,
     convolution,
     creation,
@@ -27,6 +28,7 @@ from relay.op import (
     registry,
     resize,
     routines,
+    rows,
     shapes,
     views,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "Operator",
     "as_expr",
     "attention",
+    "batched",
     "broadcast",
     "call",
     "composition",
@@ -62,6 +65,7 @@ __all__ = [
     "resize",
     "routine",
     "routines",
+    "rows",
     "shapes",
     "trace",
     "view",

@@ -78,6 +78,9 @@ class Operator:
     ignored: tuple[str, ...] = ()
     # An expression that the runtime carries out by its routine of the same name, never inside a kernel.
     by_routine: bool = False
+    # Of a routine: the result may be the first operand's memory; it is told whether that operand dies there, to write in place.
+    aliases: bool = False
+    donates: bool = False
 
     def __call__(self, *args: object, **attrs: Attr) -> Call:
         """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError if it does not take them."""
@@ -286,10 +289,13 @@ def routine(
     relation: Callable[[Sequence[Type], Attrs], Type],
     reference: Callable[..., Any],
     effects: Effect = Effect.PURE,
+    aliases: bool = False,
+    donates: bool = False,
 ) -> Decorator:
     """Declare a runtime routine: ``relation`` types it, ``reference`` (NumPy arrays in, arrays out) is its meaning.
 
-    The decorated function only carries the signature and the documentation.
+    The decorated function only carries the signature and the documentation. ``aliases``: the result may be the first operand's
+    memory; ``donates``: the routine takes one argument more, whether nobody reads the first operand after it.
     """
 
     def declare(fn: Callable[..., Any]) -> Operator:
@@ -305,6 +311,8 @@ def routine(
             relation=relation,
             reference=reference,
             doc=fn.__doc__ or "",
+            aliases=aliases,
+            donates=donates,
         )
         return register(op)
 

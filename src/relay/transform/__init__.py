@@ -15,7 +15,9 @@ from relay.transform.base import (
     make_pass,
     parse_passes,
 )
+from relay.transform.batching import BatchStructure
 from relay.transform.compositions import ExpandCompositions
+from relay.transform.constant_arguments import ConstantArguments
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
@@ -35,8 +37,10 @@ from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
 
 __all__ = [
+    "BatchStructure",
     "CommonSubexpressions",
     "CompileMatch",
+    "ConstantArguments",
     "DeadCode",
     "DeadFunctions",
     "DeadReferences",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
@@ -56,6 +57,26 @@ class Inline(Pass):
 
     def small(self, function: Function, limit: int | None = None) -> bool:
         return all(False for _ in islice(all_bindings(body_of(function)), limit or self.max_bindings, None))
+
+
+def inline_all(module: Module, name: str, keep: Collection[str]) -> Function:
+    """The function with every call of a function of the module inlined that reaches none of ``keep`` and no recursion."""
+    names = {n: globals_used(f) for n, f in module.functions.items()}
+    wanted: set[str] = set()
+    todo = [n for n in names[name] if n not in keep]
+    while todo:
+        n = todo.pop()
+        if n not in wanted:
+            wanted.add(n)
+            todo += (m for m in names.get(n, ()) if m not in keep)
+    ready: dict[str, Function] = {}
+    inliner = _Inliner(Inline(), ready, always=wanted, budget=Inline().max_growth)
+    if wanted:
+        for component in components({n: names[n] for n in wanted if n in names}):
+            function = module.functions[component[0]]
+            if len(component) == 1 and component[0] not in names[component[0]] and not is_primitive(function):
+                ready[component[0]] = inliner.function(function)
+    return inliner.function(module.functions[name])
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,382 @@
+"""Rows of nodes: the operators that batching over structure writes (`relay.transform.batching`, docs/batching.md).
+
+``rows.linearise`` turns a value into tables, the others move rows between them. The words of a description (``spec``) are read
+here and by the runtime (runtime/src/linearise.cc, which explains them) alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from relay import te
+from relay.ir.diagnostics import ExecutionError, OperatorError, TypeError_
+from relay.ir.dim import ANY, Dim
+from relay.ir.expr import Attrs
+from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.value import AdtValue
+from relay.op.registry import routine
+from relay.op.support import DimLike
+from relay.te.numeric import Array, numpy_dtype
+
+# The element types by their codes in the runtime (runtime/dtypes.def).
+DTYPES = (
+    "bool", "int4", "uint4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
+    "float32", "float64",
+)  # fmt: skip
+
+SWITCH, FIELD, CLAUSE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A call on a part of a node: of function ``target``; with ``cons`` on each item of a list, by the code at ``target``."""
+
+    reg: int
+    target: int
+    cons: int | None = None
+    head: int = 0
+    tail: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A tensor in a node: the register that holds it, its dtype and dims (``-1 - i`` for ``sizes[i]``)."""
+
+    reg: int
+    dtype: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a clause has: ``function`` is -1 for the items of a list."""
+
+    function: int
+    sites: tuple[Site, ...]
+    payloads: tuple[Payload, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A description taken apart."""
+
+    words: tuple[int, ...]
+    entries: tuple[int, ...]
+    registers: int
+    many: bool
+    clauses: tuple[Record, ...]
+
+    def items(self, site: Site) -> int:
+        """The clause of a list site's items."""
+        at = site.target
+        while self.words[at] == FIELD:
+            at += 4
+        return self.words[at + 1]
+
+
+def read_spec(words: tuple[int, ...]) -> Spec:
+    """The description in these words. Raises OperatorError when it is none."""
+    try:
+        functions, clauses, registers, many = words[:4]
+        entries = words[4 : 4 + functions]
+        records = tuple(_record(iter(words[words[4 + functions + c] :])) for c in range(clauses))
+        return Spec(words, entries, registers, bool(many), records)
+    except (IndexError, ValueError, StopIteration, RuntimeError) as error:
+        raise OperatorError("the description of rows.linearise is broken") from error
+
+
+def _record(word: Iterator[int]) -> Record:
+    function = next(word)
+    sites: list[Site] = []
+    for _ in range(next(word)):
+        if next(word):
+            reg, cons, head, tail, target = (next(word) for _ in range(5))
+            sites.append(Site(reg, target, cons, head, tail))
+        else:
+            reg, target = next(word), next(word)
+            sites.append(Site(reg, target))
+    payloads: list[Payload] = []
+    for _ in range(next(word)):
+        reg, dtype, rank = next(word), next(word), next(word)
+        payloads.append(Payload(reg, DTYPES[dtype], tuple(next(word) for _ in range(rank))))
+    return Record(function, tuple(sites), tuple(payloads))
+
+
+# -- linearise
+
+
+def _linearise_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    words, sizes = attrs["spec"], attrs.get("sizes", ())
+    assert isinstance(words, tuple) and isinstance(sizes, tuple)
+    spec = read_spec(words)  # type: ignore[arg-type]
+    index = TensorType((ANY,), "int64")
+    fields: list[Type] = [TensorType((), "int64"), TensorType((ANY, len(spec.clauses)), "int64"), index]
+    for record in spec.clauses:
+        if record.function < 0:
+            fields.append(index)
+        fields += [index] * len(record.sites)
+        for p in record.payloads:
+            dims: tuple[Dim, ...] = tuple(d if d >= 0 else sizes[-1 - d] for d in p.dims)  # type: ignore[misc]
+            fields.append(TensorType((ANY, *dims), p.dtype))
+    return TupleType(tuple(fields))
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    clause: int
+    parts: list[tuple[int, AdtValue]]  # function and value
+    payloads: list[Array]
+    lists: list[list[_Node]]
+    owner: _Node | None = None
+    children: list[_Node] | None = None
+    level: int = 0
+    row: int = 0
+
+
+class _Walk:
+    """The nodes of a value, in the order in which they are met."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.nodes: list[_Node] = []
+        self.known: dict[tuple[int, int], _Node] = {}
+
+    def root(self, value: AdtValue) -> _Node:
+        root = self.enter(0, value)
+        todo = [(root, False)]
+        while todo:
+            node, done = todo.pop()
+            if done:
+                below = node.children or []
+                node.level = max((c.level for c in below), default=-1) + 1
+                node.level = max(node.level, 1) if self.spec.clauses[node.clause].sites else 0
+            elif node.children is None:
+                todo.append((node, True))
+                node.children = []
+                for part in (node, *(i for items in node.lists for i in items)):
+                    met = [self.enter(f, v) for f, v in part.parts]
+                    part.children = met if part is not node else part.children
+                    node.children += met
+                todo += [(c, False) for c in reversed(node.children) if c.children is None]
+        return root
+
+    def enter(self, function: int, value: AdtValue) -> _Node:
+        known = self.known.get((function, id(value)))
+        if known is None:
+            known = self.look(self.spec.entries[function], value)
+            self.known[function, id(value)] = known
+            self.nodes.append(known)
+        return known
+
+    def look(self, at: int, value: object) -> _Node:
+        words = self.spec.words
+        registers: dict[int, object] = {0: value}
+        while words[at] != CLAUSE:
+            if words[at] == FIELD:
+                source = registers[words[at + 2]]
+                fields = source.fields if isinstance(source, AdtValue) else source
+                registers[words[at + 1]] = fields[words[at + 3]]  # type: ignore[index]
+                at += 4
+            else:
+                looked = registers[words[at + 1]]
+                assert isinstance(looked, AdtValue)
+                at = words[at + 3 + looked.tag]
+                if at < 0:
+                    raise ExecutionError(f"no clause of a match fits {looked!r}")
+        clause = words[at + 1]
+        record = self.spec.clauses[clause]
+        node = _Node(clause, [], [np.asarray(registers[p.reg]) for p in record.payloads], [])
+        for site in record.sites:
+            part = registers[site.reg]
+            assert isinstance(part, AdtValue)
+            if site.cons is None:
+                node.parts.append((site.target, part))
+                continue
+            items: list[_Node] = []
+            while part.tag == site.cons:
+                items.append(self.look(site.target, part.fields[site.head]))
+                items[-1].owner = node
+                part = part.fields[site.tail]
+            node.lists.append(items)
+        return node
+
+
+def _linearise(value: AdtValue, *, spec: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[Array, ...]:
+    read = read_spec(spec)
+    walk = _Walk(read)
+    given = _list(value) if read.many else [value]
+    roots = [walk.root(v) for v in given]
+    depth = max((n.level for n in walk.nodes), default=0)
+    clauses = len(read.clauses)
+    offsets = np.zeros((depth + 2, clauses), np.int64)
+    members: list[list[_Node]] = [[] for _ in range(clauses)]
+    for node in sorted(walk.nodes, key=lambda n: n.level):
+        members[node.clause].append(node)
+    used = [0] * len(read.entries)
+    for c, record in enumerate(read.clauses):
+        if record.function >= 0:
+            for node in members[c]:
+                node.row = used[record.function]
+                used[record.function] += 1
+            levels = [n.level for n in members[c]]
+            offsets[:, c] = used[record.function] - len(levels) + np.searchsorted(levels, np.arange(depth + 2), "left")
+    starts: dict[int, Array] = {}
+    for c, record in enumerate(read.clauses):
+        for number, site in enumerate(s for s in record.sites if s.cons is not None):
+            of = read.items(site)
+            members[of] = [i for n in members[c] for i in n.lists[number]]
+            starts[of] = np.cumsum([0, *(len(n.lists[number]) for n in members[c])])
+            offsets[:, of] = starts[of][offsets[:, c] - offsets[0, c]]
+    out: list[Array] = [np.int64(depth), offsets, np.array([r.row for r in roots], np.int64)]  # type: ignore[list-item]
+    for c, record in enumerate(read.clauses):
+        rows = members[c]
+        if record.function < 0:
+            owners = [n.owner for n in rows if n.owner is not None]
+            out.append(np.array([o.row - offsets[0, o.clause] for o in owners], np.int64))
+        number = 0
+        for site in record.sites:
+            if site.cons is not None:
+                out.append(starts[read.items(site)].astype(np.int64))
+                continue
+            out.append(np.array([(n.children or [])[number].row for n in rows], np.int64))
+            number += 1
+        for p, payload in enumerate(record.payloads):
+            dims = tuple(d if d >= 0 else sizes[-1 - d] for d in payload.dims)
+            held = np.zeros((len(rows), *dims), numpy_dtype(payload.dtype))
+            for n, node in enumerate(rows):
+                held[n] = node.payloads[p]
+            out.append(held)
+    return tuple(out)
+
+
+def _list(value: AdtValue) -> list[AdtValue]:
+    out: list[AdtValue] = []
+    while value.fields:
+        out.append(value.fields[0])
+        value = value.fields[1]
+    return out
+
+
+@routine("rows.linearise", relation=_linearise_relation, reference=_linearise)
+def linearise(value: te.Tensor, *, spec: tuple[int, ...], sizes: tuple[DimLike, ...] = ()) -> tuple[te.Tensor, ...]:
+    """The nodes of a value as rows: ``(depth, offsets, roots)``, then for each clause its indices and payloads.
+
+    ``offsets``: (levels + 1, clauses) int64, where each level of each clause begins; ``roots``: the rows of the roots. A clause has,
+    for every site, the rows of the called parts, (n,) int64 (for a list where each row's items begin, (n + 1,)), and for every
+    payload a tensor (n, ...); a clause of items has its owners' rows, (n,), before these.
+    """
+    raise NotImplementedError
+
+
+# -- rows of a level
+
+
+def _rows(op: str, type_: Type) -> TensorType:
+    if not isinstance(type_, TensorType) or not isinstance(type_.shape, tuple) or not type_.shape:
+        raise TypeError_(f"{op} needs a tensor of rows, not {type_}")
+    return type_
+
+
+def _range(offsets: Array, level: Array, clause: int) -> tuple[int, int, int]:
+    """The rows of a clause at a level (all for -1), and where the clause's rows begin."""
+    at = int(level)
+    first, end = (0, -1) if at < 0 else (at, at + 1)
+    return int(offsets[first, clause]), int(offsets[end, clause]), int(offsets[0, clause])
+
+
+def _slice_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    data = _rows("rows.slice", args[0])
+    assert isinstance(data.shape, tuple)
+    return TensorType((ANY, *data.shape[1:]), data.dtype)
+
+
+def _slice(data: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+    first, end, base = _range(offsets, level, clause)
+    return data[first - base : end - base]
+
+
+@routine("rows.slice", relation=_slice_relation, reference=_slice, aliases=True)
+def slice_rows(data: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int) -> te.Tensor:
+    """The rows of one level: ``data`` has one for each node of ``clause``, (n, ...). A view."""
+    raise NotImplementedError
+
+
+def _update_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    return _rows("rows.update", args[0])
+
+
+def _update(state: Array, rows: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+    first, end, _ = _range(offsets, level, clause)
+    out = state.copy()
+    out[first:end] = rows
+    return out
+
+
+@routine("rows.update", relation=_update_relation, reference=_update, aliases=True, donates=True)
+def update(state: te.Tensor, rows: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int) -> te.Tensor:
+    """``state`` (all rows of a function) with the rows of one level of a clause replaced; in place where ``state`` dies."""
+    raise NotImplementedError
+
+
+def _empty_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    shape, dtype = attrs["shape"], attrs["dtype"]
+    assert isinstance(shape, tuple) and isinstance(dtype, str)
+    return TensorType((ANY, *shape), dtype)  # type: ignore[arg-type]
+
+
+def _empty(offsets: Array, *, clause: int, shape: tuple[int, ...], dtype: str) -> Array:
+    return np.zeros((int(offsets[-1, clause]), *shape), numpy_dtype(dtype))
+
+
+@routine("rows.empty", relation=_empty_relation, reference=_empty)
+def empty(offsets: te.Tensor, *, clause: int, shape: tuple[DimLike, ...], dtype: str) -> te.Tensor:
+    """Room for the rows of a function, up to those of its last clause; what is in it means nothing. Gives (n, *shape)."""
+    raise NotImplementedError
+
+
+def _repeat_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    data = args[0]
+    if not isinstance(data, TensorType) or not isinstance(data.shape, tuple):
+        raise TypeError_(f"rows.repeat needs a tensor, not {data}")
+    return TensorType((ANY, *data.shape), data.dtype)
+
+
+def _repeat(data: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+    first, end, _ = _range(offsets, level, clause)
+    return np.array(np.broadcast_to(data, (end - first, *data.shape)))
+
+
+@routine("rows.repeat", relation=_repeat_relation, reference=_repeat)
+def repeat_rows(data: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int) -> te.Tensor:
+    """``data`` once for each row of one level of ``clause``, (n, ...)."""
+    raise NotImplementedError
+
+
+def _segment_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    values = _rows("rows.segment_sum", args[1])
+    assert isinstance(values.shape, tuple)
+    return TensorType((ANY, *values.shape[1:]), values.dtype)
+
+
+def _segment_sum(init: Array, values: Array, starts: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+    first, end, base = _range(offsets, level, clause)
+    begin = starts[first - base : end - base + 1]
+    out = np.array(np.broadcast_to(init, (end - first, *values.shape[1:])))
+    for n in range(end - first):
+        for i in range(int(begin[n] - begin[0]), int(begin[n + 1] - begin[0])):
+            out[n] += values[i]
+    return out
+
+
+@routine("rows.segment_sum", relation=_segment_relation, reference=_segment_sum)
+def segment_sum(
+    init: te.Tensor, values: te.Tensor, starts: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int
+) -> te.Tensor:
+    """``init`` and the items of each row added to it, in order, for the rows of one level of ``clause``.
+
+    ``values``: (items, ...); ``starts``: (n + 1,) int64, where the items of each row begin; ``init``: one for all rows or one each.
+    """
+    raise NotImplementedError

@@ -1,0 +1,85 @@
+"""Batching that the program finds by itself: recursion over a structure becomes rows of tensors, level by level.
+
+See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a clause for many nodes), `describe` (the walk), `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from relay.ir.expr import Call, Function
+from relay.ir.module import Module
+from relay.transform.access import AccessTable
+from relay.transform.base import Pass
+from relay.transform.batching.build import Builder
+from relay.transform.batching.clauses import NotStructural, group_of
+from relay.transform.blocks import all_bindings, body_of, is_primitive
+from relay.transform.inline import inline_all
+from relay.transform.uses import components, globals_used
+from relay.typing.effects import Effects
+
+# The function attribute that says what became of a recursive function.
+NOTE = "batching"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStructure(Pass):
+    """Turn recursion over algebraic values into batched code, where that is legal and something is gained.
+
+    Before: blocks with named sizes, matches compiled, functions lifted. After: blocks; a function whose recursion follows a
+    structure (see `clauses`) linearises it and computes level by level; the attribute ``batching`` of every recursive function says
+    what was done, or why nothing. A recursion without contractions is left alone (a level would be no faster than its nodes),
+    unless ``always``.
+    """
+
+    name: ClassVar[str] = "batch_structure"
+    always: bool = False
+
+    def __call__(self, module: Module) -> Module:
+        names = {n: globals_used(f) for n, f in module.functions.items()}
+        effects = Effects(module)
+        table = AccessTable()
+        functions = dict(module.functions)
+        for component in components(names):
+            recursive = len(component) > 1 or component[0] in names[component[0]]
+            if not recursive or any(is_primitive(functions[n]) for n in component):
+                continue
+            outside = {used for n, all_used in names.items() if n not in component for used in all_used}
+            roots = [n for n in component if n in outside] or component
+            for root in roots:
+                functions.update(self._batch(module, root, component, effects, table, frozenset(functions)))
+        return module.with_functions(functions)
+
+    def _batch(
+        self,
+        module: Module,
+        root: str,
+        members: Sequence[str],
+        effects: Effects,
+        table: AccessTable,
+        taken: frozenset[str],
+    ) -> dict[str, Function]:
+        try:
+            inlined = {n: inline_all(module, n, members) for n in members}
+            group = group_of(module, root, members, inlined)
+            if not self.always and not any(_has_contraction(inlined[f.name], table) for f in group.functions):
+                raise NotStructural("it has no product of matrices, so nothing is gained")
+            made = Builder(group, effects, root, taken).build()
+        except NotStructural as why:
+            return {root: _noted(module.functions[root], f"no: {why}")}
+        return {n: _noted(f, "by level") if n == root else f for n, f in made.items()}
+
+
+def _noted(function: Function, note: str) -> Function:
+    return replace(function, attrs={**function.attrs, NOTE: note})
+
+
+def _has_contraction(function: Function, table: AccessTable) -> bool:
+    for binding in all_bindings(body_of(function)):
+        if isinstance(binding.value, Call):
+            access = table.of(binding.value)
+            if access is not None and access.kind == "contraction":
+                return True
+    return False

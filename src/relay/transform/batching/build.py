@@ -1,0 +1,285 @@
+"""A structural group as explicit code: linearise, hoist, leaves, levels.
+
+def @f(%t, %w) {                                   # the same signature as before
+  let %walk = rows.linearise(%t, spec=...);        # tables: rows, offsets of levels, indices of children, tensors of nodes
+  ...                                              # UNIFORM and WHOLE stages of every clause
+  let %state = rows.update(rows.empty(...), ...);  # clauses without calls
+  let %done = @f.levels(1, %depth, ..., %state);   # the others, level by level; a level's rows are neighbours
+  take(%done, root)
+}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import cast
+
+import numpy as np
+
+from relay.ir.dim import Dim, DimVar, as_dim, as_var
+from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, Tuple, Var
+from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
+from relay.transform.batching.clauses import Clause, Group
+from relay.transform.batching.describe import Tables, Writer
+from relay.transform.batching.lift import LEVEL, WHOLE, Emitter, Lifted, Lifter, Value, flat_values, leaves, with_rows
+from relay.transform.build import constant, internal_call, type_of
+from relay.transform.copying import Copier
+from relay.transform.dims import DimUses
+from relay.typing.effects import Effects
+
+INDEX = "int64"
+SCALAR = TensorType((), INDEX)
+
+
+def fresh(name: str) -> Dim:
+    return as_dim(DimVar(name))
+
+
+def integer(value: int) -> Expr:
+    return constant(np.array(value, np.int64), INDEX)
+
+
+@dataclass(slots=True, eq=False)
+class _Clause:
+    """One clause while its code is made. ``indices`` are the rows of its sites' parts, ``tensors`` its payloads."""
+
+    clause: Clause
+    rows: Dim
+    level_rows: Dim
+    lifter: Lifter
+    indices: list[Var] = field(default_factory=list)
+    tensors: list[Var] = field(default_factory=list)
+    result: Lifted = ()
+    tables: Tables = field(default_factory=lambda: Tables((), ()))
+
+
+class Builder:
+    """Makes the functions for one group: `build` gives the root's new body and the function of the levels."""
+
+    def __init__(self, group: Group, effects: Effects, name: str, taken: frozenset[str]) -> None:
+        self.group = group
+        self.effects = effects
+        self.name = name
+        self.taken = taken
+        self.bindings: list[Binding] = []  # of the root
+        self.level_dims: tuple[DimVar, ...] = ()
+        self.uniform, self.whole, self.level = Emitter(), Emitter(), Emitter()
+        offsets = TensorType((fresh("levels"), len(group.clauses)), INDEX)
+        self.offsets, self.offsets_in = Var("offsets", None, offsets), _param("offsets", offsets)
+        self.roots = Var("roots", None, TensorType((fresh("roots"),), INDEX))
+        self.at, self.depth, self.depth_in = (_param(n, SCALAR) for n in ("level", "depth", "depth"))
+        # What the level function takes, by what it is given; the states in it, by function, as they are so far.
+        self.carried: dict[Var, Var] = {}
+        self.state_types = [
+            [with_rows(t, n) for t in leaves(f.result)] for f in group.functions for n in [fresh("rows")]
+        ]
+        self.inner = [[_param("state", t) for t in types] for types in self.state_types]
+
+    def build(self) -> dict[str, Function]:
+        """The functions to put in the module. Raises NotStructural."""
+        group = self.group
+        params = [list(states) for states in self.inner]
+        clauses = [self._lift(n, clause) for n, clause in enumerate(group.clauses)]
+        states = self._walk(clauses)
+        states = self._leaf_clauses(clauses, states)
+        levels = self._level_function(params)
+        final = self._call_levels(levels, states, params)
+        return {self.name: self._root(final), levels[0].name: levels[1]}
+
+    # -- clauses
+
+    def _lift(self, number: int, clause: Clause) -> _Clause:
+        rows, level_rows = fresh(f"nodes{number}"), fresh(f"now{number}")
+
+        def carry(var: Var) -> Var:
+            known = self.carried.get(var)
+            if known is None:
+                known = self.carried[var] = _param(var.name, type_of(var))
+            return known
+
+        def rows_of_level(var: Var, ty: Type) -> Expr:
+            return self.level.op(
+                "rows.slice", (carry(var), self.offsets_in, self.at), with_rows(ty, level_rows), var.name, clause=number
+            )
+
+        def children(site: int, target: int) -> Lifted:
+            while len(made.indices) <= site:
+                made.indices.append(Var("children", None, TensorType((rows,), INDEX)))
+            index = rows_of_level(made.indices[site], SCALAR)
+            function = self.group.functions[target]
+            values = [
+                Value(
+                    self.level.op("take", (state, index), with_rows(ty, level_rows), "child", axis=0, mode="fast"),
+                    LEVEL,
+                    ty,
+                )
+                for state, ty in zip(self.inner[target], leaves(function.result), strict=True)
+            ]
+            return _nest(function.result, iter(values))
+
+        def payload(n: int, ty: TensorType) -> Var:
+            while len(made.tensors) <= n:
+                made.tensors.append(Var("part", None, with_rows(ty, rows)))
+            return made.tensors[n]
+
+        def repeat(atom: Expr, ty: Type, stage: int) -> Expr:
+            at = (self.offsets_in, self.at) if stage == LEVEL else (self.offsets, integer(-1))
+            full = with_rows(ty, level_rows if stage == LEVEL else rows)
+            return internal_call("rows.repeat", (atom, *at), full, MappingProxyType({"clause": number}))
+
+        lifter = Lifter(
+            self.group, self.effects, clause, number, rows, level_rows, self.uniform, self.whole, self.level,
+            carry, rows_of_level, children, payload, repeat,
+        )  # fmt: skip
+        made = _Clause(clause, rows, level_rows, lifter)
+        made.result, made.tables = lifter.run()
+        # A clause may read nothing but its own result's place: the rows of a level are then known from the table alone.
+        if made.tables.sites:
+            states = self.inner[clause.function]
+            new = []
+            for value, state in zip(self._leaves(made, LEVEL), states, strict=True):
+                args = (state, value, self.offsets_in, self.at)
+                new.append(self.level.op("rows.update", args, type_of(state), "state", clause=number))
+            self.inner[clause.function] = new
+        return made
+
+    def _leaves(self, made: _Clause, stage: int) -> list[Expr]:
+        """The tensors of a clause's result in a stage's block."""
+        out: list[Expr] = []
+        for value in flat_values(made.result):
+            if isinstance(value.ty, TupleType):
+                fields = [made.lifter.field(value, n) for n in range(len(value.ty.fields))]
+                out += [made.lifter.at(v, stage, spread=True) for f in fields for v in flat_values(f)]
+            else:
+                out.append(made.lifter.at(value, stage, spread=True))
+        return out
+
+    # -- the function around
+
+    def _walk(self, clauses: list[_Clause]) -> list[list[Expr]]:
+        """Linearise the structure and make room for the results."""
+        writer = Writer()
+        spec = writer.spec(self.group.functions, {c.clause: c.tables for c in clauses})
+        parts = [self.depth, self.offsets, self.roots, *(v for c in clauses for v in (*c.indices, *c.tensors))]
+        first = Emitter()
+        data = self.group.root.params[self.group.functions[0].data]
+        ty = TupleType(tuple(type_of(v) for v in parts))
+        walk = first.op("rows.linearise", (data,), ty, "walk", spec=spec, sizes=tuple(writer.sizes))
+        first.bindings += [Binding(v, Proj(walk, n, v.ty)) for n, v in enumerate(parts)]
+        states: list[list[Expr]] = []
+        for n, function in enumerate(self.group.functions):
+            last = max(m for m, c in enumerate(self.group.clauses) if c.function == n)
+            room: list[Expr] = []
+            for t in leaves(function.result):
+                full = self.state_types[n][len(room)]
+                room.append(
+                    first.op("rows.empty", (self.offsets,), full, "state", clause=last, shape=t.shape, dtype=t.dtype)
+                )
+            states.append(room)
+        self.bindings = [*first.bindings, *self.uniform.bindings]
+        return states
+
+    def _leaf_clauses(self, clauses: list[_Clause], states: list[list[Expr]]) -> list[list[Expr]]:
+        """The clauses that call nothing: all their nodes are on level 0."""
+        after = Emitter()
+        for number, made in enumerate(clauses):
+            if made.tables.sites:
+                continue
+            own = states[made.clause.function]
+            new: list[Expr] = []
+            for value, state in zip(self._leaves(made, WHOLE), own, strict=True):
+                args = (state, value, self.offsets, integer(-1))
+                new.append(after.op("rows.update", args, type_of(state), "state", clause=number))
+            states[made.clause.function] = new
+        self.bindings += [*self.whole.bindings, *after.bindings]
+        return states
+
+    def _level_function(self, params: list[list[Var]]) -> tuple[GlobalVar, Function]:
+        """``@f.levels(level, depth, offsets, states, carried)``: do this level and the next ones; the states at the end."""
+        for p in self.group.root.params:
+            # What says the sizes that the code mentions comes along.
+            if isinstance(p.ty, TensorType) and self.group.root.type_params:
+                self.carried.setdefault(p, _param(p.name, p.ty))
+        states = [s for of in params for s in of]
+        given = (self.at, self.depth_in, self.offsets_in, *states, *self.carried.values())
+        ret = TupleType(tuple(type_of(s) for s in states))
+        uses = DimUses()
+        dims = tuple(dict.fromkeys(d for p in given for d in uses.of_type(p.ty)))
+        whole = FuncType(tuple(type_of(p) for p in given), ret, dims)
+        name = f"{self.name}.levels"
+        while name in self.taken:
+            name += "_"
+        target = GlobalVar(name, whole)
+        self.level_dims = dims
+        then = self.level
+        following = then.op("add", (self.at, integer(1)), SCALAR, "next")
+        args = (
+            following,
+            self.depth_in,
+            self.offsets_in,
+            *(s for of in self.inner for s in of),
+            *self.carried.values(),
+        )
+        again = then.bind("rest", Call(target, args, type_args=_as_dims(dims), ty=ret), ret)
+        done = Emitter()
+        end = done.bind("states", Tuple(tuple(states), ret), ret)
+        start = Emitter()
+        more = start.op("less_equal", (self.at, self.depth_in), TensorType((), "bool"), "more")
+        branch = If(more, Block(tuple(then.bindings), again, ret), Block(tuple(done.bindings), end, ret), ret)
+        result = start.bind("result", branch, ret)
+        function = Function(given, Block(tuple(start.bindings), result, ret), ret, dims, ty=whole)
+        copier = Copier(own_dims=True)
+        copied = copier.function(function)
+        new_dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(d)))) for d in dims)
+        ty = copied.ty
+        assert isinstance(ty, FuncType)
+        copied = replace(copied, type_params=new_dims, ty=FuncType(ty.params, ty.ret, new_dims))
+        return target, copied
+
+    def _call_levels(
+        self, levels: tuple[GlobalVar, Function], states: list[list[Expr]], params: list[list[Var]]
+    ) -> list[Var]:
+        args = (
+            integer(1), self.depth, self.offsets, *(s for of in states for s in of), *self.carried,
+        )  # fmt: skip
+        emitter = Emitter(self.bindings)
+        ret = TupleType(tuple(type_of(s) for of in params for s in of))
+        call = Call(levels[0], args, type_args=_as_dims(self.level_dims), ty=ret)
+        done = emitter.bind("done", call, ret)
+        return [emitter.bind("state", Proj(done, n, t), t) for n, t in enumerate(ret.fields)][: len(params[0])]
+
+    def _root(self, final: list[Var]) -> Function:
+        """The root's results out of the states."""
+        emitter = Emitter(self.bindings)
+        root = self.group.root
+        at = emitter.op("take", (self.roots, integer(0)), SCALAR, "root", axis=0, mode="fast")
+        result = self.group.functions[0].result
+        out = [
+            Value(emitter.op("take", (state, at), ty, "result", axis=0, mode="fast"), WHOLE, ty)
+            for state, ty in zip(final, leaves(result), strict=True)
+        ]
+        atom = self._rebuild(result, iter(out), emitter)
+        block = root.body
+        assert isinstance(block, Block)
+        return replace(root, body=Block(tuple(emitter.bindings), atom, block.ty or result, block.span))
+
+    def _rebuild(self, ty: Type, values: Iterator[Value], emitter: Emitter) -> Expr:
+        if not isinstance(ty, TupleType):
+            return next(values).atom
+        fields = tuple(self._rebuild(f, values, emitter) for f in ty.fields)
+        return emitter.bind("result", Tuple(fields, ty), ty)
+
+
+def _param(name: str, ty: Type) -> Var:
+    return Var(name, ty, ty)
+
+
+def _nest(ty: Type, values: Iterator[Value]) -> Lifted:
+    """Values in the nesting of a type of tuples."""
+    return tuple(_nest(f, values) for f in ty.fields) if isinstance(ty, TupleType) else next(values)
+
+
+def _as_dims(dims: tuple[DimVar, ...]) -> tuple[TypeArg, ...]:
+    return tuple(as_dim(d) for d in dims)

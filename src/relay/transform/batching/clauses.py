@@ -1,0 +1,294 @@
+"""Which recursive functions follow the structure of a value, and what they do in each clause.
+
+A group of functions that call each other is *structural* when each takes one value of a data type apart, calls the others on parts of
+it only, and passes its other arguments on as they are. Such calls do not depend on each other's order: only on the structure. The
+body of each function then is a decision tree over the structure with straight-line code at its leaves, the *clauses*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import (
+    Binding,
+    Block,
+    Call,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Match,
+    PConstructor,
+    Proj,
+    PVar,
+    Tuple,
+    Var,
+)  # fmt: skip
+from relay.ir.module import Module
+from relay.ir.types import AdtType, TensorType, TupleType, Type
+from relay.transform.blocks import as_block, body_of
+from relay.transform.copying import Copier, solve_dims
+
+# More clauses than this are not worth telling apart.
+MAX_CLAUSES = 64
+# Where a part of the structure is: field numbers from the node on.
+Path = tuple[int, ...]
+
+
+class NotStructural(Exception):
+    """Why a function is not batched: a sentence for ``relay inspect``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Switch:
+    """Look at the constructor of a part: a tree for each tag (None: no clause of the match fits)."""
+
+    path: Path
+    arms: tuple[Tree | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clause:
+    """Straight-line code. ``parts`` are the variables that stand for parts of the structure."""
+
+    function: int
+    bindings: tuple[Binding, ...]
+    result: Expr
+    parts: dict[Var, Path]
+
+
+Tree = Switch | Clause
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structural:
+    """One function of the group, in the variables and dims of the group's root: ``data`` is the number of its parameter that is
+    taken apart, ``invariant`` what the others are."""
+
+    name: str
+    data: int
+    result: Type
+    tree: Tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Functions that call each other on parts of one structure; the first is the root, which others call."""
+
+    root: Function
+    functions: tuple[Structural, ...]
+    clauses: tuple[Clause, ...]
+    number: dict[str, int]
+
+    def data_of(self, name: str) -> int:
+        return self.functions[self.number[name]].data
+
+
+def group_of(module: Module, root: str, members: Sequence[str], table: dict[str, Function]) -> Group:
+    """The group with this root. ``table`` has the members' functions. Raises NotStructural."""
+    data = {name: _data_parameter(table[name], name, members) for name in members}
+    order = [root]
+    place: dict[str, Copier] = {root: Copier()}
+    number: dict[str, int] = {root: 0}
+    functions: list[Structural] = []
+    clauses: list[Clause] = []
+    for name in order:  # grows
+        function = table[name]
+        copier = place[name]
+        body = body_of(function) if name == root else copier.copy(body_of(function))
+        param = function.params[data[name]]
+        start = param if name == root else copier.atom(param)
+        assert isinstance(start, Var)
+        reader = _Reader(module, number[name], len(clauses))
+        tree = reader.tree(body, start)
+        clauses += reader.clauses
+        result = copier.type(body_of(function).ty or function.ret_type)
+        if result is None or not _tensors(result):
+            raise NotStructural(f"@{name} gives something that is not made of tensors")
+        functions.append(Structural(name, data[name], result, tree))
+        for clause in reader.clauses:
+            for call in calls_of(clause, members):
+                _check_call(call, clause, data, table, place, number, order)
+    return Group(table[root], tuple(functions), tuple(clauses), number)
+
+
+def calls_of(clause: Clause, members: Sequence[str]) -> list[Call]:
+    """The calls of the group's functions in a clause."""
+    return [
+        b.value
+        for b in clause.bindings
+        if isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name in members
+    ]
+
+
+def _data_parameter(function: Function, name: str, members: Sequence[str]) -> int:
+    """The parameter that the function's first match takes apart."""
+    for binding in body_of(function).bindings:
+        if isinstance(binding.value, Match):
+            found = [n for n, p in enumerate(function.params) if p is binding.value.data]
+            if found and isinstance(function.params[found[0]].ty, AdtType):
+                return found[0]
+            break
+    raise NotStructural(f"@{name} does not take an argument apart before anything else")
+
+
+def _tensors(ty: Type) -> bool:
+    match ty:
+        case TensorType(shape=tuple(), dtype=str()):
+            return True
+        case TupleType(fields=fields):
+            return all(_tensors(f) for f in fields)
+        case _:
+            return False
+
+
+def _check_call(
+    call: Call,
+    clause: Clause,
+    data: dict[str, int],
+    table: dict[str, Function],
+    place: dict[str, Copier],
+    number: dict[str, int],
+    order: list[str],
+) -> None:
+    """A recursive call must go to a part of the structure and hand the other arguments on; a function met for the first time is
+    put in the terms of the caller."""
+    assert isinstance(call.fn, GlobalVar)
+    name = call.fn.name
+    callee = table[name]
+    at = data[name]
+    arg = call.args[at]
+    if not isinstance(arg, Var) or not clause.parts.get(arg):
+        raise NotStructural(f"a recursive call of @{name} is not on a part of the value that is taken apart")
+    dims = solve_dims(callee, call, [a.ty for a in call.args])
+    if dims is None:
+        raise NotStructural(f"the sizes of a recursive call of @{name} are not known")
+    known = place.get(name)
+    if known is None:
+        atoms: dict[Var, Expr] = {
+            p: a for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)) if n != at
+        }
+        for p, a in atoms.items():
+            if isinstance(a, Var) and not any(a is q for q in table[order[0]].params):
+                raise NotStructural(f"argument %{p.name} of @{name} changes from call to call")
+        copier = place[name] = Copier(atoms, dict(dims), own_dims=True)
+        copier.bind(callee.params[at])
+        number[name] = len(order)
+        order.append(name)
+        return
+    for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)):
+        if n != at and a is not known.atom(p):
+            raise NotStructural(f"argument %{p.name} of @{name} changes from call to call")
+    own = known.dims if number[name] else {p: as_dim(p) for p in callee.type_params if isinstance(p, DimVar)}
+    if any(own.get(v) != d for v, d in dims.items()):
+        raise NotStructural(f"a recursive call of @{name} is at other sizes")
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """Reads the decision tree of one function."""
+
+    module: Module
+    function: int
+    first: int
+    clauses: list[Clause] = field(default_factory=list)
+
+    def tree(self, body: Block, data: Var) -> Tree:
+        """The tree of a body over the parameter ``data``. Iterative: trees are built when their arms are."""
+        root = _Open(body, (), {data: ()}, ())
+        done: dict[_Open, Tree] = {}
+        todo = [root]
+        while todo:
+            here = todo[-1]
+            if not here.read:
+                self._read(here)
+            if here.match is None:
+                done[here] = self._clause(here)
+                todo.pop()
+                continue
+            waiting = list(dict.fromkeys(a for a in here.arms if a is not None and a not in done))
+            if waiting:
+                todo += waiting
+                continue
+            done[here] = Switch(here.path, tuple(None if a is None else done[a] for a in here.arms))
+            todo.pop()
+        return done[root]
+
+    def _clause(self, here: _Open) -> Clause:
+        if self.first + len(self.clauses) >= MAX_CLAUSES:
+            raise NotStructural("there are too many cases to tell apart")
+        clause = Clause(self.function, tuple(here.code), here.result, here.parts)
+        self.clauses.append(clause)
+        return clause
+
+    def _read(self, here: _Open) -> None:
+        """Go on to the next match, or to the end."""
+        here.read = True
+        while True:
+            for position, binding in enumerate(here.block.bindings):
+                value = binding.value
+                if isinstance(value, If):
+                    raise NotStructural("an `if` decides by computed data")
+                if isinstance(value, Function):
+                    raise NotStructural("a function is made inside the recursion")
+                if isinstance(value, Match):
+                    after = Block(here.block.bindings[position + 1 :], here.block.result, here.block.ty)
+                    self._split(here, value, binding.var, after)
+                    return
+                if isinstance(value, Proj) and isinstance(value.tuple, Var) and value.tuple in here.parts:
+                    here.parts[binding.var] = (*here.parts[value.tuple], value.index)
+                elif isinstance(value, Var) and value in here.parts:
+                    here.parts[binding.var] = here.parts[value]
+                else:
+                    here.code.append(binding)
+            if not here.rest:
+                here.result = here.block.result
+                return
+            (var, after), *rest = here.rest
+            here.code.append(Binding(var, here.block.result))
+            here.block, here.rest = after, tuple(rest)
+
+    def _split(self, here: _Open, match: Match, var: Var, after: Block) -> None:
+        path = here.parts.get(match.data) if isinstance(match.data, Var) else None
+        ty = match.data.ty
+        if path is None or not isinstance(ty, AdtType):
+            raise NotStructural("a match looks at a computed value")
+        definition = self.module.types[ty.name]
+        arms: list[_Open | None] = [None] * len(definition.constructors)
+        for clause in match.clauses:
+            pattern = clause.pattern
+            parts = dict(here.parts)
+            tags: list[int]
+            if isinstance(pattern, PConstructor):
+                tags = [self.module.constructors[pattern.name].tag]
+                for n, p in enumerate(pattern.fields):
+                    if isinstance(p, PVar):
+                        parts[p.var] = (*path, n)
+            else:
+                tags = [n for n, a in enumerate(arms) if a is None]
+            arm = _Open(as_block(clause.body), tuple(here.code), parts, ((var, after), *here.rest))
+            for tag in tags:
+                if arms[tag] is None:
+                    arms[tag] = arm
+        here.match, here.path, here.arms = match, path, arms
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A place in the tree: the block to read next, the code so far, what follows the block (with the variable that its result is)."""
+
+    block: Block
+    before: tuple[Binding, ...]
+    parts: dict[Var, Path]
+    rest: tuple[tuple[Var, Block], ...]
+    read: bool = False
+    match: Match | None = None
+    path: Path = ()
+    arms: list[_Open | None] = field(default_factory=list)
+    code: list[Binding] = field(default_factory=list)
+    result: Expr = field(default_factory=lambda: Tuple(()))
+
+    def __post_init__(self) -> None:
+        self.code = list(self.before)

@@ -1,0 +1,104 @@
+"""The description of a walk, in the words that ``rows.linearise`` reads (see `relay.op.rows`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from relay.ir.dim import Dim
+from relay.ir.types import TensorType
+from relay.op.rows import CLAUSE, DTYPES, FIELD, SWITCH
+from relay.transform.batching.clauses import Clause, Path, Structural, Switch, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAt:
+    """A call of function number ``target`` on the part at ``path``."""
+
+    path: Path
+    target: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """What a clause takes out of the structure, in order."""
+
+    sites: Sequence[SiteAt]
+    payloads: Sequence[tuple[Path, TensorType]]
+
+
+@dataclass(slots=True, eq=False)
+class Writer:
+    """Writes the words. ``sizes`` collects the dims that are known at run time only."""
+
+    words: list[int] = field(default_factory=list)
+    sizes: list[Dim] = field(default_factory=list)
+    registers: int = 1
+
+    def spec(
+        self, functions: Sequence[Structural], tables: dict[Clause, Tables], many: bool = False
+    ) -> tuple[int, ...]:
+        """The description: clauses are numbered in ``tables``' order."""
+        number = {clause: n for n, clause in enumerate(tables)}
+        self.words = [len(functions), len(tables), 0, int(many)] + [0] * (len(functions) + len(tables))
+        for n, function in enumerate(functions):
+            self.words[4 + n] = len(self.words)
+            self._function(function.tree, tables, number, 4 + len(functions))
+        self.words[2] = self.registers
+        return tuple(self.words)
+
+    def _function(self, tree: Tree, tables: dict[Clause, Tables], number: dict[Clause, int], records: int) -> None:
+        registers: dict[Path, int] = {(): 0}
+        # A tree, the registers that are loaded on the way to it, and the word that is to hold its address.
+        todo: list[tuple[Tree, frozenset[Path], int | None]] = [(tree, frozenset({()}), None)]
+        made: dict[int, int] = {}
+        while todo:
+            here, loaded, patch = todo.pop()
+            if patch is not None:
+                self.words[patch] = len(self.words)
+            if isinstance(here, Switch):
+                loaded = self._load([here.path], loaded, registers)
+                self.words += (SWITCH, registers[here.path], len(here.arms))
+                for arm in here.arms:
+                    if arm is None:
+                        self.words.append(-1)
+                    else:
+                        todo.append((arm, loaded, len(self.words)))
+                        self.words.append(0)
+                continue
+            table = tables[here]
+            self._load([*(s.path for s in table.sites), *(p for p, _ in table.payloads)], loaded, registers)
+            self.words += (CLAUSE, number[here])
+            if number[here] not in made:
+                made[number[here]] = len(self.words)
+                self.words[records + number[here]] = len(self.words)
+                self._record(here, table, registers)
+        self.registers = max(self.registers, len(registers))
+
+    def _load(self, paths: Sequence[Path], loaded: frozenset[Path], registers: dict[Path, int]) -> frozenset[Path]:
+        have = set(loaded)
+        for path in paths:
+            for n in range(1, len(path) + 1):
+                part = path[:n]
+                if part not in have:
+                    have.add(part)
+                    self.words += (
+                        FIELD, registers.setdefault(part, len(registers)), registers[part[:-1]], part[-1],
+                    )  # fmt: skip
+        return frozenset(have)
+
+    def _record(self, clause: Clause, table: Tables, registers: dict[Path, int]) -> None:
+        self.words += (clause.function, len(table.sites))
+        for site in table.sites:
+            self.words += (0, registers[site.path], site.target)
+        self.words.append(len(table.payloads))
+        for path, ty in table.payloads:
+            assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
+            self.words += (registers[path], DTYPES.index(ty.dtype), len(ty.shape), *map(self._dim, ty.shape))
+
+    def _dim(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim not in self.sizes:
+            self.sizes.append(dim)
+        return -1 - self.sizes.index(dim)

@@ -1,0 +1,174 @@
+"""Recursive programs over structures, and values for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import relay
+from relay import typing
+from relay.codegen.target import parse_target
+from relay.ir.module import Module
+from relay.options import Options
+from relay.pipeline import Runner, passes, refuse_uncompilable
+from relay.transform import Pipeline
+from relay.transform.batching import NOTE
+
+Array = npt.NDArray[Any]
+HEAD = '#[version = "0.0.5"]\n'
+
+TREE_RNN = """
+type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), }
+def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(h, d), float32], %wn: Tensor[(h, 2*h), float32])
+    -> Tensor[(1, h), float32] {
+  match (%t) {
+    Leaf(%x) => tanh(nn.dense(%x, %wl)),
+    Node(%l, %r) => tanh(nn.dense(concatenate((@encode(%l, %wl, %wn), @encode(%r, %wl, %wn)), axis=1), %wn)),
+  }
+}
+def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(h, d), float32], %wn: Tensor[(h, 2*h), float32])
+    -> Tensor[(1, h), float32] { @encode(%t, %wl, %wn) }
+"""
+
+TREE_LSTM = """
+type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), }
+def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d), float32], %bl: Tensor[(3*h,), float32],
+    %wn: Tensor[(5*h, 2*h), float32], %bn: Tensor[(5*h,), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
+  match (%t) {
+    Leaf(%x) => {
+      let %g = split(nn.bias_add(nn.dense(%x, %wl), %bl), indices_or_sections=3, axis=1);
+      let %c = sigmoid(%g.0) * tanh(%g.2);
+      (sigmoid(%g.1) * tanh(%c), %c)
+    },
+    Node(%left, %right) => {
+      let %l = @encode(%left, %wl, %bl, %wn, %bn);
+      let %r = @encode(%right, %wl, %bl, %wn, %bn);
+      let %g = split(nn.bias_add(nn.dense(concatenate((%l.0, %r.0), axis=1), %wn), %bn), indices_or_sections=5, axis=1);
+      let %c = sigmoid(%g.0) * tanh(%g.4) + sigmoid(%g.1) * %l.1 + sigmoid(%g.2) * %r.1;
+      (sigmoid(%g.3) * tanh(%c), %c)
+    },
+  }
+}
+def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d), float32], %bl: Tensor[(3*h,), float32],
+    %wn: Tensor[(5*h, 2*h), float32], %bn: Tensor[(5*h,), float32]) -> Tensor[(1, h), float32] {
+  @encode(%t, %wl, %bl, %wn, %bn).0
+}
+"""
+
+# Every form of structure at once: clauses without payload, several payloads (scalars of another dtype), a default clause, a nested
+# match, a result that is the same for every node, work on payloads beside recursive calls, two functions.
+MIXED = """
+type Op { Add, Mul, Skip, }
+type Expr { Zero, Word(int32, float32), Un(Op, Expr), Bin(Op, Expr, Tensor[(4,), float32], Expr), Par(Group), }
+type Group { Empty, Join(Expr, Group), }
+def @value(%e: Expr, %table: Tensor[(9, 4), float32], %w: Tensor[(4, 4), float32]) -> (Tensor[(4,), float32], float32) {
+  match (%e) {
+    Zero => (take(%table, 0, axis=0), 0f),
+    Word(%n, %s) => (take(%table, %n, axis=0) * %s, %s),
+    Un(Mul, %a) => {
+      let %v = @value(%a, %table, %w);
+      (reshape(nn.dense(reshape(%v.0, newshape=[1, 4]), %w), newshape=[4]), %v.1 * 2f)
+    },
+    Un(_, %a) => @value(%a, %table, %w),
+    Bin(%op, %a, %x, %b) => {
+      let %l = @value(%a, %table, %w);
+      let %r = @value(%b, %table, %w);
+      let %both = match (%op) {
+        Add => %l.0 + %r.0,
+        Mul => %l.0 * %r.0,
+        _ => %r.0,
+      };
+      (tanh(%both) + sigmoid(%x), %l.1 - %r.1)
+    },
+    Par(%g) => (@together(%g, %table, %w), 1f),
+  }
+}
+def @together(%g: Group, %table: Tensor[(9, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(4,), float32] {
+  match (%g) {
+    Empty => sum(%w, axis=[0]),
+    Join(%e, %more) => {
+      let %v = @value(%e, %table, %w);
+      %v.0 * 0.5f + @together(%more, %table, %w) + %v.1
+    },
+  }
+}
+def @main(%e: Expr, %table: Tensor[(9, 4), float32], %w: Tensor[(4, 4), float32]) -> (Tensor[(4,), float32], float32) {
+  @value(%e, %table, %w)
+}
+"""
+
+
+def module(text: str) -> Module:
+    return relay.infer_type(relay.parse(text if text.startswith("#[") else HEAD + text))
+
+
+def lowered(mod: Module, last: str = "batch_structure", **options: Any) -> Module:
+    """The module as it is after the pass of this name."""
+    chosen = Options(**options)
+    runner = Runner(parse_target(chosen.target), chosen)
+    mono = typing.monomorphise(mod, chosen.entries)
+    refuse_uncompilable(mono)
+    all_passes = passes(chosen, runner)
+    end = max(n for n, p in enumerate(all_passes) if p.name == last)
+    return Pipeline(all_passes[: end + 1], typing.verify_types)(mono)
+
+
+def notes(mod: Module) -> dict[str, object]:
+    """What batching says about each function."""
+    return {n: f.attrs[NOTE] for n, f in lowered(mod).functions.items() if NOTE in f.attrs}
+
+
+def random_tree(mod: Module, rng: np.random.Generator, leaves: int, width: int, kind: str = "random") -> Any:
+    """A tree of `Leaf` and `Node`: of random splits, balanced, or a chain to one side. Iterative."""
+    adt = mod.adt("Tree")
+
+    def leaf() -> Any:
+        return adt.Leaf(rng.standard_normal((1, width), dtype=np.float32))
+
+    def split(n: int) -> int:
+        at = {"random": int(rng.integers(1, n)), "balanced": n // 2, "left": n - 1, "right": 1}
+        return at[kind]
+
+    done: list[Any] = []
+    todo: list[int] = [leaves]
+    while todo:
+        n = todo.pop()
+        if n == 0:
+            right, left = done.pop(), done.pop()
+            done.append(adt.Node(left, right))
+        elif n == 1:
+            done.append(leaf())
+        else:
+            k = split(n)
+            todo += [0, n - k, k]
+    return done[0]
+
+
+def weights(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[Array]:
+    return [(rng.standard_normal(s) * 0.4).astype(np.float32) for s in shapes]
+
+
+def random_expr(mod: Module, rng: np.random.Generator, size: int) -> Any:
+    """A value of `Expr` with about so many nodes; parts are shared now and then."""
+    expr, op, group = mod.adt("Expr"), mod.adt("Op"), mod.adt("Group")
+    pool = [expr.Zero(), expr.Word(np.int32(3), np.float32(0.5))]
+    for _ in range(size):
+        a, b = (pool[int(rng.integers(max(0, len(pool) - 6), len(pool)))] for _ in range(2))
+        tag = [op.Add(), op.Mul(), op.Skip()][int(rng.integers(3))]
+        choice = int(rng.integers(6))
+        if choice == 0:
+            pool.append(expr.Word(np.int32(rng.integers(9)), np.float32(rng.standard_normal())))
+        elif choice == 1:
+            pool.append(expr.Un(tag, a))
+        elif choice in (2, 3):
+            pool.append(expr.Bin(tag, a, rng.standard_normal(4, dtype=np.float32), b))
+        elif choice == 4:
+            items = group.Empty()
+            for _ in range(int(rng.integers(4))):
+                items = group.Join(pool[int(rng.integers(len(pool)))], items)
+            pool.append(expr.Par(items))
+        else:
+            pool.append(expr.Zero())
+    return pool[-1]

@@ -1,0 +1,236 @@
+"""Recursion over structures: the interpreter, compiled code with batching and compiled code without it agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay import _runtime
+from relay.ir.diagnostics import ExecutionError
+from relay.ir.module import Module
+from tests.batching.programs import (
+    MIXED,
+    TREE_LSTM,
+    TREE_RNN,
+    lowered,
+    module,
+    notes,
+    random_expr,
+    random_tree,
+    weights,
+)
+
+SIZES = [1, 2, 3, 7, 24]
+
+
+def flat(value: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(v) for v in value] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+def same(a: Any, b: Any) -> None:
+    for x, y in zip(flat(a), flat(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+
+
+def agree(mod: Module, arguments: list[list[Any]], bound: dict[str, Any] | None = None) -> None:
+    """All ways to run the program give the same on each list of arguments."""
+    if bound:
+        mod = mod.bind(bound)
+    passes = lowered(mod)
+    assert "by level" in notes(mod).values()
+    batched = relay.compile(mod, threads=1)
+    plain = relay.compile(mod, threads=1, opt_level=2)
+    for args in arguments:
+        expected = relay.evaluate(mod, *args)
+        same(relay.evaluate(passes, *args), expected)
+        same(batched(*args), expected)
+        same(plain(*args), expected)
+
+
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("kind", ["random", "balanced", "left", "right"])
+def test_trees(kind: str, bind: bool) -> None:
+    rng = np.random.default_rng(1)
+    mod = module(TREE_LSTM)
+    held = dict(zip(("wl", "bl", "wn", "bn"), weights(rng, (18, 5), (18,), (30, 12), (30,)), strict=True))
+    trees = [random_tree(mod, rng, n, 5, kind) for n in SIZES]
+    agree(mod, [[t] if bind else [t, *held.values()] for t in trees], held if bind else None)
+
+
+def test_against_numpy() -> None:
+    rng = np.random.default_rng(2)
+    mod = module(TREE_RNN)
+    wl, wn = weights(rng, (6, 5), (6, 12))
+
+    def encode(t: Any) -> Any:
+        if t.constructor == "Leaf":
+            return np.tanh(t.fields[0].astype(np.float64) @ wl.T)
+        return np.tanh(np.concatenate([encode(f) for f in t.fields], axis=1) @ wn.T)
+
+    exe = relay.compile(mod, threads=1)
+    for n in (1, 2, 40):
+        tree = random_tree(mod, rng, n, 5)
+        np.testing.assert_allclose(np.asarray(exe(tree, wl, wn)), encode(tree), rtol=1e-5, atol=1e-6)
+
+
+def test_every_form_of_structure() -> None:
+    rng = np.random.default_rng(3)
+    mod = module(MIXED)
+    table, w = weights(rng, (9, 4), (4, 4))
+    agree(mod, [[random_expr(mod, rng, n), table, w] for n in (0, 1, 2, 3, 5, 8, 13, 20, 30, 40) for _ in range(3)])
+
+
+def test_shared_parts_are_one_node() -> None:
+    """A value that doubles at every level has 2^40 nodes as a tree, and 41 as what it is."""
+    rng = np.random.default_rng(4)
+    mod = module(TREE_RNN)
+    wl, wn = weights(rng, (6, 5), (6, 12))
+    adt = mod.adt("Tree")
+    exe = relay.compile(mod, threads=1)
+    leaf = adt.Leaf(rng.standard_normal((1, 5), dtype=np.float32))
+    value: Any = exe.signature().arguments((leaf, wl, wn))[0]
+    tree = leaf
+    for n in range(40):
+        value = _runtime.Value.adt(1, [value, value])
+        if n < 6:
+            tree = adt.Node(tree, tree)
+        if n == 5:
+            same(exe(value, wl, wn), relay.evaluate(mod, tree, wl, wn))
+    state = np.tanh(leaf.fields[0] @ wl.T)
+    for _ in range(40):
+        state = np.tanh(np.concatenate([state, state], axis=1) @ wn.T)
+    np.testing.assert_allclose(np.asarray(exe(value, wl, wn)), state, rtol=1e-4, atol=1e-5)
+
+
+def test_thousands_of_nodes() -> None:
+    rng = np.random.default_rng(5)
+    mod = module(TREE_RNN)
+    held = weights(rng, (6, 5), (6, 12))
+    batched, plain = relay.compile(mod, threads=1), relay.compile(mod, threads=1, opt_level=2)
+    for kind, n in (("random", 5000), ("balanced", 4096), ("left", 20000)):
+        tree = random_tree(mod, rng, n, 5, kind)
+        same(batched(tree, *held), plain(tree, *held))
+
+
+def test_threads_do_not_matter() -> None:
+    rng = np.random.default_rng(6)
+    mod = module(TREE_RNN)
+    held = weights(rng, (64, 50), (64, 128))
+    tree = random_tree(mod, rng, 300, 50)
+    one, two = (np.asarray(relay.compile(mod, threads=n)(tree, *held)) for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_other_sizes_in_the_structure_are_refused() -> None:
+    """What the types say of the parts of a value is checked before a kernel reads them."""
+    rng = np.random.default_rng(7)
+    mod = module(TREE_RNN)
+    tree = random_tree(mod, rng, 3, 4)
+    with pytest.raises(ExecutionError, match="not what the types"):
+        relay.compile(mod, threads=1)(tree, *weights(rng, (6, 5), (6, 12)))
+
+
+HEADER = "type Tree { Leaf(Tensor[(1, 4), float32]), Node(Tree, Tree), }\n"
+REFUSED = {
+    "references": (
+        """def @f(%t: Tree, %w: Tensor[(4, 4), float32], %r: Ref[Tensor[(1, 4), float32]]) -> Tensor[(1, 4), float32] {
+             match (%t) {
+               Leaf(%x) => nn.dense(%x, %w),
+               Node(%a, %b) => { let %s = @f(%a, %w, %r) + @f(%b, %w, %r); %r := %s; %s + !%r },
+             }
+           }
+           def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+             let %r = ref(zeros(shape=[1, 4], dtype="float32")); @f(%t, %w, %r) }""",
+        "references",
+    ),
+    "data decides": (
+        """def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+             match (%t) {
+               Leaf(%x) => nn.dense(%x, %w),
+               Node(%a, %b) => {
+                 let %l = @main(%a, %w);
+                 if (sum(%l) > 0f) { %l } else { nn.dense(%l + @main(%b, %w), %w) }
+               },
+             }
+           }""",
+        "an `if` decides",
+    ),
+    "an argument changes": (
+        """def @f(%t: Tree, %w: Tensor[(4, 4), float32], %s: Tensor[(1, 4), float32]) -> Tensor[(1, 4), float32] {
+             match (%t) {
+               Leaf(%x) => nn.dense(%x + %s, %w),
+               Node(%a, %b) => { let %l = @f(%a, %w, %s); @f(%b, %w, %l) },
+             }
+           }
+           def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+             @f(%t, %w, zeros(shape=[1, 4], dtype="float32")) }""",
+        "changes from call to call",
+    ),
+    "not on a part": (
+        """def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+             match (%t) {
+               Leaf(%x) => nn.dense(%x, %w),
+               Node(Leaf(%x), %b) => nn.dense(%x, %w) + @main(%b, %w),
+               Node(Node(%a, %b), %c) => @main(Node(%a, Node(%b, %c)), %w),
+             }
+           }""",
+        "not on a part",
+    ),
+    "makes a value": (
+        """def @f(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tree {
+             match (%t) {
+               Leaf(%x) => Leaf(nn.dense(%x, %w)),
+               Node(%a, %b) => Node(@f(%b, %w), @f(%a, %w)),
+             }
+           }
+           def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tree { @f(%t, %w) }""",
+        "not made of tensors",
+    ),
+    "nothing to gain": (
+        """def @main(%t: Tree) -> Tensor[(1, 4), float32] {
+             match (%t) { Leaf(%x) => %x, Node(%a, %b) => @main(%a) + @main(%b), }
+           }""",
+        "nothing is gained",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_batched_says_why(name: str) -> None:
+    text, why = REFUSED[name]
+    mod = module(HEADER + text)
+    found = [str(n) for n in notes(mod).values()]
+    assert found and all(n.startswith("no: ") for n in found)
+    assert any(why in n for n in found), found
+    rng = np.random.default_rng(8)
+    adt = mod.adt("Tree")
+    for n in (1, 2, 3, 6):
+        tree = adt.Leaf(rng.standard_normal((1, 4), dtype=np.float32))
+        for _ in range(n):
+            tree = adt.Node(tree, adt.Leaf(rng.standard_normal((1, 4), dtype=np.float32)))
+        args = [tree, *weights(rng, (4, 4))][: len(mod.functions["main"].params)]
+        got: Any = relay.compile(mod, threads=1)(*args)
+        expected: Any = relay.evaluate(mod, *args)
+        if name == "makes a value":
+            while expected.fields and expected.constructor == "Node":
+                assert got.constructor == "Node"
+                got, expected = got.fields[0], expected.fields[0]
+            got, expected = got.fields[0], expected.fields[0]
+        same(got, expected)
+
+
+def test_sharing_survives_the_way_in() -> None:
+    """A Python value with shared parts is converted part by part, not path by path."""
+    rng = np.random.default_rng(9)
+    mod = module(TREE_RNN)
+    wl, wn = weights(rng, (6, 5), (6, 12))
+    adt = mod.adt("Tree")
+    tree = adt.Leaf(rng.standard_normal((1, 5), dtype=np.float32))
+    state = np.tanh(tree.fields[0] @ wl.T)
+    for _ in range(60):
+        tree = adt.Node(tree, tree)
+        state = np.tanh(np.concatenate([state, state], axis=1) @ wn.T)
+    np.testing.assert_allclose(np.asarray(relay.compile(mod, threads=1)(tree, wl, wn)), state, rtol=1e-4, atol=1e-5)
