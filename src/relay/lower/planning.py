@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from relay import te
 from relay.ir.dim import DimVar, dim_vars
-from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple
+from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType
-from relay.ir.walk import post_order, rewrite
 from relay.loop.target import Target
+from relay.lower.packing import Packer, rebuild, shared_operands
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.te.numeric import dtype_name
+from relay.transform.blocks import all_blocks, body_of, is_primitive
 
 Array = npt.NDArray[np.generic]
 # Runs a te graph of one input and one output on an array, by compiled code; equal keys mean equal graphs.
@@ -40,31 +41,44 @@ class ModulePlan:
     kernels: tuple[KernelPlan, ...]
 
 
-def primitives(module: Module) -> list[tuple[Call, Function]]:
-    """Every call of a primitive, with the primitive."""
-    out: list[tuple[Call, Function]] = []
+def primitives(module: Module) -> Iterator[tuple[Block, Call, Function]]:
+    """Every call of a primitive, with the block it stands in and the primitive."""
     for fn in module.functions.values():
-        for node in post_order(fn.body):
-            if isinstance(node, Call) and isinstance(node.fn, Function):
-                out.append((node, node.fn))
-    return out
+        for block in all_blocks(body_of(fn)):
+            for binding in block.bindings:
+                value = binding.value
+                if isinstance(value, Call) and is_primitive(value.fn):
+                    yield block, value, value.fn
 
 
 def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> ModulePlan:
-    """Plan every primitive. Without ``run_graph`` constants are not packed (plans then treat them as run-time operands)."""
+    """Plan every primitive. Without ``run_graph`` no operand is packed (plans then treat constants as run-time operands)."""
     by_key: dict[str, KernelPlan] = {}
+    tried: dict[str, KernelPlan] = {}
     planned: dict[int, Planned] = {}
     shapes: dict[int, Planned] = {}
     packed: dict[tuple[int, str], Constant] = {}
     replaced: dict[int, Expr] = {}
-    for call, fn in primitives(module):
-        constants = (
-            frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant)) if run_graph else frozenset()
-        )
-        key = _key(fn, target, constants)
+    packer = Packer(target, planned, by_key)
+
+    def try_plan(call: Call, ahead: frozenset[int]) -> KernelPlan:
+        assert isinstance(call.fn, Function)
+        key = _key(call.fn, target, ahead)
+        if key.text not in tried:
+            tried[key.text] = plan_graph(te_graph(call.fn), target, key, ahead)
+        return tried[key.text]
+
+    shared = shared_operands(module, try_plan) if run_graph else {}
+    for block, call, fn in primitives(module):
+        ahead = shared.get(id(call), frozenset())
+        if run_graph:
+            ahead |= {n for n, a in enumerate(call.args) if isinstance(a, Constant)}
+        key = _key(fn, target, ahead)
         plan = by_key.get(key.text)
         if plan is None:
-            plan = by_key[key.text] = plan_graph(te_graph(fn), target, key, constants, kernel_name(fn, len(by_key)))
+            plan = try_plan(call, ahead)
+            plan = replace(plan, kernel=replace(plan.kernel, name=kernel_name(fn, len(by_key))))
+            by_key[key.text] = plan
         planned[id(fn)] = _planned(fn, plan, key)
         shape = _shape_function(fn, target, by_key)
         if shape is not None:
@@ -73,6 +87,9 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
             args = list(call.args)
             for pack in plan.packs:
                 raw = args[pack.input_index]
+                if isinstance(raw, Var):
+                    args[pack.input_index] = packer.packed(block, raw, pack)
+                    continue
                 assert isinstance(raw, Constant)
                 mark = (id(raw.data), pack.key)
                 if mark not in packed:
@@ -84,15 +101,8 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
                 args[pack.input_index] = packed[mark]
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
     if replaced:
-        # Primitives themselves are kept as they are, so that their ids go on naming their plans.
-        module = module.with_functions((n, _replace(f, replaced)) for n, f in module.functions.items())
+        module = module.with_functions((n, rebuild(f, replaced, packer)) for n, f in module.functions.items())
     return ModulePlan(module, planned, shapes, tuple(by_key.values()))
-
-
-def _replace(fn: Function, replaced: Mapping[int, Expr]) -> Function:
-    new = rewrite(fn, lambda e: e, dict(replaced))
-    assert isinstance(new, Function)
-    return new
 
 
 def kernel_name(fn: Function, number: int) -> str:

@@ -1,0 +1,71 @@
+"""Run-time operands that several products share are packed once, and the results are those of packing for each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay import pipeline
+from relay.options import Options
+
+RNG = np.random.default_rng(2)
+
+
+def chain(products: int, rows: int, width: int = 128, branch: bool = False) -> str:
+    lines = [f"let %t{n + 1} = tanh(nn.dense(%t{n}, %w)) + %t{n};" for n in range(products)]
+    body = f"let %t0 = exp(%x); {' '.join(lines)} %t{products}"
+    if branch:
+        body = f"if (%c) {{ {body} }} else {{ %x }}"
+    condition = ", %c: bool" if branch else ""
+    shape = f"({rows}, {width})"
+    return (
+        f'#[version = "0.0.5"]\ndef @main(%x: Tensor[{shape}, float32], %w: Tensor[({width}, {width}), float32]{condition})'
+        f" -> Tensor[{shape}, float32] {{ {body} }}"
+    )
+
+
+def packs(text: str) -> int:
+    plan = pipeline.build(relay.parse(text), Options(cache=False)).plan
+    return sum("pack" in k.kernel.name for k in plan.kernels)
+
+
+@pytest.mark.parametrize(("products", "rows", "expected"), [(4, 5, 1), (2, 5, 0), (4, 1, 0)])
+def test_when_an_operand_is_packed_ahead(products: int, rows: int, expected: int) -> None:
+    """Where it is multiplied by in three products or more, of several rows each."""
+    assert packs(chain(products, rows)) == expected
+
+
+@pytest.mark.parametrize("branch", [False, True])
+@pytest.mark.parametrize("width", [128, 100])
+def test_results_stay(branch: bool, width: int) -> None:
+    module = relay.parse(chain(5, 6, width, branch))
+    inputs: list[object] = [
+        RNG.uniform(-0.1, 0.1, (6, width)).astype(np.float32),
+        RNG.uniform(-0.1, 0.1, (width, width)).astype(np.float32),
+    ]
+    exe = relay.compile(module, cache=False)
+    for flag in (True, False) if branch else (True,):
+        given = [*inputs, np.bool_(flag)] if branch else inputs
+        np.testing.assert_allclose(
+            np.asarray(exe(*given)), np.asarray(relay.evaluate(module, *given)), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_an_operand_made_in_the_block() -> None:
+    """Packed right after it is made, whatever else reads it."""
+    text = """#[version = "0.0.5"]
+    def @main(%x: Tensor[(6, 128), float32], %v: Tensor[(128, 128), float32]) {
+      let %w = %v * 0.5f;
+      let %a = nn.dense(%x, %w);
+      let %b = nn.dense(tanh(%a), %w);
+      let %c = nn.dense(tanh(%b), %w);
+      (%c, nn.dense(%w, %w))
+    }"""
+    module = relay.parse(text)
+    assert packs(text) >= 1
+    x, v = (RNG.uniform(-0.1, 0.1, s).astype(np.float32) for s in ((6, 128), (128, 128)))
+    found, expected = relay.compile(module, cache=False)(x, v), relay.evaluate(module, x, v)
+    assert isinstance(found, tuple) and isinstance(expected, tuple)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
