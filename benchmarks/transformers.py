@@ -1,0 +1,337 @@
+"""BERT-base, MiniLM's architecture and GPT-2 beside PyTorch, onnxruntime and OpenVINO, in one run, interleaved.
+
+Every system runs the same seeded weights and inputs and is checked against float64 NumPy first. Ours is compiled once for every length;
+torch-compile compiles each length anew. Systems take turns with a pause between, so that threads that still wait busily for the last
+one's work do not disturb the next. ``floor`` is the time that the machine's limits allow: arithmetic at the multiply-add peak, or the
+weights at the bandwidth of memory, whichever is longer.
+
+    python benchmarks/transformers.py [--models bert-base,minilm,gpt2] [--threads 1,2] [--lengths 5,32,128 | all] [--memory]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parent))
+import bert
+import gpt2
+
+import relay
+from relay.view.compare import microseconds
+from relay.view.limits import machine_limits
+from relay.view.svg import COLOURS, Picture, covering
+from relay.view.timing import interleaved
+
+ALL_LENGTHS = (5, 8, 13, 16, 22, 32, 48, 53, 64, 96, 128)
+SYSTEMS = ("relay", "onnxruntime", "onnxruntime-fused", "openvino", "torch", "torch-compile")
+TOLERANCE = 2e-4  # float32 through twelve layers
+Array = npt.NDArray[Any]
+Row = dict[str, Any]
+
+
+def weight_bytes(w: dict[str, Any]) -> int:
+    """Bytes of the weights that a call reads whole: all but the tables that are only looked up."""
+    return sum(a.nbytes for name, a in w.items() if name not in ("words", "positions", "kinds"))
+
+
+def bert_flops(c: bert.Config, n: int) -> float:
+    """Arithmetic of products and attention (the rest is small)."""
+    return 2.0 * n * c.layers * (4 * c.width**2 + 2 * c.width * c.inner + 2 * n * c.width)
+
+
+def gpt2_flops(c: gpt2.Config, n: int, past: int) -> float:
+    return 2.0 * n * c.layers * (12 * c.width**2 + 2 * (n + past) * c.width) + 2.0 * c.width * c.vocabulary
+
+
+def bert_systems(c: bert.Config, w: Any, threads: int, wanted: Sequence[str], folder: Path) -> dict[str, Any]:
+    import peers
+
+    exe = relay.compile(bert.program(c, w), threads=threads)
+    systems: dict[str, Any] = {"relay": lambda ids: np.asarray(exe(ids))}
+    exported, fused = folder / "exported.onnx", folder / "fused.onnx"
+    if {"onnxruntime", "openvino"} & set(wanted):
+        peers.exported(bert.program(c, w), exported)
+    makers: dict[str, Callable[[], Any]] = {
+        "onnxruntime": lambda: peers.onnxruntime_bert(exported, threads),
+        "onnxruntime-fused": lambda: (peers.fused_bert(c, w, fused), peers.onnxruntime_bert(fused, threads))[1],
+        "openvino": lambda: peers.openvino_bert(exported, threads),
+        "torch": lambda: peers.torch_bert(c, w, threads, False),
+        "torch-compile": lambda: peers.torch_bert(c, w, threads, True),
+    }
+    return systems | _made(makers, wanted)
+
+
+def gpt2_systems(c: gpt2.Config, w: Any, threads: int, wanted: Sequence[str], folder: Path) -> dict[str, Any]:
+    import peers
+
+    exe: Any = relay.compile(gpt2.program(c, w), threads=threads)
+
+    def ours(ids: Array, cache: Any) -> tuple[Array, Any]:
+        scores, made = exe(ids, gpt2.empty_cache(c) if cache is None else cache)
+        return np.asarray(scores), made
+
+    exported, fused = folder / "exported.onnx", folder / "fused.onnx"
+    if "openvino" in wanted:
+        peers.exported(gpt2.program(c, w), exported)
+    makers: dict[str, Callable[[], Any]] = {
+        "onnxruntime-fused": lambda: (peers.fused_gpt2(c, w, fused), peers.onnxruntime_gpt2(c, fused, threads))[1],
+        "openvino": lambda: peers.openvino_gpt2(c, exported, threads),
+        "torch": lambda: peers.torch_gpt2(c, w, threads),
+    }
+    return {"relay": ours} | _made(makers, wanted)
+
+
+def _made(makers: dict[str, Callable[[], Any]], wanted: Sequence[str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, make in makers.items():
+        if name in wanted:
+            try:
+                out[name] = make()
+            except ImportError as error:
+                print(f"{name} is left out: {error.name} is not installed", file=sys.stderr)
+    return out
+
+
+def checked(what: str, results: dict[str, Array], expected: Array) -> dict[str, float]:
+    """How far each system is from float64. Stops where one computes something else."""
+    apart = {name: float(np.abs(r - expected).max()) for name, r in results.items()}
+    for name, distance in apart.items():
+        if not distance < TOLERANCE:
+            sys.exit(f"{name} is {distance:.1e} away from float64 NumPy on {what}: it does not compute the same")
+    return apart
+
+
+def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[int], seconds: float) -> list[Row]:
+    """The rows of one model with so many threads."""
+    limits = machine_limits(threads)
+    rng = np.random.default_rng(0)
+    rows: list[Row] = []
+
+    def row(what: str, n: int, calls: dict[str, Callable[[], object]], apart: dict[str, float], floor: float) -> None:
+        found = interleaved(calls, seconds)
+        timing = {name: {"median": t.median, "low": t.low, "high": t.high} for name, t in found.items()}
+        rows.append(
+            {
+                "model": model,
+                "threads": threads,
+                "what": what,
+                "tokens": n,
+                "seconds": timing,
+                "apart": apart,
+                "floor": floor,
+            }
+        )
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if model == "gpt2":
+            g = gpt2.CONFIGS["gpt2"]
+            w = gpt2.seeded_weights(g)
+            heavy = weight_bytes(w) + w["words"].nbytes
+            systems = gpt2_systems(g, w, threads, wanted, folder)
+            for n, past in ((64, 0), (1, 64), (1, 512)):
+                text = rng.integers(0, g.vocabulary, n + past).astype(np.int32)
+                caches = {s: run(text[:past], None)[1] if past else None for s, run in systems.items()}
+                results = {s: run(text[past:], caches[s])[0] for s, run in systems.items()}
+                apart = checked(f"{past} + {n} tokens", results, gpt2.reference(g, w, text))
+                calls = {s: partial(run, text[past:], caches[s]) for s, run in systems.items()}
+                size = heavy + 8 * g.layers * g.width * past
+                floor = max(gpt2_flops(g, n, past) / limits.flops, size / limits.bandwidth["DRAM"])
+                row(f"prompt of {n}" if n > 1 else f"step after {past}", n, calls, apart, floor)
+        else:
+            c = bert.CONFIGS[model]
+            w = bert.seeded_weights(c)
+            encoders = bert_systems(c, w, threads, wanted, folder)
+            for n in lengths:
+                ids = rng.integers(0, c.vocabulary, n).astype(np.int32)
+                apart = checked(f"{n} tokens", {s: run(ids) for s, run in encoders.items()}, bert.reference(c, w, ids))
+                size = weight_bytes(w)
+                floor = max(bert_flops(c, n) / limits.flops, size / limits.bandwidth[limits.level(size)])
+                row(f"{n} tokens", n, {s: partial(run, ids) for s, run in encoders.items()}, apart, floor)
+    return rows
+
+
+# -- memory and compile time, each in a fresh process
+
+
+def peak_memory() -> int:
+    """The most bytes this process has had resident."""
+    text = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM")) * 1024
+
+
+def fresh(job: str, model: str, folder: Path) -> Row:
+    """Run a job in a new process."""
+    command = [sys.executable, __file__, "--job", job, "--models", model, "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{job} failed:\n{done.stderr}")
+    found: Row = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def job(what: str, model: str, folder: Path) -> None:
+    """In a fresh process: prepare files, or load a model from its file and run it once; prints seconds and peak memory."""
+    ids = np.arange(16, dtype=np.int32)
+    if what == "prepare":
+        import peers
+
+        c = bert.CONFIGS[model]
+        w = bert.seeded_weights(c)
+        program = bert.program(c, w)
+        program.save(folder / "model.relay")
+        peers.exported(program, folder / "exported.onnx")
+        peers.fused_bert(c, w, folder / "fused.onnx")
+        print("{}")
+        return
+    start = time.perf_counter()
+    if what in ("compile", "cached"):
+        exe = relay.compile(relay.load_module(folder / "model.relay"), cache_dir=folder / "cache", threads=2)
+        if exe.from_cache != (what == "cached"):
+            sys.exit(f"the program came {'' if exe.from_cache else 'not '}from the cache")
+        ready = time.perf_counter()
+        exe(ids)
+        if what == "compile":
+            exe.save(folder / "model.rlx")
+    elif what == "executable":
+        exe = relay.load(folder / "model.rlx", threads=2)
+        ready = time.perf_counter()
+        exe(ids)
+    else:
+        import peers
+
+        session = peers.onnxruntime_session(folder / f"{what}.onnx", 2)
+        ready = time.perf_counter()
+        session.run(None, {session.get_inputs()[0].name: ids})
+    print(json.dumps({"seconds": ready - start, "bytes": peak_memory()}))
+
+
+def memory(model: str) -> dict[str, Row]:
+    """Seconds until a model on disk is ready, and peak memory with one run."""
+    out: dict[str, Row] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fresh("prepare", model, folder)
+        for what in ("compile", "cached", "executable", "exported", "fused"):
+            out[what] = fresh(what, model, folder)
+    return out
+
+
+# -- reporting
+
+
+def report(rows: Sequence[Row]) -> str:
+    """A table of times, with ours against the best of the others and against the floor."""
+    names = [s for s in SYSTEMS if any(s in r["seconds"] for r in rows)]
+    out = [
+        f"{'model':10} {'threads':>7} {'':15}"
+        + "".join(f"{s:>18}" for s in names)
+        + f"{'floor':>11} {'best/ours':>9} {'floor/ours':>10}"
+    ]
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for r in rows:
+        times = {s: t["median"] for s, t in r["seconds"].items()}
+        others = [t for s, t in times.items() if s != "relay"]
+        ratio = min(others) / times["relay"] if others else float("nan")
+        ratios.setdefault((r["model"], r["threads"]), []).append(ratio)
+        cells = "".join(f"{microseconds(times[s]) if s in times else '':>18}" for s in names)
+        floor = f"{microseconds(r['floor']):>11} {ratio:>9.2f} {r['floor'] / times['relay']:>10.2f}"
+        out.append(f"{r['model']:10} {r['threads']:>7} {r['what']:15}{cells}{floor}")
+    for (model, threads), found in ratios.items():
+        mean = float(np.exp(np.mean(np.log(found))))
+        out.append(
+            f"{model}, {threads} thread(s): the best other system takes {mean:.2f} times as long as relay (geometric mean)"
+        )
+    return "\n".join(out)
+
+
+def picture(rows: Sequence[Row]) -> str:
+    """Microseconds per token against the length, one line for each system, of the first model and number of threads."""
+    chosen = [r for r in rows if (r["model"], r["threads"]) == (rows[0]["model"], rows[0]["threads"])]
+    per_token = [t["median"] / r["tokens"] * 1e6 for r in chosen for t in r["seconds"].values()]
+    title = f"{chosen[0]['model']}, {chosen[0]['threads']} thread(s): us per token"
+    lengths = [float(r["tokens"]) for r in chosen]
+    plot = Picture(title, covering("tokens", lengths, True), covering("us per token", per_token, True))
+    for n, name in enumerate(s for s in SYSTEMS if s in chosen[0]["seconds"]):
+        points = [(r["tokens"], r["seconds"][name]["median"] / r["tokens"] * 1e6) for r in chosen]
+        plot.line(points, COLOURS[n], name)
+        for r in chosen:
+            low, high = (r["seconds"][name][k] / r["tokens"] * 1e6 for k in ("low", "high"))
+            plot.interval(r["tokens"], low, high, COLOURS[n])
+    plot.line([(r["tokens"], r["floor"] / r["tokens"] * 1e6) for r in chosen], "#24292f", "floor", dashed=True)
+    return plot.text()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", default="bert-base,minilm,gpt2")
+    parser.add_argument("--threads", default="1,2", help="nothing measures no times")
+    parser.add_argument("--lengths", default="5,16,64,128", help="all, or sentence lengths separated by commas")
+    parser.add_argument("--systems", default="onnxruntime,onnxruntime-fused,openvino,torch,torch-compile")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each system and length")
+    parser.add_argument(
+        "--memory", action="store_true", help="peak memory and time until ready, in fresh processes, of the first model"
+    )
+    parser.add_argument("--json", type=Path, help="write the numbers there")
+    parser.add_argument("--plot", type=Path, help="draw the first model there (.svg)")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    models = args.models.split(",")
+    lengths = list(ALL_LENGTHS) if args.lengths == "all" else [int(n) for n in args.lengths.split(",")]
+    if args.job and args.job != "measure":
+        job(args.job, models[0], args.folder)
+        return
+    systems = args.systems.split(",")
+    threads = [int(n) for n in args.threads.split(",") if n]
+    if args.job:
+        print(json.dumps(measure(models[0], threads[0], systems, lengths, args.seconds)))
+        return
+    rows: list[Row] = []
+    kept: dict[str, Row] = {}
+    if args.memory:
+        kept = memory(models[0])
+        for what, found in kept.items():
+            name = {"exported": "onnxruntime", "fused": "onnxruntime-fused"}.get(what, f"relay, {what}")
+            print(
+                f"{models[0]}: {name:20} ready in {found['seconds']:6.2f} s, {found['bytes'] / 2**20:7.0f} MiB at most"
+            )
+    for model in models:
+        for count in threads:
+            # A process of its own: some systems settle on their threads once.
+            command = [sys.executable, __file__, "--job", "measure", "--models", model, "--threads", str(count)]
+            command += [
+                "--lengths",
+                ",".join(map(str, lengths)),
+                "--systems",
+                args.systems,
+                "--seconds",
+                str(args.seconds),
+            ]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            if done.returncode != 0:
+                sys.exit(f"{model} on {count} thread(s) failed")
+            rows += json.loads(done.stdout.splitlines()[-1])
+    if rows:
+        print(report(rows))
+    if args.json:
+        args.json.write_text(json.dumps({"rows": rows, "memory": kept}, indent=1))
+    if args.plot and rows:
+        args.plot.write_text(picture(rows))
+
+
+if __name__ == "__main__":
+    main()
