@@ -44,11 +44,13 @@ from relay.transform import (
     DeadReferences,
     EtaExpand,
     ExpandCompositions,
+    FixInvariants,
     FoldConstants,
     FuseAttention,
     FuseOps,
     Gradient,
     GrowState,
+    HoistOverTime,
     Inline,
     LambdaLift,
     NameDims,
@@ -98,7 +100,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
     inline: list[Pass] = [Inline()] if level >= 3 else []
-    specialise: list[Pass] = [Specialise(), *inline, DeadCode()] if level >= 3 else []
+    specialise: list[Pass] = [Specialise(), *inline, FixInvariants(), *inline, DeadCode()] if level >= 3 else []
     evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     dead = DeadFunctions(entries=options.entries)
     differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
@@ -116,7 +118,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         dead,
         NameDims(),
         *tidy,
-        *([ConstantArguments(), BatchStructure(), dead, *tidy] if level >= 3 else []),
+        *([ConstantArguments(), BatchStructure(), dead, HoistOverTime(), *tidy] if level >= 3 else []),
         *([FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,

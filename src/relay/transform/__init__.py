@@ -22,9 +22,11 @@ from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
 from relay.transform.eta import EtaExpand
+from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fuse import FuseOps
 from relay.transform.grow import GrowState
+from relay.transform.hoist import HoistOverTime
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
@@ -46,11 +48,13 @@ __all__ = [
     "DeadReferences",
     "EtaExpand",
     "ExpandCompositions",
+    "FixInvariants",
     "FoldConstants",
     "FuseAttention",
     "FuseOps",
     "Gradient",
     "GrowState",
+    "HoistOverTime",
     "Inline",
     "LambdaLift",
     "NameDims",

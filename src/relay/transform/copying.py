@@ -5,13 +5,12 @@ What inlining and specialisation are made of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_substitute, is_any
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, is_any
 from relay.ir.expr import (
-    Attr,
     Attrs,
     Binding,
     Block,
@@ -38,7 +37,7 @@ from relay.ir.expr import (
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.transform.blocks import body_of, is_primitive
-from relay.typing.substitution import map_type
+from relay.typing.substitution import map_attrs, map_type
 
 
 def solve_dims(function: Function, call: Call, arg_types: Sequence[Type | None]) -> dict[DimVar, Dim] | None:
@@ -116,20 +115,7 @@ class Copier:
     def attrs(self, attrs: Attrs) -> Attrs:
         if not attrs or not (self.dims or self.own_dims):
             return attrs
-        new = {k: self._attr(v) for k, v in attrs.items()}
-        return attrs if all(new[k] is v for k, v in attrs.items()) else new
-
-    def _attr(self, value: Attr) -> Attr:
-        if isinstance(value, SymDim):
-            return cast(Attr, dim_substitute(value, self.dim))
-        if isinstance(value, tuple):
-            new = tuple(self._attr(v) for v in value)
-            return value if all(a is b for a, b in zip(new, value, strict=True)) else new
-        if isinstance(value, TensorType | TupleType | FuncType | RefType | AdtType):
-            return self.type(value)
-        if isinstance(value, Mapping):
-            return self.attrs(value)
-        return value
+        return map_attrs(attrs, self.type, self.dim)
 
     def bind(self, var: Var) -> Var:
         """A fresh variable for a bound one."""

@@ -56,7 +56,7 @@ from relay.ir.types import (
     TypeVar,
 )  # fmt: skip
 from relay.ir.walk import children, pattern_vars, post_order, rebuild, rename_pattern
-from relay.typing.substitution import map_type, variables
+from relay.typing.substitution import map_attrs, map_type, variables
 from relay.typing.text import type_text
 
 # Copies of one function within copies of itself (or the parts of a type argument there), after which the function is
@@ -459,7 +459,8 @@ class _Copy:
                 callee = fn if t is fn.ty else OpRef(fn.name, t, fn.span)
             case _:
                 callee = yield self.expr(fn)
-        return Call(callee, tuple(args), e.attrs, type_args, self.type(e.ty), e.span)
+        attrs = map_attrs(e.attrs, self.type, self.instance.dims.get)
+        return Call(callee, tuple(args), attrs, type_args, self.type(e.ty), e.span)
 
     def _block(self, e: Block) -> Step[Expr]:
         bindings: list[Binding | _Local] = []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never, cast
 
 from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, dim_substitute, dim_vars
+from relay.ir.expr import Attr, Attrs
 from relay.ir.types import (
     AdtType,
     BaseType,
@@ -150,3 +151,26 @@ def variables(t: TypeArg) -> Iterator[TypeParam]:
 def free_variables(t: TypeArg, bound: Mapping[TypeParam, object]) -> list[TypeParam]:
     """The variables of ``t`` that are not in ``bound``, each once, in order of occurrence."""
     return [v for v in dict.fromkeys(variables(t)) if v not in bound]
+
+
+def map_attrs(attrs: Attrs, types: Callable[[Type | None], Type | None], dims: Callable[[DimVar], Dim | None]) -> Attrs:
+    """Attributes with the types and the dims in their values mapped; the same object when nothing changed."""
+    if not attrs:
+        return attrs
+    new = {k: _map_attr(v, types, dims) for k, v in attrs.items()}
+    return attrs if all(new[k] is v for k, v in attrs.items()) else new
+
+
+def _map_attr(value: Attr, types: Callable[[Type | None], Type | None], dims: Callable[[DimVar], Dim | None]) -> Attr:
+    match value:
+        case SymDim():
+            return cast(Attr, dim_substitute(value, dims))
+        case tuple():
+            new = tuple(_map_attr(v, types, dims) for v in value)
+            return value if all(a is b for a, b in zip(new, value, strict=True)) else new
+        case TensorType() | TupleType() | FuncType() | RefType() | AdtType():
+            return types(value)
+        case Mapping():
+            return map_attrs(value, types, dims)
+        case _:
+            return value

@@ -1,0 +1,369 @@
+"""Hoisting over time: what a recursion over a sequence computes from its input alone is computed for all steps at once.
+
+A recurrent network reads ``x[t]``, multiplies it by weights, and combines the product with the state. The product does not need
+the state: as a matrix product over all steps it reads the weights once, where the loop would read them in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from relay.ir.dim import Dim, DimVar, as_dim, as_var
+from relay.ir.effects import Effect
+from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, GlobalVar, OpRef, Proj, Tuple, Var
+from relay.ir.module import Module
+from relay.ir.types import FuncType, TensorType, TupleType, Type, is_integer
+from relay.op import registry
+from relay.transform.access import AccessTable
+from relay.transform.base import Pass
+from relay.transform.blocks import Forward, Scope, all_bindings, all_blocks, body_of, nested_blocks, operands
+from relay.transform.build import op_call, type_of
+from relay.transform.copying import Copier
+from relay.transform.dims import DimUses
+from relay.transform.fix_invariants import Invariants, invariants, self_calls
+from relay.transform.rows import Lifting
+from relay.typing.effects import Effects
+
+
+@dataclass(frozen=True, slots=True)
+class HoistOverTime(Pass):
+    """Move out of recursive functions what is the same in all iterations, and what depends on a row ``x[t]`` of a tensor that is
+    the same in all, where ``t`` counts (up or down by a constant).
+
+    Before: blocks whose sizes have names. After: a function from which something was hoisted computes it, for all rows, and calls
+    ``@f__steps``, which is given the results and reads row ``t`` of them. Only pure operators are moved (they may now be computed
+    for a loop that makes no step), from blocks that every further iteration runs through, and rows only together with a product or
+    a reduction: reading elements costs as much in the loop.
+    """
+
+    name: ClassVar[str] = "hoist_over_time"
+
+    def __call__(self, module: Module) -> Module:
+        effects, table = Effects(module), AccessTable()
+        functions: dict[str, Function] = {}
+        for name, function in module.functions.items():
+            shared = invariants(name, function)
+            if shared is None:
+                functions[name] = function
+                continue
+            steps = f"{name}__steps"
+            while steps in module.functions:
+                steps += "_"
+            functions |= _Hoister(name, function, shared, effects, table).run(steps)
+        return module.with_functions(functions)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """A value that depends on one row: ``all`` is the same for all rows, in front of the loop. ``index`` (of what kind, see
+    ``mode``) says which row, in the loop."""
+
+    index: Expr
+    rows: Dim
+    mode: Attr
+    all: Expr
+    heavy: bool
+
+    def goes_with(self, other: _Row) -> bool:
+        return self.index is other.index and self.rows == other.rows and self.mode == other.mode
+
+
+@dataclass(slots=True, eq=False)
+class _Hoister:
+    name: str
+    function: Function
+    shared: Invariants
+    effects: Effects
+    table: AccessTable
+    dims: DimUses = field(default_factory=DimUses)
+    made: list[Binding] = field(default_factory=list)  # in front of the loop, in order
+    fixed: dict[Var, Expr] = field(default_factory=dict)  # what is the same in all iterations -> in front of the loop
+    heavy: set[Var] = field(default_factory=set)  # of those, what takes a kernel to compute
+    rows: dict[Var, _Row] = field(default_factory=dict)
+    counting: set[Var] = field(default_factory=set)  # integers that move by a constant
+    sizes: set[DimVar] = field(default_factory=set)  # that all iterations share
+
+    def run(self, steps: str) -> dict[str, Function]:
+        """The functions that take this one's place."""
+        self.sizes.update(self.shared.dims)
+        for n in self.shared.params:
+            param = self.function.params[n]
+            self.fixed[param] = param
+            self.sizes.update(self.dims.of_type(param.ty))
+        self._find_counters()
+        body = body_of(self.function)
+        running = self._running(body)
+        staying: list[Expr] = []
+        moved: dict[Var, Expr] = {}
+        for block in all_blocks(body):  # outer blocks first: what they bind is known inside
+            for binding in block.bindings:
+                if id(block) in running and self._moved(binding):
+                    moved[binding.var] = binding.value
+                else:
+                    staying += operands(binding.value)
+            staying.append(block.result)
+        chosen: dict[Var, None] = {}
+        seen: set[Expr] = set()
+        while staying:  # what the loop reads: from in front of it where that is worth it, else computed in it as before
+            atom = staying.pop()
+            if not isinstance(atom, Var) or atom not in moved or atom in seen:
+                continue
+            seen.add(atom)
+            heavy = atom in self.heavy or (atom in self.rows and self.rows[atom].heavy)
+            if heavy and isinstance(atom.ty, TensorType):
+                chosen[atom] = None
+            else:
+                staying += operands(moved[atom])
+        if not chosen:
+            return {self.name: self.function}
+        return self._split(steps, list(chosen))
+
+    # -- what is what
+
+    def _find_counters(self) -> None:
+        calls = self_calls(self.name, self.function)
+        steps: dict[Expr, Expr] = {b.var: b.value for b in all_bindings(body_of(self.function))}
+        for n, p in enumerate(self.function.params):
+            if _is_index(p) and all(n < len(c.args) and _is_step(steps.get(c.args[n]), p) for c in calls):
+                self.counting.add(p)
+
+    def _running(self, body: Block) -> set[int]:
+        """The blocks with a call of the function itself in them, at any depth."""
+        order = list(all_blocks(body))
+        found: set[int] = set()
+        for block in reversed(order):  # inner blocks come after outer ones
+            for b in block.bindings:
+                inner = nested_blocks(b.value)
+                own = isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name == self.name
+                if own or any(id(i) in found for i in inner):
+                    found.add(id(block))
+        return found
+
+    def _moved(self, binding: Binding) -> bool:
+        """Note what a binding is; whether it need not stay in the loop for its own sake."""
+        var, value = binding.var, binding.value
+        match value:
+            case Proj(tuple=Var() as whole) if whole in self.rows:
+                row = self.rows[whole]
+                self._row(var, row, self._project(row.all, value.index, var.name), Lifting(row.rows))
+                return True
+            case Proj(tuple=Var() as whole) if whole in self.fixed:
+                self.fixed[var] = self._project(self.fixed[whole], value.index, var.name)
+                if whole in self.heavy:
+                    self.heavy.add(var)
+                return True
+            case Tuple():
+                return self._tuple(var, value)
+            case Call(fn=OpRef()):
+                return self._operator(var, value)
+            case _:
+                return False
+
+    def _tuple(self, var: Var, value: Tuple) -> bool:
+        found = [self.rows[f] for f in value.fields if isinstance(f, Var) and f in self.rows]
+        if not found or not all(self._is_fixed(f) or f in self.rows for f in value.fields if isinstance(f, Var)):
+            return False
+        first = found[0]
+        if not all(first.goes_with(r) for r in found):
+            return False
+        made = Lifting(first.rows)
+        fields: list[Expr] = []
+        for f in value.fields:
+            if isinstance(f, Var) and f in self.rows:
+                fields.append(self.rows[f].all)
+                continue
+            ty = type_of(f)
+            if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
+                return False
+            shape: Attr = (first.rows, *ty.shape)
+            fields.append(made.emit("broadcast_to", (self._outside(f),), {"shape": shape}))
+        whole = Tuple(tuple(fields), TupleType(tuple(type_of(f) for f in fields)))
+        self._row(var, replace(first, heavy=any(r.heavy for r in found)), made.bind(var.name, whole), made)
+        return True
+
+    def _operator(self, var: Var, call: Call) -> bool:
+        assert isinstance(call.fn, OpRef)
+        if not registry.exists(call.fn.name) or self.effects.of(call) != Effect.PURE or not self._has_known_sizes(var):
+            return False
+        if self._counts(var, call):
+            return False
+        if not all(self._is_fixed(a) or (isinstance(a, Var) and a in self.rows) for a in call.args):
+            return self._reads_row(var, call)
+        access = self.table.of(call)
+        product = access is not None and access.kind in ("contraction", "reduction", "opaque")
+        given = [(n, self.rows[a]) for n, a in enumerate(call.args) if isinstance(a, Var) and a in self.rows]
+        if not given:
+            if access is None or not call.args:
+                return False
+            moved = Call(call.fn, tuple(self._outside(a) for a in call.args), call.attrs, (), call.ty, call.span)
+            new = Var(var.name, None, var.ty, var.span)
+            self.made.append(Binding(new, moved))
+            self.fixed[var] = new
+            inputs = any(isinstance(a, Var) and a in self.heavy for a in call.args)
+            if inputs or product or (not access.view and any(_has_axes(a) for a in call.args)):
+                self.heavy.add(var)
+            return True
+        first = given[0][1]
+        if not all(first.goes_with(r) for _, r in given):
+            return False
+        lifting = Lifting(first.rows)
+        outside = Call(call.fn, tuple(self._outside(a) for a in call.args), call.attrs, (), call.ty, call.span)
+        result = lifting.call(outside, {n: r.all for n, r in given})
+        if result is None or not lifting.fits(result, call):
+            return False
+        self._row(var, replace(first, heavy=product or any(r.heavy for _, r in given)), result, lifting)
+        return True
+
+    def _project(self, whole: Expr, index: int, name: str) -> Var:
+        ty = type_of(whole)
+        assert isinstance(ty, TupleType)
+        var = Var(name, None, ty.fields[index])
+        self.made.append(Binding(var, Proj(whole, index, var.ty)))
+        return var
+
+    def _row(self, var: Var, like: _Row, all_rows: Expr, made: Lifting) -> None:
+        self.made += made.bindings
+        self.rows[var] = replace(like, all=all_rows)
+
+    def _is_fixed(self, a: Expr) -> bool:
+        return isinstance(a, Constant) or (isinstance(a, Var) and a in self.fixed)
+
+    def _outside(self, a: Expr) -> Expr:
+        return self.fixed.get(a, a) if isinstance(a, Var) else a
+
+    def _has_known_sizes(self, var: Var) -> bool:
+        """Whether every size in the variable's type is one that all iterations share."""
+        return all(d in self.sizes for d in self.dims.of_type(var.ty))
+
+    def _counts(self, var: Var, call: Call) -> bool:
+        """Whether this is a counter plus or minus something that is the same in all iterations (or the other way round)."""
+        assert isinstance(call.fn, OpRef)
+        if call.fn.name in ("add", "subtract") and _is_index(var):
+            a, b = call.args
+            if any(isinstance(x, Var) and x in self.counting and self._is_fixed(y) for x, y in ((a, b), (b, a))):
+                self.counting.add(var)
+                return True
+        if (
+            call.fn.name == "cast"
+            and _is_index(var)
+            and isinstance(call.args[0], Var)
+            and call.args[0] in self.counting
+        ):
+            self.counting.add(var)
+            return True
+        return False
+
+    def _reads_row(self, var: Var, call: Call) -> bool:
+        """A row of a tensor that is the same in all iterations, at an index that counts."""
+        assert isinstance(call.fn, OpRef)
+        if call.fn.name != "take" or call.attrs.get("batch_dims", 0) != 0:
+            return False
+        data, index = call.args
+        ty = type_of(data)
+        if (
+            not isinstance(ty, TensorType)
+            or not isinstance(ty.shape, tuple)
+            or not ty.shape
+            or not self._is_fixed(data)
+        ):
+            return False
+        axis = call.attrs.get("axis")
+        first = axis == 0 or (axis == -1 and len(ty.shape) == 1) or (axis is None and len(ty.shape) == 1)
+        if not first or not isinstance(index, Var) or index not in self.counting:
+            return False
+        self.rows[var] = _Row(index, ty.shape[0], call.attrs.get("mode", "clip"), self._outside(data), False)
+        return True
+
+    # -- the two functions
+
+    def _split(self, steps: str, chosen: list[Var]) -> dict[str, Function]:
+        function = self.function
+        given: dict[int, Expr] = {}
+        extra: dict[int, Var] = {}
+        taken: dict[Var, Var] = {}
+        for v in chosen:
+            value = self.fixed[v] if v in self.fixed else self.rows[v].all
+            given[id(value)] = value
+            taken[v] = extra.setdefault(id(value), Var(v.name, None, type_of(value)))
+
+        ret = _result_type(function)
+        own_dims = tuple(p for p in function.type_params if isinstance(p, DimVar))
+        target = GlobalVar(
+            steps, FuncType(tuple(type_of(p) for p in (*function.params, *extra.values())), ret, own_dims)
+        )
+
+        def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+            if var in taken and var in self.fixed:
+                return taken[var]
+            if var in taken:
+                row = self.rows[var]
+                index = driver.env.get(row.index, row.index) if isinstance(row.index, Var) else row.index
+                return op_call("take", (taken[var], index), {"axis": 0, "mode": row.mode}, value.span)
+            if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name == self.name:
+                args = (*value.args, *extra.values())
+                return Call(target, args, value.attrs, value.type_args, value.ty, value.span)
+            return value
+
+        driver = Forward(visit)
+        loop = body_of(driver.function(function))
+        copier = Copier(own_dims=True)
+        dims = [copier.dim(p) for p in own_dims]
+        type_params = tuple(p for d in dims if d is not None and (p := as_var(d)) is not None)
+        params = tuple(copier.bind(p) for p in (*function.params, *extra.values()))
+        copied = copier.type(ret)
+        assert copied is not None
+        ty = FuncType(tuple(type_of(p) for p in params), copied, type_params)
+        made = replace(
+            function,
+            params=params,
+            body=copier.copy(loop),
+            ret_type=copied,
+            type_params=type_params,
+            constraints=(),
+            ty=ty,
+        )
+        args = (*function.params, *given.values())
+        result = Var("result", None, ret)
+        call = Call(target, args, type_args=tuple(map(as_dim, own_dims)), ty=ret)
+        bindings = (*_needed(self.made, given.values()), Binding(result, call))
+        return {self.name: replace(function, body=Block(bindings, result, ret)), steps: made}
+
+
+def _result_type(function: Function) -> Type:
+    ret = function.ty.ret if isinstance(function.ty, FuncType) else function.ret_type
+    assert ret is not None, "hoisting needs a typed program"
+    return ret
+
+
+def _needed(bindings: list[Binding], results: Iterable[Expr]) -> list[Binding]:
+    """The bindings that the results need, in order."""
+    used = {r for r in results if isinstance(r, Var)}
+    out: list[Binding] = []
+    for b in reversed(bindings):
+        if b.var in used:
+            out.append(b)
+            used.update(a for a in operands(b.value) if isinstance(a, Var))
+    return out[::-1]
+
+
+def _has_axes(e: Expr) -> bool:
+    ty = type_of(e)
+    return isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and len(ty.shape) > 0
+
+
+def _is_index(v: Var) -> bool:
+    return isinstance(v.ty, TensorType) and v.ty.shape == () and isinstance(v.ty.dtype, str) and is_integer(v.ty.dtype)
+
+
+def _is_step(value: Expr | None, p: Var) -> bool:
+    """Whether a value is the parameter plus or minus a constant other than 0."""
+    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name not in ("add", "subtract"):
+        return False
+    a, b = value.args
+    if value.fn.name == "add" and isinstance(a, Constant):
+        a, b = b, a
+    return a is p and isinstance(b, Constant) and bool(np.any(b.data != 0))
