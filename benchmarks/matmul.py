@@ -1,21 +1,32 @@
-"""Matrix products beside NumPy's and beside the peak of fused multiply-adds, all measured in one run.
+"""Matrix products beside PyTorch's and onnxruntime's and beside what the machine can do, all measured in one run.
 
-Each size is compiled for a symbolic number of rows with constant weights, as in a network, and runs in the virtual
-machine. The peak is a generated kernel of independent multiply-adds in registers, measured next to every size.
+A case is ``kind:rows x depth x columns`` with, behind it, what follows the product:
 
-    python benchmarks/matmul.py [--threads 2] [--sizes 128x384x384,...]
+    constant    weights known when the program is compiled      dense on ``w[columns, depth]``
+    run-time    both operands given at run time                 matmul on ``w[depth, columns]``
+    transposed  the right operand given as ``w[columns, depth]``
+    batch8      a product of 8 pairs of matrices (``batch8t``: the right ones transposed)
+
+Rows are symbolic (one compilation for all numbers of rows); ``=`` before the number compiles for it. Epilogues: ``+bias``,
+``+gelu`` (of the sum with a bias), ``+residual``.
+
+    python benchmarks/matmul.py [--threads 2] [--cases constant:16x384x384+gelu,batch8:128x64x128,...] [--suite rows]
+
+The bound is the time that either the multiply-adds take at the machine's peak or reading the right operand takes
+(measured on as many bytes), whichever is longer. Times are medians; systems take turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 
-# NumPy's library reads these when it is loaded; per-size control would need another dependency.
 _threads = argparse.ArgumentParser(add_help=False)
 _threads.add_argument("--threads", type=int, default=1)
 _known, _ = _threads.parse_known_args()
@@ -24,133 +35,263 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
+from machine import peak, reading  # noqa: E402
 
 import relay  # noqa: E402
-from relay.codegen.llvm import emit  # noqa: E402
-from relay.codegen.objects import compile_text  # noqa: E402
-from relay.codegen.target import host_target  # noqa: E402
-from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store  # noqa: E402
-from relay.loop.target import Target  # noqa: E402
-from relay.te.scalar import Axis, Const, Load, Scalar, binary  # noqa: E402
 
 Array = npt.NDArray[np.float32]
-SIZES = [f"{rows}x384x384" for rows in (1, 2, 5, 16, 64, 128)]
-SIZES += ["128x384x1536", "128x1536x384", "512x512x512", "1024x1024x1024"]
-PEAK_STEPS = 100_000
+Run = Callable[[], object]
+# The threads of the system before go on spinning for a while.
+PAUSE = 0.002
+
+SUITES = {
+    "square": [f"{kind}:{n}x{n}x{n}" for n in (256, 512, 1024) for kind in ("constant", "run-time", "transposed")],
+    "large": ["constant:2048x2048x2048", "run-time:2048x2048x2048", "transposed:2048x2048x2048"],
+    "rows": [f"constant:{rows}x384x384" for rows in (1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 23, 32, 53, 128)],
+    "wide": [f"constant:{rows}x768x3072" for rows in (1, 2, 4, 8, 13, 16, 32, 128)],
+    "deep": [f"constant:{rows}x3072x768" for rows in (1, 2, 4, 8, 13, 16, 32, 128)],
+    "static": [f"constant:{s}{rows}x384x1536" for rows in (1, 5, 16, 37, 128) for s in ("", "=")],
+    "epilogue": [f"constant:{rows}x384x1536{e}" for rows in (1, 16, 128) for e in ("", "+bias", "+gelu", "+residual")],
+    "odd": ["constant:100x300x700", "run-time:100x300x700", "transposed:100x300x700", "constant:37x50x1000",
+            "run-time:37x50x1000", "transposed:37x50x1000", "constant:7x1000x10", "constant:64x64x17"],
+    "batch": [f"batch12{t}:{r}x{d}x{c}" for r, d, c in ((64, 32, 64), (64, 64, 32), (128, 64, 128), (512, 64, 512))
+              for t in ("", "t")],
+    "vector": [f"{kind}:1x{d}x{c}" for kind in ("constant", "run-time", "transposed")
+               for d, c in ((384, 384), (1024, 1024), (4096, 4096))],
+}  # fmt: skip
 
 
-def fastest(run: Callable[[], object], seconds: float = 0.15) -> float:
-    """The shortest of many runs, in seconds."""
-    run()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 3 or (time.perf_counter() < end and len(times) < 1000):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+@dataclass(frozen=True)
+class Case:
+    """One product: the sizes, how its operands are given and what follows it."""
+
+    kind: str
+    rows: int
+    depth: int
+    columns: int
+    static: bool = False
+    epilogue: str = ""
+
+    @staticmethod
+    def parse(text: str) -> Case:
+        found = re.fullmatch(r"(constant|run-time|transposed|batch\d+t?):(=?)(\d+)x(\d+)x(\d+)(?:\+(\w+))?", text)
+        if found is None or (found[6] or "") not in ("", "bias", "gelu", "residual"):
+            raise SystemExit(f"not a case: {text}")
+        return Case(found[1], int(found[3]), int(found[4]), int(found[5]), bool(found[2]), found[6] or "")
+
+    def __str__(self) -> str:
+        mark, after = "=" if self.static else "", f"+{self.epilogue}" if self.epilogue else ""
+        return f"{self.kind}:{mark}{self.rows}x{self.depth}x{self.columns}{after}"
+
+    @property
+    def batch(self) -> int:
+        return int(self.kind.removeprefix("batch").removesuffix("t")) if self.kind.startswith("batch") else 0
+
+    @property
+    def turned(self) -> bool:
+        """Whether the right operand's rows are the result's columns."""
+        return self.kind in ("constant", "transposed") or (self.batch > 0 and self.kind.endswith("t"))
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * max(1, self.batch) * self.rows * self.depth * self.columns
+
+    @property
+    def weight_bytes(self) -> int:
+        return 4 * max(1, self.batch) * self.depth * self.columns
+
+    def arrays(self) -> dict[str, Array]:
+        """The operands by name, ``x`` and ``w`` first."""
+        rng = np.random.default_rng(0)
+        lead = (self.batch,) if self.batch else ()
+        right = (self.columns, self.depth) if self.turned else (self.depth, self.columns)
+        out = {"x": rng.standard_normal((*lead, self.rows, self.depth), dtype=np.float32)}
+        out["w"] = rng.standard_normal((*lead, *right), dtype=np.float32)
+        if self.epilogue in ("bias", "gelu"):
+            out["b"] = rng.standard_normal(self.columns, dtype=np.float32)
+        if self.epilogue == "residual":
+            out["r"] = rng.standard_normal((*lead, self.rows, self.columns), dtype=np.float32)
+        return out
 
 
-def peak_kernel(target: Target, threads: int) -> tuple[Kernel, float]:
-    """Independent multiply-adds in a register tile on each thread, and how many floating-point operations they are."""
-    lanes = target.lanes(32)
-    rows, width = (6, 4 * lanes) if target.vector_registers >= 32 else (6, 2 * lanes)
-    size = rows * width
-    given = Buffer("given", (threads * size,), "float32", alignment=4)
-    out = Buffer("out", (threads * size,), "float32", alignment=4)
-    tile = Buffer("tile", (rows, width), "float32", "register")
-    worker, step, lane = Axis("worker", threads), Axis("step", PEAK_STEPS), Axis("lane", width)
-
-    def number(value: int) -> Scalar:
-        return Const(value, "int64")
-
-    def each(row: int, value: Scalar) -> For:
-        return For(lane, number(width), Store(tile, (number(row), lane), value), "vectorized")
-
-    def place(row: int) -> tuple[Scalar]:
-        return (binary("add", binary("add", binary("mul", worker, size), row * width), lane),)
-
-    def held(row: int) -> Scalar:
-        return Load(tile, (number(row), lane), "float32")
-
-    start = tuple(each(r, Load(given, place(r), "float32")) for r in range(rows))
-    add = tuple(each(r, binary("add", held(r), binary("mul", held(r), Const(0.5, "float32")))) for r in range(rows))
-    end = tuple(For(lane, number(width), Store(out, place(r), held(r)), "vectorized") for r in range(rows))
-    body = Alloc(tile, Seq((*start, For(step, number(PEAK_STEPS), Seq(add)), *end)))
-    kernel = Kernel("peak", (given,), (out,), (), For(worker, number(threads), body, "parallel"))
-    return kernel, 2.0 * threads * size * PEAK_STEPS
-
-
-def peak(target: Target, threads: int) -> Callable[[], float]:
-    """A function that measures the peak in FLOP/s: a compiled program whose kernel is replaced by the multiply-adds."""
-    kernel, flops = peak_kernel(target, threads)
-    (size,) = kernel.outputs[0].shape
-    assert isinstance(size, int)
-    vector = f"Tensor[({size},), float32]"
-    text = f"def @main(%x: {vector}) -> {vector} {{ exp(%x) }}"
-    exe = relay.compile(f'#[version = "0.0.5"]\n{text}', threads=threads)
-    exe.program.profile(True)
-    x = np.zeros(size, np.float32)
-    exe(x)
-    (name,) = exe.program.kernel_statistics()
-    exe.program.profile(False)
-    exe.program.replace_kernel(name, compile_text(emit(kernel, target), target), "peak")
-    given = relay.Tensor.from_numpy(x)
-    return lambda: flops / fastest(lambda: exe(given), 0.02)
+def with_relay(case: Case, arrays: dict[str, Array], threads: int) -> Run:
+    rows = str(case.rows) if case.static else "n"
+    lead = f"{case.batch}, " if case.batch else ""
+    right = f"{case.columns}, {case.depth}" if case.turned else f"{case.depth}, {case.columns}"
+    shapes = {
+        "x": f"{lead}{rows}, {case.depth}",
+        "w": f"{lead}{right}",
+        "b": f"{case.columns},",
+        "r": f"{lead}{rows}, {case.columns}",
+    }
+    params = ", ".join(f"%{name}: Tensor[({shapes[name]}), float32]" for name in arrays)
+    if case.batch:
+        body = f"nn.batch_matmul(%x, %w, transpose_b={case.turned})"
+    else:
+        body = "nn.dense(%x, %w)" if case.turned else "nn.matmul(%x, %w)"
+    match case.epilogue:
+        case "bias":
+            body = f"add({body}, %b)"
+        case "gelu":
+            body = f"nn.gelu(add({body}, %b))"
+        case "residual":
+            body = f"add({body}, %r)"
+    module = relay.parse(f'#[version = "0.0.5"]\ndef @main{"" if case.static else "[n: Dim]"}({params}) {{ {body} }}')
+    fixed = [name for name in ("w", "b") if name in arrays] if case.kind == "constant" else []
+    exe = relay.compile(module.bind({name: arrays[name] for name in fixed}), threads=threads)
+    given = [relay.Tensor.from_numpy(a) for name, a in arrays.items() if name not in fixed]
+    return lambda: exe(*given)
 
 
-def dense(columns: int, depth: int, weight: Array, threads: int) -> relay.Executable:
-    """A dense layer on constant weights, for any number of rows."""
-    module = relay.parse(
-        f"""#[version = "0.0.5"]
-        def @main[n: Dim](%x: Tensor[(n, {depth}), float32], %w: Tensor[({columns}, {depth}), float32]) {{
-          nn.dense(%x, %w)
-        }}
-        """
-    )
-    return relay.compile(module.bind({"w": weight}), threads=threads)
+def with_torch(case: Case, arrays: dict[str, Array], threads: int) -> Run:
+    import torch
+    import torch.nn.functional as f
+
+    torch.set_num_threads(threads)
+    t = {name: torch.from_numpy(a) for name, a in arrays.items()}
+    x, w, b, r = t["x"], t["w"], t.get("b"), t.get("r")
+
+    def product() -> object:
+        if not case.batch and case.turned:
+            return f.linear(x, w, b)
+        y = torch.matmul(x, w.mT if case.turned else w)
+        return y if b is None else y + b
+
+    @torch.inference_mode()
+    def run() -> object:
+        y = product()
+        if case.epilogue == "gelu":
+            return f.gelu(y)
+        return y if r is None else y + r
+
+    return run
 
 
-def measure(sizes: Sequence[str], threads: int) -> list[dict[str, object]]:
-    target = host_target()
-    flops_peak = peak(target, threads)
-    rng = np.random.default_rng(0)
-    compiled: dict[tuple[int, int], tuple[relay.Executable, Array]] = {}
-    table: list[dict[str, object]] = []
-    for size in sizes:
-        rows, depth, columns = (int(s) for s in size.split("x"))
-        if (columns, depth) not in compiled:
-            weight = rng.standard_normal((columns, depth), dtype=np.float32)
-            compiled[columns, depth] = dense(columns, depth, weight, threads), weight
-        exe, weight = compiled[columns, depth]
-        x = rng.standard_normal((rows, depth), dtype=np.float32)
-        given, out = relay.Tensor.from_numpy(x), np.empty((rows, columns), np.float32)
-        turned = np.ascontiguousarray(weight.T)
-        np.testing.assert_allclose(np.asarray(exe(given)), x @ weight.T, rtol=1e-3, atol=1e-3 * np.sqrt(depth))
-        flops = 2.0 * rows * depth * columns
-        ours, theirs = fastest(partial(exe, given)), fastest(partial(np.matmul, x, turned, out=out))
-        top = flops_peak()
-        row: dict[str, object] = {"size": size, "threads": threads, "microseconds": 1e6 * ours}
-        row |= {"gflops": flops / ours / 1e9, "of_peak": flops / ours / top, "peak_gflops": top / 1e9}
-        row |= {"numpy_gflops": flops / theirs / 1e9, "ratio": theirs / ours}
-        table.append(row)
-    return table
+def with_onnxruntime(case: Case, arrays: dict[str, Array], threads: int) -> Run:
+    import onnx
+    import onnxruntime as ort
+    from onnx import TensorProto, helper, numpy_helper
+
+    constant = case.kind == "constant"
+    weights = {"b": arrays["b"]} if "b" in arrays else {}
+    if constant:
+        weights["w"] = np.ascontiguousarray(arrays["w"].T)
+    nodes = []
+    right = "w"
+    if case.turned and not constant:
+        nodes.append(helper.make_node("Transpose", ["w"], ["wt"], perm=[0, 2, 1] if case.batch else [1, 0]))
+        right = "wt"
+    nodes.append(helper.make_node("MatMul", ["x", right], ["y"]))
+    last = "y"
+    if case.epilogue in ("bias", "gelu"):
+        nodes.append(helper.make_node("Add", [last, "b"], ["sum"]))
+        last = "sum"
+    if case.epilogue == "gelu":
+        nodes.append(helper.make_node("Gelu", [last], ["gelu"]))
+        last = "gelu"
+    if case.epilogue == "residual":
+        nodes.append(helper.make_node("Add", [last, "r"], ["sum"]))
+        last = "sum"
+    given = {name: a for name, a in arrays.items() if name not in weights}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, a.shape) for name, a in given.items()]
+    result = (*arrays["x"].shape[:-1], case.columns)
+    graph = helper.make_graph(
+        nodes, "product", inputs, [helper.make_tensor_value_info(last, TensorProto.FLOAT, result)],
+        [numpy_helper.from_array(a, name) for name, a in weights.items()],
+    )  # fmt: skip
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    for name, a in given.items():
+        binding.bind_cpu_input(name, a)
+    binding.bind_output(last)
+
+    def run() -> object:
+        session.run_with_iobinding(binding)
+        return binding.get_outputs()[0].numpy()
+
+    return run
+
+
+PEERS: dict[str, tuple[str, Callable[[Case, dict[str, Array], int], Run]]] = {
+    "torch": ("torch", with_torch),
+    "ort": ("onnxruntime", with_onnxruntime),
+}
+
+
+def medians(runs: dict[str, Run], seconds: float) -> dict[str, float]:
+    """Median seconds of a call by system: in every round each runs for a while, after a pause and a call to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    rounds = 3
+    for _ in range(rounds):
+        for name, run in runs.items():
+            time.sleep(PAUSE)
+            run()
+            end = time.perf_counter() + seconds / rounds
+            mine = times[name]
+            first = len(mine)
+            while len(mine) < first + 2 or (time.perf_counter() < end and len(mine) < first + 2000):
+                start = time.perf_counter()
+                run()
+                mine.append(time.perf_counter() - start)
+    return {name: float(np.median(t)) for name, t in times.items()}
+
+
+def prepare(case: Case, threads: int, peers: Sequence[str]) -> dict[str, Run]:
+    """What is to be timed, after checking that all compute the same."""
+    arrays = case.arrays()
+    runs = {"relay": with_relay(case, arrays, threads)}
+    for name in peers:
+        runs[name] = PEERS[name][1](case, arrays, threads)
+    expected = np.asarray(runs["relay"]())
+    right = arrays["w"].swapaxes(-1, -2) if case.turned else arrays["w"]
+    results = {name: np.asarray(run()) for name, run in runs.items()}
+    if not case.epilogue:
+        results["numpy"] = arrays["x"] @ right
+    for other in results.values():
+        np.testing.assert_allclose(expected, other, rtol=1e-3, atol=1e-3 * np.sqrt(case.depth))
+    runs["read"] = reading(case.weight_bytes, threads)
+    return runs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], parents=[_threads])
-    parser.add_argument("--sizes", default=",".join(SIZES), help="rows x depth x columns, separated by commas")
+    parser.add_argument("--cases", help="cases separated by commas")
+    parser.add_argument(
+        "--suite", help=f"cases by name, separated by commas: {', '.join(SUITES)}", default="square,rows"
+    )
+    parser.add_argument("--seconds", type=float, default=0.1, help="time for each system and case")
+    parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     given = parser.parse_args()
-    table = measure(given.sizes.split(","), given.threads)
+    names = given.cases.split(",") if given.cases else [c for s in given.suite.split(",") for c in SUITES[s]]
+    peers = [] if given.no_peers else [p for p, (m, _) in PEERS.items() if importlib.util.find_spec(m) is not None]
+    flops_peak = peak(given.threads)
+    top = 0.0
+    table: list[dict[str, float | str]] = []
+    for case in map(Case.parse, names):
+        found = medians(prepare(case, given.threads, peers), given.seconds)
+        top = max(top, flops_peak())
+        table.append({"case": str(case), "flops": case.flops, **found})
+    for row in table:
+        row["bound"] = max(float(row["flops"]) / top, float(row["read"]))
     if given.json:
-        print(json.dumps(table, indent=2))
+        print(json.dumps({"peak": top, "threads": given.threads, "cases": table}, indent=2))
         return
-    heads = ["us", "GFLOP/s", "of peak", "NumPy", "ratio"]
-    print(f"{'rows x depth x columns':>24}" + "".join(f"{h:>10}" for h in heads) + f"   ({given.threads} threads)")
-    for r in table:
-        ours = f"{r['microseconds']:10.1f}{r['gflops']:10.1f}{r['of_peak']:10.1%}"
-        print(f"{r['size']:>24}{ours}{r['numpy_gflops']:10.1f}{r['ratio']:10.2f}")
+    print(f"peak {top / 1e9:.1f} GFLOP/s, {given.threads} thread(s); microseconds")
+    print(
+        f"{'case':>32}{'relay':>10}{'GFLOP/s':>9}{'of peak':>9}{'read':>9}{'of bound':>9}"
+        + "".join(f"{p:>10}" for p in peers)
+    )
+    for row in table:
+        ours, flops = float(row["relay"]), float(row["flops"])
+        numbers = f"{ours * 1e6:10.1f}{flops / ours / 1e9:9.1f}{flops / ours / top:9.1%}{float(row['read']) * 1e6:9.1f}"
+        print(
+            f"{row['case']:>32}{numbers}{float(row['bound']) / ours:9.1%}"
+            + "".join(f"{float(row[p]) * 1e6:10.1f}" for p in peers)
+        )
 
 
 if __name__ == "__main__":

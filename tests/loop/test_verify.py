@@ -6,12 +6,13 @@ import pytest
 
 from relay.ir.dim import ANY, Dim, DimVar, as_var, dim_var
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.loop.verify import verify
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Size, Unary
 
 N, M = dim_var("n"), dim_var("m")
 X, Y = Buffer("x", (N,), "float32"), Buffer("y", (N,), "float32")
+Y8, XY = Buffer("y", (N,), "int8"), Buffer("xy", (N, N), "float32")
 AT, J = Axis("i", N), Axis("j", N)
 ZERO, ONE = Const(0, "int64"), Const(1.0, "float32")
 LOAD = Load(X, (AT,), "float32")
@@ -34,6 +35,10 @@ def over(body: Stmt, kind: str = "serial", axis: Axis = AT) -> For:
 
 def store(value: Scalar = LOAD, *indices: Scalar, buffer: Buffer = Y) -> Store:
     return Store(buffer, indices or (AT,), value)
+
+
+def turn(target: Buffer) -> Transpose:
+    return Transpose(target, ZERO, ZERO, X, ZERO, ZERO, ZERO, ZERO)
 
 
 def test_sound_kernels() -> None:
@@ -80,6 +85,12 @@ BROKEN: dict[str, Kernel] = {
     ),
     "comparison of int64 and float32": kernel(over(Branch(Compare("eq", AT, LOAD), store()))),
     "a select of": kernel(over(store(Select(AT, LOAD, LOAD, "float32")))),
+    "transposed into y, which is int8": kernel(turn(Y8), outputs=(Y8,)),
+    "transposed into x, which is read only": kernel(turn(X)),
+    "only flat buffers": kernel(turn(XY), outputs=(XY,)),
+    "in the vectorized loop": kernel(over(turn(Y), "vectorized")),
+    "iterations of the parallel loop over i write y": kernel(over(turn(Y), "parallel")),
+    "transposed outside": kernel(turn(Buffer("z", (N,), "float32"))),
     "a reduction stands": kernel(over(store(Reduce("sum", (J,), LOAD, "float32")))),
     "names no operands": kernel(over(store()), in_place=((0, 1),)),
     "a buffer is two operands": kernel(over(store()), outputs=(Y, Y)),

@@ -87,14 +87,14 @@ class Native:
         address = engine.get_function_address(kernel.name)
         self._call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(address)
 
-    def bind(self, buffers: Sequence[Array], dims: Mapping[DimVar, int]) -> tuple[object, ...]:
-        """The arguments of a call (kept alive by the caller)."""
+    def bind(self, buffers: Sequence[Array], dims: Mapping[DimVar, int], workers: int = WORKERS) -> tuple[object, ...]:
+        """The arguments of a call (kept alive by the caller). ``workers`` is what the kernel is told; chunks go to all."""
         env = dict(dims)
         shared = dim_evaluate(self.kernel.shared_bytes, env)
         worker = dim_evaluate(self.kernel.worker_bytes, env)
         space = np.full(shared + WORKERS * worker + 64, 0xFB, np.uint8)
         base = space.ctypes.data + (-space.ctypes.data) % 64
-        context = Context(self._parallel_for, base, WORKERS, None, None)
+        context = Context(self._parallel_for, base, workers, None, None)
         pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
         sizes = (ctypes.c_int64 * max(1, len(self.kernel.dims)))(*(env[v] for v in self.kernel.dims))
         return context, pointers, sizes, space, list(buffers)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from relay.codegen.values import register_bits
 from relay.ir.types import is_float
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.loop.target import Target
 from relay.loop.walk import expressions, same, statements
 from relay.te.scalar import Axis, Binary, BinaryOp, Compare, Const, Load, Scalar, Select, Size, children, walk
@@ -90,6 +90,8 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
             case Switch():
                 if varies(stmt.value):
                     return None
+            case Transpose():
+                return None
             case Alloc():
                 if stmt.buffer.scope not in LOCAL:
                     return None
@@ -122,10 +124,11 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
     plan.tiles |= _tiles_read(loop.body, varies)
     if any(_reads_moving(loop.body, buffer, varies) for buffer in plan.private):
         return None
-    if any(is_float(buffer.dtype) or plan.reductions[buffer] == "mul" for buffer in plan.reductions):
-        plan.chains = _CHAINS
-    elif plan.reductions:
-        plan.chains = 2
+    if plan.reductions:
+        slow = any(is_float(buffer.dtype) or op == "mul" for buffer, op in plan.reductions.items())
+        # Elements accumulated side by side are chains of their own.
+        beside = sum(len({_constants(s) for s in stored[buffer]}) for buffer in plan.reductions)
+        plan.chains = max(1, -(-(_CHAINS if slow else 2) // beside))
     plan.lanes = _lanes(loop, bits, target)
     return plan if plan.lanes > 1 else None
 
@@ -160,6 +163,11 @@ def _reduction(body: Stmt, buffer: Buffer, stores: list[Store]) -> BinaryOp | No
         if any(isinstance(n, Load) and n.source is buffer for n in walk(step[2])):
             return None
     return ops.pop()
+
+
+def _constants(store: Store) -> tuple[object, ...]:
+    """A store's indices where they are numbers."""
+    return tuple(i.value if isinstance(i, Const) else id(i) for i in store.indices)
 
 
 def _tiles_read(body: Stmt, varies: _Varying) -> set[Buffer]:

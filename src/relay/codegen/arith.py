@@ -349,6 +349,47 @@ class Arithmetic:
             lanes, text = half, combined.text
         return Value(text, value.dtype)
 
+    def horizontals(self, op: BinaryOp, values: Sequence[Value]) -> list[Value]:
+        """`horizontal` of several vectors of one kind, in as many shuffles as needed for about one: halves of two
+        vectors are combined in one register, until one register holds a lane or more of each."""
+        out: list[Value] = []
+        start = 0
+        while start < len(values):
+            count = min(1 << ((len(values) - start).bit_length() - 1), values[start].lanes)
+            out += self._together(op, values[start : start + count])
+            start += count
+        return out
+
+    def _together(self, op: BinaryOp, values: Sequence[Value]) -> list[Value]:
+        """The values are a power of two and not more than their lanes."""
+        lanes, dtype, element = values[0].lanes, values[0].dtype, register_type(values[0].dtype)
+        if len(values) == 1:
+            return [self.horizontal(op, values[0])]
+        texts = [v.text for v in values]
+        items, each, type_ = 1, lanes, vec(element, lanes)
+        while len(texts) > 1:
+            half, paired = each // 2, []
+            for a, b in zip(texts[::2], texts[1::2], strict=True):
+                halves: list[Value] = []
+                for part in (0, half):
+                    order = [n * each + part + e for n in range(2 * items) for e in range(half)]
+                    numbers = ", ".join(f"i32 {n}" for n in order)
+                    pair = f"{type_} {a}, {type_} {b}, <{lanes} x i32> <{numbers}>"
+                    halves.append(Value(self.b.emit(f"shufflevector {pair}"), dtype, lanes))
+                paired.append(self.binary(op, halves[0], halves[1]).text)
+            texts, items, each = paired, 2 * items, half
+        (text,) = texts
+        while each > 1:
+            half, type_ = each // 2, vec(element, items * each)
+            parts = [
+                self._lanes(text, type_, [n * each + part + e for n in range(items) for e in range(half)])
+                for part in (0, half)
+            ]
+            text = self.binary(op, *(Value(part, dtype, items * half) for part in parts)).text
+            each = half
+        type_ = vec(element, items)
+        return [Value(self.b.emit(f"extractelement {type_} {text}, i64 {n}"), dtype) for n in range(items)]
+
     def _lanes(self, text: str, type_: str, which: Sequence[int]) -> str:
         order = ", ".join(f"i32 {n}" for n in which)
         return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{len(which)} x i32> <{order}>")

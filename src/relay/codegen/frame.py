@@ -14,6 +14,9 @@ from relay.loop.ir import Buffer
 from relay.loop.target import Target
 from relay.te.scalar import Axis, BinaryOp
 
+# An offset in relay_kernel_context (runtime/include/relay/kernel.h).
+_NUM_WORKERS = 16
+
 
 class Frame:
     """One function. ``lanes`` is 1 outside vectorized loops; ``mask`` is "" while all lanes are active;
@@ -77,6 +80,13 @@ class Frame:
             text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
             known = self._variables[var] = Value(text, "int64", nonneg=var.lo >= 0)
         return known
+
+    def workers(self) -> Value:
+        """How many threads may take part."""
+        with self.builder.in_entry():
+            pointer = self.builder.emit(f"getelementptr i8, ptr %context, i64 {_NUM_WORKERS}")
+            text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
+        return Value(text, "int64", nonneg=True)
 
     def strides(self, shape: tuple[Dim, ...]) -> tuple[Value, ...]:
         """Row-major element strides."""

@@ -13,9 +13,10 @@ from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place, local_bytes, local_type
 from relay.codegen.transpose import transposed, transposing_copy
+from relay.codegen.turning import Block, transpose
 from relay.codegen.values import Value, register_type
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import BinaryOp
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
@@ -51,6 +52,9 @@ class Statements:
                 case Store():
                     self._store(stmt)
                     return
+                case Transpose():
+                    self._transpose(stmt)
+                    return
                 case LetScalar():
                     f.axes[stmt.var] = self.e.value(stmt.value)
                     stmt = stmt.body
@@ -82,6 +86,16 @@ class Statements:
         value = self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
         f.memory.store(place, offset, value, f.mask)
+
+    def _transpose(self, stmt: Transpose) -> None:
+        f = self.f
+        target, source = f.places.get(stmt.target), f.places.get(stmt.source)
+        if target is None or source is None:
+            raise LoopError(f"{stmt.source.name} or {stmt.target.name} is transposed outside of its allocation")
+        to, pitch, at, stride, rows, columns = (
+            self.e.value(s) for s in (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
+        )
+        transpose(f, Block(target, to, pitch), Block(source, at, stride), rows, columns, self.counted)
 
     def _place(self, buffer: Buffer) -> Place:
         if buffer.scope not in ("register", "stack"):
@@ -400,13 +414,16 @@ class Statements:
     def _combine(self, op: BinaryOp, buffer: Buffer, place: Place, chains: list[Place]) -> None:
         """Fold the vector accumulators into the buffer: chains in order, then lanes by halves."""
         f, a = self.f, self.f.arith
-        for position in _offsets(place, buffer):
-            offset = a.index(position)
+        offsets = [a.index(position) for position in _offsets(place, buffer)]
+        totals: list[Value] = []
+        for offset in offsets:
             total = f.memory.load(chains[0], offset, 1, "", False)
             for chain in chains[1:]:
                 total = a.binary(op, total, f.memory.load(chain, offset, 1, "", False))
+            totals.append(total)
+        for offset, total in zip(offsets, a.horizontals(op, totals), strict=True):
             old = f.memory.load(place, offset, 1, "", False)
-            f.memory.store(place, offset, a.binary(op, old, a.horizontal(op, total)), "")
+            f.memory.store(place, offset, a.binary(op, old, total), "")
 
 
 def _offsets(place: Place, buffer: Buffer) -> list[int]:

@@ -17,7 +17,21 @@ import numpy as np
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import (
+    WORKERS,
+    Alloc,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    Kernel,
+    LetScalar,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -70,7 +84,7 @@ class _State:
     def __init__(self, dims: dict[DimVar, int]) -> None:
         self.dims = dims
         self.arrays: dict[Buffer, Array] = {}
-        self.axes: dict[Axis, Number] = {}
+        self.axes: dict[Axis, Number] = {WORKERS: 3}
 
     def run(self, stmt: Stmt) -> None:
         while True:
@@ -89,6 +103,9 @@ class _State:
                     # float16 registers hold float32.
                     held = "float32" if self.is_wide(stmt.buffer) else stmt.buffer.dtype
                     self.arrays[stmt.buffer][self.place(stmt.buffer, stmt.indices)] = _stored(value, held)
+                    return
+                case Transpose():
+                    self.transpose(stmt)
                     return
                 case LetScalar():
                     self.axes[stmt.var] = self.value(stmt.value)
@@ -114,6 +131,17 @@ class _State:
                     raise _Failed(stmt.code)
                 case _:
                     assert_never(stmt)
+
+    def transpose(self, stmt: Transpose) -> None:
+        parts = (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
+        to, pitch, at, stride, rows, columns = (int(self.value(p)) for p in parts)
+        target, source = self.arrays[stmt.target], self.arrays[stmt.source]
+        for i in range(rows):
+            for j in range(columns):
+                there, here = to + j * pitch + i, at + i * stride + j
+                if not (0 <= there < len(target) and 0 <= here < len(source)):
+                    raise LoopError(f"a transpose of {stmt.source.name} to {stmt.target.name} leaves their shapes")
+                target[there] = source[here]
 
     @staticmethod
     def is_wide(buffer: Buffer) -> bool:

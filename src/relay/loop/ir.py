@@ -24,6 +24,10 @@ from typing import Literal
 from relay.ir.dim import Dim, DimVar
 from relay.te.scalar import Axis, Scalar, Source
 
+# How many threads may take part, as a variable that is bound everywhere. For sharing out work only: no result may
+# depend on it.
+WORKERS = Axis("workers", 1 << 16)
+
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 Scope = Literal["operand", "register", "stack", "worker", "workspace"]
 
@@ -56,6 +60,22 @@ class Store:
     buffer: Buffer
     indices: tuple[Scalar, ...]
     value: Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transpose:
+    """Copy a block with its axes exchanged: ``target[to + j * pitch + i] = source[at + i * stride + j]`` for
+    ``i < rows`` and ``j < columns``. Both buffers are flat, of one dtype and distinct; rows along memory become
+    columns, by blocks in registers."""
+
+    target: Buffer
+    to: Scalar
+    pitch: Scalar
+    source: Buffer
+    at: Scalar
+    stride: Scalar
+    rows: Scalar
+    columns: Scalar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +124,7 @@ class Fail:
     code: int
 
 
-Stmt = For | Store | LetScalar | Branch | Switch | Alloc | Seq | Fail
+Stmt = For | Store | Transpose | LetScalar | Branch | Switch | Alloc | Seq | Fail
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from relay.ir.dim import DimVar, dim_text
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.loop.walk import expressions
 from relay.te.scalar import (
     Axis,
@@ -121,6 +121,11 @@ class _Printer:
                 case Store():
                     where = ", ".join(texts[:-1])
                     self.line(f"{self.name(stmt.buffer)}[{where}] = {texts[-1]}", depth)
+                case Transpose():
+                    to, pitch, at, stride, rows, columns = texts
+                    target, source = self.name(stmt.target), self.name(stmt.source)
+                    where = f"{target}[{to} by {pitch}] = {source}[{at} by {stride}]"
+                    self.line(f"transpose {where} for {rows} x {columns}", depth)
                 case LetScalar():
                     self.line(f"let {self.name(stmt.var)}: {stmt.var.dtype} = {texts[0]}", depth)
                     todo.append((stmt.body, depth))

@@ -31,7 +31,7 @@ from relay.ir.dim import (
     dim_sub,
     dim_vars,
 )
-from relay.loop.ir import Alloc, Branch, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import (
     FALSE,
     TRUE,
@@ -89,6 +89,8 @@ class _Simplifier:
             match stmt:
                 case Store():
                     results.append(self.store(stmt))
+                case Transpose():
+                    results.append(self.transpose(stmt))
                 case Fail():
                     results.append(stmt)
                 case Seq():
@@ -136,6 +138,13 @@ class _Simplifier:
         if value is store.value and all(a is b for a, b in zip(indices, store.indices, strict=True)):
             return store
         return Store(store.buffer, indices, value)
+
+    def transpose(self, stmt: Transpose) -> Transpose:
+        given = (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
+        to, pitch, at, stride, rows, columns = made = tuple(self.scalar(s) for s in given)
+        if all(a is b for a, b in zip(given, made, strict=True)):
+            return stmt
+        return Transpose(stmt.target, to, pitch, stmt.source, at, stride, rows, columns)
 
     def bind(self, axis: Axis, extent: Scalar) -> None:
         """A loop variable: 0 .. extent - 1."""

@@ -14,7 +14,21 @@ from typing import NoReturn
 from relay.ir.dim import AnyDim, Dim, dim_bounds, dim_sub, dim_vars
 from relay.ir.types import DTYPE_BITS, is_float, is_integer
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import (
+    WORKERS,
+    Alloc,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    Kernel,
+    LetScalar,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.loop.walk import expressions, parts
 from relay.loop.workspace import buffer_bytes, workspace_bytes
 from relay.te.scalar import (
@@ -62,7 +76,7 @@ class _Verifier:
         self.dims = frozenset(given.dims)
         self.inputs = frozenset(given.inputs)
         self.live: set[Buffer] = set()
-        self.bound: set[Axis] = set()
+        self.bound: set[Axis] = {WORKERS}
         # For every buffer and variable, how many loops surround where it was bound.
         self.loops: list[For] = []
         self.depth: dict[Buffer, int] = {}
@@ -162,6 +176,8 @@ class _Verifier:
                 self.depth[buffer] = len(self.loops)
             case Store():
                 self.store(stmt)
+            case Transpose():
+                self.transpose(stmt)
             case Branch():
                 if stmt.cond.dtype != "bool":
                     _fail(f"a branch is on {stmt.cond.dtype}")
@@ -208,6 +224,26 @@ class _Verifier:
         for loop in self.loops[self.depth[buffer] :]:
             if loop.kind == "parallel" and loop.var not in moved:
                 _fail(f"all iterations of the parallel loop over {loop.var.name} write {buffer.name} at one place")
+
+    def transpose(self, stmt: Transpose) -> None:
+        target, source = stmt.target, stmt.source
+        for buffer in (target, source):
+            if buffer not in self.live:
+                _fail(f"{buffer.name} is transposed outside of its allocation")
+            if len(buffer.shape) != 1:
+                _fail(f"{buffer.name} has rank {len(buffer.shape)}: only flat buffers are transposed")
+        if target is source or target in self.inputs:
+            _fail(f"{source.name} is transposed into {target.name}, which is read only")
+        if target.dtype != source.dtype:
+            _fail(f"{source.dtype} is transposed into {target.name}, which is {target.dtype}")
+        if any(e.dtype != "int64" for e in expressions(stmt)):
+            _fail(f"the transposition of {source.name} is measured in something other than int64")
+        moved = self.movers(stmt.to)
+        for loop in self.loops[self.depth[target] :]:
+            if loop.kind == "vectorized":
+                _fail(f"a transposition stands in the vectorized loop over {loop.var.name}")
+            if loop.kind == "parallel" and loop.var not in moved:
+                _fail(f"all iterations of the parallel loop over {loop.var.name} write {target.name} at one place")
 
     def movers(self, root: Scalar) -> frozenset[Axis]:
         """The loop variables that an expression depends on; one that reads memory may depend on all of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
 
 
@@ -20,7 +20,7 @@ def parts(stmt: Stmt) -> tuple[Stmt, ...]:
             return stmt.cases
         case Seq():
             return stmt.stmts
-        case Store() | Fail():
+        case Store() | Transpose() | Fail():
             return ()
         case _:
             assert_never(stmt)
@@ -42,6 +42,8 @@ def expressions(stmt: Stmt) -> tuple[Scalar, ...]:
             return (stmt.extent,)
         case Store():
             return (*stmt.indices, stmt.value)
+        case Transpose():
+            return (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
         case LetScalar():
             return (stmt.value,)
         case Branch():
@@ -71,6 +73,9 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
                     found.setdefault(node.source)
         if isinstance(stmt, Store):
             found.setdefault(stmt.buffer)
+        elif isinstance(stmt, Transpose):
+            found.setdefault(stmt.source)
+            found.setdefault(stmt.target)
     return found
 
 

@@ -129,6 +129,13 @@ def allocate(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
     return body
 
 
+def bound(bindings: Sequence[tuple[Axis, Scalar]], body: Stmt) -> Stmt:
+    """The body with variables bound, the first outermost."""
+    for axis, value in reversed(bindings):
+        body = LetScalar(axis, value, body)
+    return body
+
+
 def extent_of(dim: Dim) -> Scalar:
     return Const(dim, "int64") if isinstance(dim, int) else Size(dim)
 
@@ -170,11 +177,14 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
     start = binary("mul", chunk, per)
     count = minimum(per, binary("sub", whole, start))
     run = For(inner, count, LetScalar(var, binary("add", start, inner), body(var)))
-    loop = For(chunk, _ceiling(whole, per), run, "parallel", 1)
-    return LetScalar(many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(_ceiling(whole, many), 1), loop))
+    loop = For(chunk, ceiling(whole, per), run, "parallel", 1)
+    return LetScalar(many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(ceiling(whole, many), 1), loop))
 
 
-def _ceiling(a: Scalar, b: Scalar) -> Scalar:
+def ceiling(a: Scalar, b: Scalar) -> Scalar:
+    """``a / b`` rounded up, of non-negative ``a``."""
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(-(-int(a.value) // int(b.value)), "int64")
     return binary("floordiv", binary("add", a, binary("sub", b, 1)), b)
 
 

@@ -19,7 +19,7 @@ from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
-from relay.plan.product import Product, constant_operand, left_stage, panels, product, with_left
+from relay.plan.product import Product, constant_operand, is_streamable, left_stage, panels, product, with_left
 from relay.plan.rows import row_nest
 from relay.plan.stages import Kept, contraction, keep
 from relay.plan.work import arithmetic, traffic
@@ -133,6 +133,8 @@ def _products(
     products: dict[int, Product] = {}
     for kept in stages:
         form = None if id(kept.origin) in others else contraction(kept.stage, ids)
+        if form is not None and not form.rows and not is_streamable(form, ids, indices):
+            form = None
         if form is not None:
             found = product(kept, form, indices, target)
             if found is None:

@@ -113,6 +113,19 @@ def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> 
     return Product(kept, form, load, space, tile_for(target, form.accumulate, rows, columns))
 
 
+def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:
+    """Whether the right operand of a product of one row is packed beforehand or can be read in order where it is."""
+    load = form.right.a if isinstance(form.right, Cast) else form.right
+    if all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.right)):
+        return True
+    if not isinstance(load, Load) or not isinstance(load.source, Tensor):
+        return False
+    at = _position(indices, load.source, load.indices)
+    moving = [a for a in (*form.columns, *form.reduced) if a.extent != 1]
+    strides = [indices.coefficient(at, a) for a in moving]
+    return 1 in strides and not any(s is None or indices.is_index(s) for s in strides)
+
+
 def _position(indices: Indices, tensor: Tensor, index: Sequence[Scalar]) -> Dim:
     total: Dim = 0
     for i, stride in zip(index, row_major(tensor.shape), strict=True):

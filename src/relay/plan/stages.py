@@ -93,8 +93,8 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     batch = tuple(a for a in wide if a in mine and a in theirs)
     if any(a not in mine and a not in theirs for a in wide):
         return None
-    if not rows and not all(_is_constant(n, constants) for n in loads(right)):
-        return None  # nothing would repay packing the right operand
+    if not rows and not all(_is_constant(n, constants) for n in loads(right)) and not _is_load(right):
+        return None  # nothing would repay packing the right operand, and it cannot be read where it is
     if _small(batch + rows + columns + body.axes):
         return None
     accumulate = "float32" if widen in ("float16", "bfloat16") else widen
@@ -104,6 +104,10 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
 def _small(axes: tuple[Axis, ...]) -> bool:
     total = shape_size(tuple(a.extent for a in axes))
     return isinstance(total, int) and total < 2048
+
+
+def _is_load(operand: Scalar) -> bool:
+    return isinstance(operand.a if isinstance(operand, Cast) else operand, Load)
 
 
 def _is_constant(load: Load, constants: frozenset[int]) -> bool:

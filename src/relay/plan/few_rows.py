@@ -1,0 +1,246 @@
+"""Products of a few rows with a right operand that is read once, where it is: nothing would repay packing it.
+
+Two ways, by how the operand lies in memory. Where its rows are along the columns of the result (``w[k, j]``), the
+results of a chunk of columns stay in the first-level cache and ``S`` rows of the operand at a time are *streamed* over
+them: ``S`` long reads in order, whatever its shape. Where its rows are along k (``w[j, k]``), each result is a *dot
+product* in vector lanes, a few columns beside each other, so that their chains and reads overlap.
+
+Streamed sums run over k in order like those of a register tile. Dot products run in lanes, so their rounding differs
+from a tile's; neither depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from relay.ir.dim import ceil_div, dim_floordiv, dim_mul
+from relay.ir.types import dtype_bits
+from relay.loop.ir import WORKERS, Alloc, Buffer, For, Stmt, Store
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
+from relay.plan.product import size_of, unflatten
+from relay.plan.product_nest import ProductNest, balanced
+from relay.plan.reduction import initial
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, maximum, minimum
+
+# More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer.
+_MOST_STREAMED = 48
+_MOST_DOTTED, _FEWEST_DOTTED, _DEPTH_OF_A_ROW = 48, 6, 8
+# Rows of the left operand that one pass over a chunk of the right one serves.
+_STREAMED_ROWS = 6
+# Rows of the right operand streamed at once: more would meet in few sets of the first-level cache where the distance of
+# rows is a power of two.
+_STREAMS = 4
+# Sums of a chunk that stay in the first-level cache beside what streams through it.
+_CHUNK_BYTES = 16 << 10
+# Rows and columns of a tile of dot products.
+_DOT_ROWS, _DOT_COLUMNS = 6, 4
+# Columns of a task of dot products.
+_DOT_CHUNK = 32
+_FMA_DISCOUNT = 4
+
+
+class FewRows(Protocol):
+    """A way to compute a product of at most ``most`` rows."""
+
+    most: int
+
+    def nest(self) -> Stmt: ...
+
+
+def few_rows(nest: ProductNest) -> FewRows | None:
+    """How to compute a product with the right operand where it is; None: it has to be packed."""
+    along, down = nest.right_strides()
+    if along is None or down is None:
+        return None
+    if along == 1:
+        return _Streamed(nest)
+    if down == 1 and _left_along_depth(nest):
+        depth = nest.p.reduced[-1].extent
+        most = depth // _DEPTH_OF_A_ROW if isinstance(depth, int) else _FEWEST_DOTTED
+        return _Dotted(nest, max(_FEWEST_DOTTED, min(most, _MOST_DOTTED)))
+    return None
+
+
+def _left_along_depth(nest: ProductNest) -> bool:
+    indices = nest.builder.indices
+    (left,) = nest.builder.evaluate([nest.p.left], nest.p.space.env)
+    assert isinstance(left, Load)
+    return indices.coefficient(indices.poly(left.indices[0]), nest.p.reduced[-1]) == 1
+
+
+def _rows(nest: ProductNest, most: int) -> int:
+    """The largest number of rows code is made for."""
+    rows = size_of(nest.p.rows)
+    return min(rows, most) if isinstance(rows, int) else most
+
+
+@dataclass(slots=True, eq=False)
+class _Streamed:
+    shared: ProductNest
+    most: int = _MOST_STREAMED
+
+    def nest(self) -> Stmt:
+        """All columns, in chunks whose sums the first-level cache holds: long runs in memory, but one for each thread
+        that there is work for."""
+        shared, p = self.shared, self.shared.p
+        rows, columns, batch = size_of(p.rows), size_of(p.columns), size_of(p.batch)
+        lanes = shared.builder.lanes([p.form.accumulate])
+        held = _CHUNK_BYTES * 8 // dtype_bits(p.form.accumulate)
+        vectors, whole, pairs = ceil_div(columns, lanes), extent_of(columns), extent_of(batch)
+        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), columns), dim_mul(batch, rows)), _FMA_DISCOUNT)
+        shared.env = {}
+        tasks = dim_mul(batch, vectors)
+        threads, width, chunks = Axis("threads", 1 << 16), Axis("width", held + 1), Axis("chunks", vectors)
+        begin, per, step, task = Axis("part", 1 << 16), Axis("per", tasks), Axis("t", tasks), Axis("task", tasks)
+        pair, chunk = Axis("pair", batch), Axis("chunk", vectors)
+        total = binary("mul", pairs, chunks)
+        first = binary("mul", chunk, width)
+        inner = self._task(first, minimum(width, binary("sub", whole, first)), held, width)
+        inner = bound([
+            (task, binary("add", binary("mul", begin, per), step)),
+            (pair, binary("floordiv", task, chunks)),
+            (chunk, binary("sub", task, binary("mul", pair, chunks))),
+            *unflatten(p.batch, pair).items(),
+        ], inner)  # fmt: skip
+        count = minimum(per, binary("sub", total, binary("mul", begin, per)))
+        share = binary("mul", ceiling(whole, binary("mul", ceiling(threads, pairs), lanes)), lanes)
+        height = minimum(_STREAMED_ROWS, extent_of(rows))
+        most = binary("mul", binary("floordiv", held // lanes, maximum(height, 1)), lanes)
+        return bound([
+            (threads, maximum(minimum(WORKERS, binary("floordiv", extent_of(work), PARALLEL_COST)), 1)),
+            (width, maximum(minimum(share, most), lanes)),
+            (chunks, ceiling(whole, width)),
+            (per, maximum(ceiling(total, threads), 1)),
+        ], For(begin, ceiling(total, per), For(step, count, inner), "serial" if tasks == 1 else "parallel", 1))  # fmt: skip
+
+    def _task(self, first: Scalar, across: Scalar, size: int, width: Scalar) -> Stmt:
+        """All rows of a chunk of columns, a few at a time."""
+        shared = self.shared
+        held = temporary(shared.builder.fresh("sums"), size, shared.p.form.accumulate)
+        nothing, limit = Const(0, "int64"), _rows(shared, self.most)
+        tiles = balanced(
+            nothing, extent_of(size_of(shared.p.rows)), limit, _STREAMED_ROWS,
+            lambda row, n, _: self._sums(row, n, first, across, held, width),
+            lambda row, n, _: shared.finish_rows(row, n, first, across, held, nothing, width),
+        )  # fmt: skip
+        return allocate([held], tiles)
+
+    def _sums(self, row: Scalar, rows: int, first: Scalar, across: Scalar, held: Buffer, width: Scalar) -> Stmt:
+        shared = self.shared
+        lane, zero = Axis("j", _elements(held)), initial("sum", held.dtype)
+        clear = [For(lane, across, Store(held, (_spot(lane, r, width),), zero), "vectorized") for r in range(rows)]
+        *outer, k = shared.p.reduced
+        whole = binary("floordiv", extent_of(k.extent), _STREAMS)
+        group, single = Axis("kb", dim_floordiv(k.extent, _STREAMS)), Axis("k", k.extent)
+        done = binary("mul", whole, _STREAMS)
+        grouped = [binary("add", binary("mul", group, _STREAMS), u) for u in range(_STREAMS)]
+        main = self._rank_update(row, rows, first, across, held, width, group, grouped)
+        rest = self._rank_update(row, rows, first, across, held, width, single, [binary("add", done, single)])
+        body = seq([main(whole), rest(binary("sub", extent_of(k.extent), done))])
+        return seq([*clear, serial(outer, body)])
+
+    def _rank_update(
+        self, row: Scalar, rows: int, first: Scalar, across: Scalar, held: Buffer, width: Scalar, step: Axis,
+        places: Sequence[Scalar],
+    ) -> Callable[[Scalar], Stmt]:  # fmt: skip
+        """Add the products of a few rows of the right operand to the sums of a chunk, for each value of ``step``."""
+        *outer, k = self.shared.p.reduced
+        shared, dtype = self.shared, held.dtype
+        lane = Axis("j", _elements(held))
+        bindings: list[tuple[Axis, Scalar]] = []
+        left: list[tuple[Axis, Scalar]] = []
+        right: list[tuple[Axis, Scalar]] = []
+        for u, place in enumerate(places):
+            shared.env = {k: place}
+            found = shared.left_rows(row, rows, [*outer, step])
+            bindings += found.bindings
+            left += [(Axis(f"a{r}_{u}", 1, dtype), e) for r, e in enumerate(found.elements)]
+            right.append((Axis(f"b{u}", 1, dtype), shared.right_element(binary("add", first, lane))))
+        shared.env = {}
+        inside: list[Stmt] = []
+        for r in range(rows):
+            total, at = Buffer("total", (1,), dtype, "register"), (Const(0, "int64"),)
+            spot = (_spot(lane, r, width),)
+            so_far = Load(total, at, dtype)
+            adds = [
+                Store(total, at, binary("add", so_far, binary("mul", left[u * rows + r][0], right[u][0])))
+                for u in range(len(places))
+            ]
+            inside.append(
+                Alloc(total, seq([Store(total, at, Load(held, spot, dtype)), *adds, Store(held, spot, so_far)]))
+            )
+        body: Stmt = For(lane, across, bound(right, seq(inside)), "vectorized")
+        body = bound(left, body)
+        return lambda count: bound(bindings, For(step, count, body))
+
+
+def _spot(lane: Axis, row: int, width: Scalar) -> Scalar:
+    """The place of a sum: rows of a chunk lie one behind the other."""
+    return binary("add", binary("mul", width, row), lane)
+
+
+def _elements(held: Buffer) -> int:
+    (size,) = held.shape
+    assert isinstance(size, int)
+    return size
+
+
+@dataclass(slots=True, eq=False)
+class _Dotted:
+    shared: ProductNest
+    most: int
+
+    def nest(self) -> Stmt:
+        shared, p = self.shared, self.shared.p
+        rows, columns = size_of(p.rows), size_of(p.columns)
+        width = min(_DOT_CHUNK, columns) if isinstance(columns, int) else _DOT_CHUNK
+        chunk = Axis("chunk", ceil_div(columns, width))
+        number: Scalar = Const(0, "int64") if chunk.extent == 1 else chunk
+        shared.env = {}
+        first = binary("mul", number, width)
+        across = shared.across(first, width)
+        limit = _rows(shared, self.most)
+        held = temporary(shared.builder.fresh("sums"), limit * width, p.form.accumulate)
+        groups = Axis("group", -(-width // _DOT_COLUMNS))
+        column = Axis("column", width)
+        several = binary("floordiv", across, _DOT_COLUMNS)
+        done = binary("mul", several, _DOT_COLUMNS)
+        nothing = Const(0, "int64")
+
+        def dots(at: Scalar, beside: int) -> Stmt:
+            return balanced(
+                nothing, extent_of(rows), limit, _DOT_ROWS,
+                lambda row, n, _: self._tile(row, n, binary("add", first, at), at, beside, held, width),
+            )  # fmt: skip
+
+        body = seq([
+            For(groups, several, dots(binary("mul", groups, _DOT_COLUMNS), _DOT_COLUMNS)),
+            For(column, binary("sub", across, done), dots(binary("add", done, column), 1)),
+            shared.finish_rows(nothing, extent_of(rows), first, across, held, nothing, width),
+        ])  # fmt: skip
+        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), width), rows), _FMA_DISCOUNT)
+        return parallel_rows(shared.builder, [*p.batch, chunk], work, allocate([held], body))
+
+    def _tile(self, row: Scalar, rows: int, column: Scalar, at: Scalar, beside: int, held: Buffer, width: int) -> Stmt:
+        """The dot products of ``rows`` rows with ``beside`` columns, all over k at once."""
+        shared, dtype = self.shared, held.dtype
+        *outer, k = shared.p.reduced
+        sums = Buffer(shared.builder.fresh("dots"), (rows * beside,), dtype, "register")
+        left = shared.left_rows(row, rows, [*outer, k])
+        right = [(Axis(f"b{c}", 1, dtype), shared.right_element(binary("add", column, c))) for c in range(beside)]
+        named = [(Axis(f"a{r}", 1, dtype), e) for r, e in enumerate(left.elements)]
+        clear: list[Stmt] = []
+        adds: list[Stmt] = []
+        out: list[Stmt] = []
+        for r in range(rows):
+            for c in range(beside):
+                spot = (Const(r * beside + c, "int64"),)
+                so_far = Load(sums, spot, dtype)
+                clear.append(Store(sums, spot, initial("sum", dtype)))
+                adds.append(Store(sums, spot, binary("add", so_far, binary("mul", named[r][0], right[c][0]))))
+                place = binary("add", binary("mul", binary("add", row, r), width), binary("add", at, c))
+                out.append(Store(held, (place,), so_far))
+        body = For(k, extent_of(k.extent), bound([*named, *right], seq(adds)), "vectorized")
+        return left.bind(Alloc(sums, seq([*clear, serial(outer, body), *out])))

@@ -1,0 +1,229 @@
+"""What the schedules of a product share: where rows of the left operand are, the right operand's elements, and the
+epilogue on finished elements.
+
+A schedule makes results in a register tile or in a temporary and hands them over row by row; the epilogue is the other
+members of the nest, element by element, ending in the stores of the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Switch
+from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, row_major, seq
+from relay.plan.expand import Env, cost
+from relay.plan.generic import pointwise_statements, pointwise_values
+from relay.plan.nests import Member
+from relay.plan.product import Product, original, size_of, unflatten
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
+
+
+@dataclass(slots=True, eq=False)
+class LeftRows:
+    """Some rows of the left operand: ``bindings`` come before the loop over k, ``elements`` are inside it."""
+
+    bindings: list[tuple[Axis, Scalar]]
+    elements: list[Scalar]
+
+    def bind(self, body: Stmt) -> Stmt:
+        return bound(self.bindings, body)
+
+
+@dataclass(slots=True, eq=False)
+class ProductNest:
+    """A product (``members[0]``) and its epilogue (the other members, whose rows are the product's axes in order)."""
+
+    builder: Builder
+    p: Product
+    members: Sequence[Member]
+    # What the normalised axes are inside the statement being made.
+    env: dict[Axis, Scalar] = field(default_factory=dict)
+
+    def normalise(self) -> None:
+        """Join and split the product's axes so that everything it accesses is linear in them where it can be."""
+        self.p.space.normalise(self.builder, self._accesses)
+
+    def _accesses(self, env: Env) -> Accesses:
+        """What the left operand and the epilogue read and write."""
+        (left,) = self.builder.evaluate([self.p.left], env)
+        assert isinstance(left, Load)
+        found = accesses(self.builder.indices, *self._pointwise(env))
+        return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed)
+
+    def _pointwise(self, env: Env) -> tuple[list[Scalar], list[Scalar]]:
+        given = self._given(Axis("c", 1, self.p.form.accumulate))
+        return pointwise_values(self.builder, self.members, self._frames(env), given)
+
+    def _frames(self, env: Env) -> Callable[[Member], dict[Axis, Scalar]]:
+        canonical = [a for a in self.p.kept.stage.axes if a.extent != 1]
+        inside = original(self.p, env, self.builder.indices)
+        units = {a: Const(0, "int64") for m in self.members for a in m.kept.stage.axes if a.extent == 1}
+
+        def frame(member: Member) -> dict[Axis, Scalar]:
+            own = {mine: inside.get(axis, axis) for mine, axis in zip(member.rows, canonical, strict=True)}
+            return {**units, **inside, **own}
+
+        return frame
+
+    def _given(self, value: Scalar) -> dict[tuple[int, int], Scalar]:
+        return {(id(self.p.kept.origin), 0): cast(value, self.p.kept.dtypes[0])}
+
+    def epilogue_cost(self) -> int:
+        """Simple operations of one element of the epilogue."""
+        values, _ = self._pointwise(self.p.space.env)
+        return sum(cost(v) for v in values)
+
+    # -- operands
+
+    def flat(self, index: Sequence[Scalar], shape: Sequence[Dim]) -> Scalar:
+        """The row-major position of an index."""
+        indices = self.builder.indices
+        total: Dim = 0
+        for i, stride in zip(index, row_major(shape), strict=True):
+            total = dim_add(total, dim_mul(indices.poly(i), stride))
+        return indices.scalar(total)
+
+    def position_in_depth(self) -> Scalar:
+        """The position in the reduced axes, row-major."""
+        axes = self.p.reduced
+        return self.flat([self.env.get(a, a) for a in axes], tuple(a.extent for a in axes))
+
+    def right_element(self, column: Scalar) -> Scalar:
+        """The right operand's element in a column, at the current k."""
+        p = self.p
+        env = {**self.env, **unflatten(p.columns, column)}
+        (value,) = self.builder.evaluate([p.form.right], original(p, env, self.builder.indices))
+        return cast(value, p.form.accumulate)
+
+    def right_strides(self) -> tuple[Dim | None, Dim | None]:
+        """How far apart in memory the right operand's neighbours in a row (along the columns) and in a column (along
+        k) are; None where they are not evenly spaced in one loop."""
+        p, indices = self.p, self.builder.indices
+        load = p.form.right.a if isinstance(p.form.right, Cast) else p.form.right
+        if not isinstance(load, Load):
+            return None, None
+        (at,) = self.builder.evaluate([load], original(p, {}, indices))
+        assert isinstance(at, Load)
+        poly = indices.poly(at.indices[0])
+        strides = [indices.coefficient(poly, a) for a in (*p.columns, *p.reduced)]
+        if any(s is None or indices.is_index(s) for s in strides):
+            return None, None
+        along = strides[0] if len(p.columns) == 1 else None
+        down = strides[-1] if len(p.reduced) >= 1 else None
+        return along, down
+
+    def left_rows(self, row: Scalar, height: int, k_axes: Sequence[Axis]) -> LeftRows:
+        """``height`` rows from a row on, as loads that move along the given axes of k (bound to `env`)."""
+        p, indices = self.p, self.builder.indices
+        found = LeftRows([], [])
+        for i in range(height):
+            line = Axis(f"row{i}", size_of(p.rows))
+            found.bindings.append((line, binary("add", row, i)))
+            env = dict(self.env)
+            self._name_rows(line, env, found.bindings)
+            (load,) = self.builder.evaluate([p.left], original(p, env, indices))
+            assert isinstance(load, Load)
+            at = indices.poly(load.indices[0])
+            moving: Dim = 0
+            for axis in k_axes:
+                stride = indices.coefficient(at, axis)
+                assert stride is not None
+                moving = dim_add(moving, dim_mul(indices.axis(axis), stride))
+            origin = Axis(f"left{i}", 1 << 62)
+            found.bindings.append((origin, indices.scalar(dim_sub(at, moving))))
+            element = Load(load.source, (binary("add", origin, indices.scalar(moving)),), load.dtype)
+            found.elements.append(cast(element, p.form.accumulate))
+        return found
+
+    def _name_rows(self, line: Scalar, env: dict[Axis, Scalar], bindings: list[tuple[Axis, Scalar]]) -> None:
+        """Add the row axes at a row to an environment, as names for what takes computing."""
+        for axis, value in unflatten(self.p.rows, line).items():
+            if isinstance(value, Axis):
+                env[axis] = value
+            else:
+                name = Axis(axis.name, axis.extent)
+                bindings.append((name, value))
+                env[axis] = name
+
+    # -- results
+
+    def finish_row(self, row: Scalar, first: Scalar, lane: Axis, value: Scalar, wrap: Callable[[Stmt], Stmt]) -> Stmt:
+        """The epilogue of one row from column ``first`` on: ``value`` is the product's element at ``lane``, and
+        ``wrap`` makes the loop over lanes."""
+        bindings: list[tuple[Axis, Scalar]] = []
+        line = Axis("row", size_of(self.p.rows))
+        bindings.append((line, row))
+        env = dict(self.env)
+        self._name_rows(line, env, bindings)
+        env.update(unflatten(self.p.columns, binary("add", first, lane)))
+        body = wrap(pointwise_statements(self.builder, self.members, self._frames(env), self._given(value)))
+        return bound(bindings, body)
+
+    def finish_rows(
+        self, row: Scalar, count: Scalar, first: Scalar, across: Scalar, held: Buffer, base: Scalar, pitch: int | Scalar
+    ) -> Stmt:
+        """Rows of finished elements in ``held`` (``pitch`` apart, from ``base`` on) through the epilogue to the
+        outputs."""
+        i, lane = Axis("i", size_of(self.p.rows)), Axis("j", held.shape[0])
+        place = binary("add", binary("add", base, binary("mul", i, pitch)), lane)
+        value = Load(held, (place,), held.dtype)
+        number: Scalar = Const(0, "int64") if i.extent == 1 else i
+        line = self.finish_row(
+            binary("add", row, number), first, lane, value, lambda body: For(lane, across, body, "vectorized")
+        )
+        return LetScalar(i, Const(0, "int64"), line) if i.extent == 1 else For(i, count, line)
+
+    def across(self, first: Scalar, width: int) -> Scalar:
+        """How many of ``width`` columns there are from column ``first`` on."""
+        columns = size_of(self.p.columns)
+        if isinstance(columns, int) and columns % width == 0:
+            return Const(width, "int64")
+        return minimum(width, binary("sub", extent_of(columns), first))
+
+
+# (row, height, its offset in the task): the code of a tile of that many rows; the same with the height an expression.
+RowTile = Callable[[Scalar, int, Scalar], Stmt]
+AfterTile = Callable[[Scalar, Scalar, Scalar], Stmt]
+
+
+def balanced(
+    start: Scalar, count: Scalar, limit: int, most: int, tile: RowTile, after: AfterTile | None = None
+) -> Stmt:
+    """``count`` (at most ``limit``) rows from ``start`` on as the fewest tiles of at most ``most`` rows, their heights
+    differing by one at most: a tile of one row would stream the right operand for little. ``after`` follows each."""
+
+    def one(offset: Scalar, height: int) -> Stmt:
+        row = binary("add", start, offset)
+        behind = [] if after is None else [after(row, Const(height, "int64"), offset)]
+        return seq([tile(row, height, offset), *behind])
+
+    if isinstance(count, Const):
+        rows = int(count.value)
+        number = -(-rows // most)
+        height, more = divmod(rows, number)
+        parts: list[Stmt] = []
+        for times, tall, begin in ((more, height + 1, 0), (number - more, height, more * (height + 1))):
+            if times == 1:
+                parts.append(one(Const(begin, "int64"), tall))
+            elif times:
+                step, offset = Axis("tile", times), Axis("first", limit)
+                here = binary("add", binary("mul", step, tall), begin)
+                parts.append(For(step, Const(times, "int64"), LetScalar(offset, here, one(offset, tall))))
+        return seq(parts)
+    tiles, low, more_ = Axis("tiles", limit + 1), Axis("height", most + 1), Axis("more", limit + 1)
+    step, offset, size = Axis("tile", limit), Axis("first", limit), Axis("rows", most + 1)
+    taller = minimum(1, binary("sub", more_, minimum(step, more_)))
+    here = binary("add", binary("mul", step, low), minimum(step, more_))
+    row = binary("add", start, offset)
+    body = tile(row, most, offset)
+    if most > 1:
+        smaller = Switch(size, (Seq(()), *(tile(row, n, offset) for n in range(1, most))))
+        body = Branch(compare("eq", size, most), body, smaller)
+    if after is not None:
+        body = seq([body, after(row, size, offset)])
+    body = For(step, tiles, LetScalar(offset, here, LetScalar(size, binary("add", low, taller), body)))
+    body = LetScalar(more_, binary("sub", count, binary("mul", tiles, low)), body)
+    body = LetScalar(low, binary("floordiv", count, tiles), body)
+    return LetScalar(tiles, ceiling(count, Const(most, "int64")), body)

@@ -1,0 +1,63 @@
+"""Blocks turned in registers against the slow evaluator: every way a block can be cut, on three instruction sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay.codegen.llvm import emit
+from relay.codegen.objects import assembly
+from relay.codegen.target import host_target, parse_target
+from relay.ir.dim import as_var, dim_var
+from relay.loop.evaluate import evaluate, numpy_dtype
+from relay.loop.ir import Buffer, Kernel, Stmt, Transpose
+from relay.loop.printer import kernel_text
+from relay.loop.simplify import simplify
+from relay.loop.verify import verify
+from relay.te.scalar import Const, Scalar, Size
+from tests.codegen.native import Native
+
+N, M = dim_var("n"), dim_var("m")
+SHAPES = [(0, 5), (1, 1), (3, 40), (16, 16), (17, 33), (40, 3), (64, 31), (65, 130)]
+
+
+def number(value: int) -> Scalar:
+    return Const(value, "int64")
+
+
+def turned(rows: Scalar, columns: Scalar, stride: int, pitch: int, dtype: str) -> tuple[Stmt, Buffer, Buffer]:
+    source, target = Buffer("x", (20_000,), dtype, alignment=1), Buffer("y", (20_000,), dtype, alignment=1)
+    body = Transpose(target, number(3), number(pitch), source, number(5), number(stride), rows, columns)
+    return body, source, target
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bfloat16", "bool", "int4"])
+def test_blocks(dtype: str, target: str) -> None:
+    n, m = as_var(N), as_var(M)
+    assert n is not None and m is not None
+    body, source, out = turned(Size(N), Size(M), 131, 67, dtype)
+    kernel = Kernel("turn", (source,), (out,), (n, m), body)
+    verify(kernel)
+    native = Native(simplify(kernel), parse_target(target)) if dtype != "int4" else None
+    rng = np.random.default_rng(0)
+    for rows, columns in SHAPES:
+        given = rng.integers(0, 2 if dtype == "bool" else 7, 20_000).astype(numpy_dtype(dtype))
+        wanted = np.zeros(20_000, numpy_dtype(dtype))
+        assert evaluate(kernel, [given, wanted], {n: rows, m: columns}) == 0
+        expected = np.zeros(20_000, numpy_dtype(dtype))
+        for i in range(rows):
+            expected[3 + i : 3 + i + columns * 67 : 67][:columns] = given[5 + i * 131 :][:columns]
+        assert (wanted == expected).all()
+        if native is not None:
+            got = np.zeros(20_000, numpy_dtype(dtype))
+            assert native([given, got], {n: rows, m: columns}) == 0
+            assert (got == wanted).all(), (rows, columns)
+
+
+def test_whole_blocks_go_through_registers() -> None:
+    body, source, out = turned(number(64), number(64), 64, 64, "float32")
+    kernel = Kernel("turn", (source,), (out,), (), body)
+    assert "transpose y[3 by 64] = x[5 by 64] for 64 x 64" in kernel_text(kernel)
+    if host_target().vector_bits >= 512:
+        assert "vunpcklps" in assembly(emit(kernel, host_target()), host_target())

@@ -1,0 +1,117 @@
+"""Products of a few rows with a right operand that is not packed: streamed where its rows are along the columns of the
+result, dot products where they are along k; and the numbers of rows around the limits where packing begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from relay.codegen.target import host_target
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Expr, Function
+from relay.plan import make_plan
+from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+ROWS = tuple({V: n} for n in (0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 48, 49, 60))
+
+
+def streamed(rows: object, depth: object, columns: object) -> Function:
+    return primitive([tensor((rows, depth)), tensor((depth, columns))], lambda m, x, w: m("nn.matmul", x, w))
+
+
+def dotted(rows: object, depth: object, columns: object) -> Function:
+    return primitive([tensor((rows, depth)), tensor((columns, depth))], lambda m, x, w: m("nn.dense", x, w))
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+@pytest.mark.parametrize(("depth", "columns"), [(400, 70), (33, 300), (3, 1000), (1, 2048), (130, 1)])
+def test_every_number_of_rows(make: object, depth: int, columns: int) -> None:
+    check(make(N, depth, columns), *ROWS)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+@pytest.mark.parametrize("rows", [1, 4, 9])
+def test_known_rows(make: object, rows: int) -> None:
+    plan = check(make(rows, 200, 130))  # type: ignore[operator]
+    assert plan.variant == "matrix" and "transpose" not in str(plan.kernel.body)
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+def test_symbolic_depth_and_columns(make: object) -> None:
+    sizes = [{V: n} for n in (0, 1, 2, 5, 40, 130)]
+    check(make(1, N, 96), *sizes)  # type: ignore[operator]
+    check(make(3, 96, N), *sizes)  # type: ignore[operator]
+
+
+def test_chunks_of_columns() -> None:
+    check(streamed(1, 300, 10))
+    check(streamed(N, 300, 10), {V: 1}, {V: 2})
+    check(streamed(N, 20, 9001), *({V: n} for n in (1, 4, 7)))
+    check(dotted(N, 300, 1000), *({V: n} for n in (1, 4, 7)))
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_batches(transpose_b: bool) -> None:
+    shape = (7, 50, 33) if transpose_b else (7, 33, 50)
+    fn = primitive(
+        [tensor((7, N, 33)), tensor(shape)], lambda m, x, w: m("nn.batch_matmul", x, w, transpose_b=transpose_b)
+    )
+    check(fn, *ROWS)
+    one = primitive(
+        [tensor((N, 1, 33)), tensor((N, *shape[1:]))],
+        lambda m, x, w: m("nn.batch_matmul", x, w, transpose_b=transpose_b),
+    )
+    check(one, {V: 0}, {V: 1}, {V: 9})
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+def test_epilogues(make: object) -> None:
+    weight = (300, 90) if make is dotted else (90, 300)
+
+    def build(m: Maker, x: Expr, w: Expr, b: Expr, r: Expr) -> Expr:
+        y = m("nn.dense", x, w) if make is dotted else m("nn.matmul", x, w)
+        return m("add", m("nn.gelu", m("add", y, b)), r)
+
+    fn = primitive([tensor((N, 90)), tensor(weight), tensor((300,)), tensor((N, 300))], build)
+    assert check(fn, *ROWS).variant == "matrix"
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("int32", 0.0), ("float16", 3e-3)])
+@pytest.mark.parametrize("make", [streamed, dotted])
+def test_other_dtypes(make: object, dtype: str, tolerance: float) -> None:
+    weight = (96, 64) if make is dotted else (64, 96)
+    op = "nn.dense" if make is dotted else "nn.matmul"
+    fn = primitive([tensor((N, 64), dtype), tensor(weight, dtype)], lambda m, x, w: m(op, x, w))
+    check(fn, *ROWS, tolerance=tolerance)
+
+
+def test_a_matrix_times_a_vector() -> None:
+    """The vector is the left operand: its product with the matrix has no rows."""
+    fn = primitive([tensor((500, 300)), tensor((300, 1))], lambda m, a, x: m("squeeze", m("nn.matmul", a, x), axis=[1]))
+    check(fn)
+
+
+def test_narrow_vectors() -> None:
+    target = replace(host_target(), vector_bits=256, vector_registers=16, masked=False)
+    check(streamed(N, 75, 130), *ROWS, target=target)
+    check(dotted(N, 75, 130), *ROWS, target=target)
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+@pytest.mark.parametrize("rows", [1, 11, 70])
+def test_the_number_of_threads_changes_nothing(make: object, rows: int) -> None:
+    plan = make_plan(make(N, 300, 2100), host_target(), name=fresh_name())  # type: ignore[operator]
+    native = Native(plan.kernel, host_target())
+    x = random((rows, 300), "float32")
+    w = random((2100, 300) if make is dotted else (300, 2100), "float32", 1)
+    found = []
+    for workers in (1, 2, 3):
+        out = np.zeros((rows, 2100), np.float32)
+        assert native.run(native.bind([x, w, out], {plan.kernel.dims[0]: rows}, workers)) == 0
+        found.append(out)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
