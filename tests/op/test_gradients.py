@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from relay.ir.diagnostics import OperatorError
+import relay
+from relay.ir.diagnostics import OperatorError, ShapeError
 from relay.op import registry
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Operand
-from tests.op.test_compiled import CASES
+from tests.op.test_compiled import CASES, program
 
 # Operators without a derivative of their own, by reason.
 EXCLUDED: Mapping[str, tuple[str, ...]] = {
@@ -130,7 +132,8 @@ def smooth(name: str, operands: Sequence[Operand], generator: np.random.Generato
     def moved(x: Array) -> Array:
         if x.dtype != np.float64:
             return x
-        return DOMAINS.get(name, lambda v: v)(x + 0.05 * generator.standard_normal(x.shape))
+        apart: Array = x + 0.05 * generator.standard_normal(x.shape)
+        return DOMAINS[name](apart) if name in DOMAINS else apart
 
     return unflat([moved(x) for x in flat(operands)], operands)
 
@@ -164,6 +167,61 @@ def test_every_derivative(case: Case, request: pytest.FixtureRequest) -> None:
 
     run()
     assert checked > 0, "nothing was drawn that has a derivative"
+
+
+def narrowed(x: Array) -> Array:
+    return x.astype(np.float32) if x.dtype == np.float64 else x
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+# One operator of each form of gradient: products, windows, choices, scans, indexed reads, views, several results.
+COMPILED = (
+    "nn.dense", "nn.batch_matmul", "einsum", "nn.conv2d", "nn.conv2d_transpose", "nn.max_pool2d", "nn.avg_pool2d", "nn.softmax",
+    "nn.layer_norm", "nn.attention", "cumsum", "cumprod", "prod", "max", "take", "gather", "gather_nd", "concatenate", "split",
+    "nn.pad", "reshape", "tile", "image.resize2d", "nn.depth_to_space", "strided_slice", "add", "power", "where", "nn.gelu",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in NO_DERIVATIVE], ids=lambda c: c.name)
+def test_compiled_derivatives(case: Case, request: pytest.FixtureRequest, cache: Path) -> None:
+    everything = request.config.getoption("--gradient-examples") > 20
+    if not everything and case.name not in COMPILED:
+        pytest.skip("compiled with --gradient-examples above 20")
+
+    @seed(7)
+    @settings(
+        max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(data=st.data())
+    def run(data: st.DataObject) -> None:
+        operands, attrs = in_float64(*case.draw(data.draw))
+        generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+        made = smooth(case.name, operands, generator)
+        operands = unflat([narrowed(x) for x in flat(made)], made)
+        attrs = {k: "float32" if v == "float64" else v for k, v in attrs.items()}
+        out, many = results(case.name, operands, attrs)
+        cots = [generator.standard_normal(o.shape).astype(o.dtype) for o in out]
+        given_: Operand = tuple(cots) if many else cots[0]
+        for n, x in enumerate(flat(operands)):
+            if x.dtype != np.float32:
+                continue
+            name = f"{case.name}.vjp{n}"
+            wanted = h.apply(name, *operands, given_, **attrs)
+            whole = (*operands, given_)
+            symbolic = case.symbolic and data.draw(st.booleans())
+            try:
+                run_ = relay.compile(program(name, whole, attrs, symbolic), cache_dir=cache)
+            except ShapeError:
+                if symbolic:  # an attribute tells a size that a variable leaves open
+                    continue
+                raise
+            h.close(np.asarray(run_(*flat(whole))), wanted, {"float32": 1e-4})
+
+    run()
 
 
 def test_unknown_derivatives() -> None:

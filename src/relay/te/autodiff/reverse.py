@@ -9,28 +9,18 @@ other expression.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_sub, known_equal
+from relay.ir.dim import dim_sub, known_equal
 from relay.ir.types import is_float
 from relay.te.autodiff.arithmetic import add, choose, converted, div, mul, zero
+from relay.te.autodiff.gather import Term, gathered
 from relay.te.autodiff.scalar import adjoints
-from relay.te.autodiff.simplify import equalities, simplified
-from relay.te.autodiff.solve import invert
-from relay.te.autodiff.stages import copied, hits, other_factors, source_of, stage, states
+from relay.te.autodiff.stages import axes_of, copied, hits, other_factors, source_of, stage, states
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Load, Reduce, Scalar, compare, substitute, walk
+from relay.te.scalar import Axis, Binary, Const, Load, Reduce, Scalar, Select, Size, compare, substitute, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, const, size, stage_bodies, stages
 
 Key = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Term:
-    """One addend of a cotangent: an expression over the axes of the tensor; possibly a reduction."""
-
-    axes: tuple[Axis, ...]
-    body: Scalar
 
 
 def vjp(
@@ -41,15 +31,11 @@ def vjp(
     run = _Reverse(outputs, inputs)
     for output, cotangent in zip(outputs, cotangents, strict=True):
         if cotangent is not None and run.is_active(output.stage):
-            axes = copied(_axes_of(output.shape))
-            run.terms.setdefault(_key(output), []).append(_Term(axes, cotangent[axes]))
+            axes = axes_of(output.shape)
+            run.terms.setdefault(_key(output), []).append(Term(axes, cotangent[axes]))
     for each in reversed(run.order):
         run.stage(each)
     return [run.cotangent(t) for t in inputs]
-
-
-def _axes_of(shape: Sequence[Dim]) -> tuple[Axis, ...]:
-    return tuple(Axis("ijklmnopq"[n] if n < 9 else f"i{n}", d) for n, d in enumerate(shape))
 
 
 def _key(tensor: Tensor) -> Key:
@@ -61,7 +47,7 @@ class _Reverse:
 
     def __init__(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         self.order = stages(outputs)
-        self.terms: dict[Key, list[_Term]] = {}
+        self.terms: dict[Key, list[Term]] = {}
         wanted = {id(t.stage) for t in inputs if is_float(t.dtype)}
         self.active: set[int] = set()
         for each in self.order:
@@ -95,7 +81,7 @@ class _Reverse:
                 return whole
             if term.body.dtype == tensor.dtype:
                 return stage(f"d_{tensor.name}", term.axes, term.body)
-        axes = copied(_axes_of(tensor.shape))
+        axes = axes_of(tensor.shape)
         total: Scalar | None = None
         wide = max((t.body.dtype for t in terms), key=lambda d: (d == "float64", d == "float32"))
         for term in terms:
@@ -162,17 +148,43 @@ class _Reverse:
             self._contribute(load, adjoint, axes, over)
 
     def _contribute(self, load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> None:
+        """Give an element's share to what it reads: through stages that only move elements to what these read."""
         source = source_of(load)
         assert source is not None
-        indices = Indices()
-        element = copied(_axes_of(source.shape))
-        inverse = invert(load.indices, element, (*axes, *over), indices, len(over), equalities(adjoint))
-        value = simplified(substitute(adjoint, inverse.values), indices)
-        guarded = choose(inverse.guard, value, None, value.dtype)
-        if guarded is None:
+        moved = self._moved(source)
+        if moved is not None:
+            stage_ = source.stage
+            assert isinstance(stage_, Compute)
+            place: dict[Axis, Scalar] = dict(zip(stage_.axes, load.indices, strict=True))
+            through = substitute(moved, place)
+            for leaf, part in adjoints(through, adjoint, self._is_active_load):
+                assert isinstance(leaf, Load)
+                self._contribute(leaf, part, axes, over)
             return
-        body = Reduce("sum", inverse.free, guarded, guarded.dtype) if inverse.free else guarded
-        self.terms.setdefault(_key(source), []).append(_Term(element, body))
+        term = gathered(load, adjoint, axes, over)
+        if term is not None:
+            self.terms.setdefault(_key(source), []).append(term)
+
+    def _moved(self, tensor: Tensor) -> Scalar | None:
+        """The expression of a stage that puts each element of one tensor to at most one place, at a fixed distance along each axis
+        (a border, a slice, a permutation); None for any other."""
+        stage_ = tensor.stage
+        if not isinstance(stage_, Compute) or len(stage_.bodies) != 1 or isinstance(stage_.bodies[0], Reduce):
+            return None
+        (body,) = stage_.bodies
+        inner = body
+        while isinstance(inner, Select):
+            inner = inner.a if any(self._is_active_load(n) for n in walk(inner.a)) else inner.b
+        if not isinstance(inner, Load) or sum(self._is_active_load(n) for n in walk(body)) != 1:
+            return None
+        read = [{n for n in walk(i) if isinstance(n, Axis)} for i in inner.indices]
+        plain = all(
+            len(own) <= 1 and all(isinstance(n, Axis | Const | Size) or _is_sum(n) for n in walk(i))
+            for own, i in zip(read, inner.indices, strict=True)
+        )
+        used = [a for own in read for a in own]
+        whole = {a for a in stage_.axes if a.extent != 1}
+        return body if plain and len(used) == len(set(used)) and whole <= set(used) else None
 
     def _scan(self, scan: Scan, cotangent: Tensor) -> None:
         """The recurrence of cotangents, from the last state to the first.
@@ -233,10 +245,14 @@ class _Reverse:
             self.active = inactive
 
 
-def _is_identity(term: _Term) -> bool:
+def _is_identity(term: Term) -> bool:
     """Whether a term is a tensor of the same shape, read in place."""
     source = source_of(term.body)
     if source is None or not isinstance(term.body, Load) or len(source.shape) != len(term.axes):
         return False
     places = zip(term.axes, source.shape, term.body.indices, strict=True)
     return all(known_equal(a.extent, d) and (i is a or a.extent == 1) for a, d, i in places)
+
+
+def _is_sum(node: Scalar) -> bool:
+    return isinstance(node, Binary) and node.op in ("add", "sub")

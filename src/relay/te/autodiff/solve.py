@@ -30,16 +30,19 @@ _LONG = 1 << 40
 @dataclass(frozen=True, slots=True, eq=False)
 class Inverse:
     """The iterations that hit an element: ``values`` of the stage's variables, in terms of the element's index and of the
-    variables ``free``, each over its extent; only those count for which ``guard`` holds."""
+    variables ``free``, each over its extent; only those count for which ``guard`` holds: that each of ``spans``, an index and a
+    size, is within its bounds, and ``rest``."""
 
     values: dict[Axis, Scalar]
     free: tuple[Axis, ...]
     guard: Scalar
+    spans: tuple[tuple[Dim, Dim], ...]
+    rest: Scalar
 
 
 def invert(
     read: Sequence[Scalar],
-    element: Sequence[Axis],
+    element: Sequence[Scalar],
     variables: Sequence[Axis],
     indices: Indices,
     reduced: int = 0,
@@ -161,19 +164,25 @@ class _System:
         for axis in self.open:
             self.free.append(axis)
         guard: Scalar = TRUE
+        spans: list[tuple[Dim, Dim]] = []
         for axis, value in self.solved.items():
+            inside: Scalar = TRUE
             if axis not in self.nonnegative:
-                guard = both(guard, self._compare("ge", self._final(value), 0))
+                inside = self._compare("ge", self._final(value), 0)
             if axis not in self.below_extent:
-                guard = both(guard, self._compare("lt", self._final(value), axis.extent))
+                inside = both(inside, self._compare("lt", self._final(value), axis.extent))
+            if inside is not TRUE and not (isinstance(inside, Const) and inside.value):
+                spans.append((self._final(value), axis.extent))
+                guard = both(guard, inside)
+        rest: Scalar = TRUE
         for left, right in self.equal:
-            guard = both(guard, self._compare("eq", self._final(left), self._final(right)))
+            rest = both(rest, self._compare("eq", self._final(left), self._final(right)))
         for (a, b), (c, d) in self.either:
             first = self._compare("eq", self._final(a), b)
             second = self._compare("eq", self._final(c), self._final(d))
-            guard = both(guard, either(first, second))
+            rest = both(rest, either(first, second))
         values = {a: self.indices.scalar(self._final(self.indices.axis(v))) for a, v in self.fresh.items()}
-        return Inverse(values, tuple(self.free), guard)
+        return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest)
 
     def _compare(self, op: CompareOp, a: Dim, b: Dim) -> Scalar:
         return self.indices.compare(op, self.indices.scalar(a), self.indices.scalar(b))

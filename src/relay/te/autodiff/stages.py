@@ -11,6 +11,11 @@ from relay.te.scalar import Axis, Compare, Load, Reduce, Scalar, Select, Size, b
 from relay.te.tensor import Compute, Scan, Tensor, const
 
 
+def axes_of(shape: Sequence[Dim]) -> tuple[Axis, ...]:
+    """Fresh axes over a shape."""
+    return tuple(Axis("ijklmnopq"[n] if n < 9 else f"i{n}", d) for n, d in enumerate(shape))
+
+
 def copied(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """Fresh axes like these."""
     return tuple(Axis(a.name, a.extent, a.dtype) for a in axes)
@@ -69,7 +74,7 @@ def flattened(axes: Sequence[Axis]) -> Scalar:
     """The row-major position of an index."""
     position: Scalar = axes[0]
     for axis in axes[1:]:
-        position = binary("add", binary("mul", position, _size(axis.extent)), axis)
+        position = binary("add", binary("mul", position, index_size(axis.extent)), axis)
     return position
 
 
@@ -78,13 +83,14 @@ def unflattened(position: Scalar, axes: Sequence[Axis]) -> list[Scalar]:
     out: list[Scalar] = []
     stride: Dim = 1
     for n, axis in reversed(list(enumerate(axes))):
-        index = position if stride == 1 else binary("floordiv", position, _size(stride))
-        out.append(index if n == 0 else binary("mod", index, _size(axis.extent)))
+        index = position if stride == 1 else binary("floordiv", position, index_size(stride))
+        out.append(index if n == 0 else binary("mod", index, index_size(axis.extent)))
         stride = dim_mul(stride, axis.extent)
     return list(reversed(out))
 
 
-def _size(dim: Dim) -> Scalar:
+def index_size(dim: Dim) -> Scalar:
+    """A dim as an index."""
     return const(dim, "int64") if isinstance(dim, int) else Size(dim)
 
 
