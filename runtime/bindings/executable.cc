@@ -5,7 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <time.h>
+
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,13 +28,48 @@ const Entry& need_entry(const Executable& exe, std::string_view name) {
        name.data(), known.c_str());
 }
 
-// Ctrl-C: lets Python's signal handlers run. Only the main thread ever sees a signal here.
-bool interrupted(void*) {
-  PyGILState_STATE state = PyGILState_Ensure();
-  bool raised = PyErr_CheckSignals() != 0;
-  PyGILState_Release(state);
-  return raised;
-}
+// Python's lock during a run. Giving it up and taking it back costs more than a short run, and much more when many threads
+// wait for it; so a run keeps it when the entry's runs are usually short, and gives it up if this one turns out long.
+class PythonLock {
+ public:
+  explicit PythonLock(const Entry& entry) : usual_(entry.usual_nanoseconds), start_(now()) {
+    if (usual_.load(std::memory_order_relaxed) > short_run) give_up();
+  }
+  ~PythonLock() {
+    // The longest of late, so that an entry with some long runs counts as long.
+    int64_t took = now() - start_, usual = usual_.load(std::memory_order_relaxed);
+    usual_.store(std::max(took, usual - usual / 8), std::memory_order_relaxed);
+    if (given_up_ != nullptr) PyEval_RestoreThread(given_up_);
+  }
+  PythonLock(const PythonLock&) = delete;
+
+  // Polling: lets Python's signal handlers run (only the main thread ever sees a signal here). True: stop.
+  static bool interrupted(void* self) {
+    auto* lock = static_cast<PythonLock*>(self);
+    if (lock->given_up_ != nullptr) {
+      PyGILState_STATE state = PyGILState_Ensure();
+      bool raised = PyErr_CheckSignals() != 0;
+      PyGILState_Release(state);
+      return raised;
+    }
+    if (PyErr_CheckSignals() != 0) return true;
+    lock->give_up();
+    return false;
+  }
+
+ private:
+  static constexpr int64_t short_run = 5'000;
+  static int64_t now() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000 + time.tv_nsec;
+  }
+  void give_up() { given_up_ = PyEval_SaveThread(); }
+
+  std::atomic_ref<int64_t> usual_;
+  int64_t start_;
+  PyThreadState* given_up_ = nullptr;
+};
 
 // Arguments of one call: few fit in place.
 class Arguments {
@@ -134,7 +172,7 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   }
   RunOptions options;
   options.threads = threads;
-  options.poll = interrupted;
+  options.poll = PythonLock::interrupted;
   auto [memory, seconds, depth] = limits;
   options.limits = {memory, seconds > 0 ? static_cast<int64_t>(std::min(seconds, 9e9) * 1e9) : 0, depth};
   options.interpret = interpret;
@@ -142,7 +180,8 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   if (!observer.is_none()) options.observer = &looks_on.emplace(observer);
   Value result;
   try {
-    nb::gil_scoped_release released;
+    PythonLock lock(entry);
+    options.poll_data = &lock;
     result = run(*exe, entry.function, arguments.data(), static_cast<uint32_t>(count), options);
   } catch (const Error& error) {
     if (error.status == Status::interrupted && PyErr_Occurred()) throw nb::python_error();

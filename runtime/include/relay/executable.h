@@ -78,6 +78,9 @@ struct Entry {
   uint32_t function;
   std::string info;             // a JSON text for the embedding program
   std::vector<uint8_t> dtypes;  // per parameter: its element type or any_dtype
+
+  // For the embedding program: how long runs take, the longest of late.
+  mutable int64_t usual_nanoseconds = 10'000'000;  // used through std::atomic_ref
 };
 
 inline constexpr int64_t default_stack_bytes = int64_t{1} << 30;
