@@ -52,6 +52,14 @@ def test_a_contraction_takes_index_maps_but_no_arithmetic_before_it() -> None:
     assert fused(params, "nn.dense(transpose(exp(%x)), %w)") == [["exp", "transpose"], ["nn.dense"]]
 
 
+def test_a_contraction_moves_its_rows_to_where_they_belong() -> None:
+    params = "%x: Tensor[(3, 8, 16), float32], %w: Tensor[(3, 4, 16), float32], %y: Tensor[(8, 3, 4), float32]"
+    moved = "transpose(nn.batch_matmul(%x, %w), axes=[1, 0, 2])"
+    assert fused(params, f"add({moved}, %y)") == [["nn.batch_matmul", "transpose", "add"]]
+    assert fused(params, f"reshape({moved}, newshape=[8, 12])") == [["nn.batch_matmul", "transpose"]]
+    assert fused(params, "transpose(nn.batch_matmul(%x, %w), axes=[0, 2, 1])") == [["nn.batch_matmul"], ["transpose"]]
+
+
 def test_two_contractions_are_two_kernels() -> None:
     params = f"%x: {T}, %w: Tensor[(4, 16), float32]"
     groups = fused(params, "add(nn.dense(%x, %w), nn.dense(tanh(%x), %w))")

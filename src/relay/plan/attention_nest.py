@@ -15,7 +15,7 @@ from relay.plan.build import STACK_BYTES, Builder, allocate, extent_of, parallel
 from relay.plan.generic import pointwise_statements
 from relay.plan.nests import Member
 from relay.plan.product import unflatten
-from relay.plan.reduction import initial
+from relay.plan.reduction import combine, initial
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, maximum, minimum, select, unary
 
 # Rows in registers together, keys of a block, rows of a task.
@@ -346,7 +346,7 @@ class _Emitter:
         env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: Load(scores, at, dtype)}
         score, best = Axis("score", 1, dtype), Buffer(self.builder.fresh("best"), (1,), dtype, "register")
         top, before = self.buffers["top"], self.buffers["before"]
-        higher = Store(best, (zero,), maximum(Load(best, (zero,), dtype), score))
+        higher = Store(best, (zero,), combine("max", Load(best, (zero,), dtype), score))
         body = LetScalar(score, self.element(self.a.score, env), Seq((Store(scores, at, score), higher)))
         # Where every key so far is hidden the maximum is no number to subtract: then the least finite one is.
         least = Const(-float(np.finfo(dtype).max), dtype)

@@ -26,6 +26,7 @@ class Access:
     """How an operator reads its inputs.
 
     ``kind`` is the fusion class. ``movement``: every output element is one input element, at most converted.
+    ``permutes``: a movement of whole rows along the last axis, which stays the last: the other axes change places.
     ``rows``: so many leading axes stay what they are from the inputs through every stage to the outputs (inputs that
     do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows.
@@ -36,6 +37,7 @@ class Access:
     rows: int = 0
     view: bool = False
     windows: bool = False
+    permutes: bool = False
 
     @property
     def injective(self) -> bool:
@@ -130,7 +132,18 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     kinds = [_injective_kind(s, len(outputs[0].shape)) for s in computes]
     kind = max(kinds, key=("elementwise", "broadcast", "injective").index)
     movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
-    return Access(kind, movement, rows)
+    return Access(kind, movement, rows, permutes=movement and _permutes(computes[0]))
+
+
+def _permutes(stage: Compute) -> bool:
+    """Whether a movement reads each of its axes once, the last one last."""
+    body = stage.bodies[0]
+    while isinstance(body, Cast):
+        body = body.a
+    assert isinstance(body, Load)
+    wide = [a for a in stage.axes if a.extent != 1]
+    at = [i for i in body.indices if isinstance(i, Axis) and i.extent != 1]
+    return bool(wide) and len(at) == len(wide) and set(at) == set(wide) and body.indices[-1] is stage.axes[-1]
 
 
 def _loads(root: Scalar) -> list[Load]:

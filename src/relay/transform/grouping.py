@@ -152,23 +152,23 @@ class Grouping:
         return self._fits_rows(nodes, reductions)
 
     def _fits_contraction(self, nodes: Sequence[Node], anchor: Node) -> bool:
-        """Index maps before the anchor; after it, operators that keep its shape; beside it, whatever those read
-        cheaply."""
+        """Index maps before the anchor; after it, operators that keep its shape or move whole rows of it; beside it,
+        whatever those read cheaply."""
         before = {anchor.number}
         for node in reversed(nodes):
             if node is not anchor and any(c in before for c in node.consumers):
                 before.add(node.number)
-        after = {anchor.number}
+        after, shapes = {anchor.number}, [anchor.shape]
         for node in nodes:
             if node is anchor:
                 continue
             if any(i in after for i in node.inputs):
                 after.add(node.number)
-                if (
-                    node.access.kind not in ("elementwise", "broadcast")
-                    or node.shape is None
-                    or node.shape != anchor.shape
-                ):
+                if node.shape is None:
+                    return False
+                if node.access.permutes:
+                    shapes.append(node.shape)
+                elif node.access.kind not in ("elementwise", "broadcast") or node.shape not in shapes:
                     return False
             elif (node.number in before and not node.access.movement) or (
                 node.access.kind == "injective" and not node.access.movement
