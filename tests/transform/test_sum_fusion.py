@@ -81,3 +81,12 @@ def test_sums_over_rows() -> None:
       add(add(sum(%a, axis=[0]), sum(%b, axis=[0])), sum(%c, axis=[0]))
     }"""
     joined(text, array(2, 64), array(2, 64), array(3, 64))
+
+
+def test_outer_products() -> None:
+    """The weight gradients of steps with a batch of one, as they are derived: no sum as they stand, a product together."""
+    params = ", ".join(f"%x{n}: Tensor[(1, 8), float64], %d{n}: Tensor[(1, 6), float64]" for n in range(3))
+    terms = [f"nn.dense.vjp1(%x{n}, %w, %d{n})" for n in range(3)]
+    text = f"def @main(%w: Tensor[(6, 8), float64], {params}) {{ add(add({terms[0]}, {terms[1]}), {terms[2]}) }}"
+    names = joined(text, array(6, 8), *[array(1, k) for _ in range(3) for k in (8, 6)])
+    assert names.count("nn.dense.vjp1") == 1 and "add" not in names

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from relay import te
 from relay.ir.dim import Dim
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
@@ -49,6 +50,10 @@ class SumFusion(Pass):
         return map_functions(module, fuse)
 
 
+# For each operand of a call the axis along which it is summed over, None where every term reads all of it; None: no sum.
+_Reads = tuple[int | None, ...] | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sum:
     """A tree of additions of one shape: where its last one stands, the other ones, and what is added up, in order."""
@@ -65,6 +70,7 @@ class _Adder:
         self.table = table
         self.function = function
         self.uses = use_counts(body_of(function))
+        self.known: dict[object, _Reads] = {}
 
     def run(self) -> Function:
         body = run(self.block(body_of(self.function)))
@@ -146,7 +152,7 @@ class _Adder:
                 continue
             value = bindings[at].value
             access = self.table.of(value) if isinstance(value, Call) else None
-            if access is not None and access.kind in ("contraction", "reduction") and isinstance(value, Call):
+            if access is not None and access.kind != "opaque" and isinstance(value, Call):
                 assert isinstance(value.fn, OpRef)
                 groups.setdefault((value.fn.name, attrs_key(value.attrs)), []).append((at, value))
         out: list[Binding] = []
@@ -205,7 +211,8 @@ class _Adder:
         out += needed
         return joint_call
 
-    def _reads(self, call: Call) -> tuple[int | None, ...] | None:
+    def _reads(self, call: Call) -> _Reads:
+        """Along which axis of each operand the calls can lie side by side so that one call gives their sum."""
         assert isinstance(call.fn, OpRef)
         op = registry.get(call.fn.name)
         inputs: list[tuple[tuple[Dim, ...], str]] = []
@@ -216,8 +223,32 @@ class _Adder:
             inputs.append((ty.shape, ty.dtype))
         if op.shape_mode != "independent" or any(i.variadic for i in op.inputs):
             return None
-        traced = registry.trace(op, inputs, call.attrs)
-        return summed_reads(traced.inputs, traced.outputs[0]) if len(traced.outputs) == 1 else None
+        key = (op, tuple(inputs), attrs_key(call.attrs))
+        if key not in self.known:
+            self.known[key] = _sum_over(op, inputs, call.attrs)
+        return self.known[key]
+
+
+def _sum_over(op: registry.Operator, inputs: Sequence[tuple[tuple[Dim, ...], str]], attrs: Attrs) -> _Reads:
+    traced = registry.trace(op, inputs, attrs)
+    if len(traced.outputs) != 1:
+        return None
+    found = summed_reads(traced.inputs, traced.outputs[0])
+    # A sum over a leading axis of one element is none as it stands (an outer product): see what it is for two.
+    leading = tuple(bool(shape) and shape[0] == 1 for shape, _ in inputs)
+    if found is not None or not any(leading):
+        return found
+    longer = [
+        ((2, *shape[1:]), dtype) if one else (shape, dtype) for (shape, dtype), one in zip(inputs, leading, strict=True)
+    ]
+    try:
+        again = registry.trace(op, longer, attrs)
+    except (te.DefinitionError, te.Undetermined):
+        return None
+    if again.demands or len(again.outputs) != 1 or again.outputs[0].shape != traced.outputs[0].shape:
+        return None
+    found = summed_reads(again.inputs, again.outputs[0])
+    return found if found == tuple(0 if one else None for one in leading) else None
 
 
 def _is_addition(value: Expr) -> bool:
