@@ -21,10 +21,12 @@ from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
 from relay.plan.product import Product, constant_operand, is_streamable, left_stage, panels, product, with_left
 from relay.plan.rows import row_nest
+from relay.plan.scatter import scatter_nest
 from relay.plan.stages import Kept, contraction, keep
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Unary, children, walk
+from relay.te.scatter import as_scatter
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
@@ -90,13 +92,17 @@ def plan_graph(
             inputs.append(_operand(builder, tensor, f"in{n}"))
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
-    alone = products.keys() | attentions.keys()
+    scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
+    alone = products.keys() | attentions.keys() | scatters.keys()
     nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
+    nests = [part for n in nests for part in _parted(n, scatters)]
     shared = _shared(builder, nests)
     in_place = _in_place(builder, graph, nests)
 
     def nest(found: Nest) -> Stmt:
         first = id(found.members[0].kept.origin)
+        if first in scatters:
+            return scatter_nest(builder, found.members[0].kept, scatters[first])
         if first in attentions:
             return attention_nest(builder, attentions[first], found.members)
         if found.matrix:
@@ -112,10 +118,17 @@ def plan_graph(
         tuple(packs.values()),
         arithmetic(kept),
         traffic(graph, kept),
-        _variant(nests, attentions.keys()),
+        _variant(nests, attentions.keys(), scatters.keys()),
         key,
         in_place,
     )
+
+
+def _parted(nest: Nest, scatters: Container[int]) -> list[Nest]:
+    """A scatter apart from what follows it element by element: it has no tiles to be finished on."""
+    if id(nest.members[0].kept.origin) not in scatters or len(nest.members) == 1:
+        return [nest]
+    return [Nest(nest.members[:1], matrix=True), Nest(nest.members[1:])]
 
 
 def _products(
@@ -261,10 +274,12 @@ def _in_place(builder: Builder, graph: TeGraph, nests: list[Nest]) -> tuple[tupl
     return tuple(pairs)
 
 
-def _variant(nests: list[Nest], attentions: Container[int]) -> str:
+def _variant(nests: list[Nest], attentions: Container[int], scatters: Container[int]) -> str:
     def kind(nest: Nest) -> str:
         if id(nest.members[0].kept.origin) in attentions:
             return "attention"
+        if id(nest.members[0].kept.origin) in scatters:
+            return "scatter"
         return "matrix" if nest.matrix else "elementwise" if nest.is_elementwise else "rows"
 
     return "+".join(dict.fromkeys(map(kind, nests))) or "empty"

@@ -18,6 +18,7 @@ import numpy as np
 
 from relay.ir.dim import Dim, DimVar, dim_evaluate
 from relay.te import numeric
+from relay.te.index import Indices
 from relay.te.numeric import Array, numpy_dtype
 from relay.te.scalar import (
     Axis,
@@ -35,6 +36,7 @@ from relay.te.scalar import (
     children,
     walk,
 )
+from relay.te.scatter import Scatter, as_scatter
 from relay.te.tensor import Compute, Placeholder, Scan, Tensor, stages
 
 _BLOCK: Final = 1 << 22  # elements of one evaluated grid
@@ -212,6 +214,10 @@ class _Evaluator:
                     grid = _Grid(stage.axes, [(0, n) for n in shape], self.dims)
                     array[...] = self._value(body, grid, {})
             return out
+        form = as_scatter(stage, Indices())
+        if form is not None:
+            self._scatter(stage, form, out[0])
+            return out
         full = [(0, n) for n in shape]
         for ranges in _pieces(full, self._work(stage, shape, reduced, extents)):
             at = tuple(slice(*r) for r in ranges)
@@ -221,6 +227,33 @@ class _Evaluator:
                 value = self._reduced(body, grid, memo) if isinstance(body, Reduce) else self._value(body, grid, memo)
                 array[at] = value.reshape(value.shape[: len(shape)])
         return out
+
+    def _scatter(self, stage: Compute, form: Scatter, out: Array) -> None:
+        """A sum that selects one place: every value added to where it belongs."""
+        (body,) = stage.bodies
+        assert isinstance(body, Reduce)
+        axes = (*form.through, *form.over)
+        extents = [self._extent(a.extent) for a in axes]
+        held = _accumulator(body)
+        total = np.zeros(out.shape, numpy_dtype(held))
+        for ranges in _pieces([(0, n) for n in extents], math.prod(extents)):
+            grid = _Grid(axes, ranges, self.dims)
+            memo: dict[int, Array] = {}
+            inside = self._value(form.guard, grid, memo)
+            at: list[Array] = []
+            for axis, size in zip(stage.axes, out.shape, strict=True):
+                place = self._value(form.places.get(axis, axis), grid, memo)
+                inside = inside & (place >= 0) & (place < size)
+                at.append(place)
+            value = self._value(form.value, grid, memo)
+            every = np.broadcast_arrays(inside, value, *at)
+            chosen = every[0].ravel()
+            np.add.at(
+                total,
+                tuple(a.ravel()[chosen] for a in every[2:]),
+                every[1].ravel()[chosen].astype(total.dtype, copy=False),
+            )
+        out[...] = numeric.cast(total, held, body.dtype)
 
     def _work(self, stage: Compute, shape: Sequence[int], reduced: Sequence[Axis], extents: Sequence[int]) -> int:
         """How many elements the largest array of an evaluation in one piece would have."""

@@ -1,0 +1,64 @@
+"""Sums that select one place (`te.scatter`): zeros, and then every value added to where it belongs, in order.
+
+Threads share out the axes that a value has in common with the result, never the places: each element is summed by one thread in one
+order, so the result does not depend on their number.
+"""
+
+from __future__ import annotations
+
+from relay.ir.dim import ceil_div, dim_mul, shape_size
+from relay.loop.ir import Branch, LetScalar, Stmt, Store
+from relay.plan.build import Builder, extent_of, parallel_rows, seq, serial, vectorized
+from relay.plan.expand import cost
+from relay.plan.graph import tensor_key
+from relay.plan.stages import Kept
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, minimum, select, walk
+from relay.te.scatter import Scatter
+from relay.te.tensor import Tensor
+
+# Elements of a row that one task owns.
+_BLOCK = 128
+
+
+def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
+    """The loops of one such sum."""
+    stage = kept.origin
+    dtype = kept.dtypes[0]
+    where = builder.storage[tensor_key(Tensor(stage, 0, stage.shape, dtype))]
+    env: dict[Axis, Scalar] = {a: Const(0, "int64") for a in (*stage.axes, *form.over) if a.extent == 1}
+    through = [a for a in form.through if a.extent != 1]
+    tasks: list[Axis] = list(through)
+    lane: Axis | None = None
+    count: Scalar | None = None
+    last = through[-1] if through else None
+    wide = [a for a in stage.axes if a.extent != 1]
+    if last is not None and last is wide[-1] and not any(last in walk(p) for p in form.places.values()):
+        rows = through[:-1]
+        block, lane = Axis("block", ceil_div(last.extent, _BLOCK)), Axis("lane", _BLOCK)
+        start: Scalar = Const(0, "int64") if block.extent == 1 else binary("mul", block, _BLOCK)
+        count = minimum(_BLOCK, binary("sub", extent_of(last.extent), start))
+        env[last] = binary("add", start, lane)
+        tasks = [*rows, block]
+
+    def across(body: Stmt) -> Stmt:
+        return body if lane is None or count is None else vectorized(lane, count, body)
+
+    hit = [a for a in form.places if a.extent != 1]
+    start_at = builder.flat(where, [env.get(a, a) for a in stage.axes])
+    clear = serial(hit, across(Store(where.buffer, (start_at,), Const(0.0, dtype))))
+    names = {a: Axis(builder.fresh("at"), a.extent) for a in form.places}
+    place = builder.evaluate([form.places[a] for a in names], env)
+    at = builder.flat(where, [names.get(a, env.get(a, a)) for a in stage.axes])
+    guard, value = builder.evaluate([form.guard, form.value], env)
+    if not (isinstance(guard, Const) and guard.value):
+        value = select(guard, value, Const(0.0, dtype))
+    now = Load(where.buffer, (at,), dtype)
+    body: Stmt = across(Store(where.buffer, (at,), binary("add", now, value)))
+    for axis, index in zip(names, place, strict=True):
+        name = names[axis]
+        inside = binary("and", compare("ge", name, 0), compare("lt", name, extent_of(axis.extent)))
+        body = LetScalar(name, index, Branch(inside, body))
+    work = dim_mul(shape_size(tuple(a.extent for a in form.over)), max(1, cost(value)))
+    if lane is not None:
+        work = dim_mul(work, _BLOCK)
+    return parallel_rows(builder, tasks, work, seq([clear, serial(list(form.over), body)]))

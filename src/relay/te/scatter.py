@@ -1,0 +1,84 @@
+"""Sums that select one place: ``out[z, d] = sum over k of (value[k, d] where place[k] == z)``.
+
+Such a sum is best made the other way round: start from zeros, and for each k in order add the value to where it belongs. The
+gradients of gathers and embeddings are such sums. The expression stays what it means; this only tells that it has this form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, dim_mul, dim_sub
+from relay.te.index import Indices
+from relay.te.scalar import TRUE, Axis, Binary, Compare, Const, Load, Reduce, Scalar, Select, binary, walk
+from relay.te.tensor import Compute, Stage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter:
+    """``places`` says for some axes of the result where an iteration of ``over`` adds its ``value``; the other axes, ``through``, are
+    the value's own. It adds nothing where a place is out of range, or ``guard`` does not hold."""
+
+    places: dict[Axis, Scalar]
+    through: tuple[Axis, ...]
+    over: tuple[Axis, ...]
+    value: Scalar
+    guard: Scalar
+
+
+def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
+    """See a stage as such a sum; None where it is not one, or where its indices can be computed by arithmetic alone."""
+    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+        return None
+    (body,) = stage.bodies
+    if not isinstance(body, Reduce) or body.kind != "sum" or not isinstance(body.body, Select):
+        return None
+    chosen = body.body
+    if not isinstance(chosen.b, Const) or chosen.b.value != 0:
+        return None
+    places: dict[Axis, Scalar] = {}
+    rest: list[Scalar] = []
+    for part in _conjuncts(chosen.cond):
+        found = _place(part, stage.axes, indices)
+        if found is None or found[0] in places:
+            rest.append(part)
+        else:
+            places[found[0]] = found[1]
+    if not places:
+        return None
+    elsewhere = {n for root in (chosen.a, *rest, *places.values()) for n in walk(root) if isinstance(n, Axis)}
+    if not elsewhere.isdisjoint(places):
+        return None
+    guard: Scalar = TRUE
+    for part in rest:
+        guard = part if guard is TRUE else binary("and", guard, part)
+    through = tuple(a for a in stage.axes if a not in places)
+    return Scatter(places, through, body.axes, chosen.a, guard)
+
+
+def _conjuncts(cond: Scalar) -> list[Scalar]:
+    out: list[Scalar] = []
+    todo = [cond]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Binary) and node.op == "and":
+            todo += [node.b, node.a]
+        else:
+            out.append(node)
+    return out
+
+
+def _place(cond: Scalar, axes: tuple[Axis, ...], indices: Indices) -> tuple[Axis, Scalar] | None:
+    """The axis that an equality determines from what is loaded, and its value."""
+    if not isinstance(cond, Compare) or cond.op != "eq" or cond.a.dtype != "int64":
+        return None
+    if not any(isinstance(n, Load) for n in walk(cond)):
+        return None
+    difference: Dim = dim_sub(indices.poly(cond.a), indices.poly(cond.b))
+    mine = [a for a in axes if indices.mentions(difference, a)]
+    for axis in mine:
+        sign = indices.coefficient(difference, axis)
+        if isinstance(sign, int) and abs(sign) == 1:
+            rest = dim_sub(difference, dim_mul(sign, indices.axis(axis)))
+            return axis, indices.scalar(dim_mul(-sign, rest))
+    return None

@@ -1,0 +1,51 @@
+"""Sums that select one place: recognised, and the same as what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay import te
+from relay.te.evaluate import evaluate
+from relay.te.index import Indices
+from relay.te.scatter import as_scatter
+from relay.te.tensor import Tensor
+
+
+def _gradient(rows: int, guard: bool = False, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """``out[z, d] = sum over k of value[k, d] where at[k] == z`` (and k < 3; and with a value that knows z)."""
+    at, value = te.placeholder("at", (5,), "int32"), te.placeholder("value", (5, 2), "float64")
+    k = te.reduce_axis(5)
+
+    def body(z: te.Scalar, d: te.Scalar) -> te.Scalar:
+        hit = te.compare("eq", te.cast(at[k], "int64") * 1 - z, 0)
+        if guard:
+            hit = hit & (k < 3)
+        element: te.Scalar = value[k, d] * te.cast(z, "float64") if own else value[k, d]
+        return te.sum(te.select(hit, element, te.const(0, "float64")), k)
+
+    return te.compute((rows, 2), body, "gradient"), at, value
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_recognised_and_evaluated(guard: bool) -> None:
+    out, at, value = _gradient(4, guard)
+    form = as_scatter(out.stage, Indices())
+    assert form is not None and len(form.places) == 1 and len(form.through) == 1
+    places = np.array([1, 3, 1, -1, 7], np.int32)  # two of them are nowhere
+    values = np.arange(10.0).reshape(5, 2)
+    wanted = np.zeros((4, 2))
+    for n, p in enumerate(places):
+        if 0 <= p < 4 and (n < 3 or not guard):
+            wanted[p] += values[n]
+    (got,) = evaluate([out], {at: places, value: values})
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_other_sums_are_not() -> None:
+    out, _, _ = _gradient(4, own=True)
+    assert as_scatter(out.stage, Indices()) is None
+    x = te.placeholder("x", (5,), "float32")
+    k = te.reduce_axis(5)
+    diagonal = te.compute((5,), lambda z: te.sum(te.select(te.compare("eq", k, z), x[k], te.const(0, "float32")), k))
+    assert as_scatter(diagonal.stage, Indices()) is None  # arithmetic alone: nothing is loaded
