@@ -115,6 +115,17 @@ def test_error_bounds(op: UnaryOp, dtype: str) -> None:
     assert np.array_equal(run_unary(op, x[:1003], "serial"), got[:1003], equal_nan=True)
 
 
+@pytest.mark.parametrize(("op", "bound"), [("exp", 1.1), ("log", 0.9), ("tanh", 2.3), ("erf", 1.5), ("sigmoid", 2.3)])
+def test_all_exponents(op: UnaryOp, bound: float) -> None:
+    """A sample of every stretch of bit patterns; `benchmarks/elementary.py` looks at all of them."""
+    x = np.arange(0, 1 << 32, 16381, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        want = reference(op)(x.astype(np.float64)).astype(np.longdouble)
+    error = ulps(run_unary(op, x), want)
+    worst = int(np.argmax(error))
+    assert error[worst] <= bound, f"{op}({x[worst]!r}): {error[worst]:.3f} ulp"
+
+
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize("op", ["exp", "log", "tanh", "erf", "sin", "expm1", "log10"])
 def test_other_levels(op: UnaryOp, target: str) -> None:

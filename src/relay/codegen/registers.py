@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from relay.codegen.arith import Arithmetic
@@ -164,6 +164,36 @@ class Kit:
     def narrow(self, x: Register) -> Register:
         return self.instruction(f"fptrunc {x.type} {x.text} to {vec('float', self.lanes)}", "float")
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether the machine looks up all lanes of a vector of floats in tables of `TABLE` entries."""
+        return "avx512f" in self.a.target.features
+
+    def widened(self, x: Register, body: Callable[[Kit, Register], Register]) -> Register:
+        """A function of floats computed on vectors of `TABLE` lanes, whatever the lanes here."""
+        if self.lanes == TABLE:
+            return body(self, x)
+        wide = Kit(self.a, TABLE)
+        if self.lanes == 1:
+            y = body(wide, Register(wide, self.a.splat(x.element, x.text, TABLE), x.element))
+            return self.instruction(f"extractelement {y.type} {y.text}, i64 0", y.element)
+        order = ", ".join(f"i32 {n % self.lanes}" for n in range(TABLE))
+        y = body(
+            wide,
+            wide.instruction(f"shufflevector {x.type} {x.text}, {x.type} poison, <{TABLE} x i32> <{order}>", x.element),
+        )
+        first = ", ".join(f"i32 {n}" for n in range(self.lanes))
+        return self.instruction(
+            f"shufflevector {y.type} {y.text}, {y.type} poison, <{self.lanes} x i32> <{first}>", y.element
+        )
+
+    def looked_up(self, table: Sequence[float], index: Register) -> Register:
+        """The entry of a table for each lane: the low bits of an integer choose."""
+        entries = ", ".join(f"float {float_literal(v)}" for v in table)
+        type_ = vec("float", TABLE)
+        text = self.a.b.call("llvm.x86.avx512.permvar.sf.512", type_, (type_, f"<{entries}>"), (index.type, index.text))
+        return Register(self, text, "float")
+
     def scale(self, x: Register, n: Register) -> Register | None:
         """``x * 2**n`` for whole n given as a float, rounded once; None where the machine has no instruction for it."""
         bits = self.lanes * (32 if x.element == "float" else 64)
@@ -190,4 +220,6 @@ class Kit:
         return product, xl * yl - (((product - xh * yh) - xl * yh) - xh * yl)
 
 
+# Entries of a table that one instruction looks up.
+TABLE = 16
 INFINITY, NAN = math.inf, math.nan

@@ -1,0 +1,77 @@
+"""The worst error of an elementary function over all float32 numbers, in units in the last place.
+
+Function and reference (the same function of the number as float64, whose own error is a billion times smaller) are one
+compiled program that runs over all 2**32 bit patterns, a chunk at a time. ``python benchmarks/elementary.py [exp tanh ...]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+import relay
+
+CHUNK = 1 << 22
+# gelu multiplies its operand by a number below 1 that it has to within rounding: its error is counted in units of the operand.
+FUNCTIONS = {
+    "exp": "exp(%v)", "log": "log(%v)", "tanh": "tanh(%v)", "erf": "erf(%v)", "sigmoid": "sigmoid(%v)", "gelu": "nn.gelu(%v)",
+}  # fmt: skip
+
+
+def program(name: str) -> str:
+    """Relay text: operands to the largest error and its place."""
+    f = FUNCTIONS[name]
+    scale = "%w" if name == "gelu" else "%r"
+    return f"""#[version = "0.0.5"]
+    def @main(%x: Tensor[({CHUNK},), float32]) {{
+      let %y = cast({f.replace("%v", "%x")}, dtype="float64");
+      let %w = cast(%x, dtype="float64");
+      let %r = {f.replace("%v", "%w")};
+      let %nearest = cast(cast(%r, dtype="float32"), dtype="float64");
+      let %size = maximum(abs({scale}), 1.1754943508222875e-38f64);
+      let %unit = power(2f64, floor(log2(%size)) - 23f64);
+      let %bounded = minimum(maximum(%y, -3.402823669209385e38f64), 3.402823669209385e38f64);
+      let %same = logical_or(%y == %nearest, logical_and(isnan(%y), isnan(%r)));
+      let %error = where(%same, 0f64, abs(%bounded - %r) / %unit);
+      (max(%error), argmax(%error))
+    }}"""
+
+
+def worst(
+    name: str, first: int = 0, last: int = 1 << 32, step: int = 1, threads: int | None = None
+) -> tuple[float, float]:
+    """The largest error over every ``step``-th bit pattern in the range, and for which operand."""
+    run = relay.compile(program(name), threads=threads)
+    found, at = -1.0, 0.0
+    for start in range(first, last, CHUNK * step):
+        patterns = np.arange(start, min(start + CHUNK * step, last), step, dtype=np.uint64)
+        x = np.resize(patterns, CHUNK).astype(np.uint32).view(np.float32)
+        error, place = run(x)
+        if not float(error) <= found:
+            found, at = float(error), float(x[int(place)])
+            if np.isnan(found):
+                break
+    return found, at
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help=f"of {', '.join(FUNCTIONS)} (all)")
+    parser.add_argument("--step", type=int, default=1, help="look at every so many-th bit pattern only")
+    parser.add_argument("--threads", type=int, default=None)
+    args = parser.parse_args()
+    if unknown := set(args.functions) - FUNCTIONS.keys():
+        parser.error(f"no function {', '.join(sorted(unknown))}; there are {', '.join(FUNCTIONS)}")
+    print("function   worst error (ulp)   for            seconds")
+    for name in args.functions or FUNCTIONS:
+        start = time.perf_counter()
+        error, at = worst(name, step=args.step, threads=args.threads)
+        print(f"{name:10} {error:17.3f}   {at:<14.8g} {time.perf_counter() - start:7.1f}")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
