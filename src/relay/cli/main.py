@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,9 @@ import typer
 
 import relay
 from relay.aot.library import SUFFIXES
+from relay.cli import debug as debugger
 from relay.cli import inputs
+from relay.cli import verify as verification
 from relay.cli.bench import bench
 from relay.cli.inspect import VIEWS
 from relay.cli.profile import profile
@@ -89,6 +92,7 @@ def compile(
 
 @app.command()
 def run(
+    context: typer.Context,
     file: File,
     given: Inputs = None,
     dim: Dims = None,
@@ -99,6 +103,12 @@ def run(
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
     interpret: Annotated[bool, typer.Option("--interpret", help="Use the definitional interpreter.")] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Step through the run; not optimised unless -O says so. `help` shows the commands."
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the result (one tensor) to a .npy file.")
     ] = None,
@@ -109,6 +119,17 @@ def run(
         module = read_module(file, weights, entry)
         params = json.loads(entry_info(module, module.function(entry)))["params"]
         result = relay.evaluate(module, *inputs.arguments(params, given or [], dim or [], seed), entry=entry)
+    elif debug:
+        module = read_module(file, weights, entry)
+        params = json.loads(entry_info(module, module.function(entry)))["params"]
+        chosen = context.get_parameter_source("opt_level")
+        level = 0 if chosen is not None and chosen.name == "DEFAULT" else opt_level
+        options = relay.Options(target=target, opt_level=level, threads=threads, entries=(entry,))
+        values = inputs.arguments(params, given or [], dim or [], seed)
+        try:
+            result = debugger.debug(module, entry, values, options, sys.stdin, sys.stdout)
+        except debugger.Stopped:
+            return
     else:
         exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
         result = exe.run(entry, *inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed))
@@ -120,6 +141,41 @@ def run(
         print(json.dumps(plain(result)))
     else:
         print(shown(result))
+
+
+@app.command()
+def verify(
+    file: Program,
+    executors: Annotated[
+        str, typer.Option(help="Which to compare, separated by commas; the first is the reference.")
+    ] = "interpreter,vm,aot",
+    given: Inputs = None,
+    dim: Dims = None,
+    entry: Entry = "main",
+    weights: Weights = None,
+    target: TargetOption = "cpu",
+    opt_level: Level = 3,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Compare executors on a program; where they differ, show the first value that does."""
+    module = read_module(file, weights, entry)
+    params = json.loads(entry_info(module, module.function(entry)))["params"]
+    values = inputs.arguments(params, given or [], dim or [], seed)
+    options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,))
+    names = executors.split(",")
+    with progress(f"comparing {executors}"):
+        found = verification.verify(module, entry, values, names, options)
+    if as_json:
+        print(json.dumps({"agree": found is None, **({} if found is None else asdict(found))}))
+    elif found is None:
+        print(f"{', '.join(names)} agree")
+    else:
+        print(f"{found.first} and {found.second} differ first in {found.where}")
+        print(f"{found.first}: {found.expected}\n{found.second}: {found.found}")
+    if found is not None:
+        raise typer.Exit(1)
 
 
 app.command()(bench)

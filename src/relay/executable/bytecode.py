@@ -82,13 +82,14 @@ EmitOperand: TypeAlias = int | float | str | Label | Sequence[int] | Sequence[La
 @dataclass(frozen=True, slots=True)
 class FunctionCode:
     """A function's code. ``spans``: from each word index on, the source the code came from, in increasing
-    order."""
+    order. ``names``: from each word index on, the variable that a register holds, for debuggers (not in files)."""
 
     name: str
     arity: int
     registers: int
     code: NDArray[np.int32]
     spans: tuple[tuple[int, str], ...] = ()
+    names: tuple[tuple[int, int, str], ...] = ()
 
 
 class Assembler:
@@ -101,6 +102,7 @@ class Assembler:
         self._words: list[int] = []
         self._fixups: list[tuple[int, Label]] = []
         self._spans: list[tuple[int, str]] = []
+        self._names: list[tuple[int, int, str]] = []
         self._last: str | None = None
 
     def reg(self) -> int:
@@ -125,6 +127,10 @@ class Assembler:
             self._spans.pop()
         if (self._spans[-1][1] if self._spans else "") != text:
             self._spans.append((at, text))
+
+    def holds(self, register: int, name: str) -> None:
+        """From here on the register holds the variable."""
+        self._names.append((len(self._words), register, name))
 
     def emit(self, opcode: str, *operands: EmitOperand) -> None:
         """Append an instruction. Operands by letter: registers and indices are ints; ``o`` an int or None;
@@ -191,7 +197,7 @@ class Assembler:
                 raise ValueError(f"a label of {self.name} leads nowhere")
             self._words[at] = label.position
         code = np.array(self._words, dtype=np.int32)
-        return FunctionCode(self.name, self.arity, self._registers, code, tuple(self._spans))
+        return FunctionCode(self.name, self.arity, self._registers, code, tuple(self._spans), tuple(self._names))
 
 
 def _index(opcode: str, operand: object) -> int:

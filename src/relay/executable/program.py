@@ -76,16 +76,23 @@ class Executable:
     def __call__(self, *args: object) -> object:
         return self.run("main", *args)
 
-    def run(self, entry: str, *args: object, donate: tuple[int, ...] = (), limits: Limits | None = None) -> object:
+    def run(
+        self,
+        entry: str,
+        *args: object,
+        donate: tuple[int, ...] = (),
+        limits: Limits | None = None,
+        observer: Observer | None = None,
+    ) -> object:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
-        ``limits`` are this run's (default: the executable's, `limits`)."""
+        ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
+        allowed = _packed(limits or self.limits)
         try:
             if entry in self._plain:
-                return self._program.run(entry, args, self._threads, donate, _packed(limits or self.limits))
+                return self._program.run(entry, args, self._threads, donate, allowed, observer)
             signature = self.signature(entry)
             inputs = signature.arguments(args)
-            found = self._program.run(entry, inputs, self._threads, donate, _packed(limits or self.limits))
-            return signature.outcome(found)
+            return signature.outcome(self._program.run(entry, inputs, self._threads, donate, allowed, observer))
         except ExecutionError as error:
             text, _, where = str(error).rpartition("\n  in ")
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
@@ -115,6 +122,16 @@ class Executable:
     def program(self) -> _runtime.Executable:
         """The runtime's object: statistics, profiling, limits, kernel replacement."""
         return self._program
+
+
+class Observer:
+    """Looks on at a run, instruction by instruction; what it raises ends the run. A `Place` is valid during the call."""
+
+    def before(self, place: _runtime.Place) -> None:
+        """An instruction is next. (Not called for native code.)"""
+
+    def after(self, place: _runtime.Place) -> None:
+        """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
 
 
 _UNLIMITED = (0, 0.0, 0)

@@ -8,7 +8,7 @@ evaluated as they are; nothing is compiled, and operators are evaluated from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never, cast
 
@@ -61,18 +61,28 @@ from relay.op import registry
 RECURSION_LIMIT = 500_000
 
 
-def evaluate(module: Module, *args: object, entry: str = "main", recursion_limit: int = RECURSION_LIMIT) -> object:
+Watch: TypeAlias = Callable[[Span | None, object], None]
+
+
+def evaluate(
+    module: Module,
+    *args: object,
+    entry: str = "main",
+    recursion_limit: int = RECURSION_LIMIT,
+    watch: Watch | None = None,
+) -> object:
     """The value of ``@entry`` applied to the arguments.
 
     Arguments are arrays (anything `numpy.asarray` takes; of exactly the parameter's dtype, except plain Python numbers), tuples,
     lists for ``List``, ``None`` or a value for ``Option``, and algebraic values. Results are NumPy arrays (rank 0 for scalars),
-    tuples, lists, ``None`` or a value, and `AdtValue`. ``recursion_limit`` bounds the number of pending calls.
+    tuples, lists, ``None`` or a value, and `AdtValue`. ``recursion_limit`` bounds the number of pending calls. ``watch`` is told
+    the result of every operator, in order, with the place of its call.
 
     Raises ShapeError and TypeError_ for arguments that do not fit and for sizes that disagree at run time, ExecutionError for a
     match without a matching clause, for `grad`, and for recursion that is too deep.
     """
     function = module.function(entry)
-    machine = Machine(module, recursion_limit)
+    machine = Machine(module, recursion_limit, watch)
     try:
         values = argument_values(module, function, entry, args)
         result = machine.run(machine.global_closure(entry, None), values)
@@ -162,8 +172,9 @@ Frame = Operands | Bind | Choose | Remember | Before | Return | CheckResult
 class Machine:
     """The machine for one evaluation of a module."""
 
-    def __init__(self, module: Module, recursion_limit: int) -> None:
+    def __init__(self, module: Module, recursion_limit: int, watch: Watch | None = None) -> None:
         self.module = module
+        self.watch = watch
         self.limit = recursion_limit
         self.depth = 0
         self.stack: list[Frame] = []
@@ -423,7 +434,10 @@ class Machine:
         op = registry.get(name)
         check_arity(op, len(args), span)
         if op.kind != "composition":
-            return apply_operator(op, args, attrs, span)
+            value = apply_operator(op, args, attrs, span)
+            if self.watch is not None:
+                self.watch(span, value)
+            return value
         composition, flat = compose(op, args, attrs, span)
         return self.enter(Closure(composition.function, {}, {}, composition.scopes, name), list(flat), node, env)
 

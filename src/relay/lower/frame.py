@@ -106,11 +106,22 @@ class Frame:
     def assign(self, var: Var, place_: Place) -> None:
         """The variable's value is here. Registers may be shared by several variables; dims are read off where new."""
         self.places[var] = place_
+        self._name(var.name, place_)
         for register in registers(place_):
             if register in self.temporaries:  # from here on the variable's
                 self.temporaries.remove(register)
             self.owners[register] = self.owners.get(register, frozenset()) | {var}
         self._bind_dims(place_, var.ty)
+
+    def _name(self, name: str, place_: Place) -> None:
+        """Debuggers see the variable; the fields of a tuple that is only taken apart as ``x.0``."""
+        todo = [(name, place_)]
+        while todo:
+            text, where = todo.pop()
+            if isinstance(where, int):
+                self.asm.holds(where, text)
+            else:
+                todo.extend((f"{text}.{n}", p) for n, p in enumerate(where))
 
     def _bind_dims(self, place_: Place, ty: Type | None) -> None:
         todo: list[tuple[Place, Type | None]] = [(place_, ty)]
