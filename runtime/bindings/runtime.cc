@@ -62,6 +62,16 @@ void init_runtime(nb::module_& m) {
         return checksum(bytes.data(), bytes.size(), seed);
       },
       nb::arg("bytes"), nb::arg("seed") = 0, "The 64-bit checksum of executable files.");
+  nb::class_<Checksum>(m, "Checksum", "The same of bytes that come piece by piece; `bytes`: how many there will be.")
+      .def(nb::init<uint64_t, uint64_t>(), nb::arg("bytes"), nb::arg("seed") = 0)
+      .def(
+          "update",
+          [](Checksum& sum, nb::handle object) {
+            Bytes bytes(object);
+            sum.update(bytes.data(), bytes.size());
+          },
+          nb::arg("bytes"))
+      .def("finish", &Checksum::finish);
   m.def(
       "native_layout",
       [] {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relay import codegen, typing
+from relay._runtime import pool_trim
 from relay.aot.library import write_library
 from relay.aot.native import with_native_code
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
-from relay.executable.program import Executable
+from relay.executable.program import Executable, load
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError, RelayError
 from relay.ir.expr import Binding, Block, Call, Function, Var
@@ -68,6 +70,8 @@ from relay.transform import (
 from relay.transform.ad.gradient import has_gradients
 
 Array = npt.NDArray[np.generic]
+# Bytes of constants for which it is worth going through all objects to find those that nothing needs.
+_LARGE = 32 << 20
 
 
 @dataclass(slots=True)
@@ -171,7 +175,17 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
     key = program_key(typed, chosen, parse_target(chosen.target))
     exe = cache.get(key, chosen.threads)
     if exe is None:
-        exe = cache.put(key, _image(typed, chosen), chosen.threads)
+        image = _image(typed, chosen)
+        pool_trim()  # what packing constants has used
+        path = cache.put(key, image)
+        if path is None:
+            exe = Executable.from_bytes(image.to_bytes(), chosen.threads)
+        else:
+            large = sum(array.nbytes for array, _ in image.constants) >= _LARGE
+            del image  # its constants are in the file now: not twice in memory
+            if large:
+                gc.collect()  # closures that refer to themselves hold parts of what passes have made
+            exe = load(path, chosen.threads)
     exe.limits = chosen.limits
     return exe
 

@@ -14,6 +14,7 @@ from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable, load
 from relay.ir.diagnostics import FileError
 from relay.ir.expr import Constant
+from relay.ir.mapped import release
 from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.loop.target import Target
@@ -43,6 +44,7 @@ def program_key(module: Module, options: Options, target: Target) -> str:
                 array = np.ascontiguousarray(node.data)
                 digest.update(repr((node.dtype, array.shape)).encode())
                 digest.update(array.tobytes() if array.size < 64 else array.reshape(-1).view(np.uint8).data)
+                release(array)
     digest.update(repr((target, options.opt_level, options.entries, options.executor)).encode())
     return digest.hexdigest()
 
@@ -70,18 +72,18 @@ class ProgramCache:
         os.utime(path)
         return found
 
-    def put(self, key: str, image: ExecutableImage, threads: int | None) -> Executable:
-        """Keep an image and give the executable. A cache that cannot be written is no reason to fail."""
-        if self._directory is not None:
-            path = self._directory / f"{key}.rlx"
-            try:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                image.save(path)
-                self._trim(path)
-                return load(path, threads)
-            except (OSError, FileError):
-                pass
-        return Executable.from_bytes(image.to_bytes(), threads)
+    def put(self, key: str, image: ExecutableImage) -> Path | None:
+        """Keep an image; gives its file, or None where nothing can be kept: no reason to fail."""
+        if self._directory is None:
+            return None
+        path = self._directory / f"{key}.rlx"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            image.save(path)
+            self._trim(path)
+        except (OSError, FileError):
+            return None
+        return path
 
     def _trim(self, newest: Path) -> None:
         assert self._directory is not None

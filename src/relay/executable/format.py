@@ -13,6 +13,7 @@ import contextlib
 import os
 import struct
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from relay import _runtime
 from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPE_CODES, FunctionCode
 from relay.ir.diagnostics import FileError
+from relay.ir.mapped import release
 
 MAGIC: Final = b"RELAYEXE"
 VERSION: Final = 2
@@ -105,17 +107,23 @@ class ExecutableImage:
 
     def to_bytes(self) -> bytearray:
         """The whole file."""
-        return _write(self)
+        layout = _layout(self)
+        out = bytearray(_HEADER)
+        out[:_HEADER] = layout.write(out.extend)
+        return out
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file: completely, or not at all. Raises FileError."""
-        data = self.to_bytes()
+        layout = _layout(self)
         target = Path(path)
         temporary: str | None = None
         try:
             handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                file.seek(_HEADER)
+                head = layout.write(file.write)
+                file.seek(0)
+                file.write(head)
                 file.flush()
                 os.fsync(file.fileno())
             mask = os.umask(0)
@@ -195,7 +203,7 @@ def _dtype_code(name: str) -> int:
     return DTYPE_CODES[name]
 
 
-def _write(image: ExecutableImage) -> bytearray:
+def _layout(image: ExecutableImage) -> _Layout:
     strings, data = _Strings(image.messages), _Data()
 
     target = _words(strings(image.triple), len(image.features), *(strings(name) for name in image.features))
@@ -261,8 +269,6 @@ def _write(image: ExecutableImage) -> bytearray:
     for size, offset in objects:
         object_table += struct.pack("<QQ", base + offset, size)
 
-    out = bytearray(at)
-    out[0:24] = MAGIC + struct.pack("<IIQ", VERSION, len(sizes), at)
     contents: dict[int, bytes | bytearray] = {
         Section.STRINGS: texts,
         Section.TARGET: target,
@@ -275,14 +281,36 @@ def _write(image: ExecutableImage) -> bytearray:
     }
     if native_at is not None and image.native is not None:
         contents[Section.NATIVE] = struct.pack("<QQ", base + native_at, len(image.native))
-    for number, (kind, size) in enumerate(sizes.items()):
-        struct.pack_into("<IIQQ", out, _HEADER + _ENTRY * number, kind, 0, offsets[kind], size)
-        if kind in contents:
-            out[offsets[kind] : offsets[kind] + size] = contents[kind]
-    for offset, piece in data.pieces:
-        out[base + offset : base + offset + piece.nbytes] = piece
-    view = memoryview(out)
-    checksum = _runtime.checksum(view[_HEADER:], _runtime.checksum(view[:24]))
-    view.release()
-    struct.pack_into("<Q", out, 24, checksum)
-    return out
+    table = b"".join(struct.pack("<IIQQ", kind, 0, offsets[kind], size) for kind, size in sizes.items())
+    pieces = [(_HEADER, memoryview(table))]
+    for kind in sizes:
+        if kind == Section.DATA:
+            pieces += [(base + offset, piece) for offset, piece in data.pieces]
+        else:
+            pieces.append((offsets[kind], memoryview(contents[kind])))
+    return _Layout(MAGIC + struct.pack("<IIQ", VERSION, len(sizes), at), at, pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A file about to be written: its first 24 bytes, its length, and what lies where, in order; between is zero."""
+
+    head: bytes
+    length: int
+    pieces: list[tuple[int, memoryview]]
+
+    def write(self, write: Callable[[bytes | memoryview], object]) -> bytes:
+        """Write everything behind the header; gives the header, which holds the checksum of it all.
+
+        Weights that lie in a mapped file are given back once they are written.
+        """
+        checksum = _runtime.Checksum(self.length - _HEADER, _runtime.checksum(self.head))
+        at = _HEADER
+        for offset, piece in [*self.pieces, (self.length, memoryview(b""))]:
+            for part in (bytes(offset - at), piece):
+                checksum.update(part)
+                write(part)
+            at = offset + piece.nbytes
+            if isinstance(piece.obj, np.ndarray):
+                release(piece.obj)
+        return self.head + struct.pack("<Q", checksum.finish())

@@ -18,11 +18,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 from relay.ir.constant import MissingData, make_constant, missing_constant, numpy_dtype
 from relay.ir.diagnostics import FileError, RelayError, SyntaxError_
 from relay.ir.expr import Constant
+from relay.ir.mapped import TensorFile
 from relay.ir.span import Span
 
 KEY = "relay.Constant"
@@ -38,6 +38,7 @@ class ConstantTable:
         self._made: dict[int, Constant] = {}
         self._placeholders: dict[int, Constant] = {}
         self._entries: list[Any] = []
+        self._files: dict[Path, TensorFile] = {}
         if section is not None:
             try:
                 root = json.loads(section)
@@ -96,7 +97,10 @@ class ConstantTable:
             return make_constant(data.view(numpy_dtype(dtype)).reshape(shape), dtype)
         path = Path(entry["file"])
         path = path if path.is_absolute() or self._base is None else self._base / path
-        return make_constant(read_tensor(path, str(entry["key"]), dtype, shape), dtype)
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = TensorFile(path)
+        return make_constant(read_tensor(file, str(entry["key"]), dtype, shape), dtype)
 
 
 def storage_dtype(dtype: str) -> np.dtype[np.generic]:
@@ -128,20 +132,12 @@ def entry_of(constant: Constant) -> dict[str, object]:
     return {"dtype": constant.dtype, "shape": list(constant.data.shape), "base64": data}
 
 
-def read_tensor(path: Path, key: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+def read_tensor(file: TensorFile, key: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
     """A tensor of a safetensors file, checked against what the text says of it. Raises FileError."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            data = file.get_tensor(key)
-    except FileNotFoundError as error:
-        raise FileError(
-            f"the constants' file {path} is missing", hint="keep it beside the text that names it"
-        ) from error
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"cannot read tensor {key!r} of {path}: {error}") from error
+    data = file.tensor(key)
     if data.shape != shape or data.dtype.itemsize != storage_dtype(dtype).itemsize:
         raise FileError(
-            f"tensor {key!r} of {path} is {data.dtype}{list(data.shape)}, the text says {dtype}{list(shape)}"
+            f"tensor {key!r} of {file.path} is {data.dtype}{list(data.shape)}, the text says {dtype}{list(shape)}"
         )
     made: npt.NDArray[np.generic] = from_storage(data, dtype)
     return made

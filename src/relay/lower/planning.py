@@ -11,6 +11,7 @@ import numpy.typing as npt
 from relay import te
 from relay.ir.dim import DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
+from relay.ir.mapped import release
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType
 from relay.loop.target import Target
@@ -98,6 +99,7 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
                         data.dtype
                     )  # a pack may widen: products of half precision are accumulated in single
                     packed[mark] = Constant(data, dtype, TensorType(tuple(data.shape), dtype), raw.span)
+                    release(raw.data)
                 args[pack.input_index] = packed[mark]
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
     if replaced:
