@@ -13,7 +13,7 @@ run: $(STAMP)
 	@$(PY) examples/minilm.py
 
 test: $(STAMP) check runtime-test
-	$(PY) -m pytest -q --fuzz-programs $(FUZZ)
+	$(PY) -m pytest -q --fuzz-programs $(FUZZ) --gradient-programs 300
 
 smoke: $(STAMP)
 	$(PY) -m pytest -q tests/test_smoke.py

@@ -18,3 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=6,
         help="how many operands tests/op/test_gradients.py draws for each operator",
     )
+    parser.addoption(
+        "--gradient-programs",
+        type=int,
+        default=60,
+        help="how many generated programs tests/ad/test_generated.py differentiates (300 in continuous integration)",
+    )

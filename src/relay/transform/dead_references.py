@@ -43,6 +43,13 @@ class DeadReferences(Pass):
         )
 
 
+def needed_functions(function: Function, effects: Effects) -> set[Var]:
+    """The variables of the functions bound in a function's blocks that something needs."""
+    marking = _Marking(effects)
+    marking.mark_all(function)
+    return {b.var for b in marking.needed if isinstance(b.value, Function) and not is_primitive(b.value)}
+
+
 @dataclass(slots=True, eq=False)
 class _Marking:
     """Marks what is needed, from what must happen on, then sweeps. Linear in the size of the function."""
@@ -59,11 +66,19 @@ class _Marking:
 
     def function(self, function: Function) -> Function:
         body = body_of(function)
+        self.mark_all(function)
+        new = run(self.sweep(body))
+        return function if new is body else replace(function, body=new)
+
+    def mark_all(self, function: Function) -> None:
+        body = body_of(function)
         bound: list[Var] = []
         for block in all_blocks(body):
             for b in block.bindings:
                 self.binding[b.var] = b
                 bound.append(b.var)
+                if isinstance(b.value, Function):
+                    self.effects.bind(b.var, b.value)
                 for inner in nested_blocks(b.value):
                     for c in inner.bindings:
                         self.holder[c.var] = b
@@ -72,8 +87,6 @@ class _Marking:
         self.enter(body)
         while self.todo:
             self.expand(self.todo.pop())
-        new = run(self.sweep(body))
-        return function if new is body else replace(function, body=new)
 
     def need(self, e: Expr) -> None:
         """A value is used: so is what it is bound to, and a reference's writes count."""

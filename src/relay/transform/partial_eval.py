@@ -8,7 +8,7 @@ nothing effectful is dropped or repeated; what has become useless is removed by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ from relay.ir.module import Module
 from relay.ir.retype import substitute_types
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, is_float
-from relay.ir.walk import free_vars
+from relay.ir.walk import free_vars, substitute
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import (
@@ -56,12 +56,15 @@ from relay.transform.blocks import (
     body_of,
     is_atom,
     is_primitive,
+    nested_blocks,
     operands,
     says_no_less,
+    with_nested_blocks,
     with_operands,
 )
 from relay.transform.build import constant, type_of
 from relay.transform.copying import Copier, solve_dims
+from relay.transform.dead_references import needed_functions
 from relay.transform.dims import DimUses
 from relay.transform.uses import components, globals_used, use_counts
 from relay.typing.effects import Effects
@@ -113,6 +116,7 @@ class _Evaluator:
     level: int = 0
     active: dict[object, list[int]] = field(default_factory=dict)
     spent: int = 0
+    dims: DimUses = field(default_factory=DimUses)
     _own_dims: dict[Function, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,10 +129,43 @@ class _Evaluator:
     def function(self, name: str, function: Function) -> Function:
         if is_primitive(function):
             return function
-        self.env, self.known, self.store, self.level = {}, {}, {}, 0
-        self.active = {name: [0]}
-        body = run(self.block(body_of(function)))
-        return function if body is function.body else replace(function, body=body)
+        self.env, self.known = {}, {}
+        return run(self.whole(function, {name: [0]}, 0))
+
+    def whole(self, function: Function, active: dict[object, list[int]], level: int) -> Step[Function]:
+        """A function's body by itself, and those of the closures in it that are still needed afterwards.
+
+        (What a call unfolds is a closure as it was written: evaluating it before it is known to stay would be work for
+        nothing, again in every copy.)
+        """
+        self.store, self.active, self.level = {}, active, level
+        body = yield self.block(body_of(function))
+        new = function if body is function.body else replace(function, body=body)
+        closures = needed_functions(new, self.effects)
+        if closures:
+            body = yield self.closures(body_of(new), closures, active)
+            new = new if body is new.body else replace(new, body=body)
+        return new
+
+    def closures(self, block: Block, needed: Set[Var], active: dict[object, list[int]]) -> Step[Block]:
+        """A block with the needed functions in it evaluated. They run later, when references may hold anything."""
+        out: list[Binding] = []
+        for b in block.bindings:
+            value = b.value
+            if isinstance(value, Function):
+                if b.var in needed:
+                    value = yield self.whole(value, {**active, value: [0]}, 1)
+            else:
+                inner = nested_blocks(value)
+                if inner:
+                    made: list[Block] = []
+                    for i in inner:
+                        made.append((yield self.closures(i, needed, active)))
+                    value = with_nested_blocks(value, made)
+            out.append(b if value is b.value else Binding(b.var, value))
+        if all(a is b for a, b in zip(out, block.bindings, strict=True)):
+            return block
+        return Block(tuple(out), block.result, block.ty, block.span)
 
     # -- blocks
 
@@ -159,7 +196,7 @@ class _Evaluator:
                 case Match():
                     value = yield from self.branches(value, [c.body for c in value.clauses])
                 case Function() if not is_primitive(value):
-                    value = yield from self.closure(value)
+                    value = self.scoped(value)
             if value is not binding.value:
                 changed = True
                 binding = Binding(var, value)
@@ -192,14 +229,11 @@ class _Evaluator:
         clauses = tuple(Clause(c.pattern, b) for c, b in zip(e.clauses, made, strict=True))
         return Match(e.data, clauses, e.complete, e.ty, e.span)
 
-    def closure(self, function: Function) -> Step[Function]:
-        """A function's own body: it runs later, when references may hold anything."""
-        before, self.store = self.store, {}
-        self.level += 1
-        body = yield self.block(body_of(function))
-        self.level -= 1
-        self.store = before
-        return function if body is function.body else replace(function, body=body)
+    def scoped(self, function: Function) -> Function:
+        """A function that is not evaluated (yet), over the variables of the program that is being written."""
+        new = substitute(function, {v: self.resolved(v) for v in free_vars(function) if v in self.env})
+        assert isinstance(new, Function)
+        return new
 
     # -- what is known
 
@@ -361,13 +395,11 @@ class _Evaluator:
         """Whether a closure's body gives no values to dim variables of its own: those are its surroundings'."""
         found = self._own_dims.get(function)
         if found is None:
-            dims = DimUses()
             body = body_of(function)
-            outer = {d for p in function.params for d in dims.of_type(p.ty)}
-            for v in free_vars(body):
-                outer.update(dims.of_type(v.ty))
-            found = all(d in outer for b in all_bindings(body) for d in dims.of_type(b.var.ty))
-            self._own_dims[function] = found
+            own = {d for b in all_bindings(body) for d in self.dims.of_type(b.var.ty)}
+            for v in (*function.params, *free_vars(body)) if own else ():
+                own.difference_update(self.dims.of_type(v.ty))
+            found = self._own_dims[function] = not own
         return found
 
     # -- operators

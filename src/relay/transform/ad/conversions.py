@@ -29,7 +29,7 @@ from relay.transform.ad.terms import (
     tuple_of,
     write,
 )  # fmt: skip
-from relay.transform.build import op_call, type_of
+from relay.transform.build import internal_call, type_of
 from relay.transform.to_blocks import to_blocks
 from relay.typing.substitution import substitute, variables
 from relay.typing.text import type_text
@@ -210,11 +210,11 @@ def cotangent(code: Code, ref: Expr, primal: Expr, local: Expr | None) -> Expr:
 
 
 def zeros_like(x: Expr) -> Call:
-    return op_call("zeros_like", (x,))
+    return internal_call("zeros_like", (x,), type_of(x))  # of any type, one with parameters included
 
 
 def ones_like(x: Expr) -> Call:
-    return op_call("ones_like", (x,))
+    return internal_call("ones_like", (x,), type_of(x))
 
 
 # -- the conversions of reverse mode

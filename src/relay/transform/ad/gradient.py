@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -48,7 +48,7 @@ class Gradient(Pass):
     """
 
     name: ClassVar[str] = "gradient"
-    rule: Rule = input_cotangent
+    rule: Callable[..., Expr | None] = input_cotangent
     entries: tuple[str, ...] | str = "main"
 
     def __call__(self, module: Module) -> Module:

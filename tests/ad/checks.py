@@ -1,0 +1,104 @@
+"""What every differentiable program must satisfy: its derivatives agree with finite differences, in both modes, and partial
+evaluation does not change them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import relay
+from relay.differentiate import differentiated
+from relay.ir.module import Module
+from relay.ir.value import AdtValue
+from relay.transform import DeadFunctions, DeadReferences, PartialEvaluate, Pipeline
+from relay.typing import verify_types
+from tests.ad.finite import close, difference_quotient, direction, product
+from tests.generator.compare import difference
+
+
+def evaluated(module: Module) -> Module:
+    """A differentiated module after partial evaluation, every step's types checked."""
+    passes = [PartialEvaluate(), DeadReferences(), DeadFunctions()]
+    return Pipeline(passes, lambda m, _: verify_types(m), full=True)(module)
+
+
+def run(module: Module, *args: Any) -> Any:
+    """The interpreter's result."""
+    return relay.evaluate(module, *args)
+
+
+def plain(value: Any) -> Any:
+    """A result with NumPy arrays in it, whichever executor it comes from."""
+    match value:
+        case tuple() | list():
+            return type(value)(map(plain, value))
+        case None:
+            return None
+        case _ if hasattr(value, "constructor"):
+            return AdtValue(value.adt, value.constructor, value.tag, tuple(map(plain, value.fields)))
+        case _:
+            return np.asarray(value)
+
+
+def problem(
+    module: Module,
+    args: Sequence[Any],
+    argnums: Sequence[int],
+    *,
+    seed: int = 0,
+    forward: bool = True,
+    compiled: bool = False,
+) -> str | None:
+    """What is wrong with the derivatives of ``@main``; None when nothing is."""
+    random = np.random.default_rng(seed)
+    moving = tuple(direction(args[n], random) for n in argnums)
+    base = differentiated(module)
+
+    def value(*given: Any) -> Any:
+        whole = list(args)
+        for n, g in zip(argnums, given, strict=True):
+            whole[n] = g
+        return run(base, *whole)
+
+    expected = difference_quotient(value, tuple(args[n] for n in argnums), moving)
+    gradient = relay.value_and_grad(module, tuple(argnums))
+    reverse = differentiated(gradient)
+    verify_types(reverse)
+    result, cotangents = run(reverse, *args)
+    found = product(cotangents, moving)
+    if not close(found, expected):
+        return f"reverse mode: {found}, expected {expected}"
+    again, cotangents = run(evaluated(reverse), *args)
+    if not close(product(cotangents, moving), found) or not _same(again, result):
+        return f"after partial evaluation: {product(cotangents, moving)}, expected {found}"
+    if compiled:
+        again, cotangents = plain(relay.compile(gradient, cache=False)(*args))
+        if not close(product(cotangents, moving), found) or not _same(again, result):
+            return f"compiled: {product(cotangents, moving)}, expected {found}"
+    if forward:
+        derivative = differentiated(relay.jvp(module, tuple(argnums)))
+        verify_types(derivative)
+        again, tangent = run(derivative, *args, *moving)
+        ones = product(tangent, _ones(tangent))
+        if not close(ones, expected) or not _same(again, result):
+            return f"forward mode: {ones}, expected {expected}"
+    return None
+
+
+def _same(a: Any, b: Any) -> bool:
+    return difference(a, plain(b)) is None
+
+
+def _ones(value: Any) -> Any:
+    """Ones in the structure of a value."""
+    match value:
+        case tuple() | list():
+            return type(value)(map(_ones, value))
+        case AdtValue():
+            return AdtValue(value.adt, value.constructor, value.tag, tuple(map(_ones, value.fields)))
+        case None:
+            return None
+        case _:
+            return np.ones_like(value)
