@@ -108,22 +108,24 @@ def _composed(op: registry.Operator, operands: Sequence[Operand], attrs: Mapping
         variables.append(Var(spec.name))
         env[id(variables[-1])] = x
 
-    def value(e: Expr) -> Any:
-        match e:
-            case Var():
-                return env[id(e)]
-            case Constant():
-                return e.data
-            case Tuple():
-                return tuple(value(f) for f in e.fields)
-            case Proj():
-                return value(e.tuple)[e.index]
-            case Call(fn=OpRef(name=name)):
-                return apply(name, *(value(a) for a in e.args), **dict[str, Any](e.attrs))
-            case _:
-                raise AssertionError(f"a composition holds {e}")
+    return value(op.define(*variables, **op.complete_attrs(attrs)), env)
 
-    return value(op.define(*variables, **op.complete_attrs(attrs)))
+
+def value(e: Expr, env: Mapping[int, Any]) -> Any:
+    """The value of a small program of operator calls, for values of its variables by identity."""
+    match e:
+        case Var():
+            return env[id(e)]
+        case Constant():
+            return e.data
+        case Tuple():
+            return tuple(value(f, env) for f in e.fields)
+        case Proj():
+            return value(e.tuple, env)[e.index]
+        case Call(fn=OpRef(name=name)):
+            return apply(name, *(value(a, env) for a in e.args), **dict[str, Any](e.attrs))
+        case _:
+            raise AssertionError(f"a composition holds {e}")
 
 
 def check(case: Case, operands: Sequence[Operand], attrs: Mapping[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,19 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import relay
-from relay.ir.diagnostics import OperatorError, ShapeError
+from relay import te
+from relay.codegen.target import host_target
+from relay.ir.diagnostics import CompileError, OperatorError, ShapeError
+from relay.ir.dim import dim_floordiv, dim_sub
+from relay.ir.expr import Binding, Block, Call, Function, OpRef, Var
+from relay.ir.types import TensorType
 from relay.op import registry
+from relay.op.custom_gradients import RULES
+from relay.op.gradient import differentiable, input_cotangent
+from relay.plan import make_plan
+from relay.te.autodiff import gather, reverse, scalar, solve, stages
+from relay.te.scalar import TRUE
+from relay.typing import op_type
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Operand
 from tests.op.test_compiled import CASES, program
@@ -138,13 +151,13 @@ def smooth(name: str, operands: Sequence[Operand], generator: np.random.Generato
     return unflat([moved(x) for x in flat(operands)], operands)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name not in NO_DERIVATIVE], ids=lambda c: c.name)
-def test_every_derivative(case: Case, request: pytest.FixtureRequest) -> None:
+def check_case(case: Case, examples: int) -> int:
+    """Check drawn operands of an operator; how many cotangents were compared."""
     checked = 0
 
     @seed(5)
     @settings(
-        max_examples=request.config.getoption("--gradient-examples"),
+        max_examples=examples,
         deadline=None,
         database=None,
         phases=[Phase.generate],
@@ -166,7 +179,292 @@ def test_every_derivative(case: Case, request: pytest.FixtureRequest) -> None:
         )
 
     run()
+    return checked
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in NO_DERIVATIVE], ids=lambda c: c.name)
+def test_every_derivative(case: Case, request: pytest.FixtureRequest) -> None:
+    checked = check_case(case, request.config.getoption("--gradient-examples"))
     assert checked > 0, "nothing was drawn that has a derivative"
+
+
+def test_operators_that_differentiation_leaves_out() -> None:
+    ints = [TensorType((3,), "int32")] * 2
+    floats = [TensorType((3, 3), "float32")] * 2
+    for name in EXCLUDED["no result that is a float"]:
+        op = registry.get(name)
+        given_ = (ints if name.startswith(("logical", "bitwise", "left", "right", "all", "any")) else floats)[
+            : len(op.inputs)
+        ]
+        assert not any(differentiable(name, {}, given_, n) for n in range(len(given_))), name
+    # Piecewise constant, or of the sizes alone: found by the expression, not by a list.
+    for name in ("floor", "sign", "zeros_like"):
+        assert not differentiable(name, {}, floats[:1], 0)
+    assert not differentiable("reshape_like", {}, floats, 1) and differentiable("reshape_like", {}, floats, 0)
+    with pytest.raises(CompileError, match="operator unique has no derivative: it is a runtime routine"):
+        differentiable("unique", {}, [TensorType((3,), "float32")], 0)
+
+
+# -- the rules that write something else than the derived operator
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_simpler_cotangents(name: str) -> None:
+    generator = np.random.default_rng(3)
+    x = generator.uniform(0.2, 1.0, (3, 4))
+    operands: list[Array] = [x]
+    given_: dict[str, dict[str, Any]] = {
+        "reshape": {"newshape": (2, 6)},
+        "expand_dims": {"axis": 1},
+        "sort": {"axis": 0, "is_ascend": False},
+        "topk": {"k": 2},
+    }
+    attrs = given_.get(name, {})
+    if name == "reshape_like":
+        operands.append(np.zeros((6, 2)))
+    if name == "dyn.reshape":
+        operands.append(np.array([6, 2]))
+    if name == "squeeze":
+        operands = [x[:, None]]
+    out, many = results(name, operands, attrs)
+    cots = [generator.standard_normal(o.shape).astype(o.dtype) for o in out]
+    args = [Var(f"x{n}") for n in range(len(operands))]
+    outputs, cotangents = [Var(f"y{n}") for n in range(len(out))], [Var(f"g{n}") for n in range(len(out))]
+    types = [TensorType(o.shape, o.dtype.name) for o in operands]
+    made = input_cotangent(name, attrs, args, types, outputs, cotangents, 0)
+    assert made is not None
+    values = dict(zip((*args, *outputs, *cotangents), (*operands, *out, *cots), strict=True))
+    got = np.asarray(h.value(made, {id(v): x for v, x in values.items()}))
+    direction = generator.standard_normal(operands[0].shape)
+    wanted = slope(name, operands, attrs, cots, 0, direction)
+    assert got.shape == operands[0].shape and abs(float(np.sum(got * direction)) - wanted) < 1e-5
+    assert many == isinstance(h.apply(name, *operands, **attrs), tuple)
+
+
+# -- derivatives of derivatives
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "attrs"),
+    [
+        ("nn.dense", [(3, 4), (5, 4)], {}),
+        ("multiply", [(3, 4), (4,)], {}),
+        ("tanh", [(3, 4)], {}),
+        ("power", [(3,), (3,)], {}),
+        ("nn.softmax", [(3, 4)], {}),
+        ("nn.layer_norm", [(3, 4), (4,), (4,)], {}),
+        ("nn.conv2d", [(1, 2, 5, 6), (3, 2, 3, 2)], {"strides": (2, 1), "padding": (1, 0)}),
+        ("nn.avg_pool2d", [(1, 1, 5, 6)], {"pool_size": (2, 3), "strides": (2, 2)}),
+        ("prod", [(3, 4)], {"axis": 1}),
+        ("cumprod", [(3, 4)], {"axis": 0}),
+        ("max", [(3, 4)], {"axis": 1}),
+        ("logsumexp", [(3, 4)], {"axis": 0}),
+    ],
+)
+def test_second_derivatives(name: str, operands: list[tuple[int, ...]], attrs: dict[str, Any]) -> None:
+    generator = np.random.default_rng(11)
+    arrays = [generator.uniform(0.3, 1.5, s) for s in operands]
+    out, _ = results(name, arrays, attrs)
+    for n in range(len(arrays)):
+        check(f"{name}.vjp{n}", [*arrays, generator.standard_normal(out[0].shape)], attrs, generator, symbolic=False)
+    check(f"{name}.jvp", [*arrays, *(generator.standard_normal(s) for s in operands)], attrs, generator, symbolic=False)
+
+
+def test_products_of_zeros() -> None:
+    for zeros in (1, 2):
+        x = np.array([[0.0, 2.0, 0.0 if zeros == 2 else 3.0]])
+        check("prod", [x], {"axis": 1}, np.random.default_rng(0), symbolic=False)
+
+
+def test_what_several_elements_win_is_shared() -> None:
+    x, g = np.array([1.0, 3.0, 3.0, 2.0]), np.array(4.0)
+    np.testing.assert_array_equal(h.apply("max.vjp0", x, g), [0, 2, 2, 0])
+    np.testing.assert_array_equal(h.apply("nn.relu.vjp0", np.array([-1.0, 0.0, 2.0]), np.ones(3)), [0, 0, 1])
+    a, b, one = np.array([1.0, 2.0]), np.array([1.0, 1.0]), np.ones(2)
+    parts = [h.apply(f"maximum.vjp{n}", a, b, one) for n in (0, 1)]
+    np.testing.assert_array_equal(parts, [[0, 1], [1, 0]])
+
+
+# -- an operator of a user
+
+
+def test_a_capsule_convolution() -> None:
+    """The convolution of capsules, matrices in the place of numbers, by nothing but its expression."""
+
+    @registry.operator("test.capsule")
+    def capsule(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        """``sum over c, r, s, l of a[n, c, 2p + r, 2q + s, i, l] * b[k, c, r, s, l, j]``."""
+        n, c, height, width, i, inner = a.shape
+        k, _, rows, columns, _, j = b.shape
+        over = [te.reduce_axis(d) for d in (c, rows, columns, inner)]
+
+        def body(*at: te.Scalar) -> te.Scalar:
+            (n, k, p, q, i, j), (c, r, s, z) = at, over
+            return te.sum(a[n, c, p * 2 + r, q * 2 + s, i, z] * b[k, c, r, s, z, j], over)
+
+        shape = (n, k, dim_floordiv(dim_sub(height, rows), 2) + 1, dim_floordiv(dim_sub(width, columns), 2) + 1, i, j)  # type: ignore[operator]
+        return te.compute(shape, body, "capsule")
+
+    try:
+        generator = np.random.default_rng(2)
+        a, b = generator.standard_normal((2, 3, 7, 8, 2, 3)), generator.standard_normal((4, 3, 3, 3, 3, 2))
+        assert check("test.capsule", [a, b], {}, generator, symbolic=False) == 2
+        shapes = ((8, 16, 14, 14, 4, 4), (16, 16, 3, 3, 4, 4))
+        assert variants("test.capsule", shapes) == ["elementwise+matrix", "matrix"]
+    finally:
+        registry.remove("test.capsule")
+
+
+# -- what derived gradients look like
+
+
+def variants(
+    name: str, shapes: Sequence[tuple[int, ...]], attrs: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """How the cotangent of each operand is scheduled."""
+    types = [TensorType(s, "float32") for s in shapes]
+    out = op_type(name, types, attrs)
+    assert isinstance(out, TensorType)
+    made: list[str] = []
+    for n in range(len(types)):
+        params = tuple(Var(f"x{k}", t, t) for k, t in enumerate((*types, out)))
+        call = Call(OpRef(f"{name}.vjp{n}"), params, attrs, ty=types[n])
+        var = Var("d", types[n], types[n])
+        body = Block((Binding(var, call),), var)
+        made.append(make_plan(Function(params, body, attrs={"Primitive": 1}), host_target()).variant)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "attrs"),
+    [
+        ("nn.dense", ((64, 256), (128, 256)), {}),
+        ("nn.matmul", ((64, 256), (256, 128)), {}),
+        ("nn.batch_matmul", ((8, 64, 32), (8, 48, 32)), {}),
+        ("nn.conv2d", ((1, 64, 14, 14), (32, 64, 3, 3)), {"padding": (1, 1)}),
+        ("nn.conv2d", ((1, 64, 14, 14), (32, 64, 3, 3)), {"padding": (1, 1), "strides": (2, 2)}),
+        ("nn.conv2d", ((1, 64, 14, 14), (32, 64, 1, 1)), {}),
+    ],
+)
+def test_gradients_of_products_are_products(
+    name: str, shapes: tuple[tuple[int, ...], ...], attrs: dict[str, Any]
+) -> None:
+    assert all(v.split("+")[-1] == "matrix" for v in variants(name, shapes, attrs))
+
+
+def test_gradients_of_gathers_are_scatters() -> None:
+    types = [TensorType((1000, 64), "float32"), TensorType((32,), "int32"), TensorType((32, 64), "float32")]
+    params = tuple(Var(f"x{k}", t, t) for k, t in enumerate(types))
+    var = Var("d", types[0], types[0])
+    body = Block((Binding(var, Call(OpRef("take.vjp0"), params, {"axis": 0}, ty=types[0])),), var)
+    assert make_plan(Function(params, body, attrs={"Primitive": 1}), host_target()).variant == "scatter"
+
+
+def stages_of(name: str, shapes: Sequence[tuple[int, ...]], attrs: Mapping[str, Any]) -> list[te.Scalar]:
+    specs = [(s, "float32") for s in shapes]
+    traced = registry.trace(registry.get(name), specs, attrs)
+    return [b for s in te.stages(traced.outputs) for b in te.stage_bodies(s)]
+
+
+def test_gradients_are_what_a_person_would_write() -> None:
+    (total,) = stages_of("add.vjp1", [(3, 4), (4,), (3, 4)], {})
+    assert isinstance(total, te.Reduce) and isinstance(total.body, te.Load) and len(total.axes) == 1
+    assert stages_of("add.vjp0", [(3, 4), (4,), (3, 4)], {}) == []  # the cotangent itself
+    (part,) = stages_of("nn.dense.vjp0", [(3, 4), (5, 4), (3, 5)], {})
+    assert isinstance(part, te.Reduce) and isinstance(part.body, te.Binary) and part.body.op == "mul"
+    for name, shapes, attrs in (
+        ("transpose.vjp0", [(3, 4), (4, 3)], {}),
+        ("nn.depth_to_space.vjp0", [(1, 8, 2, 3), (1, 2, 4, 6)], {"block_size": 2}),
+        ("strided_slice.vjp0", [(6, 4), (6, 4)], {"begin": (0,), "end": (6,)}),
+        ("nn.pad.vjp0", [(3, 4), (5, 6)], {"pad_width": ((1, 1), (2, 0))}),
+    ):
+        bodies = stages_of(name, shapes, attrs)
+        assert all(isinstance(b, te.Load) for b in bodies), name
+
+
+# -- seeded faults: each must be found
+
+
+def _without_guards(patch: pytest.MonkeyPatch) -> None:
+    right = vars(gather)["invert"]
+
+    def wrong(*args: Any) -> Any:
+        return replace(right(*args), guard=TRUE, rest=TRUE, spans=())
+
+    patch.setattr(gather, "invert", wrong)
+
+
+def _one_loop_short(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        solve, "ceil_div", lambda a, b: max(a // b, 1) if isinstance(a, int) and isinstance(b, int) else a // b
+    )
+
+
+def _ties_not_counted(patch: pytest.MonkeyPatch) -> None:
+    right = vars(reverse)["hits"]
+
+    def wrong(axes: Any, body: Any, result: Any) -> Any:
+        hit, count = right(axes, body, result)
+        return te.compare("ne", hit.a, hit.b), count
+
+    patch.setattr(reverse, "hits", wrong)
+
+
+def _states_after(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reverse, "states", lambda scan: te.Tensor(scan, 0, scan.shape, scan.state.dtype))
+
+
+def _last_use_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reverse, "add", lambda a, b: b if b is not None else a)
+
+
+def _shifted_border(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(gather, "index_size", lambda d: te.const(d, "int64") + 1 if isinstance(d, int) else te.size(d))
+
+
+def _select_sides(patch: pytest.MonkeyPatch) -> None:
+    right = vars(scalar)["choose"]
+    patch.setattr(scalar, "choose", lambda c, a, b, d: right(c, b, a, d))
+
+
+def _unary(op: str, rule: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setitem(scalar._UNARY, op, rule)
+
+
+def _quotient(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scalar, "div", lambda a, b: te.binary("mul", a, b))
+
+
+def _factors_include_the_own(patch: pytest.MonkeyPatch) -> None:
+    right = vars(stages)["Scan"]
+    patch.setattr(stages, "Scan", lambda *a, reverse=False, exclusive=False: right(*a, reverse, False))
+
+
+FAULTS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    "an index out of range counts": (_without_guards, "nn.conv2d"),
+    "a residue class without its last element": (_one_loop_short, "nn.conv2d"),
+    "the gradient of a maximum to the others": (_ties_not_counted, "nn.max_pool2d"),
+    "the states of a scan after its steps": (_states_after, "cumprod"),
+    "of several uses the last one only": (_last_use_only, "nn.layer_norm"),
+    "a border shifted by one": (_shifted_border, "nn.conv2d"),
+    "the other side of a choice": (_select_sides, "where"),
+    "tanh without the square": (_unary("tanh", lambda g, x, y: te.binary("mul", g, 1 - y)), "tanh"),
+    "exp as if linear": (_unary("exp", lambda g, x, y: g), "nn.softmax"),
+    "a quotient as a product": (_quotient, "divide"),
+    "a product with the element itself": (_factors_include_the_own, "prod"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed_it, name = FAULTS[fault]
+    case = next(c for c in CASES if c.name == name)
+    seed_it(monkeypatch)
+    with pytest.raises((AssertionError, IndexError)):
+        check_case(case, 60)
+
+
+# -- compiled
 
 
 def narrowed(x: Array) -> Array:
