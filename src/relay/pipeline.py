@@ -55,6 +55,7 @@ from relay.transform import (
     HoistOverTime,
     Inline,
     LambdaLift,
+    MergeDims,
     NameDims,
     Observer,
     ParallelFusion,
@@ -104,9 +105,12 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
     inline: list[Pass] = [Inline()] if level >= 3 else []
-    specialise: list[Pass] = [Specialise(), *inline, FixInvariants(), *inline, DeadCode()] if level >= 3 else []
-    evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     dead = DeadFunctions(entries=options.entries)
+    # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.
+    loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60), DeadCode()]
+    specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
+    merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
+    evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
     return [
         ToBlocks(),
@@ -118,6 +122,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         *tidy,
         CompileMatch(),
         LambdaLift(),
+        *merge,
         *specialise,
         dead,
         NameDims(),

@@ -77,11 +77,19 @@ def _parse_module(
     return module
 
 
+LIBRARIES = ("prelude", "nn")
+
+
 @cache
+def library_module(name: str) -> Module:
+    """One of the libraries that come with the language, parsed once per process."""
+    text = importlib.resources.files("relay.ir").joinpath(f"{name}.relay").read_text()
+    return _parse_module(text, f"{name}.relay", None, (name,))
+
+
 def prelude_module() -> Module:
-    """The prelude, parsed once per process."""
-    text = importlib.resources.files("relay.ir").joinpath("prelude.relay").read_text()
-    return _parse_module(text, "prelude.relay", None, ("prelude",))
+    """The prelude."""
+    return library_module("prelude")
 
 
 class _Parser(ExprActions):
@@ -155,9 +163,10 @@ class _Parser(ExprActions):
 
     def import_module(self, token: int) -> None:
         name = self.texts[token].strip('"')
-        if name.removesuffix(".rly").removesuffix(".relay") == "prelude":
-            if "prelude" not in self.importing:
-                self.imported.append((prelude_module(), True))
+        library = name.removesuffix(".rly").removesuffix(".relay")
+        if library in LIBRARIES:
+            if library not in self.importing:
+                self.imported.append((library_module(library), True))
             return
         path = (self.base or Path()) / name
         key = str(path.resolve())

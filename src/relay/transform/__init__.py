@@ -30,6 +30,7 @@ from relay.transform.hoist import HoistOverTime
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
+from relay.transform.merge_dims import MergeDims
 from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.partial_eval import PartialEvaluate
@@ -57,6 +58,7 @@ __all__ = [
     "HoistOverTime",
     "Inline",
     "LambdaLift",
+    "MergeDims",
     "NameDims",
     "Observer",
     "ParallelFusion",
