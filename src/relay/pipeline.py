@@ -181,7 +181,6 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
     exe = cache.get(key, chosen.threads)
     if exe is None:
         image = _image(typed, chosen)
-        pool_trim()  # what packing constants has used
         path = cache.put(key, image)
         if path is None:
             exe = Executable.from_bytes(image.to_bytes(), chosen.threads)
@@ -190,6 +189,7 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
             del image  # its constants are in the file now: not twice in memory
             if large:
                 gc.collect()  # closures that refer to themselves hold parts of what passes have made
+                pool_trim()  # and packed constants came from the pool, which keeps what it gets back
             exe = load(path, chosen.threads)
     exe.limits = chosen.limits
     return exe

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from relay.ir.dim import DimVar
 from relay.ir.expr import Constant
+from relay.ir.mapped import release
 from relay.ir.types import TensorType
 from relay.plan.kernel_plan import KernelPlan
 
@@ -54,6 +55,7 @@ class Unit:
         digest = hashlib.blake2b(
             data.view(np.uint8).data if data.size and data.ndim else data.tobytes(), digest_size=16
         )
+        release(data)
         key = (constant.dtype, data.shape, digest.digest())
         index = self._constant_of.get(key)
         if index is None:
