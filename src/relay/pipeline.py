@@ -63,6 +63,7 @@ from relay.transform import (
     Pass,
     Pipeline,
     Simplify,
+    Sink,
     Specialise,
     StepReport,
     SumFusion,
@@ -128,7 +129,11 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         NameDims(),
         *tidy,
         *([ConstantArguments(), BatchStructure(), dead, HoistOverTime(), *tidy] if level >= 3 else []),
-        *([FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()] if level >= 3 else []),
+        *(
+            [Sink(), FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()]
+            if level >= 3
+            else []
+        ),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,
     ]

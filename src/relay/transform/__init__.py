@@ -35,6 +35,7 @@ from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.simplify import Simplify
+from relay.transform.sink import Sink
 from relay.transform.specialise import Specialise
 from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
@@ -67,6 +68,7 @@ __all__ = [
     "PassError",
     "Pipeline",
     "Simplify",
+    "Sink",
     "Specialise",
     "StepReport",
     "SumFusion",
