@@ -516,15 +516,16 @@ int64_t row_bytes(Tensor* tensor) {
 
 template <class T>
 void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* starts, int64_t first, int64_t rows,
-                  int64_t base) {
+                  int64_t base, bool backwards) {
   int64_t width = count_elements(values->rank - 1u, values->shape() + 1);
   const T* from = data<T>(init);
   bool same = init->rank < values->rank;  // one for all rows
   for (int64_t r = 0; r < rows; ++r) {
     T* to = data<T>(out) + r * width;
     std::memcpy(to, from + (same ? 0 : r * width), static_cast<size_t>(width) * sizeof(T));
-    for (int64_t i = starts[first + r]; i < starts[first + r + 1]; ++i) {
-      const T* value = data<T>(values) + (i - base) * width;
+    int64_t from_item = starts[first + r], count = starts[first + r + 1] - from_item;
+    for (int64_t i = 0; i < count; ++i) {
+      const T* value = data<T>(values) + (from_item + (backwards ? count - 1 - i : i) - base) * width;
       for (int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(to[j] + value[j]);
     }
   }
@@ -636,7 +637,7 @@ Value rows_segment_sum(const Value* arguments) {
   shape[0] = count;
   Owned out(Value::of(new_host_tensor(values->dtype, values->rank, shape)));
   auto run = [&]<class T>(T*) {
-    sum_segments<T>(as_tensor(out.get()), init, values, starts, first, count, base);
+    sum_segments<T>(as_tensor(out.get()), init, values, starts, first, count, base, to_int64(arguments[6]) != 0);
   };
   switch (values->dtype) {
     case DType::float32_: run(static_cast<float*>(nullptr)); break;

@@ -5,7 +5,7 @@
 //   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
 //   rows.empty(offsets, clause, shape, dtype)                -> room for all rows of a function
 //   rows.repeat(data, offsets, level, clause)                -> data for each row of one level
-//   rows.segment_sum(init, values, starts, offsets, level, clause)  -> init plus the sum of each row's segment, in order
+//   rows.segment_sum(init, values, starts, offsets, level, clause, backwards)  -> init plus the sum of each row's segment, in order
 #pragma once
 
 #include "relay/value.h"

@@ -405,7 +405,7 @@ constexpr Routine routines[] = {
     {"rows.update", 6, rows_update},
     {"rows.empty", 4, rows_empty},
     {"rows.repeat", 4, rows_repeat},
-    {"rows.segment_sum", 6, rows_segment_sum},
+    {"rows.segment_sum", 7, rows_segment_sum},
 };
 
 }  // namespace

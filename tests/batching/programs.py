@@ -57,6 +57,70 @@ def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d
 }
 """
 
+CHILD_SUM = """
+import prelude
+def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wx: Tensor[(3*h, d), float32], %wh: Tensor[(3*h, h), float32],
+    %b: Tensor[(3*h,), float32], %wf: Tensor[(h, d), float32], %uf: Tensor[(h, h), float32], %bf: Tensor[(h,), float32],
+    %zero: Tensor[(1, h), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
+  match (%t) {
+    Rose(%x, %kids) => {
+      let %states = @map(fn (%k: Tree[Tensor[(1, d), float32]]) { @encode(%k, %wx, %wh, %b, %wf, %uf, %bf, %zero) }, %kids);
+      let %hs = @foldl(fn (%a: Tensor[(1, h), float32], %s: (Tensor[(1, h), float32], Tensor[(1, h), float32])) {
+        %a + %s.0
+      }, %zero, %states);
+      let %f = nn.bias_add(nn.dense(%x, %wf), %bf);
+      let %fc = @foldr(fn (%s: (Tensor[(1, h), float32], Tensor[(1, h), float32]), %a: Tensor[(1, h), float32]) {
+        sigmoid(%f + nn.dense(%s.0, %uf)) * %s.1 + %a
+      }, %zero, %states);
+      let %g = split(nn.bias_add(nn.dense(%x, %wx) + nn.dense(%hs, %wh), %b), indices_or_sections=3, axis=1);
+      let %c = sigmoid(%g.0) * tanh(%g.2) + %fc;
+      (sigmoid(%g.1) * tanh(%c), %c)
+    },
+  }
+}
+def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wx: Tensor[(3*h, d), float32], %wh: Tensor[(3*h, h), float32],
+    %b: Tensor[(3*h,), float32], %wf: Tensor[(h, d), float32], %uf: Tensor[(h, h), float32], %bf: Tensor[(h,), float32],
+    %zero: Tensor[(1, h), float32]) -> Tensor[(1, h), float32] {
+  @encode(%t, %wx, %wh, %b, %wf, %uf, %bf, %zero).0
+}
+"""
+
+# A list type of its own with the rest first, labels on the edges, a fold written out over the structure itself, another of the
+# same list that looks at the labels only, and one over the rest of the results of a map of a map.
+EDGES = """
+type Edges { End, More(Edges, (Net, Tensor[(4,), float32])), }
+type Net { Stop(float32), Join(Edges, Edges), }
+type Values { Done, Value(Tensor[(4,), float32], Values), }
+def @net(%n: Net, %w: Tensor[(4, 4), float32], %zero: Tensor[(4,), float32]) -> Tensor[(4,), float32] {
+  match (%n) {
+    Stop(%s) => %zero + %s,
+    Join(%a, %b) => {
+      let %x = @total(%a, %zero, %w, %zero);
+      let %y = @labels(%a, %zero) + @labels(%b, %zero);
+      let %z = @again(@values(%b, %w, %zero), %zero);
+      tanh(%x * %y - reshape(nn.dense(reshape(%z, newshape=[1, 4]), %w), newshape=[4]))
+    },
+  }
+}
+def @total(%e: Edges, %acc: Tensor[(4,), float32], %w: Tensor[(4, 4), float32], %zero: Tensor[(4,), float32])
+    -> Tensor[(4,), float32] {
+  match (%e) {
+    End => %acc,
+    More(%rest, %edge) => @total(%rest, @net(%edge.0, %w, %zero) * %edge.1 + %acc, %w, %zero),
+  }
+}
+def @labels(%e: Edges, %zero: Tensor[(4,), float32]) -> Tensor[(4,), float32] {
+  match (%e) { End => cos(%zero), More(%rest, (_, %l)) => sigmoid(%l) + @labels(%rest, %zero), }
+}
+def @values(%e: Edges, %w: Tensor[(4, 4), float32], %zero: Tensor[(4,), float32]) -> Values {
+  match (%e) { End => Done, More(%rest, (%n, %l)) => Value(@net(%n, %w, %zero) - %l, @values(%rest, %w, %zero)), }
+}
+def @again(%v: Values, %acc: Tensor[(4,), float32]) -> Tensor[(4,), float32] {
+  match (%v) { Done => %acc, Value(%x, %rest) => @again(%rest, %acc + exp(%x)), }
+}
+def @main(%n: Net, %w: Tensor[(4, 4), float32], %zero: Tensor[(4,), float32]) -> Tensor[(4,), float32] { @net(%n, %w, %zero) }
+"""
+
 # Every form of structure at once: clauses without payload, several payloads (scalars of another dtype), a default clause, a nested
 # match, a result that is the same for every node, work on payloads beside recursive calls, two functions.
 MIXED = """
@@ -171,4 +235,34 @@ def random_expr(mod: Module, rng: np.random.Generator, size: int) -> Any:
             pool.append(expr.Par(items))
         else:
             pool.append(expr.Zero())
+    return pool[-1]
+
+
+def random_rose(mod: Module, rng: np.random.Generator, nodes: int, width: int, kind: str = "random") -> Any:
+    """A tree of the prelude with so many nodes: of random parents, a chain, or one node with all others below it."""
+    adt = mod.adt("Tree")
+    below: list[list[int]] = [[] for _ in range(nodes)]
+    for n in range(1, nodes):
+        below[{"random": int(rng.integers(0, n)), "chain": n - 1, "wide": 0}[kind]].append(n)
+    made: list[Any] = [None] * nodes
+    for n in range(nodes - 1, -1, -1):
+        made[n] = adt.Rose(rng.standard_normal((1, width), dtype=np.float32), [made[m] for m in below[n]])
+    return made[0]
+
+
+def random_net(mod: Module, rng: np.random.Generator, size: int) -> Any:
+    """A value of `Net` with about so many nodes; parts are shared now and then."""
+    net, edges = mod.adt("Net"), mod.adt("Edges")
+    pool = [net.Stop(np.float32(0.25))]
+
+    def some() -> Any:
+        out = edges.End()
+        for _ in range(int(rng.integers(4))):
+            part = pool[int(rng.integers(max(0, len(pool) - 5), len(pool)))]
+            out = edges.More(out, (part, rng.standard_normal(4, dtype=np.float32)))
+        return out
+
+    for _ in range(size):
+        stop = rng.integers(4) == 0
+        pool.append(net.Stop(np.float32(rng.standard_normal())) if stop else net.Join(some(), some()))
     return pool[-1]

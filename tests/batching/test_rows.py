@@ -77,8 +77,10 @@ def test_segments(dtype: str) -> None:
         values = items[starts[first] : starts[end]]
         for init in (np.ones(4, dtype), np.ones((end - first, 4), dtype)):
             args = (init, values, starts, OFFSETS, np.int64(level))
-            expected = meaning("rows.segment_sum", *args, clause=1)
-            np.testing.assert_array_equal(run("rows.segment_sum", *args, np.int64(1)), expected)
+            for backwards in (False, True):
+                expected = meaning("rows.segment_sum", *args, clause=1, backwards=backwards)
+                found = run("rows.segment_sum", *args, np.int64(1), np.int64(backwards))
+                np.testing.assert_array_equal(found, expected)
 
 
 def test_walks() -> None:

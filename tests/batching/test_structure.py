@@ -12,6 +12,8 @@ from relay import _runtime
 from relay.ir.diagnostics import ExecutionError
 from relay.ir.module import Module
 from tests.batching.programs import (
+    CHILD_SUM,
+    EDGES,
     MIXED,
     TREE_LSTM,
     TREE_RNN,
@@ -19,6 +21,8 @@ from tests.batching.programs import (
     module,
     notes,
     random_expr,
+    random_net,
+    random_rose,
     random_tree,
     weights,
 )
@@ -81,6 +85,58 @@ def test_every_form_of_structure() -> None:
     mod = module(MIXED)
     table, w = weights(rng, (9, 4), (4, 4))
     agree(mod, [[random_expr(mod, rng, n), table, w] for n in (0, 1, 2, 3, 5, 8, 13, 20, 30, 40) for _ in range(3)])
+
+
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("kind", ["random", "chain", "wide"])
+def test_children_in_lists(kind: str, bind: bool) -> None:
+    rng = np.random.default_rng(10)
+    mod = module(CHILD_SUM)
+    names = ("wx", "wh", "b", "wf", "uf", "bf")
+    made = weights(rng, (18, 5), (18, 6), (18,), (6, 5), (6, 6), (6,))
+    held = {**dict(zip(names, made, strict=True)), "zero": np.zeros((1, 6), np.float32)}
+    trees = [random_rose(mod, rng, n, 5, kind) for n in (1, 2, 3, 9, 40)]
+    agree(mod, [[t] if bind else [t, *held.values()] for t in trees], held if bind else None)
+
+
+def test_lists_of_every_form() -> None:
+    rng = np.random.default_rng(11)
+    mod = module(EDGES)
+    (w,) = weights(rng, (4, 4))
+    zero = np.zeros(4, np.float32)
+    agree(mod, [[random_net(mod, rng, n), w, zero] for n in (0, 1, 2, 4, 8, 15, 25) for _ in range(3)])
+    assert notes(mod)["net"] == "by level"
+
+
+def test_sums_are_in_the_programs_order() -> None:
+    """Numbers whose sum depends on the order: first to last for foldl, last to first for foldr."""
+    text = """
+    import prelude
+    def @encode(%t: Tree[float32], %w: Tensor[(1, 1), float32]) -> float32 {
+      match (%t) {
+        Rose(%x, %kids) => {
+          let %s = @map(fn (%k: Tree[float32]) { @encode(%k, %w) }, %kids);
+          let %y = reshape(nn.dense(reshape(%x, newshape=[1, 1]), %w), newshape=[]);
+          @FOLD + %y
+        },
+      }
+    }
+    def @main(%t: Tree[float32], %w: Tensor[(1, 1), float32]) -> float32 { @encode(%t, %w) }
+    """
+    left = "@foldl(fn (%a: float32, %v: float32) { %a + %v }, 0f, %s)"
+    right = "@foldr(fn (%v: float32, %a: float32) { %v + %a }, 0f, %s)"
+    values = [1e8, 1.0, -1e8, 3.0, 1e8, -1e8, 0.5]
+    found = []
+    for fold in (left, right):
+        mod = module(text.replace("@FOLD", fold))
+        adt = mod.adt("Tree")
+        tree = adt.Rose(np.float32(0), [adt.Rose(np.float32(v), []) for v in values])
+        one = np.ones((1, 1), np.float32)
+        assert notes(mod)["encode"] == "by level"
+        got, expected = (float(np.asarray(f)) for f in (relay.compile(mod)(tree, one), relay.evaluate(mod, tree, one)))
+        assert got == expected
+        found.append(got)
+    assert found[0] != found[1]
 
 
 def test_shared_parts_are_one_node() -> None:

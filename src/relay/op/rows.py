@@ -361,21 +361,31 @@ def _segment_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return TensorType((ANY, *values.shape[1:]), values.dtype)
 
 
-def _segment_sum(init: Array, values: Array, starts: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+def _segment_sum(
+    init: Array, values: Array, starts: Array, offsets: Array, level: Array, *, clause: int, backwards: bool
+) -> Array:
     first, end, base = _range(offsets, level, clause)
     begin = starts[first - base : end - base + 1]
     out = np.array(np.broadcast_to(init, (end - first, *values.shape[1:])))
     for n in range(end - first):
-        for i in range(int(begin[n] - begin[0]), int(begin[n + 1] - begin[0])):
+        segment = range(int(begin[n] - begin[0]), int(begin[n + 1] - begin[0]))
+        for i in reversed(segment) if backwards else segment:
             out[n] += values[i]
     return out
 
 
 @routine("rows.segment_sum", relation=_segment_relation, reference=_segment_sum)
 def segment_sum(
-    init: te.Tensor, values: te.Tensor, starts: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int
+    init: te.Tensor,
+    values: te.Tensor,
+    starts: te.Tensor,
+    offsets: te.Tensor,
+    level: te.Tensor,
+    *,
+    clause: int,
+    backwards: bool = False,
 ) -> te.Tensor:
-    """``init`` and the items of each row added to it, in order, for the rows of one level of ``clause``.
+    """``init`` and the items of each row added to it, in order (or backwards), for the rows of one level of ``clause``.
 
     ``values``: (items, ...); ``starts``: (n + 1,) int64, where the items of each row begin; ``init``: one for all rows or one each.
     """

@@ -6,6 +6,7 @@ passes on unchanged is the same in every call. Inside, the constants can be pack
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar
@@ -26,9 +27,9 @@ from relay.transform.uses import components, globals_used
 class ConstantArguments(Pass):
     """Copy recursive functions for the constant tensors they are given.
 
-    Before: blocks, monomorphic up to dims. After: a call of a recursive function of at most ``max_bindings`` bindings is given no
-    constant of rank 1 or more; at most ``max_functions`` copies are made. A copy has the constants in the place of its parameters,
-    and numbers for the dims that their types say.
+    Before: blocks, monomorphic up to dims. After: a call, from outside, of a recursive function of at most ``max_bindings`` bindings
+    is given no constant of rank 1 or more that it and those it calls in turn only hand on; at most ``max_functions`` copies are
+    made. A copy has the constants in the place of its parameters, and numbers for the dims that their types say.
     """
 
     name: ClassVar[str] = "constant_arguments"
@@ -37,8 +38,11 @@ class ConstantArguments(Pass):
 
     def __call__(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
-        recursive = {n for c in components(names) for n in c if len(c) > 1 or n in names[n]}
-        specialiser = _Specialiser(self, dict(module.functions), recursive)
+        handed_on: dict[str, frozenset[int]] = {}
+        for component in components(names):
+            if len(component) > 1 or component[0] in names[component[0]]:
+                handed_on.update(_handed_on(module, component))
+        specialiser = _Specialiser(self, dict(module.functions), handed_on)
         for name, function in module.functions.items():
             specialiser.functions[name] = specialiser.rewrite(function)
         while specialiser.pending:
@@ -47,11 +51,36 @@ class ConstantArguments(Pass):
         return module.with_functions(specialiser.functions) if specialiser.made else module
 
 
+def _handed_on(module: Module, component: Sequence[str]) -> dict[str, frozenset[int]]:
+    """The parameters that these functions only give each other, whenever they call each other."""
+    calls: list[tuple[str, dict[Var, int], Call]] = []
+    for caller in component:
+        function = module.functions[caller]
+        place = {p: n for n, p in enumerate(function.params)}
+        for binding in all_bindings(body_of(function)):
+            value = binding.value
+            if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name in component:
+                calls.append((caller, place, value))
+    out = {n: set(range(len(module.functions[n].params))) for n in component}
+    changed = True
+    while changed:  # at most once for each parameter
+        changed = False
+        for caller, place, call in calls:
+            assert isinstance(call.fn, GlobalVar)
+            mine = out[call.fn.name]
+            for n in list(mine):
+                arg = call.args[n] if n < len(call.args) else None
+                if not isinstance(arg, Var) or place.get(arg, -1) not in out[caller]:
+                    mine.discard(n)
+                    changed = True
+    return {n: frozenset(found) for n, found in out.items()}
+
+
 @dataclass(slots=True, eq=False)
 class _Specialiser:
     options: ConstantArguments
     functions: dict[str, Function]
-    recursive: set[str]
+    handed_on: dict[str, frozenset[int]]  # of the recursive functions: the parameters to look at
     made: dict[object, GlobalVar] = field(default_factory=dict)
     pending: list[str] = field(default_factory=list)
     uses: DimUses = field(default_factory=DimUses)
@@ -59,7 +88,7 @@ class _Specialiser:
 
     def rewrite(self, function: Function) -> Function:
         def visit(scope: Scope, var: Var, value: Expr) -> Expr:
-            if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name in self.recursive:
+            if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name in self.handed_on:
                 return self.call(value, value.fn.name)
             return value
 
@@ -67,7 +96,9 @@ class _Specialiser:
 
     def call(self, call: Call, name: str) -> Call:
         function = self.functions[name]
-        chosen = {n: a for n, a in enumerate(call.args) if isinstance(a, Constant) and a.data.ndim > 0}
+        chosen = {
+            n: a for n in sorted(self.handed_on[name]) if isinstance(a := call.args[n], Constant) and a.data.ndim > 0
+        }
         if not chosen or is_primitive(function) or len(call.type_args) != len(function.type_params):
             return call
         instance: dict[TypeParam, TypeArg] = dict(zip(function.type_params, call.type_args, strict=True))
@@ -101,6 +132,8 @@ class _Specialiser:
         self.functions[new_name] = replace(
             function, params=params, body=body, ret_type=ret, type_params=type_params, constraints=(), ty=whole
         )
+        kept = [n for n in range(len(function.params)) if n not in chosen]
+        self.handed_on[new_name] = frozenset(at for at, n in enumerate(kept) if n in self.handed_on[name])
         self.pending.append(new_name)
         return GlobalVar(new_name, whole)
 

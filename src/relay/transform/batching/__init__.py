@@ -5,17 +5,18 @@ See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from relay.ir.expr import Call, Function
+from relay.ir.expr import Call, Function, Match
 from relay.ir.module import Module
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
-from relay.transform.batching.clauses import NotStructural, group_of
-from relay.transform.blocks import all_bindings, body_of, is_primitive
+from relay.transform.batching.clauses import Clause, NotStructural, group_of
+from relay.transform.batching.lists import ListForm, list_form
+from relay.transform.blocks import body_of, is_primitive
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
 from relay.typing.effects import Effects
@@ -48,8 +49,10 @@ class BatchStructure(Pass):
                 continue
             outside = {used for n, all_used in names.items() if n not in component for used in all_used}
             roots = [n for n in component if n in outside] or component
-            for root in roots:
-                functions.update(self._batch(module, root, component, effects, table, frozenset(functions)))
+            # Where the function that others call does more than follow the structure, one below it may do just that.
+            for root in [*roots, *(n for n in component if n not in roots)]:
+                if root in roots or not any(_is_batched(functions[n]) for n in component):
+                    functions.update(self._batch(module, root, component, effects, table, frozenset(functions)))
         return module.with_functions(functions)
 
     def _batch(
@@ -62,9 +65,13 @@ class BatchStructure(Pass):
         taken: frozenset[str],
     ) -> dict[str, Function]:
         try:
-            inlined = {n: inline_all(module, n, members) for n in members}
-            group = group_of(module, root, members, inlined)
-            if not self.always and not any(_has_contraction(inlined[f.name], table) for f in group.functions):
+            kept = _kept(module, members)
+            if root not in kept:
+                raise NotStructural(f"@{root} does not take an argument apart before anything else")
+            inlined = {n: inline_all(module, n, kept) for n in kept}
+            forms = {n: f for n, f in _list_forms(module, inlined).items() if n != root}
+            group = group_of(module, root, [n for n in kept if n not in forms], inlined, forms)
+            if not self.always and not any(_has_contraction(c, table) for c in group.clauses):
                 raise NotStructural("it has no product of matrices, so nothing is gained")
             made = Builder(group, effects, root, taken).build()
         except NotStructural as why:
@@ -76,8 +83,35 @@ def _noted(function: Function, note: str) -> Function:
     return replace(function, attrs={**function.attrs, NOTE: note})
 
 
-def _has_contraction(function: Function, table: AccessTable) -> bool:
-    for binding in all_bindings(body_of(function)):
+def _is_batched(function: Function) -> bool:
+    return function.attrs.get(NOTE) == "by level"
+
+
+def _kept(module: Module, members: Sequence[str]) -> list[str]:
+    """Those of a group of functions that take a value apart; what merely stands between them is inlined."""
+    return [n for n in members if any(isinstance(b.value, Match) for b in body_of(module.functions[n]).bindings)]
+
+
+def _list_forms(module: Module, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
+    """The functions over lists that these functions call, in the group or outside."""
+    out: dict[str, tuple[ListForm, Function]] = {}
+    todo = list(inlined)
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        function = inlined.get(name) or inline_all(module, name, [name])
+        form = list_form(module, name, function)
+        if form is not None:
+            out[name] = (form, function)
+        for called in globals_used(function) if name in inlined else ():
+            if called not in seen and called in module.functions:
+                seen.add(called)
+                todo.append(called)
+    return out
+
+
+def _has_contraction(clause: Clause, table: AccessTable) -> bool:
+    for binding in clause.all_bindings():
         if isinstance(binding.value, Call):
             access = table.of(binding.value)
             if access is not None and access.kind == "contraction":

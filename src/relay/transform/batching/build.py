@@ -21,9 +21,21 @@ import numpy as np
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, Tuple, Var
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
-from relay.transform.batching.clauses import Clause, Group
-from relay.transform.batching.describe import Tables, Writer
-from relay.transform.batching.lift import LEVEL, WHOLE, Emitter, Lifted, Lifter, Value, flat_values, leaves, with_rows
+from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
+from relay.transform.batching.describe import ListAt, Tables, Writer
+from relay.transform.batching.lift import (
+    LEVEL,
+    WHOLE,
+    Emitter,
+    Lifted,
+    Lifter,
+    Owner,
+    Value,
+    flat_values,
+    leaves,
+    with_rows,
+)
+from relay.transform.batching.lists import Layout
 from relay.transform.build import constant, internal_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
@@ -52,7 +64,11 @@ class _Clause:
     indices: list[Var] = field(default_factory=list)
     tensors: list[Var] = field(default_factory=list)
     result: Lifted = ()
-    tables: Tables = field(default_factory=lambda: Tables((), ()))
+    owners: Var | None = None  # of the items of a list: the rows that they belong to
+
+    @property
+    def tables(self) -> Tables:
+        return Tables(self.lifter.sites, self.lifter.payloads)
 
 
 class Builder:
@@ -65,8 +81,9 @@ class Builder:
         self.taken = taken
         self.bindings: list[Binding] = []  # of the root
         self.level_dims: tuple[DimVar, ...] = ()
+        self.tables: dict[int, _Clause] = {}  # by number: the clauses, then the items of lists
         self.uniform, self.whole, self.level = Emitter(), Emitter(), Emitter()
-        offsets = TensorType((fresh("levels"), len(group.clauses)), INDEX)
+        offsets = TensorType((fresh("levels"), fresh("clauses")), INDEX)
         self.offsets, self.offsets_in = Var("offsets", None, offsets), _param("offsets", offsets)
         self.roots = Var("roots", None, TensorType((fresh("roots"),), INDEX))
         self.at, self.depth, self.depth_in = (_param(n, SCALAR) for n in ("level", "depth", "depth"))
@@ -82,7 +99,7 @@ class Builder:
         group = self.group
         params = [list(states) for states in self.inner]
         clauses = [self._lift(n, clause) for n, clause in enumerate(group.clauses)]
-        states = self._walk(clauses)
+        states = self._walk()
         states = self._leaf_clauses(clauses, states)
         levels = self._level_function(params)
         final = self._call_levels(levels, states, params)
@@ -91,7 +108,21 @@ class Builder:
     # -- clauses
 
     def _lift(self, number: int, clause: Clause) -> _Clause:
-        rows, level_rows = fresh(f"nodes{number}"), fresh(f"now{number}")
+        made = self._clause(number, clause)
+        made.result, tables = made.lifter.run()
+        self.tables[number] = made
+        if tables.sites:
+            states = self.inner[clause.function]
+            new = []
+            for value, state in zip(self._leaves(made, LEVEL), states, strict=True):
+                args = (state, value, self.offsets_in, self.at)
+                new.append(self.level.op("rows.update", args, type_of(state), "state", clause=number))
+            self.inner[clause.function] = new
+        return made
+
+    def _clause(self, number: int, clause: Clause, owner: tuple[_Clause, int] | None = None) -> _Clause:
+        """What a clause needs of the functions around it. ``owner``: of items, the clause of their list and its site there."""
+        rows, level_rows = fresh(f"rows{number}"), fresh(f"now{number}")
 
         def carry(var: Var) -> Var:
             known = self.carried.get(var)
@@ -104,14 +135,17 @@ class Builder:
                 "rows.slice", (carry(var), self.offsets_in, self.at), with_rows(ty, level_rows), var.name, clause=number
             )
 
-        def children(site: int, target: int) -> Lifted:
+        def index(site: int) -> Var:
             while len(made.indices) <= site:
                 made.indices.append(Var("children", None, TensorType((rows,), INDEX)))
-            index = rows_of_level(made.indices[site], SCALAR)
+            return made.indices[site]
+
+        def children(site: int, target: int) -> Lifted:
+            at = rows_of_level(index(site), SCALAR)
             function = self.group.functions[target]
             values = [
                 Value(
-                    self.level.op("take", (state, index), with_rows(ty, level_rows), "child", axis=0, mode="fast"),
+                    self.level.op("take", (state, at), with_rows(ty, level_rows), "child", axis=0, mode="fast"),
                     LEVEL,
                     ty,
                 )
@@ -129,21 +163,51 @@ class Builder:
             full = with_rows(ty, level_rows if stage == LEVEL else rows)
             return internal_call("rows.repeat", (atom, *at), full, MappingProxyType({"clause": number}))
 
+        def list_items(path: Path, layout: Layout) -> tuple[Lifter, Owner]:
+            for site in made.lifter.sites:
+                if isinstance(site, ListAt) and site.path == path:
+                    known = self.tables[site.items].lifter
+                    assert known.owner is not None
+                    return known, known.owner[1]
+            if owner is not None:
+                raise NotStructural("a list in a list is looked at")
+            items = max(self.tables, default=-1) + 1
+            items = max(items, len(self.group.clauses))
+            made.lifter.sites.append(ListAt(path, layout, items))
+            at = len(made.lifter.sites) - 1
+            index(at)
+            made.indices[at] = Var("starts", None, TensorType((fresh("starts"),), INDEX))
+            inside = self._clause(items, Clause(-1, (), clause.result, {}, {}), (made, at))
+            self.tables[items] = inside
+            inside.lifter.owner = (made.lifter, self._owner(made, number, at, inside, items))
+            return inside.lifter, inside.lifter.owner[1]
+
         lifter = Lifter(
             self.group, self.effects, clause, number, rows, level_rows, self.uniform, self.whole, self.level,
-            carry, rows_of_level, children, payload, repeat,
+            carry, rows_of_level, children, payload, repeat, list_items,
         )  # fmt: skip
         made = _Clause(clause, rows, level_rows, lifter)
-        made.result, made.tables = lifter.run()
-        # A clause may read nothing but its own result's place: the rows of a level are then known from the table alone.
-        if made.tables.sites:
-            states = self.inner[clause.function]
-            new = []
-            for value, state in zip(self._leaves(made, LEVEL), states, strict=True):
-                args = (state, value, self.offsets_in, self.at)
-                new.append(self.level.op("rows.update", args, type_of(state), "state", clause=number))
-            self.inner[clause.function] = new
         return made
+
+    def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
+        """How the items of a list and the clause that it belongs to are joined."""
+        owners = inside.owners = Var("owners", None, TensorType((inside.rows,), INDEX))
+
+        def gather(var: Var, ty: Type, stage: int) -> Expr:
+            assert stage == LEVEL
+            at = inside.lifter.slice(owners, SCALAR)
+            full = with_rows(ty, inside.level_rows)
+            return self.level.op("take", (made.lifter.carry(var), at), full, var.name, axis=0, mode="fast")
+
+        def total(start: Expr, each: Expr, ty: TensorType, stage: int, backwards: bool) -> Var:
+            starts = made.indices[site]
+            out, at = (self.level, (made.lifter.carry(starts), self.offsets_in, self.at)) if stage == LEVEL else (
+                self.whole, (starts, self.offsets, integer(-1))
+            )  # fmt: skip
+            full = with_rows(ty, made.lifter.rows_at(stage))
+            return out.op("rows.segment_sum", (start, each, *at), full, "sum", clause=number, backwards=backwards)
+
+        return Owner(gather, total)
 
     def _leaves(self, made: _Clause, stage: int) -> list[Expr]:
         """The tensors of a clause's result in a stage's block."""
@@ -158,11 +222,14 @@ class Builder:
 
     # -- the function around
 
-    def _walk(self, clauses: list[_Clause]) -> list[list[Expr]]:
+    def _walk(self) -> list[list[Expr]]:
         """Linearise the structure and make room for the results."""
         writer = Writer()
-        spec = writer.spec(self.group.functions, {c.clause: c.tables for c in clauses})
-        parts = [self.depth, self.offsets, self.roots, *(v for c in clauses for v in (*c.indices, *c.tensors))]
+        every = [self.tables[n] for n in sorted(self.tables)]
+        spec = writer.spec(self.group.functions, self.group.clauses, [c.tables for c in every])
+        parts = [self.depth, self.offsets, self.roots]
+        for made in every:
+            parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]
         first = Emitter()
         data = self.group.root.params[self.group.functions[0].data]
         ty = TupleType(tuple(type_of(v) for v in parts))

@@ -7,8 +7,8 @@ body of each function then is a decision tree over the structure with straight-l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import (
@@ -28,6 +28,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.types import AdtType, TensorType, TupleType, Type
+from relay.transform.batching.lists import Items, Layout, ListForm, items_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
 
@@ -51,12 +52,18 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
-    """Straight-line code. ``parts`` are the variables that stand for parts of the structure."""
+    """Straight-line code. ``parts`` are the variables that stand for parts of the structure; ``lists`` says of calls of functions
+    over lists, by the variables that they are bound to, what is done to each item."""
 
     function: int
     bindings: tuple[Binding, ...]
     result: Expr
     parts: dict[Var, Path]
+    lists: dict[Var, Items]
+
+    def all_bindings(self) -> list[Binding]:
+        """The code, and that for items of lists."""
+        return [*self.bindings, *(b for items in self.lists.values() for b in items.code)]
 
 
 Tree = Switch | Clause
@@ -86,8 +93,17 @@ class Group:
         return self.functions[self.number[name]].data
 
 
-def group_of(module: Module, root: str, members: Sequence[str], table: dict[str, Function]) -> Group:
-    """The group with this root. ``table`` has the members' functions. Raises NotStructural."""
+def group_of(
+    module: Module,
+    root: str,
+    members: Sequence[str],
+    table: Mapping[str, Function],
+    forms: Mapping[str, tuple[ListForm, Function]],
+) -> Group:
+    """The group with this root. ``table`` has the members' functions, ``forms`` the functions over lists that they may call.
+
+    Raises NotStructural.
+    """
     data = {name: _data_parameter(table[name], name, members) for name in members}
     order = [root]
     place: dict[str, Copier] = {root: Copier()}
@@ -101,7 +117,7 @@ def group_of(module: Module, root: str, members: Sequence[str], table: dict[str,
         param = function.params[data[name]]
         start = param if name == root else copier.atom(param)
         assert isinstance(start, Var)
-        reader = _Reader(module, number[name], len(clauses))
+        reader = _Reader(module, number[name], len(clauses), forms)
         tree = reader.tree(body, start)
         clauses += reader.clauses
         result = copier.type(body_of(function).ty or function.ret_type)
@@ -118,7 +134,7 @@ def calls_of(clause: Clause, members: Sequence[str]) -> list[Call]:
     """The calls of the group's functions in a clause."""
     return [
         b.value
-        for b in clause.bindings
+        for b in clause.all_bindings()
         if isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name in members
     ]
 
@@ -148,7 +164,7 @@ def _check_call(
     call: Call,
     clause: Clause,
     data: dict[str, int],
-    table: dict[str, Function],
+    table: Mapping[str, Function],
     place: dict[str, Copier],
     number: dict[str, int],
     order: list[str],
@@ -160,7 +176,8 @@ def _check_call(
     callee = table[name]
     at = data[name]
     arg = call.args[at]
-    if not isinstance(arg, Var) or not clause.parts.get(arg):
+    is_item = any(arg in items.parts() for items in clause.lists.values())
+    if not isinstance(arg, Var) or not (clause.parts.get(arg) or is_item):
         raise NotStructural(f"a recursive call of @{name} is not on a part of the value that is taken apart")
     dims = solve_dims(callee, call, [a.ty for a in call.args])
     if dims is None:
@@ -193,18 +210,19 @@ class _Reader:
     module: Module
     function: int
     first: int
+    forms: Mapping[str, tuple[ListForm, Function]]
     clauses: list[Clause] = field(default_factory=list)
 
     def tree(self, body: Block, data: Var) -> Tree:
         """The tree of a body over the parameter ``data``. Iterative: trees are built when their arms are."""
-        root = _Open(body, (), {data: ()}, ())
+        root = _Open(body, (), {data: ()}, {}, ())
         done: dict[_Open, Tree] = {}
         todo = [root]
         while todo:
             here = todo[-1]
             if not here.read:
                 self._read(here)
-            if here.match is None:
+            if not here.split:
                 done[here] = self._clause(here)
                 todo.pop()
                 continue
@@ -219,7 +237,7 @@ class _Reader:
     def _clause(self, here: _Open) -> Clause:
         if self.first + len(self.clauses) >= MAX_CLAUSES:
             raise NotStructural("there are too many cases to tell apart")
-        clause = Clause(self.function, tuple(here.code), here.result, here.parts)
+        clause = Clause(self.function, tuple(here.code), here.result, here.parts, here.lists)
         self.clauses.append(clause)
         return clause
 
@@ -234,6 +252,7 @@ class _Reader:
                 if isinstance(value, Function):
                     raise NotStructural("a function is made inside the recursion")
                 if isinstance(value, Match):
+                    here.split = True
                     after = Block(here.block.bindings[position + 1 :], here.block.result, here.block.ty)
                     self._split(here, value, binding.var, after)
                     return
@@ -242,6 +261,17 @@ class _Reader:
                 elif isinstance(value, Var) and value in here.parts:
                     here.parts[binding.var] = here.parts[value]
                 else:
+                    if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name in self.forms:
+                        made, before = self._items(value, value.fn.name)
+                        path = here.parts.get(made.source) if isinstance(made.source, Var) else None
+                        if path is not None and path not in here.filled:
+                            again = Block(here.block.bindings[position:], here.block.result, here.block.ty)
+                            self._split_list(here, path, made.layout, again)
+                            return
+                        source = here.lists.get(made.source) if isinstance(made.source, Var) else None
+                        empty = source.empty if source is not None else path is not None and not here.filled[path]
+                        here.lists[binding.var] = replace(made, empty=empty)
+                        here.code += before
                     here.code.append(binding)
             if not here.rest:
                 here.result = here.block.result
@@ -268,11 +298,33 @@ class _Reader:
                         parts[p.var] = (*path, n)
             else:
                 tags = [n for n, a in enumerate(arms) if a is None]
-            arm = _Open(as_block(clause.body), tuple(here.code), parts, ((var, after), *here.rest))
+            arm = _Open(
+                as_block(clause.body),
+                tuple(here.code),
+                parts,
+                dict(here.lists),
+                ((var, after), *here.rest),
+                dict(here.filled),
+            )
             for tag in tags:
                 if arms[tag] is None:
                     arms[tag] = arm
-        here.match, here.path, here.arms = match, path, arms
+        here.path, here.arms = path, arms
+
+    def _split_list(self, here: _Open, path: Path, layout: Layout, again: Block) -> None:
+        """Tell an empty list from one with items: what is done without items needs no level of its own."""
+        full, empty = (
+            _Open(again, tuple(here.code), dict(here.parts), dict(here.lists), here.rest, {**here.filled, path: filled})
+            for filled in (True, False)
+        )
+        here.split, here.path = True, path
+        here.arms = [full, empty] if layout.cons == 0 else [empty, full]
+
+    def _items(self, call: Call, name: str) -> tuple[Items, tuple[Binding, ...]]:
+        found = items_of(*self.forms[name], call)
+        if found is None:
+            raise NotStructural(f"the sizes of a call of @{name} are not known")
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -282,9 +334,11 @@ class _Open:
     block: Block
     before: tuple[Binding, ...]
     parts: dict[Var, Path]
+    lists: dict[Var, Items]
     rest: tuple[tuple[Var, Block], ...]
+    filled: dict[Path, bool] = field(default_factory=dict)  # the lists that were looked at: whether they have items
     read: bool = False
-    match: Match | None = None
+    split: bool = False
     path: Path = ()
     arms: list[_Open | None] = field(default_factory=list)
     code: list[Binding] = field(default_factory=list)

@@ -9,6 +9,7 @@ from relay.ir.dim import Dim
 from relay.ir.types import TensorType
 from relay.op.rows import CLAUSE, DTYPES, FIELD, SWITCH
 from relay.transform.batching.clauses import Clause, Path, Structural, Switch, Tree
+from relay.transform.batching.lists import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,20 @@ class SiteAt:
     target: int
 
 
+@dataclass(frozen=True, slots=True)
+class ListAt:
+    """The list at ``path``, whose items are rows of their own clause, of this number."""
+
+    path: Path
+    layout: Layout
+    items: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
     """What a clause takes out of the structure, in order."""
 
-    sites: Sequence[SiteAt]
+    sites: Sequence[SiteAt | ListAt]
     payloads: Sequence[tuple[Path, TensorType]]
 
 
@@ -34,24 +44,27 @@ class Writer:
     words: list[int] = field(default_factory=list)
     sizes: list[Dim] = field(default_factory=list)
     registers: int = 1
+    tables: Sequence[Tables] = ()
+    records: int = 0
 
     def spec(
-        self, functions: Sequence[Structural], tables: dict[Clause, Tables], many: bool = False
+        self, functions: Sequence[Structural], clauses: Sequence[Clause], tables: Sequence[Tables], many: bool = False
     ) -> tuple[int, ...]:
-        """The description: clauses are numbered in ``tables``' order."""
-        number = {clause: n for n, clause in enumerate(tables)}
+        """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists."""
+        number = {clause: n for n, clause in enumerate(clauses)}
+        self.tables, self.records = tables, 4 + len(functions)
         self.words = [len(functions), len(tables), 0, int(many)] + [0] * (len(functions) + len(tables))
         for n, function in enumerate(functions):
             self.words[4 + n] = len(self.words)
-            self._function(function.tree, tables, number, 4 + len(functions))
+            self._function(function.tree, number)
         self.words[2] = self.registers
         return tuple(self.words)
 
-    def _function(self, tree: Tree, tables: dict[Clause, Tables], number: dict[Clause, int], records: int) -> None:
+    def _function(self, tree: Tree, number: dict[Clause, int]) -> None:
         registers: dict[Path, int] = {(): 0}
         # A tree, the registers that are loaded on the way to it, and the word that is to hold its address.
         todo: list[tuple[Tree, frozenset[Path], int | None]] = [(tree, frozenset({()}), None)]
-        made: dict[int, int] = {}
+        made: set[int] = set()
         while todo:
             here, loaded, patch = todo.pop()
             if patch is not None:
@@ -66,14 +79,24 @@ class Writer:
                         todo.append((arm, loaded, len(self.words)))
                         self.words.append(0)
                 continue
-            table = tables[here]
-            self._load([*(s.path for s in table.sites), *(p for p, _ in table.payloads)], loaded, registers)
-            self.words += (CLAUSE, number[here])
-            if number[here] not in made:
-                made[number[here]] = len(self.words)
-                self.words[records + number[here]] = len(self.words)
-                self._record(here, table, registers)
+            self._end(number[here], here.function, loaded, registers, made)
+
+    def _end(
+        self, clause: int, function: int, loaded: frozenset[Path], registers: dict[Path, int], made: set[int]
+    ) -> None:
+        """Load what a clause reads, name the clause, and write its record unless it is there."""
+        table = self.tables[clause]
+        self._load([*(s.path for s in table.sites), *(p for p, _ in table.payloads)], loaded, registers)
         self.registers = max(self.registers, len(registers))
+        self.words += (CLAUSE, clause)
+        if clause in made:
+            return
+        made.add(clause)
+        self.words[self.records + clause] = len(self.words)
+        lists = self._record(function, table, registers)
+        for site, patch in lists:
+            self.words[patch] = len(self.words)
+            self._end(site.items, -1, frozenset({()}), {(): 0}, made)  # one level: items have no lists of their own
 
     def _load(self, paths: Sequence[Path], loaded: frozenset[Path], registers: dict[Path, int]) -> frozenset[Path]:
         have = set(loaded)
@@ -87,14 +110,21 @@ class Writer:
                     )  # fmt: skip
         return frozenset(have)
 
-    def _record(self, clause: Clause, table: Tables, registers: dict[Path, int]) -> None:
-        self.words += (clause.function, len(table.sites))
+    def _record(self, function: int, table: Tables, registers: dict[Path, int]) -> list[tuple[ListAt, int]]:
+        """Write a record; the lists in it, with the words that are to hold the addresses of their items' code."""
+        lists: list[tuple[ListAt, int]] = []
+        self.words += (function, len(table.sites))
         for site in table.sites:
-            self.words += (0, registers[site.path], site.target)
+            if isinstance(site, SiteAt):
+                self.words += (0, registers[site.path], site.target)
+            else:
+                self.words += (1, registers[site.path], site.layout.cons, site.layout.head, site.layout.tail, 0)
+                lists.append((site, len(self.words) - 1))
         self.words.append(len(table.payloads))
         for path, ty in table.payloads:
             assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
             self.words += (registers[path], DTYPES.index(ty.dtype), len(ty.shape), *map(self._dim, ty.shape))
+        return lists
 
     def _dim(self, dim: Dim) -> int:
         if isinstance(dim, int):

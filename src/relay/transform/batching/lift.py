@@ -33,7 +33,8 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
-from relay.transform.batching.describe import SiteAt, Tables
+from relay.transform.batching.describe import ListAt, SiteAt, Tables
+from relay.transform.batching.lists import Items, Layout
 from relay.transform.blocks import CHECK_EQUAL, is_atom
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
@@ -51,8 +52,17 @@ class Value:
     ty: Type
 
 
-# A value, or the values of a tuple's fields.
-Lifted = Value | tuple["Lifted", ...]
+@dataclass(frozen=True, slots=True, eq=False)
+class ListValue:
+    """A list with a value for each item of a list in the structure: the items' clause (None: the list is empty), and the value
+    (None: the item itself)."""
+
+    items: Lifter | None
+    value: Lifted | None
+
+
+# A value, the values of a tuple's fields, or of a list's items.
+Lifted = Value | ListValue | tuple["Lifted", ...]
 
 
 def with_rows(ty: Type, rows: Dim) -> Type:
@@ -95,6 +105,15 @@ class Emitter:
         return self.bind(hint, internal_call(name, args, ty, MappingProxyType(attrs)), ty)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Owner:
+    """What the items of a list need from the clause that owns it: ``gather`` gives items the values of their owners (an atom of
+    the whole or the level block from one of the whole block), ``sum`` adds items up for each owner."""
+
+    gather: Callable[[Var, Type, int], Expr]
+    sum: Callable[[Expr, Expr, TensorType, int, bool], Var]
+
+
 @dataclass(slots=True, eq=False)
 class Lifter:
     """Lifts one clause.
@@ -119,28 +138,52 @@ class Lifter:
     children: Callable[[int, int], Lifted]
     payload: Callable[[int, TensorType], Var]
     repeat: Callable[[Expr, Type, int], Expr]
+    list_items: Callable[[Path, Layout], tuple[Lifter, Owner]]
+    owner: tuple[Lifter, Owner] | None = None
     env: dict[Var, Lifted] = field(default_factory=dict)
-    sites: list[SiteAt] = field(default_factory=list)
+    sites: list[SiteAt | ListAt] = field(default_factory=list)
     payloads: list[tuple[Path, TensorType]] = field(default_factory=list)
     _inside: dict[Expr, Expr] = field(default_factory=dict)
 
     def run(self) -> tuple[Lifted, Tables]:
         """The clause's result, and what it takes out of the structure. Raises NotStructural."""
         for binding in self.clause.bindings:
-            self.env[binding.var] = self._binding(binding)
+            items = self.clause.lists.get(binding.var)
+            self.env[binding.var] = self._binding(binding) if items is None else self._items(items, binding.var)
         return self._value(self.clause.result), Tables(self.sites, self.payloads)
 
     # -- values
 
     def _value(self, atom: Expr) -> Lifted:
-        if isinstance(atom, Var):
-            found = self.env.get(atom)
-            if found is None:
-                found = self.env[atom] = (
-                    self._part(atom) if atom in self.clause.parts else Value(atom, UNIFORM, type_of(atom))
-                )
-            return found
-        return Value(atom, UNIFORM, type_of(atom))
+        if not isinstance(atom, Var):
+            return Value(atom, UNIFORM, type_of(atom))
+        found = self.env.get(atom)
+        if found is None:
+            found = self.env[atom] = self._outer(atom)
+        return found
+
+    def _outer(self, var: Var) -> Lifted:
+        """A variable that the code does not bind: a part of the structure, something of the owner of a list, an invariant."""
+        if var in self.clause.parts:
+            return self._part(var)
+        if self.owner is not None:
+            return self._owned(self.owner[0]._value(var))
+        return Value(var, UNIFORM, type_of(var))
+
+    def _owned(self, value: Lifted) -> Lifted:
+        """A value of the owner for each of its items."""
+        assert self.owner is not None
+        if isinstance(value, ListValue):
+            raise NotStructural("the items of a list use another list")
+        if isinstance(value, tuple):
+            return tuple(self._owned(f) for f in value)
+        if value.stage == UNIFORM:
+            return value
+        if value.stage == LEVEL or not isinstance(value.atom, Var):
+            raise NotStructural("the items of a list use what their owner computes from them")
+        if isinstance(value.ty, TupleType):
+            return tuple(self._owned(self.owner[0].field(value, n)) for n in range(len(value.ty.fields)))
+        return Value(self.owner[1].gather(value.atom, value.ty, LEVEL), LEVEL, value.ty)
 
     def _part(self, var: Var) -> Value:
         """A tensor that stands in the structure."""
@@ -195,6 +238,8 @@ class Lifter:
                 whole = self._value(value.tuple)
                 if isinstance(whole, tuple):
                     return whole[value.index]
+                if isinstance(whole, ListValue):
+                    raise NotStructural("a list is used as a whole")
                 assert isinstance(whole.ty, TupleType)
                 ty = whole.ty.fields[value.index]
                 return self._emit(var.name, Proj(whole.atom, value.index), ty, whole.stage)
@@ -248,6 +293,8 @@ class Lifter:
         return internal_call(name, [self._argument(a, stage) for a in args], full, attrs, call.span)
 
     def _argument(self, value: Lifted, stage: int) -> Expr:
+        if isinstance(value, ListValue):
+            raise NotStructural("a list is used as a whole")
         if isinstance(value, Value) and isinstance(value.ty, TupleType) and value.stage < stage == LEVEL:
             value = tuple(self.field(value, n) for n in range(len(value.ty.fields)))
         if isinstance(value, Value):
@@ -257,9 +304,45 @@ class Lifter:
         ty = TupleType(tuple(type_of(f) for f in fields))
         return out.bind("parts", Tuple(fields, ty), ty)
 
+    def _items(self, items: Items, var: Var) -> Lifted:
+        """A map or a fold over a list."""
+        if items.empty:
+            return ListValue(None, None) if items.start is None else self._value(items.start)
+        source = self._value(items.source) if items.source not in self.clause.parts else None
+        if source is None:
+            assert isinstance(items.source, Var)
+            source = ListValue(self.list_items(self.clause.parts[items.source], items.layout)[0], None)
+        if not isinstance(source, ListValue) or source.items is None:
+            raise NotStructural("a list is not made of the items of a list in the structure")
+        inside = source.items
+        if items.item is not None:
+            if source.value is None:
+                inside.clause.parts[items.item] = ()
+            else:
+                inside.env[items.item] = source.value
+        for binding in items.code:
+            code = binding.value
+            if isinstance(code, Proj) and isinstance(code.tuple, Var) and code.tuple in inside.clause.parts:
+                inside.clause.parts[binding.var] = (*inside.clause.parts[code.tuple], code.index)
+            else:
+                inside.env[binding.var] = inside._binding(binding)
+        value = inside._value(items.value)
+        if items.start is None:
+            return ListValue(inside, value)
+        start = self._value(items.start)
+        if not isinstance(value, Value) or not isinstance(start, Value) or not isinstance(value.ty, TensorType):
+            raise NotStructural("a fold does not add up tensors")
+        stage = LEVEL if LEVEL in (value.stage, start.stage) else WHOLE
+        each = inside.at(value, stage, spread=True)
+        assert inside.owner is not None
+        summed = inside.owner[1].sum(self.at(start, stage), each, value.ty, stage, items.backwards)
+        return Value(summed, stage, value.ty)
+
     def _site(self, call: Call, name: str) -> Lifted:
         arg = call.args[self.group.data_of(name)]
         assert isinstance(arg, Var)
+        if arg not in self.clause.parts:
+            raise NotStructural(f"a call of @{name} is not on an item of a list in the structure")
         site = SiteAt(self.clause.parts[arg], self.group.number[name])
         if site not in self.sites:
             self.sites.append(site)
@@ -274,6 +357,8 @@ def flat_values(value: Lifted) -> list[Value]:
         v = todo.pop()
         if isinstance(v, Value):
             out.append(v)
+        elif isinstance(v, ListValue):
+            raise NotStructural("a list is used as a whole")
         else:
             todo.extend(reversed(v))
     return out
