@@ -12,9 +12,8 @@ from relay.codegen.builder import vec
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place, local_bytes, local_type
-from relay.codegen.transpose import transposed, transposing_copy
 from relay.codegen.turning import Block, transpose
-from relay.codegen.values import Value, register_type
+from relay.codegen.values import Value
 from relay.loop.errors import LoopError
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import BinaryOp
@@ -210,8 +209,6 @@ class Statements:
             if plan is not None:
                 self._vectors(loop, extent, plan)
                 return
-        if f.lanes == 1 and not f.mask and self._transposed(loop, extent):
-            return
         if loop.kind == "unrolled":
             if not isinstance(count, int):
                 raise LoopError(f"the unrolled loop over {loop.var.name} has no constant extent")
@@ -219,57 +216,6 @@ class Statements:
                 self.iterate(loop, f.arith.index(step))
             return
         self.counted(f.arith.index(0), extent, 1, lambda i: self.iterate(loop, i))
-
-    def _transposed(self, loop: For, extent: Value) -> bool:
-        """A copy that swaps two axes, by squares in registers; what is left over element by element."""
-        copy, f, a = transposing_copy(loop), self.f, self.f.arith
-        lanes = f.target.lanes(32)
-        if copy is None or lanes < 4:
-            return False
-        depth = self.e.value(copy.inner.extent)
-        if any(isinstance(v.const, int) and v.const < lanes for v in (extent, depth)):
-            return False
-        rows_end, depth_end = (self._whole(v, lanes) for v in (extent, depth))
-
-        def square(row: Value, at: Value) -> None:
-            f.lanes = lanes
-            rows: list[str] = []
-            for n in range(lanes):
-                self.e.forget()
-                f.axes[loop.var] = a.binary("add", row, a.index(n))
-                f.axes[copy.inner.var] = replace(at, lanes=lanes, stride=1, const=None)
-                rows.append(self.e.value(copy.store.value).text)
-            for n, column in enumerate(transposed(f.builder, rows, register_type(copy.store.buffer.dtype))):
-                self.e.forget()
-                f.axes[copy.inner.var] = a.binary("add", at, a.index(n))
-                f.axes[loop.var] = replace(row, lanes=lanes, stride=1, const=None)
-                place = f.places[copy.store.buffer]
-                offset = f.memory.offset(place, [self.e.value(i) for i in copy.store.indices])
-                f.memory.store(place, offset, Value(column, copy.store.buffer.dtype, lanes), "")
-            f.lanes = 1
-            self.e.forget()
-
-        def single(row: Value, at: Value) -> None:
-            f.axes[loop.var] = row
-            self.iterate(copy.inner, at)
-
-        def band(row: Value) -> None:
-            self.counted(a.index(0), depth_end, lanes, lambda at: square(row, at))
-            self.counted(
-                a.index(0), a.index(lanes), 1,
-                lambda n: self.counted(depth_end, depth, 1, lambda at: single(a.binary("add", row, n), at)),
-            )  # fmt: skip
-
-        self.counted(a.index(0), rows_end, lanes, band)
-        self.counted(rows_end, extent, 1, lambda row: self.counted(a.index(0), depth, 1, lambda at: single(row, at)))
-        return True
-
-    def _whole(self, extent: Value, lanes: int) -> Value:
-        """The part of an extent that whole vectors cover."""
-        a = self.f.arith
-        if isinstance(extent.const, int):
-            return a.index(extent.const - extent.const % lanes)
-        return replace(a.binary("and", extent, a.index(-lanes)), multiple=lanes, nonneg=True)
 
     def iterate(self, loop: For, value: Value) -> None:
         """One iteration of a loop's body (or, for a ramp, one for every lane)."""

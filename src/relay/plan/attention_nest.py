@@ -9,7 +9,7 @@ import numpy as np
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_min, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.plan.attention import Attention
 from relay.plan.build import STACK_BYTES, Builder, allocate, extent_of, parallel_rows, seq
 from relay.plan.generic import pointwise_statements
@@ -220,17 +220,25 @@ class _Emitter:
 
     def pack_keys(self, first: Scalar, across: Scalar) -> Stmt:
         """Keys in panels ``[panel][depth][lane]``. Lanes past the last key stay what they are: their scores are not read."""
+        indices, keys = self.builder.indices, self.buffers["keys"]
         panel, lane, d = Axis("panel", self.block // self.width), Axis("j", self.width), Axis("d", self.depth)
         inside = binary("add", binary("mul", panel, self.width), lane)
         value = self.element(self.a.key, {self.a.keys: binary("add", first, inside), self.a.depth: d})
-        place = binary("add", binary("mul", binary("add", binary("mul", panel, self.depth), d), self.width), lane)
-        store = Store(self.buffers["keys"], (place,), value)
+        start = binary("mul", panel, self.depth * self.width)
         lanes = minimum(self.width, binary("sub", across, binary("mul", panel, self.width)))
         depth = Const(self.depth, "int64")
-        if self.reads_keys_along_depth:
-            body: Stmt = For(lane, lanes, For(d, depth, store))
-        else:
-            body = For(d, depth, For(lane, lanes, store, "vectorized"))
+        if isinstance(value, Load) and isinstance(value.source, Buffer) and self.reads_keys_along_depth:
+            at = indices.poly(value.indices[0])
+            step = indices.coefficient(at, lane)
+            if step is not None:
+                at = dim_sub(at, dim_add(dim_mul(step, indices.axis(lane)), indices.axis(d)))
+                width = Const(self.width, "int64")
+                body: Stmt = Transpose(
+                    keys, start, width, value.source, indices.scalar(at), extent_of(step), lanes, depth
+                )
+                return For(panel, _ceiling(across, self.width), body)
+        place = binary("add", binary("add", start, binary("mul", d, self.width)), lane)
+        body = For(d, depth, For(lane, lanes, Store(keys, (place,), value), "vectorized"))
         return For(panel, _ceiling(across, self.width), body)
 
     def pack_values(self, first: Scalar, across: Scalar) -> Stmt:
