@@ -219,9 +219,11 @@ class Indices:
 
     def within(self, a: Dim, limit: Dim) -> bool:
         """Whether ``0 <= a < limit`` for all values of the variables."""
-        low, _ = self.bounds(a)
+        low, high = self.bounds(a)
         if low is None or low < 0:
             return False
+        if high is not None and isinstance(limit, int):
+            return high < limit
         highest = self._extent(a, upper=True)
         if highest is None:
             return False
@@ -231,10 +233,39 @@ class Indices:
     def bounds(self, a: Dim) -> tuple[int | None, int | None]:
         """Numbers that bound a polynomial from below and above (None: unbounded)."""
         low, high = self._extent(a, upper=False), self._extent(a, upper=True)
-        return (
-            None if low is None else dim_bounds(low)[0],
-            None if high is None else dim_bounds(high)[1],
-        )
+        least = None if low is None else dim_bounds(low)[0]
+        most = None if high is None else dim_bounds(high)[1]
+        for below, above in self._together(a):
+            least = below if least is None or (below is not None and below > least) else least
+            most = above if most is None or (above is not None and above < most) else most
+        return least, most
+
+    def _together(self, a: Dim) -> list[tuple[int | None, int | None]]:
+        """Bounds of a sum with a quotient, the sum brought into it: ``x - (p // c)`` is ``-((p - c * x) // c)``, where what x and p
+        have in common cancels."""
+        out: list[tuple[int | None, int | None]] = []
+        if not isinstance(a, SymDim) or len(a.terms) < 2:
+            return out
+        for monomial, sign in a.terms:
+            if len(monomial) != 1 or monomial[0][1] != 1 or sign not in (1, -1):
+                continue
+            (var, _), *_ = monomial
+            if not isinstance(var, DimVar) or var not in self._divisions:
+                continue
+            above, below = self._divisions[var]
+            if not isinstance(below, int) or below <= 0:
+                continue
+            rest = dim_sub(a, dim_mul(sign, as_dim(var)))
+            whole = dim_add(above, dim_mul(sign * below, rest))
+            low, high = self._extent(whole, upper=False), self._extent(whole, upper=True)
+            least = None if low is None else dim_bounds(low)[0]
+            most = None if high is None else dim_bounds(high)[1]
+            ends = (None if least is None else least // below, None if most is None else most // below)
+            if sign == 1:
+                out.append(ends)
+            else:
+                out.append((None if ends[1] is None else -ends[1], None if ends[0] is None else -ends[0]))
+        return out
 
     def _extent(self, a: Dim, upper: bool) -> Dim | None:
         """The polynomial with each index variable at the end of its range that makes it largest (or smallest)."""
@@ -327,7 +358,12 @@ class Indices:
 
     def ends(self, a: Dim) -> tuple[Dim | None, Dim | None]:
         """The least and the greatest value of a polynomial as dims (None: not known)."""
-        return self._extent(a, upper=False), self._extent(a, upper=True)
+        low, high = self._extent(a, upper=False), self._extent(a, upper=True)
+        least, most = self.bounds(a)
+        # Numbers, where there are any, are as good or better.
+        return least if isinstance(low, int) or low is None else low, most if isinstance(
+            high, int
+        ) or high is None else high
 
     def mentions(self, a: Dim, axis: Axis) -> bool:
         """Whether an axis occurs in a polynomial, at any depth."""

@@ -11,13 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_sub, known_equal
+from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import both, choose, factors, is_const, mul
-from relay.te.autodiff.simplify import equalities, simplified
+from relay.te.autodiff.simplify import conjuncts, equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.index import Indices
-from relay.te.scalar import TRUE, Axis, Cast, Const, Load, Reduce, Scalar, Select, binary, cast, compare, substitute
+from relay.te.scalar import (
+    TRUE,
+    Axis,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    binary,
+    cast,
+    compare,
+    substitute,
+    walk,
+)
 from relay.te.tensor import Tensor
 
 
@@ -48,8 +63,21 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
 
 
 def _load_of(factor: Scalar) -> Load | None:
-    inner = factor.a if isinstance(factor, Cast) else factor
+    """The load that a factor is, converted or chosen instead of zero."""
+    inner = factor
+    while isinstance(inner, Cast) or (isinstance(inner, Select) and is_const(inner.b, 0)):
+        inner = inner.a
     return inner if isinstance(inner, Load) and isinstance(inner.source, Tensor) else None
+
+
+def _conditions(factor: Scalar) -> list[Scalar]:
+    """When a factor is its load."""
+    out: list[Scalar] = []
+    while isinstance(factor, Cast | Select):
+        if isinstance(factor, Select):
+            out += conjuncts(factor.cond)
+        factor = factor.a
+    return out
 
 
 def _reads(value: Scalar) -> list[Load] | None:
@@ -123,19 +151,33 @@ def _product(
     made = _within_bounds(value, inverse, indices)
     if made is None:
         return None
-    whole = (*remainders, *rest)
-    if not split:
-        return Term(whole, Reduce("sum", inverse.free, made, made.dtype))
-    result = stage("by_residue", whole, Reduce("sum", inverse.free, made, made.dtype))
-    own: dict[Axis, Scalar] = {a: back.get(a, a) for a in whole}
-    return Term(element, result[tuple(own[a] for a in whole)])
+    whole = _ordered((*remainders, *rest), made)
+    body = Reduce("sum", inverse.free, made, made.dtype)
+    if whole == element:
+        return Term(element, body)
+    return Term(element, stage("product", whole, body)[tuple(back.get(a, a) for a in whole)])
+
+
+def _ordered(axes: tuple[Axis, ...], product: Scalar) -> tuple[Axis, ...]:
+    """The axes with one that belongs to a single operand last, if there are such: along it a product is computed in lanes."""
+    own = [{n for n in walk(f) if isinstance(n, Axis)} for f in factors(product) if not isinstance(f, Const)]
+    shared = [sum(a in mine for mine in own) > 1 for a in axes]
+    wide = [n for n, a in enumerate(axes) if a.extent != 1]
+    if not wide or not shared[wide[-1]] or all(shared[n] for n in wide):
+        return axes
+    return (
+        *(a for a, s in zip(axes, shared, strict=True) if s),
+        *(a for a, s in zip(axes, shared, strict=True) if not s),
+    )
 
 
 def _within_bounds(value: Scalar, inverse: Inverse, indices: Indices) -> Scalar | None:
     """The product with borders of zeros around what is read outside of its bounds, if these are all that the guard excludes."""
     covered: set[tuple[Dim, Dim]] = set()
+    conditions: list[Scalar] = []
     product: Scalar | None = None
     for factor in factors(value):
+        conditions += _conditions(factor)
         load = _load_of(factor)
         made: Scalar = factor
         if load is not None:
@@ -146,8 +188,30 @@ def _within_bounds(value: Scalar, inverse: Inverse, indices: Indices) -> Scalar 
         product = made if product is None else mul(product, made)
     if any(span not in covered for span in inverse.spans):
         return None
+    if not all(any(_implied(c, *span, indices) for span in covered) for c in conditions):
+        return None
     guarded = choose(inverse.rest, product, None, value.dtype)
     return guarded
+
+
+def _implied(cond: Scalar, index: Dim, size: Dim, indices: Indices) -> bool:
+    """Whether a condition holds wherever an index is within its size: it says no more than one end of that."""
+    if not isinstance(cond, Compare) or cond.a.dtype != "int64":
+        return False
+    difference = dim_sub(indices.poly(cond.a), indices.poly(cond.b))
+    match cond.op:
+        case "ge":
+            left: Dim = difference
+        case "lt":
+            left, index = dim_sub(dim_mul(-1, difference), 1), dim_sub(dim_sub(size, 1), index)
+        case _:
+            return False
+    # ``left >= 0`` follows from ``index >= 0`` where it is a positive multiple of it, or that and more.
+    for times in (1, *range(2, 17)):
+        more = dim_sub(left, dim_mul(times, index))
+        if isinstance(more, int):
+            return more >= 0
+    return False
 
 
 def _bordered(load: Load, indices: Indices, covered: set[tuple[Dim, Dim]]) -> Load | None:

@@ -40,10 +40,25 @@ def equalities(root: Scalar) -> list[tuple[Scalar, Scalar]]:
         match node:
             case Select() if is_const(node.b, 0):
                 todo += [node.a, node.cond]
+            case Binary(op="mul"):
+                todo += [node.a, node.b]
             case Binary(op="and") if node.dtype == "bool":
                 todo += [node.a, node.b]
             case Compare(op="eq") if node.a.dtype == "int64":
                 out.append((node.a, node.b))
             case _:
                 pass
+    return out
+
+
+def conjuncts(cond: Scalar) -> list[Scalar]:
+    """The conditions that must all hold."""
+    out: list[Scalar] = []
+    todo = [cond]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Binary) and node.op == "and":
+            todo += [node.b, node.a]
+        else:
+            out.append(node)
     return out

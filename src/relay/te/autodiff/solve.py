@@ -159,8 +159,10 @@ class _System:
         """Solve all equations, those first whose next step makes the shortest loop."""
         while self.equations:
             costs = [self._cost(e) for e in self.equations]
-            at = costs.index(min(costs))
-            self._solve(self.equations.pop(at))
+            best = min(costs)
+            if best[0] > 1 and self._eliminate():
+                continue
+            self._solve(self.equations.pop(costs.index(best)))
         for axis in self.open:
             self.free.append(axis)
         guard: Scalar = TRUE
@@ -183,6 +185,21 @@ class _System:
             rest = both(rest, either(first, second))
         values = {a: self.indices.scalar(self._final(self.indices.axis(v))) for a, v in self.fresh.items()}
         return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest)
+
+    def _eliminate(self) -> bool:
+        """Put a variable that two equations have in terms of others, by the one in which it stands alone: this decides nothing yet
+        about what is looped over."""
+        for n, equation in enumerate(self.equations):
+            others = [e for k, e in enumerate(self.equations) if k != n]
+            shared = [a for a in self._open_in(equation) if any(self.indices.mentions(e, a) for e in others)]
+            for axis in shared:
+                sign = self.indices.coefficient(equation, axis)
+                if isinstance(sign, int) and abs(sign) == 1:
+                    del self.equations[n]
+                    rest = dim_sub(equation, dim_mul(sign, self.indices.axis(axis)))
+                    self._set(axis, dim_mul(-sign, rest))
+                    return True
+        return False
 
     def _compare(self, op: CompareOp, a: Dim, b: Dim) -> Scalar:
         return self.indices.compare(op, self.indices.scalar(a), self.indices.scalar(b))
