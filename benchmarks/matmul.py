@@ -41,8 +41,8 @@ import relay  # noqa: E402
 
 Array = npt.NDArray[np.float32]
 Run = Callable[[], object]
-# The threads of the system before go on spinning for a while.
-PAUSE = 0.002
+# The threads of the system before go on spinning for a while: OpenMP's for 200 milliseconds.
+PAUSE = 0.25
 
 SUITES = {
     "square": [f"{kind}:{n}x{n}x{n}" for n in (256, 512, 1024) for kind in ("constant", "run-time", "transposed")],
@@ -114,7 +114,7 @@ class Case:
         return out
 
 
-def with_relay(case: Case, arrays: dict[str, Array], threads: int) -> Run:
+def with_relay(case: Case, arrays: dict[str, Array], threads: int, precision: str = "float32") -> Run:
     rows = str(case.rows) if case.static else "n"
     lead = f"{case.batch}, " if case.batch else ""
     right = f"{case.columns}, {case.depth}" if case.turned else f"{case.depth}, {case.columns}"
@@ -138,7 +138,7 @@ def with_relay(case: Case, arrays: dict[str, Array], threads: int) -> Run:
             body = f"add({body}, %r)"
     module = relay.parse(f'#[version = "0.0.5"]\ndef @main{"" if case.static else "[n: Dim]"}({params}) {{ {body} }}')
     fixed = [name for name in ("w", "b") if name in arrays] if case.kind == "constant" else []
-    exe = relay.compile(module.bind({name: arrays[name] for name in fixed}), threads=threads)
+    exe = relay.compile(module.bind({name: arrays[name] for name in fixed}), threads=threads, precision=precision)
     given = [relay.Tensor.from_numpy(a) for name, a in arrays.items() if name not in fixed]
     return lambda: exe(*given)
 
@@ -221,13 +221,13 @@ PEERS: dict[str, tuple[str, Callable[[Case, dict[str, Array], int], Run]]] = {
 }
 
 
-def medians(runs: dict[str, Run], seconds: float) -> dict[str, float]:
+def medians(runs: dict[str, Run], seconds: float, pause: float) -> dict[str, float]:
     """Median seconds of a call by system: in every round each runs for a while, after a pause and a call to warm up."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     rounds = 3
     for _ in range(rounds):
         for name, run in runs.items():
-            time.sleep(PAUSE)
+            time.sleep(pause)
             run()
             end = time.perf_counter() + seconds / rounds
             mine = times[name]
@@ -239,7 +239,7 @@ def medians(runs: dict[str, Run], seconds: float) -> dict[str, float]:
     return {name: float(np.median(t)) for name, t in times.items()}
 
 
-def prepare(case: Case, threads: int, peers: Sequence[str]) -> dict[str, Run]:
+def prepare(case: Case, threads: int, peers: Sequence[str], narrow: Sequence[str]) -> dict[str, Run]:
     """What is to be timed, after checking that all compute the same."""
     arrays = case.arrays()
     runs = {"relay": with_relay(case, arrays, threads)}
@@ -252,6 +252,11 @@ def prepare(case: Case, threads: int, peers: Sequence[str]) -> dict[str, Run]:
         results["numpy"] = arrays["x"] @ right
     for other in results.values():
         np.testing.assert_allclose(expected, other, rtol=1e-3, atol=1e-3 * np.sqrt(case.depth))
+    if case.kind == "constant":
+        for precision in narrow:
+            runs[precision] = with_relay(case, arrays, threads, precision)
+            error = np.abs(np.asarray(runs[precision]()) - expected).max() / np.abs(expected).max()
+            assert error < 0.02, f"{case} in {precision} is off by {error:.3f}"
     runs["read"] = reading(case.weight_bytes, threads)
     return runs
 
@@ -264,15 +269,19 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=0.1, help="time for each system and case")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--reduced", action="store_true", help="reduced precision as well: bf16, int8-weights")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     given = parser.parse_args()
     names = given.cases.split(",") if given.cases else [c for s in given.suite.split(",") for c in SUITES[s]]
     peers = [] if given.no_peers else [p for p, (m, _) in PEERS.items() if importlib.util.find_spec(m) is not None]
+    narrow = ("bf16", "int8-weights") if given.reduced else ()
     flops_peak = peak(given.threads)
     top = 0.0
     table: list[dict[str, float | str]] = []
     for case in map(Case.parse, names):
-        found = medians(prepare(case, given.threads, peers), given.seconds)
+        found = medians(
+            prepare(case, given.threads, peers, narrow), given.seconds, PAUSE if given.threads > 1 and peers else 0.0
+        )
         top = max(top, flops_peak())
         table.append({"case": str(case), "flops": case.flops, **found})
     for row in table:
@@ -280,18 +289,15 @@ def main() -> None:
     if given.json:
         print(json.dumps({"peak": top, "threads": given.threads, "cases": table}, indent=2))
         return
+    others = [*peers, *narrow]
     print(f"peak {top / 1e9:.1f} GFLOP/s, {given.threads} thread(s); microseconds")
-    print(
-        f"{'case':>32}{'relay':>10}{'GFLOP/s':>9}{'of peak':>9}{'read':>9}{'of bound':>9}"
-        + "".join(f"{p:>10}" for p in peers)
-    )
+    head = f"{'case':>32}{'relay':>10}{'GFLOP/s':>9}{'of peak':>9}{'read':>9}{'of bound':>9}"
+    print(head + "".join(f"{name:>13}" for name in others))
     for row in table:
         ours, flops = float(row["relay"]), float(row["flops"])
         numbers = f"{ours * 1e6:10.1f}{flops / ours / 1e9:9.1f}{flops / ours / top:9.1%}{float(row['read']) * 1e6:9.1f}"
-        print(
-            f"{row['case']:>32}{numbers}{float(row['bound']) / ours:9.1%}"
-            + "".join(f"{float(row[p]) * 1e6:10.1f}" for p in peers)
-        )
+        beside = "".join(f"{float(row[name]) * 1e6:13.1f}" if name in row else f"{'':13}" for name in others)
+        print(f"{row['case']:>32}{numbers}{float(row['bound']) / ours:9.1%}{beside}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from relay.executable.program import Limits
 from relay.ir.diagnostics import RelayError
 
 EXECUTORS = ("vm", "aot")
+PRECISIONS = ("float32", "bf16", "int8-weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Options:
     target      "cpu" (this machine), a level ("x86-64-v3"), or an LLVM triple and features; see `relay.codegen.target`
     executor    "vm": bytecode for the virtual machine; "aot": its functions as native code too (`relay.aot`)
     opt_level   the papers' levels (Figure 10): 0 none, 1 fusion, 2 constant folding, 3 everything
+    precision   of matrix products with constant weights: "float32", "bf16" (weights and data rounded to bfloat16, sums in
+                float32), "int8-weights" (weights as integers with a scale for each column of the result)
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
     entries     the functions that can be called from outside
     cache       keep compiled kernels and programs on disk and take them from there
@@ -33,6 +36,7 @@ class Options:
     target: str = "cpu"
     executor: str = "vm"
     opt_level: int = 3
+    precision: str = "float32"
     threads: int | None = None
     entries: tuple[str, ...] = ("main",)
     cache: bool = True
@@ -45,6 +49,8 @@ class Options:
             raise RelayError(f"unknown executor {self.executor!r}", hint=f"executors are {', '.join(EXECUTORS)}")
         if self.opt_level not in (0, 1, 2, 3):
             raise RelayError(f"opt_level must be 0, 1, 2 or 3, not {self.opt_level!r}")
+        if self.precision not in PRECISIONS:
+            raise RelayError(f"unknown precision {self.precision!r}", hint=f"precisions are {', '.join(PRECISIONS)}")
         if self.threads is not None and self.threads < 1:
             raise RelayError(f"threads must be at least 1, not {self.threads!r}")
 

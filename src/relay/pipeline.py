@@ -62,6 +62,7 @@ from relay.transform import (
     PartialEvaluate,
     Pass,
     Pipeline,
+    ReducePrecision,
     Simplify,
     Sink,
     Specialise,
@@ -134,9 +135,22 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
             if level >= 3
             else []
         ),
+        *reduced_precision(options),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,
     ]
+
+
+def reduced_precision(options: Options) -> list[Pass]:
+    """The pass that narrows weights, where that was asked for; late, so that products are joined first and nothing folds a
+    narrow weight back to a wide one."""
+    match options.precision:
+        case "bf16":
+            return [ReducePrecision("bf16"), CommonSubexpressions()]
+        case "int8-weights":
+            return [ReducePrecision("int8-weights")]
+        case _:
+            return []
 
 
 def build(module: Module, options: Options, observe: Observer | None = None, verify: bool = False) -> Compilation:

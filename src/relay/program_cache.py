@@ -45,7 +45,7 @@ def program_key(module: Module, options: Options, target: Target) -> str:
                 digest.update(repr((node.dtype, array.shape)).encode())
                 digest.update(array.tobytes() if array.size < 64 else array.reshape(-1).view(np.uint8).data)
                 release(array)
-    digest.update(repr((target, options.opt_level, options.entries, options.executor)).encode())
+    digest.update(repr((target, options.opt_level, options.entries, options.executor, options.precision)).encode())
     return digest.hexdigest()
 
 

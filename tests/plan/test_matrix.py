@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relay.codegen.target import host_target
+from relay.codegen.llvm import emit
+from relay.codegen.objects import assembly
+from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
+from relay.loop.target import Target
+from relay.plan import make_plan
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -198,3 +202,49 @@ def test_an_element_does_not_depend_on_the_number_of_rows() -> None:
         results.append(out)
     for out in results[1:]:
         np.testing.assert_array_equal(out, results[0][: len(out)])
+
+
+def _without(feature: str) -> Target:
+    host = host_target()
+    return replace(host, features=tuple(f for f in host.features if f != feature))
+
+
+@pytest.mark.parametrize("depth", [2, 51, 64, 700])
+@pytest.mark.parametrize("columns", [20, 64, 200])
+def test_bfloat16_operands_with_float32_sums(depth: int, columns: int) -> None:
+    fn = primitive(
+        [tensor((N, depth), "bfloat16"), tensor((columns, depth), "bfloat16")],
+        lambda m, x, w: m("nn.relu", m("nn.dense", x, w, out_dtype="float32")),
+    )
+    plan = check(fn, *SIZES, constants=WEIGHT)
+    if plan.packs:
+        assert plan.packs[0].packed.dtype == "bfloat16", "weights stay narrow until they are multiplied"
+    check(fn, *SOME, constants=WEIGHT, target=_without("avx512bf16"))
+    check(fn, *SOME)
+    small = replace(host_target(), l2_bytes=32 << 10)
+    check(fn, {V: 7}, constants=WEIGHT, target=small, tolerance=1e-4)
+
+
+def test_pairs_of_bfloat16_are_one_instruction() -> None:
+    fn = primitive(
+        [tensor((N, 128)), tensor((96, 128), "bfloat16")],
+        lambda m, x, w: m("nn.dense", m("cast", x, dtype="bfloat16"), w, out_dtype="float32"),
+    )
+    with_pairs, without = parse_target("znver4"), parse_target("icelake-server")
+    text = {}
+    for target in (with_pairs, without):
+        plan = make_plan(fn, target, WEIGHT)
+        text[target] = assembly(emit(plan.kernel, target), target)
+        assert plan.packs[0].packed.shape == ((2, 64, 48, 2) if target is with_pairs else (2, 128, 48))
+    assert "vdpbf16ps" in text[with_pairs] and "vdpbf16ps" not in text[without]
+    check(fn, *SOME, constants=WEIGHT)
+
+
+@pytest.mark.parametrize("columns", [20, 64, 200])
+def test_int8_weights(columns: int) -> None:
+    def build(m: Maker, x: Expr, w: Expr, s: Expr, b: Expr) -> Expr:
+        return m("add", m("multiply", m("nn.dense", x, w, out_dtype="float32"), s), b)
+
+    fn = primitive([tensor((N, 64)), tensor((columns, 64), "int8"), tensor((columns,)), tensor((columns,))], build)
+    plan = check(fn, *SIZES, constants=WEIGHT)
+    assert plan.variant == "matrix" and plan.packs[0].packed.dtype == "int8"

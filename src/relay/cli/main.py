@@ -29,6 +29,7 @@ from relay.cli.shared import (
     Json,
     Level,
     NoCache,
+    PrecisionOption,
     Program,
     TargetOption,
     Threads,
@@ -67,6 +68,7 @@ def compile(
     weights: Weights = None,
     target: TargetOption = "cpu",
     opt_level: Level = 3,
+    precision: PrecisionOption = "float32",
     executor: Annotated[str, typer.Option(help="vm, or aot: a .rlx with native code of its functions.")] = "vm",
     no_cache: NoCache = False,
     as_json: Json = False,
@@ -74,7 +76,7 @@ def compile(
     """Compile a program to an executable file, or to a library for C."""
     start = time.perf_counter()
     out = output or file.with_suffix(".rlx")
-    options: dict[str, Any] = {"target": target, "opt_level": opt_level, "cache": not no_cache}
+    options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
     if out.suffix in SUFFIXES:
         with progress(f"compiling {file}"):
             written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)

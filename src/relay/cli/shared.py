@@ -23,6 +23,9 @@ TargetOption = Annotated[
     str, typer.Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")
 ]
 Level = Annotated[int, typer.Option("--opt-level", "-O", help="0 none, 1 fusion, 2 constant folding, 3 everything.")]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", help="Of matrix products with constant weights: float32, bf16 or int8-weights.")
+]
 Entry = Annotated[str, typer.Option(help="The function to call.")]
 Weights = Annotated[Path | None, typer.Option(help="Bind parameters by name from a .safetensors or .npz file.")]
 Inputs = Annotated[

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from relay.codegen.builder import vec
 from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.codegen.frame import Frame
+from relay.codegen.memory import Place
+from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
 from relay.codegen.values import Value, register_type
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
@@ -44,6 +46,7 @@ class Expressions:
         self._scopes: list[dict[int, Value]] = [{}]
         self._risky: frozenset[int] = frozenset()
         self._risks: dict[int, frozenset[int]] = {}
+        self._pairs: dict[int, tuple[Store, PairStep | None]] = {}
 
     def forget(self) -> None:
         """Memory has changed, or control has moved: loads are made anew."""
@@ -207,6 +210,33 @@ class Expressions:
             todo.append(lambda positive=positive: enter(positive))  # type: ignore[misc]
 
     # -- multiply and add
+
+    def paired(self, store: Store) -> Value | None:
+        """A step of a sum over pairs of neighbours as one instruction (see `relay.codegen.pairs`)."""
+        f = self.f
+        if f.lanes != LANES or f.mask or not f.places[store.buffer].local:
+            return None
+        if id(store) not in self._pairs:
+            self._pairs[id(store)] = store, pair_step(store, f.target)
+        step = self._pairs[id(store)][1]
+        if step is None:
+            return None
+        left, right = (self._pair_offset(load) for load in (step.left, step.right))
+        if not left.is_uniform or not right.is_ramp or right.stride != 2:
+            return None
+        total = f.arith.spread(self.value(step.own), LANES)
+        x = f.memory.pair_everywhere(self._pair_place(step.left), left, LANES)
+        y = f.memory.pairs(self._pair_place(step.right), right)
+        sums, operands = vec("float", LANES), vec("bfloat", 2 * LANES)
+        text = f.builder.call(DOT, sums, (sums, total.text), (operands, x), (operands, y))
+        return Value(text, "float32", LANES)
+
+    def _pair_place(self, load: Load) -> Place:
+        assert isinstance(load.source, Buffer)
+        return self.f.places[load.source]
+
+    def _pair_offset(self, load: Load) -> Value:
+        return self.f.memory.offset(self._pair_place(load), [self.value(i) for i in load.indices])
 
     def contracted(self, store: Store) -> Value | None:
         """``acc[c] + x * y`` of floats as one fused operation, where a store accumulates it into local memory."""

@@ -94,6 +94,24 @@ class Memory:
         else:
             self._store_vector(place, offset, self.c.to_memory(value.text, dtype, lanes), mask, memory_type(dtype))
 
+    # -- pairs of sixteen bits
+
+    def pairs(self, place: Place, offset: Value) -> str:
+        """A vector of neighbours: the ramp steps over two elements a lane."""
+        base, count = base_of(offset), 2 * offset.lanes
+        pointer = self.element(place.pointer, "i16", base.text)
+        aligned = self._aligned(place, base, 2)
+        text = self.b.emit(f"load {vec('i16', count)}, ptr {pointer}, align {aligned}{place.metadata}")
+        return self.b.emit(f"bitcast {vec('i16', count)} {text} to {vec('bfloat', count)}")
+
+    def pair_everywhere(self, place: Place, offset: Value, lanes: int) -> str:
+        """Two neighbours, repeated in every lane."""
+        pointer = self.element(place.pointer, "i16", offset.text)
+        text = self.b.emit(f"load i32, ptr {pointer}, align {self._aligned(place, offset, 2)}{place.metadata}")
+        return self.b.emit(
+            f"bitcast {vec('i32', lanes)} {self.a.splat('i32', text, lanes)} to {vec('bfloat', 2 * lanes)}"
+        )
+
     # -- one element
 
     def _load_one(self, place: Place, offset: Value, lanes: int, guard: str) -> Value:

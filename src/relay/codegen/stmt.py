@@ -82,7 +82,7 @@ class Statements:
         place = f.places.get(store.buffer)
         if place is None:
             raise LoopError(f"the buffer {store.buffer.name} is written outside of its allocation")
-        value = self.e.contracted(store) or self.e.value(store.value)
+        value = self.e.paired(store) or self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
         f.memory.store(place, offset, value, f.mask)
 

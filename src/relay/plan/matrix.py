@@ -24,9 +24,9 @@ from relay.plan.build import Builder, accesses, allocate, extent_of, parallel_ro
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.product import Product, size_of
-from relay.plan.product_nest import AfterTile, ProductNest, RowTile, balanced
+from relay.plan.product_nest import AfterTile, LeftRows, ProductNest, RowTile, balanced
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, minimum
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
 # Rows of one task: enough that packing a panel is repaid, few enough that tasks can be shared out.
 _ROWS_CONSTANT = 192
@@ -36,7 +36,9 @@ _FMA_DISCOUNT = 4
 # Up to this cost an epilogue is written out for every row of every tile height.
 _CHEAP_EPILOGUE = 8
 
+# The right operand's element in a lane: at the current k, or in a pair of neighbours along k.
 Right = Callable[[Axis], Scalar]
+RightPair = Callable[[Scalar, int, Axis], Scalar]
 
 
 def matrix_nest(builder: Builder, p: Product, members: Sequence[Member], packed: Buffer | None) -> Stmt:
@@ -69,6 +71,7 @@ class _Task:
     first: Scalar
     across: Scalar
     right: Right
+    right_pair: RightPair
     held: Buffer
 
 
@@ -76,6 +79,11 @@ class _Task:
 class _Tiles:
     shared: ProductNest
     packed: Buffer | None
+
+    @property
+    def pairs(self) -> bool:
+        """Whether panels hold pairs of neighbours along k."""
+        return self.packed is not None and self.shared.p.pairs
 
     # -- tasks
 
@@ -116,7 +124,7 @@ class _Tiles:
         def right(lane: Axis) -> Scalar:
             k = shared.position_in_depth()
             if self.packed is not None:
-                return Load(self.packed, (*p.batch, panel, k, lane), self.packed.dtype)
+                return cast(Load(self.packed, (*p.batch, panel, k, lane), self.packed.dtype), p.form.accumulate)
             if panel_buffer is not None:
                 return Load(panel_buffer, (shared.flat([k, lane], (depth, width)),), panel_buffer.dtype)
             return shared.right_element(binary("add", first, lane))
@@ -124,7 +132,13 @@ class _Tiles:
         blocks = self._depth_blocks(depth)
         size: Dim = block * width if blocks is not None else p.tile.rows * width
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = _Task(start, count, block, first, across, right, held)
+
+        def right_pair(pair: Scalar, half: int, lane: Axis) -> Scalar:
+            assert self.packed is not None
+            index = (*p.batch, panel, pair, lane, Const(half, "int64"))
+            return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
+
+        task = _Task(start, count, block, first, across, right, right_pair, held)
         body = self._rows(task) if blocks is None else self._blocked_rows(task, blocks)
         if blocks is not None or not self._direct:
             buffers.append(held)
@@ -135,11 +149,13 @@ class _Tiles:
         p = self.shared.p
         if not isinstance(depth, int) or len(p.reduced) != 1:
             return None
-        target, bits = self.shared.builder.target, dtype_bits(p.form.accumulate)
+        target = self.shared.builder.target
+        bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
         most = max(128, target.l2_bytes * 8 // (2 * p.tile.columns * bits))
         if depth <= most:
             return None
-        return -(-depth // -(-depth // most))
+        length = -(-depth // -(-depth // most))
+        return length + length % 2
 
     # -- the right operand
 
@@ -257,29 +273,48 @@ class _Tiles:
         dtype = p.form.accumulate
         tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
         lane, lanes = Axis("j", width), Const(width, "int64")
-        before, k_axes = shared.env, list(p.reduced)
-        extent: Scalar | None = None
-        if block is not None:
-            (k,) = p.reduced
-            inner = Axis("k", block[1])
-            begin = binary("mul", block[0], block[1])
-            shared.env = {**before, k: binary("add", begin, inner)}
-            k_axes = [inner]
-            extent = minimum(block[1], binary("sub", extent_of(k.extent), begin))
-        left = shared.left_rows(row, height, k_axes)
-        b = task.right(lane)
+        before = shared.env
+        axes, extent, terms, left = self._along_k(task, row, height, lane, block)
         shared.env = before
         start: list[Stmt] = []
         updates: list[Stmt] = []
-        for i, a in enumerate(left.elements):
+        for i in range(height):
             place = (Const(i, "int64"), lane)
             held = initial("sum", dtype) if block is None else Load(task.held, self._spot(block[2], i, lane), dtype)
             start.append(For(lane, lanes, Store(tile, place, held), "vectorized"))
-            total = binary("add", Load(tile, place, dtype), binary("mul", a, b))
+            total: Scalar = Load(tile, place, dtype)
+            for a, b in terms[i]:
+                total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop: Stmt = seq(updates)
-        loop = serial(k_axes, loop) if extent is None else For(k_axes[0], extent, loop)
+        loop = serial(axes, loop) if extent is None else For(axes[0], extent, loop)
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
+
+    def _along_k(
+        self, task: _Task, row: Scalar, height: int, lane: Axis, block: tuple[Axis, int, Scalar] | None
+    ) -> tuple[list[Axis], Scalar | None, list[list[tuple[Scalar, Scalar]]], LeftRows]:
+        """The loops over k (the extent of the one there is, where it is not its axis's own), what each step multiplies
+        and adds in each row, and the rows of the left operand."""
+        shared, p = self.shared, self.shared.p
+        axes, extent, step = list(p.reduced), None, 2 if self.pairs else 1
+        if block is not None or self.pairs:
+            (k,) = p.reduced
+            length = k.extent if block is None else block[1]
+            assert isinstance(length, int)
+            inner = Axis("k", length // step)
+            here = _variable(inner)
+            if block is not None:
+                begin = binary("mul", block[0], length // step)
+                here = binary("add", begin, inner)
+                extent = minimum(length // step, binary("sub", extent_of(dim_floordiv(k.extent, step)), begin))
+            shared.env = {**shared.env, k: binary("mul", here, step)}
+            axes = [inner]
+        left = shared.left_rows(row, height, axes)
+        if not self.pairs:
+            b = task.right(lane)
+            return axes, extent, [[(a, b)] for a in left.elements], left
+        rights = [task.right_pair(here, half, lane) for half in (0, 1)]
+        return axes, extent, [[(a, rights[0]), (_neighbour(a), rights[1])] for a in left.elements], left
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
@@ -321,6 +356,13 @@ class _Tiles:
             return [Branch(compare("eq", task.across, width), rows(tile, False), rows(tile, True))]
 
         return finish
+
+
+def _neighbour(element: Scalar) -> Scalar:
+    """The element behind a widened load."""
+    assert isinstance(element, Cast) and isinstance(element.a, Load)
+    (at,) = element.a.indices
+    return cast(Load(element.a.source, (binary("add", at, 1),), element.a.dtype), element.dtype)
 
 
 def _variable(axis: Axis) -> Scalar:

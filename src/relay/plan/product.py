@@ -45,6 +45,8 @@ class Product:
     left: Load
     space: Space
     tile: Tile
+    # Whether sums run over pairs of neighbours along k, which the target multiplies and adds in one instruction.
+    pairs: bool = False
 
     @property
     def batch(self) -> list[Axis]:
@@ -110,7 +112,28 @@ def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> 
             return None
     rows = shape_size(tuple(a.extent for a in form.rows))
     columns = shape_size(tuple(a.extent for a in form.columns))
-    return Product(kept, form, load, space, tile_for(target, form.accumulate, rows, columns))
+    tile = tile_for(target, form.accumulate, rows, columns)
+    strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
+    return Product(kept, form, load, space, tile, pairs=strides == [1] and _in_pairs(form, target))
+
+
+def _in_pairs(form: Contraction, target: Target) -> bool:
+    """Whether products of neighbours are added in one instruction (dpbf16ps): bfloat16 operands, float32 sums."""
+    if "avx512bf16" not in target.features or form.accumulate != "float32" or len(form.reduced) != 1:
+        return False
+    depth = form.reduced[0].extent
+    return (
+        isinstance(depth, int)
+        and depth % 2 == 0
+        and {narrow(form.left).dtype, narrow(form.right).dtype} == {"bfloat16"}
+    )
+
+
+def narrow(operand: Scalar) -> Scalar:
+    """An operand before it was widened to be multiplied."""
+    if isinstance(operand, Cast) and dtype_bits(operand.a.dtype) < dtype_bits(operand.dtype):
+        return operand.a
+    return operand
 
 
 def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:
@@ -137,10 +160,10 @@ def left_stage(form: Contraction) -> tuple[Kept, Contraction]:
     """Make the left operand a stage of its own, ``[batch][rows][k]``: that stage, and the contraction reading it."""
     own = (*form.batch, *form.rows, *form.reduced)
     fresh = {a: Axis(a.name, a.extent) for a in own}
-    body = substitute(form.left, dict(fresh))
+    body = substitute(narrow(form.left), dict(fresh))
     stage = Compute("left", tuple(fresh.values()), (body,))
     tensor = Tensor(stage, 0, stage.shape, body.dtype)
-    return Kept(stage, stage, (body.dtype,)), replace(form, left=Load(tensor, own, body.dtype))
+    return Kept(stage, stage, (body.dtype,)), replace(form, left=cast(Load(tensor, own, body.dtype), form.left.dtype))
 
 
 def with_left(kept: Kept, form: Contraction) -> Compute:
@@ -162,24 +185,37 @@ def constant_operand(form: Contraction, constants: Mapping[int, int]) -> int | N
 
 
 def panels(p: Product, indices: Indices) -> Tensor:
-    """The packed right operand as a tensor expression ``[batch][panel][k][NR]`` of its constant, flat."""
+    """The packed right operand as a tensor expression ``[batch][panel][k][NR]`` of its constant, in the dtype it had
+    before it was widened; for sums over pairs ``[batch][panel][k / 2][NR][2]``."""
     width = p.tile.columns
     count = size_of(p.columns)
     depth = size_of(p.reduced)
     assert isinstance(count, int) and isinstance(depth, int)
-    shape = (*(a.extent for a in p.batch), ceil_div(count, width), depth, width)
-    axes = [*(Axis(a.name, a.extent) for a in p.batch), Axis("panel", shape[-3]), Axis("k", depth), Axis("lane", width)]
-    panel, k, lane = axes[-3:]
+    lead = [Axis(a.name, a.extent) for a in p.batch]
+    panel, lane = Axis("panel", ceil_div(count, width)), Axis("lane", width)
+    k: Scalar
+    if p.pairs:
+        pair, half = Axis("pair", depth // 2), Axis("half", 2)
+        axes, k = [*lead, panel, pair, lane, half], binary("add", binary("mul", pair, 2), half)
+    else:
+        k = Axis("k", depth)
+        axes = [*lead, panel, k, lane]
     column = binary("add", binary("mul", panel, width), lane)
     env: dict[Axis, Scalar] = dict(zip(p.batch, axes, strict=False))
     env.update(unflatten(p.columns, column))
     env.update(unflatten(p.reduced, k))
     expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
-    value = expander.evaluate(cast(p.form.right, p.form.accumulate), expander.frame(original(p, env, indices)))
+    value = expander.evaluate(packed_element(p.form), expander.frame(original(p, env, indices)))
     if count % width:
-        value = select(compare("lt", column, count), value, initial("sum", p.form.accumulate))
+        value = select(compare("lt", column, count), value, initial("sum", value.dtype))
     stage = Compute("panels", tuple(axes), (value,))
     return Tensor(stage, 0, stage.shape, value.dtype)
+
+
+def packed_element(form: Contraction) -> Scalar:
+    """The right operand as it is packed: widened when it is multiplied, not before."""
+    element = narrow(form.right)
+    return element if dtype_bits(element.dtype) < dtype_bits(form.accumulate) else cast(form.right, form.accumulate)
 
 
 def size_of(axes: Sequence[Axis]) -> Dim:

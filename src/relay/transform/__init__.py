@@ -34,6 +34,7 @@ from relay.transform.merge_dims import MergeDims
 from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.partial_eval import PartialEvaluate
+from relay.transform.precision import ReducePrecision
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
 from relay.transform.specialise import Specialise
@@ -67,6 +68,7 @@ __all__ = [
     "Pass",
     "PassError",
     "Pipeline",
+    "ReducePrecision",
     "Simplify",
     "Sink",
     "Specialise",
