@@ -178,6 +178,8 @@ def _reference(b: Builder, s: Scope, d: int) -> str:
     inner = extended(s, "R", r)
     write = f"{r} := tanh(!{r} * {b.make('T', inner, d)});"
     if b.choices.chance(40):
+        write = f"if ({b.condition(s, d)}) {{ {r} := tanh(!{r} + {b.make('T', inner, d)}); () }} else {{ () }};"
+    elif b.choices.chance(50):
         f = b.name("F")
         write = f"let {f} = fn () {{ {r} := sin(!{r}) + {b.make('T', inner, d)}; () }}; {f}(); {f}();"
     return f"{{ let {r} = ref({b.make('T', s, d)}); {write} {b.make('T', inner, d)} + !{r} }}"

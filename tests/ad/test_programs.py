@@ -82,6 +82,13 @@ PROGRAMS: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...]]] = {
         (X,),
         (0,),
     ),
+    "a reference written in a branch": (
+        f"def @main(%x: {V}, %n: int32) {{ let %r = ref(sin(%x)); if (%n > 1) {{ %r := !%r * %x; () }} else {{ () }}; "
+        f"if (%n > 5) {{ () }} else {{ %r := !%r + %x * %x; () }}; "
+        f"let %s = ref(sin(%x)); if (%n > 2) {{ %s := %x; () }} else {{ () }}; !%r * !%s }}",
+        (X, np.int32(3)),
+        (0,),
+    ),
     "a reference that two names share": (
         f"def @set(%a: Ref[{V}], %b: Ref[{V}], %v: {V}) -> {V} {{ %a := %v * !%b; !%b }}\n"
         f"def @main(%x: {V}) {{ let %r = ref(sin(%x)); @set(%r, %r, %x) * !%r }}",

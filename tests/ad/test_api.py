@@ -1,0 +1,121 @@
+"""`relay.grad`, `relay.value_and_grad`, `relay.jvp`: functions and modules in, typed ones out; they compose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import relay
+from relay.ir.module import Module
+from relay.typing import verify_types
+
+X = np.array([0.5, -1.0, 1.3])
+W = np.array([[0.1, 0.2, 0.3], [-0.3, 0.4, 0.1]])
+
+
+def loss() -> Any:
+    x = relay.var("x", (3,), "float64")
+    w = relay.var("w", (2, 3), "float64")
+    product = relay.op.sum(relay.op.multiply(w, x), axis=1)
+    return relay.Function([x, w], relay.op.sum(relay.op.tanh(product)))
+
+
+def run(function: Any, *args: object) -> Any:
+    module = function if isinstance(function, Module) else Module({"main": function})
+    verify_types(module)
+    result: Any = relay.evaluate(module, *args)
+    compiled: Any = relay.compile(module, cache=False)(*args)
+    for a, b in zip(flat(result), flat(compiled), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9)
+    return result
+
+
+def flat(value: Any) -> list[Any]:
+    return [x for v in value for x in flat(v)] if isinstance(value, tuple | list) else [value]
+
+
+def slope() -> Any:
+    return 1 - np.tanh(W @ X) ** 2
+
+
+def test_grad() -> None:
+    np.testing.assert_allclose(run(relay.grad(loss()), X, W), slope() @ W)
+    np.testing.assert_allclose(run(relay.grad(loss(), argnums=1), X, W), np.outer(slope(), X))
+    np.testing.assert_allclose(run(relay.grad(loss(), argnums=-1), X, W), np.outer(slope(), X))
+    both = run(relay.grad(loss(), argnums=(1, 0)), X, W)
+    np.testing.assert_allclose(both[0], np.outer(slope(), X))
+    np.testing.assert_allclose(both[1], slope() @ W)
+
+
+def test_value_and_grad() -> None:
+    value, gradient = run(relay.value_and_grad(loss()), X, W)
+    np.testing.assert_allclose(value, np.tanh(W @ X).sum())
+    np.testing.assert_allclose(gradient, slope() @ W)
+
+
+def test_jvp() -> None:
+    dx, dw = X * 2 + 1, W - 0.5
+    value, tangent = run(relay.jvp(loss()), X, W, dx, dw)
+    np.testing.assert_allclose(value, np.tanh(W @ X).sum())
+    np.testing.assert_allclose(tangent, slope() @ (W @ dx + dw @ X))
+    value, tangent = run(relay.jvp(loss(), argnums=1), X, W, dw)
+    np.testing.assert_allclose(tangent, slope() @ (dw @ X))
+
+
+def hessian() -> Any:
+    y = np.tanh(W @ X)
+    return W.T @ np.diag(-2 * y * (1 - y**2)) @ W
+
+
+def test_hessian_vector_products_both_ways() -> None:
+    v = np.array([1.0, -2.0, 0.5])
+    _, forward_over_reverse = run(relay.jvp(relay.grad(loss()), argnums=0), X, W, v)
+    np.testing.assert_allclose(forward_over_reverse, hessian() @ v)
+    along = relay.jvp(loss(), argnums=0)
+    derivative = relay.value_and_grad(Module({"main": along}))
+    tangent = relay.parse(
+        derivative.text().replace("@main", "@derivative")
+        + "\ndef @main(%x: Tensor[(3,), float64], %w: Tensor[(2, 3), float64], %v: Tensor[(3,), float64]) { @derivative(%x, %w, %v) }"
+    )
+    # The gradient is that of the sum of the value and of its tangent.
+    (_, found), expected = run(tangent, X, W, v), hessian() @ v + slope() @ W
+    np.testing.assert_allclose(found, expected)
+
+
+def test_gradients_of_gradients() -> None:
+    second = relay.grad(relay.grad(loss()))
+    np.testing.assert_allclose(run(second, X, W), hessian().sum(axis=0))
+
+
+def test_a_module_keeps_its_other_functions() -> None:
+    module = relay.parse("""#[version = "0.0.5"]
+def @twice(%x: float64) -> float64 { %x * 2f64 }
+def @main(%x: float64, %n: int32) -> float64 { if (%n < 1) { %x } else { @twice(%x) * @main(%x, %n - 1) } }""")
+    gradient = relay.grad(module)
+    assert set(gradient.functions) == {"main", "main.value", "twice"}
+    assert run(gradient, np.float64(3), np.int32(2)) == 4 * 3 * 9
+    other = relay.grad(module, entry="twice")
+    assert relay.evaluate(other, np.float64(3), entry="twice") == 2.0
+
+
+def test_a_program_without_types() -> None:
+    x = relay.var("x", (3,), "float64")
+    y = relay.op.multiply(x, x)
+    gradient = relay.grad(relay.Function([x], relay.op.add(y, y)))
+    assert gradient.ty is not None
+    np.testing.assert_allclose(run(gradient, X), 4 * X)
+
+
+def test_any_size() -> None:
+    x, w = relay.var("x", ("n", "d"), "float64"), relay.var("w", ("m", "d"), "float64")
+    exe = relay.compile(Module({"main": relay.grad(relay.Function([x, w], relay.op.nn.dense(x, w)), 1)}), cache=False)
+    for n, m, d in ((2, 3, 4), (1, 1, 1), (5, 2, 7)):
+        a, b = np.random.default_rng(n).normal(size=(n, d)), np.ones((m, d))
+        np.testing.assert_allclose(np.asarray(exe(a, b)), np.ones((m, n)) @ a)
+
+
+def test_every_level() -> None:
+    for level in (0, 1, 2):
+        exe = relay.compile(Module({"main": relay.grad(loss())}), opt_level=level, cache=False)
+        np.testing.assert_allclose(np.asarray(exe(X, W)), slope() @ W)
