@@ -9,8 +9,10 @@ import pytest
 
 import relay
 from relay import _runtime
+from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import ExecutionError
 from relay.ir.module import Module
+from relay.options import Options
 from tests.batching.programs import (
     CHILD_SUM,
     EDGES,
@@ -290,3 +292,10 @@ def test_sharing_survives_the_way_in() -> None:
         tree = adt.Node(tree, tree)
         state = np.tanh(np.concatenate([state, state], axis=1) @ wn.T)
     np.testing.assert_allclose(np.asarray(relay.compile(mod, threads=1)(tree, wl, wn)), state, rtol=1e-4, atol=1e-5)
+
+
+def test_inspect_says_what_became_of_recursive_functions() -> None:
+    ((_, batched),) = VIEWS["batching"](module(TREE_RNN), Options())
+    assert batched == "@encode: by level"
+    ((_, refused),) = VIEWS["batching"](module(HEADER + REFUSED["references"][0]), Options())
+    assert refused == "@f: no: it uses references"

@@ -12,6 +12,7 @@ from relay.ir.dim import dim_text
 from relay.ir.module import Module
 from relay.loop.printer import kernel_text
 from relay.options import Options
+from relay.transform.batching import NOTE, BatchStructure
 
 View = list[tuple[str, str]]
 
@@ -88,8 +89,20 @@ def times(module: Module, options: Options) -> View:
     return [("passes", steps), ("stages", stages)]
 
 
+def batching(module: Module, options: Options) -> View:
+    """What became of each recursive function: computed by level, or why not."""
+    lines: list[str] = []
+    for step in pipeline.build(module, options).steps:
+        if isinstance(step.transformation, BatchStructure):
+            for name, function in step.after.functions.items():
+                if NOTE in function.attrs:
+                    lines.append(f"@{name}: {function.attrs[NOTE]}")
+    return [("recursive functions", "\n".join(lines) or "none")]
+
+
 VIEWS: Mapping[str, Callable[[Module, Options], View]] = {
     "passes": passes,
+    "batching": batching,
     "plans": plans,
     "loops": loops,
     "bytecode": bytecode,

@@ -205,7 +205,9 @@ def opt(
 @app.command()
 def inspect(
     file: Program,
-    show: Annotated[str, typer.Option(help="passes, plans, loops, bytecode, llvm, asm, memory or times.")] = "bytecode",
+    show: Annotated[
+        str, typer.Option(help="passes, batching, plans, loops, bytecode, llvm, asm, memory or times.")
+    ] = "bytecode",
     entry: Entry = "main",
     weights: Weights = None,
     target: TargetOption = "cpu",
