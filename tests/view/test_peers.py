@@ -43,12 +43,16 @@ PROGRAMS = {
          nn.batch_matmul(%z, transpose(%y, axes=[0, 2, 1])), nn.matmul(%x, reshape(take(%z, 0, axis=0), newshape=[4, 3]))) }""",
     "attention": """def @main[n: Dim](%q: Tensor[(2, n, 4), float32], %k: Tensor[(2, n, 4), float32], %m: Tensor[(n, n), float32]) {
         (nn.attention(%q, %k, %k), nn.attention(%q, %k, %q, causal=True), nn.attention(%q, %k, %q, %m, scale=0.3f)) }""",
+    "cached": """def @main[n: Dim, m: Dim](%q: Tensor[(2, n, 4), float32], %k: Tensor[(2, n + m, 4), float32], %m: Tensor[(m,), float32]) {
+        (nn.attention(%q, %k, %k, causal=True), exp(%m)) }""",
+    "spelled": """def @main[n: Dim](%q: Tensor[(2, n, 4), float32], %k: Tensor[(2, n, 4), float32]) {
+        nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k) * 0.5f), transpose(%k, axes=[0, 2, 1])) }""",
 }  # fmt: skip
 
 
 def arguments(module: relay.Module) -> list[np.ndarray[Any, Any]]:
     """Random tensors: the dimension variables are 3, 4, ... in order of their names."""
-    sizes = {"n": 3, "m": 4}
+    sizes = {"n": 3, "m": 4, "n + m": 7}
     rng = np.random.default_rng(0)
     out = []
     for p in module.function("main").params:

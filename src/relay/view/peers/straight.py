@@ -1,7 +1,8 @@
 """A program without control flow as straight-line code: what other frameworks' graphs can say.
 
 `straight` inlines an entry down to operator calls on tensors; what cannot be said so (a call that stays, a choice, a data type) is
-refused by name. The translators (`to_torch`, `to_onnx`) then go over the steps in order.
+refused by name. Attention that is spelled out becomes one operator, which others have kernels for. The translators (`to_torch`,
+`to_onnx`) then go over the steps in order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from relay.transform import (
     DeadCode,
     DeadFunctions,
     EtaExpand,
+    FuseAttention,
     Inline,
+    NameDims,
     Pipeline,
     Simplify,
     ToBlocks,
@@ -63,8 +66,8 @@ Nested = Value | Constant | tuple["Nested", ...]
 def straight(module: Module, entry: str = "main") -> Straight:
     """The entry as straight-line code. Raises CompileError for what other frameworks' graphs cannot say."""
     passes = [
-        ToBlocks(), EtaExpand(), Inline(max_growth=1_000_000), Simplify(), CommonSubexpressions(), DeadCode(),
-        DeadFunctions(entries=(entry,)),
+        ToBlocks(), EtaExpand(), Inline(max_growth=1_000_000), Simplify(), CommonSubexpressions(), DeadCode(), NameDims(),
+        FuseAttention(), DeadCode(), DeadFunctions(entries=(entry,)),
     ]  # fmt: skip
     function = Pipeline(passes)(typing.monomorphise(module, (entry,))).function(entry)
     env: dict[Var, Nested] = {}

@@ -188,13 +188,17 @@ class _Translator:
                 raise untranslated(step, "PyTorch")
 
     def _attention(self, step: Step, flat: list[Operand]) -> Any:
-        """Causal masks of torch belong to the first query and key, ours to the last: they are the same only for equal lengths."""
+        """Causal masks of torch begin with the first query and key, ours end with the last: the same only for equal lengths."""
         shapes = [shape_of_operand(a) for a in flat]
         causal = bool(step.attrs["causal"])
-        if causal and shapes[0][-2] != shapes[1][-2]:
-            raise untranslated(step, "PyTorch", "causal with a cache")
         heads = len(shapes[0]) >= 3 and shapes[0][-3] != shapes[1][-3]
         mask = self.tensor(flat[3]) if len(flat) > 3 else None
+        if causal and mask is not None:
+            raise untranslated(step, "PyTorch", "causal with a mask")
+        if causal and shapes[0][-2] != shapes[1][-2]:
+            rows, columns = self.dim(shapes[0][-2]), self.dim(shapes[1][-2])
+            ones = self.call(self.torch.ones, rows, columns, dtype=self.torch.bool)
+            mask, causal = self.call(self.torch.tril, ones, self.call(operator.sub, columns, rows)), False
         # PyTorch's fused kernels take four axes.
         lead = [
             self.call(self.torch.unsqueeze, self.tensor(a), 0) if len(shapes[0]) == 3 else self.tensor(a)
