@@ -32,13 +32,16 @@ const Entry& need_entry(const Executable& exe, std::string_view name) {
 // wait for it; so a run keeps it when the entry's runs are usually short, and gives it up if this one turns out long.
 class PythonLock {
  public:
-  explicit PythonLock(const Entry& entry) : usual_(entry.usual_nanoseconds), start_(now()) {
+  explicit PythonLock(const Entry& entry)
+      : usual_(entry.usual_nanoseconds), start_(entry.python_calls++ % timed_one_in == 0 ? now() : 0) {
     if (usual_.load(std::memory_order_relaxed) > short_run) give_up();
   }
   ~PythonLock() {
-    // The longest of late, so that an entry with some long runs counts as long.
-    int64_t took = now() - start_, usual = usual_.load(std::memory_order_relaxed);
-    usual_.store(std::max(took, usual - usual / 8), std::memory_order_relaxed);
+    if (start_ != 0) {
+      // The longest of late, so that an entry with some long runs counts as long.
+      int64_t took = now() - start_, usual = usual_.load(std::memory_order_relaxed);
+      usual_.store(std::max(took, usual - usual / 8), std::memory_order_relaxed);
+    }
     if (given_up_ != nullptr) PyEval_RestoreThread(given_up_);
   }
   PythonLock(const PythonLock&) = delete;
@@ -59,6 +62,7 @@ class PythonLock {
 
  private:
   static constexpr int64_t short_run = 5'000;
+  static constexpr uint32_t timed_one_in = 8;  // reading the clock costs as much as the lock
   static int64_t now() {
     timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -140,8 +144,8 @@ class PythonObserver : public Observer {
 };
 
 nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view name, nb::handle sequence,
-                     int64_t threads, nb::handle donate, const std::tuple<int64_t, double, int64_t>& limits,
-                     nb::handle observer, bool interpret) {
+                     int64_t threads, nb::handle donate, nb::handle limits, nb::handle observer,
+                     bool interpret) {
   std::shared_ptr<Executable> exe = self;  // another thread may drop the Python object meanwhile
   const Entry& entry = need_entry(*exe, name);
   nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "arguments must be a sequence"));
@@ -173,8 +177,10 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   RunOptions options;
   options.threads = threads;
   options.poll = PythonLock::interrupted;
-  auto [memory, seconds, depth] = limits;
-  options.limits = {memory, seconds > 0 ? static_cast<int64_t>(std::min(seconds, 9e9) * 1e9) : 0, depth};
+  if (!limits.is_none()) {
+    auto [memory, seconds, depth] = nb::cast<std::tuple<int64_t, double, int64_t>>(limits);
+    options.limits = {memory, seconds > 0 ? static_cast<int64_t>(std::min(seconds, 9e9) * 1e9) : 0, depth};
+  }
   options.interpret = interpret;
   std::optional<PythonObserver> looks_on;
   if (!observer.is_none()) options.observer = &looks_on.emplace(observer);
@@ -240,12 +246,12 @@ void init_executable(nb::module_& m) {
           "entry_info", [](const Executable& e, std::string_view name) { return need_entry(e, name).info; },
           nb::arg("name"), "The text the compiler left with the entry.")
       .def("run", run_entry, nb::arg("name"), nb::arg("args"), nb::arg("threads") = 0,
-           nb::arg("donate") = nb::make_tuple(), nb::arg("limits") = std::tuple<int64_t, double, int64_t>(0, 0, 0),
+           nb::arg("donate") = nb::make_tuple(), nb::arg("limits") = nb::none(),
            nb::arg("observer") = nb::none(), nb::arg("interpret") = false,
            "Run an entry. Arguments: tensors (of this or any library), numbers, tuples, Values. threads: how many may "
            "take "
            "part (0: all that are available). donate: numbers of the arguments whose Tensor is given up, so that its "
-           "memory can hold the result. limits: (bytes, seconds, depth), 0 for none. observer: see Observer. interpret: "
+           "memory can hold the result. limits: (bytes, seconds, depth), 0 for none of the kind. observer: see Observer. interpret: "
            "by the virtual machine, though there is native code.")
       .def(
           "set_limits", [](Executable& e, int64_t stack_bytes) { e.set_stack_limit(stack_bytes); },

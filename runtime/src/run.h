@@ -37,7 +37,7 @@ class Run : public RunState {
   Value execute_native(uint32_t function, Value* arguments, uint32_t count);
 
   // --- instructions: those after which the next one runs (instructions.h) ---
-#define OP(name, operands, text) void name(Value* r, const int32_t* pc);
+#define OP(name, operands, text) [[gnu::always_inline]] void name(Value* r, const int32_t* pc);
 #define CONTROL(name, operands, text)
 #include "../opcodes.def"
 

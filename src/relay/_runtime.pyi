@@ -83,7 +83,7 @@ class Executable:
         args: Sequence[object],
         threads: int = 0,
         donate: tuple[int, ...] = (),
-        limits: tuple[int, float, int] = (0, 0.0, 0),
+        limits: tuple[int, float, int] | None = None,
         observer: object = None,
         interpret: bool = False,
     ) -> Any: ...

@@ -62,6 +62,16 @@ class Executable:
         return exe
 
     @property
+    def limits(self) -> Limits:
+        """What each run may use, unless it is told otherwise."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self._allowed = _packed(limits)
+
+    @property
     def entries(self) -> tuple[str, ...]:
         """The names that `run` takes."""
         return tuple(self._signatures)
@@ -86,7 +96,7 @@ class Executable:
     ) -> object:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
-        allowed = _packed(limits or self.limits)
+        allowed = self._allowed if limits is None else _packed(limits)
         try:
             if entry in self._plain:
                 return self._program.run(entry, args, self._threads, donate, allowed, observer)
@@ -134,13 +144,10 @@ class Observer:
         """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
 
 
-_UNLIMITED = (0, 0.0, 0)
-
-
-def _packed(limits: Limits) -> tuple[int, float, int]:
+def _packed(limits: Limits) -> tuple[int, float, int] | None:
     """As the runtime takes them."""
     if limits.memory is limits.seconds is limits.depth is None:
-        return _UNLIMITED
+        return None
     return (limits.memory or 0, limits.seconds or 0.0, limits.depth or 0)
 
 
