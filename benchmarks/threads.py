@@ -97,9 +97,7 @@ def main() -> None:
         return
     print(f"{'program':28}{'us/call':>10}{'1 thread/s':>14}{f'{options.threads} threads/s':>14}{'gain':>8}")
     for row in rows:
-        print(
-            f"{row['program']:28}{row['us_per_call']:10.1f}{row['one']:14.0f}{row['many']:14.0f}{row['gain']:8.2f}"
-        )
+        print(f"{row['program']:28}{row['us_per_call']:10.1f}{row['one']:14.0f}{row['many']:14.0f}{row['gain']:8.2f}")
 
 
 if __name__ == "__main__":
