@@ -239,6 +239,7 @@ def onnxruntime_session(path: Path, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3  # errors
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -78,6 +78,7 @@ def onnxruntime(program: Straight, args: Sequence[Array], threads: int) -> Syste
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3  # errors
     start = time.perf_counter()
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     inputs = {f"x{n}": np.ascontiguousarray(a) for n, a in enumerate(args)}
