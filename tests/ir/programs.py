@@ -136,6 +136,7 @@ def @main(%x: float32, %cell: ref(float32), %other: Ref[Tensor[(2, ?), float32]]
   ref_read(%r)
 }""",
     "gradient": "def @main(%x: float32) { %0 = grad(fn (%y: float32) -> float32 { %y * %y }); %0(%x) }",
+    "forward derivative": "def @main(%x: float32) { %0 = jvp(fn (%y: float32) -> float32 { %y * %y }); %0(%x, 1f) }",
     "nested patterns": """
 def @main(%xs: List[(int32, Tensor[(2,), float32])]) {
   match? (%xs) {
