@@ -107,6 +107,10 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
     inline: list[Pass] = [Inline()] if level >= 3 else []
+    # What becomes one kernel although fusion by itself would not see it.
+    share: list[Pass] = [
+        Sink(), FuseAttention(), DeadCode(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion(),
+    ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.
     loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60), DeadCode()]
@@ -130,11 +134,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         NameDims(),
         *tidy,
         *([ConstantArguments(), BatchStructure(), dead, HoistOverTime(), *tidy] if level >= 3 else []),
-        *(
-            [Sink(), FuseAttention(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion()]
-            if level >= 3
-            else []
-        ),
+        *(share if level >= 3 else []),
         *reduced_precision(options),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,

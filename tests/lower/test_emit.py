@@ -82,7 +82,6 @@ def test_operands_on_two_devices_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("def @main(%x: float32) -> (float32, (float32,)) { grad(fn (%y: float32) -> float32 { %y })(%x) }", "grad"),
         ("def @main(%x: Tensor[(4,), float32x4]) -> Tensor[(4,), float32x4] { %x }", "float32x4"),
         ("def @main[n: Dim](%x: Tensor[(n*n,), float32]) -> Tensor[(n*n,), float32] { %x + %x }", "dimension n"),
         ("def @main[A](%x: A) -> A { %x }", "polymorphic"),
