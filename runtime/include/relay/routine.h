@@ -14,6 +14,7 @@
 //                                                  -> int64[m]             kept boxes, best score first; boxes are
 //                                                     (y1, x1, y2, x2); max_output < 0: no limit. The storage is made
 //                                                     for the bound n; the shape is the real extent.
+//   rows.*                                         batching over structure: src/linearise.h
 #pragma once
 
 #include <cstdint>
