@@ -343,3 +343,16 @@ def walk(root: Scalar) -> list[Scalar]:
 def substitute(root: Scalar, mapping: dict[Axis, Scalar]) -> Scalar:
     """Replace index variables."""
     return transform(root, lambda n: mapping.get(n, n) if isinstance(n, Axis) else n) if mapping else root
+
+
+def conjuncts(cond: Scalar) -> list[Scalar]:
+    """The conditions that must all hold for a boolean expression to hold, in order."""
+    out: list[Scalar] = []
+    todo = [cond]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Binary) and node.op == "and":
+            todo += [node.b, node.a]
+        else:
+            out.append(node)
+    return out

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_mul, dim_sub
 from relay.te.index import Indices
-from relay.te.scalar import TRUE, Axis, Binary, Compare, Const, Load, Reduce, Scalar, Select, binary, walk
+from relay.te.scalar import TRUE, Axis, Compare, Const, Load, Reduce, Scalar, Select, binary, conjuncts, walk
 from relay.te.tensor import Compute, Stage
 
 
@@ -38,7 +38,7 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
         return None
     places: dict[Axis, Scalar] = {}
     rest: list[Scalar] = []
-    for part in _conjuncts(chosen.cond):
+    for part in conjuncts(chosen.cond):
         found = _place(part, stage.axes, indices)
         if found is None or found[0] in places:
             rest.append(part)
@@ -54,18 +54,6 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
         guard = part if guard is TRUE else binary("and", guard, part)
     through = tuple(a for a in stage.axes if a not in places)
     return Scatter(places, through, body.axes, chosen.a, guard)
-
-
-def _conjuncts(cond: Scalar) -> list[Scalar]:
-    out: list[Scalar] = []
-    todo = [cond]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Binary) and node.op == "and":
-            todo += [node.b, node.a]
-        else:
-            out.append(node)
-    return out
 
 
 def _place(cond: Scalar, axes: tuple[Axis, ...], indices: Indices) -> tuple[Axis, Scalar] | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import both, choose, factors, is_const, mul
-from relay.te.autodiff.simplify import conjuncts, equalities, simplified
+from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.index import Indices
@@ -30,6 +30,7 @@ from relay.te.scalar import (
     binary,
     cast,
     compare,
+    conjuncts,
     substitute,
     walk,
 )

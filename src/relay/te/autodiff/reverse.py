@@ -129,11 +129,17 @@ class _Reverse:
         assert seed is not None
         self._expression(each.axes, body.axes, body.body, seed)
 
-    def _expression(self, axes: Sequence[Axis], over: Sequence[Axis], body: Scalar, seed: Scalar) -> None:
-        """An element ``body`` at each index of ``axes`` and ``over``, whose adjoint is ``seed``."""
+    def _expression(
+        self, axes: Sequence[Axis], over: Sequence[Axis], body: Scalar, seed: Scalar, skip: Tensor | None = None
+    ) -> None:
+        """An element ``body`` at each index of ``axes`` and ``over``, whose adjoint is ``seed``; reads of ``skip`` get nothing."""
         indices = Indices()
+
+        def wanted(node: Scalar) -> bool:
+            return self._is_active_load(node) and (skip is None or source_of(node) is not skip)
+
         groups: dict[tuple[object, ...], tuple[Load, Scalar]] = {}
-        for leaf, adjoint in adjoints(body, seed, self._is_active_load):
+        for leaf, adjoint in adjoints(body, seed, wanted):
             assert isinstance(leaf, Load)
             source = source_of(leaf)
             assert source is not None
@@ -223,7 +229,9 @@ class _Reverse:
         here = scan.axes
         after = passed[here] if scan.exclusive else add(cotangent[here], passed[here])
         assert after is not None
-        self._expression_at_state(scan, after, before)
+        # What the update reads of the state before it is the recurrence's own affair.
+        placed = substitute(scan.update, {scan.state: before[here]})
+        self._expression(here, (), placed, after, skip=before)
         if any(self._is_active_load(n) for n in walk(scan.init)):
             whole = back(False)
             others = tuple(a for n, a in enumerate(here) if n != scan.dim)
@@ -233,16 +241,6 @@ class _Reverse:
             seed = choose(compare("gt", size(length), 0), whole[at], None, dtype)
             assert seed is not None
             self._expression(others, (), scan.init, seed)
-
-    def _expression_at_state(self, scan: Scan, seed: Scalar, before: Tensor) -> None:
-        placed = substitute(scan.update, {scan.state: before[scan.axes]})
-        # The state's own reads are the recurrence's affair: only what the update reads besides is passed on to.
-        inactive = self.active
-        self.active = {s for s in inactive if s != id(before.stage)}
-        try:
-            self._expression(scan.axes, (), placed, seed)
-        finally:
-            self.active = inactive
 
 
 def _is_identity(term: Term) -> bool:

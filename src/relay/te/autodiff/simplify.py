@@ -49,16 +49,3 @@ def equalities(root: Scalar) -> list[tuple[Scalar, Scalar]]:
             case _:
                 pass
     return out
-
-
-def conjuncts(cond: Scalar) -> list[Scalar]:
-    """The conditions that must all hold."""
-    out: list[Scalar] = []
-    todo = [cond]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Binary) and node.op == "and":
-            todo += [node.b, node.a]
-        else:
-            out.append(node)
-    return out

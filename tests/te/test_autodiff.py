@@ -1,0 +1,129 @@
+"""Inverting index functions, by enumeration; recurrences that start from a tensor."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay import te
+from relay.te.autodiff import jvp, vjp
+from relay.te.autodiff.solve import invert
+from relay.te.evaluate import evaluate
+from relay.te.index import Indices
+from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, maximum, minimum, walk
+
+
+def value(root: Scalar, env: Mapping[Axis, int]) -> int:
+    """An index expression or condition, in Python's integers."""
+    memo: dict[int, int] = {}
+    for node in walk(root):
+        match node:
+            case Const():
+                memo[id(node)] = int(node.value)
+            case Axis():
+                memo[id(node)] = env[node]
+            case Binary() | Compare():
+                a, b = memo[id(node.a)], memo[id(node.b)]
+                memo[id(node)] = int(_APPLY[node.op](a, b))
+            case _:
+                raise AssertionError(f"not index arithmetic: {node}")
+    return memo[id(root)]
+
+
+_APPLY = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b, "min": min, "max": max, "and": lambda a, b: a and b, "or": lambda a, b: a or b,
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+@st.composite
+def index_functions(draw: st.DrawFn) -> tuple[list[Scalar], list[Axis], int]:
+    """Quasi-affine index expressions of a few variables, and how many of the variables are a reduction's."""
+    axes = [Axis(f"x{n}", draw(st.integers(1, 6))) for n in range(draw(st.integers(1, 4)))]
+
+    def affine() -> Scalar:
+        total: Scalar = Const(draw(st.integers(-3, 3)), "int64")
+        for a in axes:
+            if draw(st.booleans()):
+                total = binary("add", total, binary("mul", a, draw(st.sampled_from((-2, -1, 1, 1, 1, 2, 3, 4)))))
+        return total
+
+    def index() -> Scalar:
+        out = affine()
+        match draw(st.sampled_from(("affine", "affine", "divided", "remainder", "clipped", "split", "mirrored"))):
+            case "divided":
+                out = binary("floordiv", out, draw(st.integers(2, 4)))
+            case "remainder":
+                out = binary("mod", out, draw(st.integers(2, 4)))
+            case "clipped":
+                out = minimum(maximum(out, 0), draw(st.integers(1, 5)))
+            case "split":
+                by = draw(st.integers(2, 3))
+                out = binary("add", binary("mul", binary("mod", out, by), by), binary("floordiv", affine(), by))
+            case "mirrored":
+                out = maximum(out, binary("sub", 0, out))
+        return out
+
+    return [index() for _ in range(draw(st.integers(1, 3)))], axes, draw(st.integers(0, len(axes)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(index_functions())
+def test_an_inverse_hits_each_iteration_once(drawn: tuple[list[Scalar], list[Axis], int]) -> None:
+    reads, axes, reduced = drawn
+    hit: dict[tuple[int, ...], Counter[tuple[int, ...]]] = {}
+    for x in itertools.product(*(range(int(str(a.extent))) for a in axes)):
+        env = dict(zip(axes, x, strict=True))
+        hit.setdefault(tuple(value(r, env) for r in reads), Counter())[x] += 1
+    # A box of elements, some of them never hit; hits outside of the box are none of its business.
+    sizes = [max([z[n] for z in hit if z[n] < 9] + [0]) + 2 for n in range(len(reads))]
+    element = [Axis(f"z{n}", s) for n, s in enumerate(sizes)]
+    inverse = invert(reads, element, axes, Indices(), reduced)
+    loops = 1
+    for a in inverse.free:
+        loops *= int(str(a.extent))
+    assert loops <= 40_000
+    for z in itertools.product(*map(range, sizes)):
+        found: Counter[tuple[int, ...]] = Counter()
+        for t in itertools.product(*(range(int(str(a.extent))) for a in inverse.free)):
+            env = {**dict(zip(element, z, strict=True)), **dict(zip(inverse.free, t, strict=True))}
+            if value(inverse.guard, env):
+                found[tuple(value(inverse.values[a], env) for a in axes)] += 1
+        assert found == hit.get(z, Counter()), z
+
+
+def test_a_recurrence_that_starts_from_a_tensor() -> None:
+    """``s[n, k] = tanh(s[n, k - 1] * w[k]) + x[n, k]`` from ``s[n, -1] = h[n]``, in both directions, before and after the step."""
+    x, w, h = (te.placeholder(n, s, "float64") for n, s in (("x", (2, 5)), ("w", (5,)), ("h", (2,))))
+    generator = np.random.default_rng(1)
+    arrays = {t: generator.standard_normal(t.shape) for t in (x, w, h)}  # type: ignore[arg-type]
+    for reverse, exclusive in itertools.product((False, True), repeat=2):
+        out = te.scan(
+            (2, 5), 1, lambda n: h[n], lambda s, n, k: te.unary("tanh", s * w[k]) + x[n, k], "float64",
+            reverse=reverse, exclusive=exclusive,
+        )  # fmt: skip
+        weights = generator.standard_normal((2, 5))
+        moves = {t: generator.standard_normal(t.shape) for t in arrays}  # type: ignore[arg-type]
+        g = te.placeholder("g", (2, 5), "float64")
+        tangents = {t: te.placeholder("t", t.shape, "float64") for t in arrays}
+        backward = vjp([out], [g], list(arrays))
+        (forward,) = jvp([out], list(arrays), [tangents[t] for t in arrays])
+        assert forward is not None
+
+        def at(step: float) -> float:
+            return float(np.sum(evaluate([out], {t: a + step * moves[t] for t, a in arrays.items()})[0] * weights))  # noqa: B023
+
+        wanted = (at(1e-5) - at(-1e-5)) / 2e-5
+        found = 0.0
+        for t, cotangent in zip(arrays, backward, strict=True):
+            assert cotangent is not None
+            found += float(np.sum(evaluate([cotangent], {**arrays, g: weights})[0] * moves[t]))
+        (moved,) = evaluate([forward], {**arrays, **{tangents[t]: m for t, m in moves.items()}})
+        assert abs(found - wanted) < 1e-6 and abs(float(np.sum(moved * weights)) - wanted) < 1e-6
