@@ -11,16 +11,15 @@ from typing import ClassVar, cast
 
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar, as_dim
-from relay.ir.expr import Binding, Block, Call, Clause, Expr, Function, GlobalVar, Match, PConstructor, Var
+from relay.ir.expr import Call, Clause, Expr, Function, GlobalVar, Match, PConstructor, Var
 from relay.ir.span import Span
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeVar
-from relay.transform.ad.duals import COTANGENT, SUM, ZERO, Lifting, cotangent_ref, differentiable
+from relay.transform.ad.duals import COTANGENT, SUM, ZERO, Lifting, differentiable
 from relay.transform.ad.terms import (
     UNIT,
     Code,
     add,
     construct,
-    constructor_ref,
     either,
     new_ref,
     patterns,
@@ -312,13 +311,3 @@ class Collect(Conversion):
         if not differentiable(t):
             return code.bind(zeros_like(x))
         return cotangent(code, code.bind(project(x, 1)), code.bind(project(x, 0)), None)
-
-
-def pair(code: Code, primal: Expr, ref: Expr) -> Expr:
-    return code.bind(tuple_of((primal, ref)))
-
-
-__all__ = [
-    "COTANGENT", "Binding", "Block", "Collect", "Conversion", "Drop", "Functions", "Lift", "Seed", "accumulate",
-    "constructor_ref", "cotangent", "cotangent_ref", "pair", "zero_ref", "zeros_like",
-]  # fmt: skip
