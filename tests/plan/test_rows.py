@@ -90,6 +90,19 @@ def test_norms() -> None:
                     lambda m, x, g, b: m("nn.instance_norm", x, g, b)), {V: 2})  # fmt: skip
 
 
+@pytest.mark.parametrize("width", [5, 100, 256, 257])
+def test_short_rows_take_their_steps_together(width: int) -> None:
+    def build(m: Maker, x: Expr, g: Expr, b: Expr) -> Expr:
+        return m("nn.softmax", m("nn.layer_norm", x, g, b))
+
+    plan = check(primitive([tensor((2, N, width)), tensor((width,)), tensor((width,))], build), *SIZES)
+    (outer,) = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
+    inside = [s for s in statements(outer.body) if isinstance(s, For) and s.kind == "serial" and s.var.extent == 4]
+    assert bool(inside) == (5 < width <= 256), "very short ones have their lanes across the rows"
+    for rows in (4, 7):
+        check(primitive([tensor((3, rows, width)), tensor((width,)), tensor((width,))], build))
+
+
 def test_mean_pooling_with_a_mask_runs_across_columns() -> None:
     def build(m: Maker, x: Expr, k: Expr) -> Expr:
         return m("divide", m("sum", m("multiply", x, k), axis=0), m("sum", k, axis=0))

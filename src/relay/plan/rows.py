@@ -2,7 +2,7 @@
 
 One parallel loop runs over the nest's rows; inside it each member runs over its own inner axes, so that what a row's
 members pass on stays in registers, on the stack or in the thread's slice of the workspace, and later passes over a
-row find it in the first cache.
+row find it in the first cache. A few short rows are taken together, so that none waits for the end of its reduction.
 
 Lanes run along the reduced or inner axis where that is contiguous. Where the contiguous axis is the last row (a
 reduction over the first axis), rows are taken in blocks instead and every member runs its lanes across the block,
@@ -42,6 +42,8 @@ from relay.te.tensor import Scan, stage_bodies
 
 # Rows of a block whose lanes run across the rows.
 _LANE_BLOCK = 256
+# Rows that take their steps together, and the longest for which that is done.
+_ROWS_TOGETHER, _LONGEST_TOGETHER = 4, 256
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +100,16 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
     across = _across_rows(builder, nest, plans, rows, evaluate(space.env))
     work = _work(plans)
     emitter = _Emitter(builder, aliases, dict(space.env))
+    together = 1 if across else _together(plans, rows, temps)
+    if together > 1:
+        last, inside = rows[-1], Axis("r", together)
+        block = Axis("rows", ceil_div(last.extent, together))
+        start = binary("mul", Const(0, "int64") if block.extent == 1 else block, together)
+        repeated = _repeat(builder, plans, temps, inside, together)
+        emitter.bind(last, binary("add", start, inside))
+        count = minimum(together, binary("sub", extent_of(last.extent), start))
+        steps = [For(inside, count, emitter.member(p, None)) for p in plans]
+        return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
     if not across:
         buffers = [t for t in temps if t.scope != "operand"]
         body = allocate(buffers, seq([emitter.member(p, None) for p in plans]))
@@ -150,6 +162,36 @@ def _temporaries(builder: Builder, plans: Sequence[_Plan]) -> list[Buffer]:
             temps.append(buffer)
             builder.storage[key] = Storage(buffer, tuple(strides))
     return temps
+
+
+def _together(plans: Sequence[_Plan], rows: Sequence[Axis], temps: Sequence[Buffer]) -> int:
+    """How many rows take each step before any takes the next: a reduction's last additions, and what is computed from its
+    result, wait for one another, but not for those of another row. Long rows have enough to do meanwhile."""
+    if not rows or len(plans) < 2 or any(isinstance(p.member.kept.stage, Scan) for p in plans):
+        return 1
+    if not any(p.reduced for p in plans) or (isinstance(rows[-1].extent, int) and rows[-1].extent < _ROWS_TOGETHER):
+        return 1
+    sizes = [shape_size(tuple(a.extent for a in (*p.inner, *p.reduced))) for p in plans]
+    sizes += [t.shape[0] for t in temps]
+    return _ROWS_TOGETHER if all(isinstance(s, int) and s <= _LONGEST_TOGETHER for s in sizes) else 1
+
+
+def _repeat(builder: Builder, plans: Sequence[_Plan], temps: Sequence[Buffer], row: Axis, count: int) -> list[Buffer]:
+    """Temporaries with a place for each of several rows."""
+    mine = {id(t) for t in temps}
+    at = builder.indices.poly(row)
+    out: list[Buffer] = []
+    for plan in plans:
+        for n in range(len(plan.member.kept.dtypes)):
+            key = (id(plan.member.kept.origin), n)
+            where = builder.storage[key]
+            if id(where.buffer) not in mine:
+                continue
+            (size,) = where.buffer.shape
+            buffer = temporary(where.buffer.name, dim_mul(size, count), where.buffer.dtype)
+            out.append(buffer)
+            builder.storage[key] = Storage(buffer, where.strides, dim_mul(at, size))
+    return out
 
 
 def _widen(builder: Builder, plans: Sequence[_Plan], temps: Sequence[Buffer], lane: Axis, size: int) -> list[Buffer]:
