@@ -37,6 +37,8 @@ from relay.view.timing import interleaved
 
 ALL_LENGTHS = (5, 8, 13, 16, 22, 32, 48, 53, 64, 96, 128)
 SYSTEMS = ("relay", "onnxruntime", "onnxruntime-fused", "openvino", "torch", "torch-compile")
+# Tokens of one timed generation.
+GENERATED = 8
 TOLERANCE = 2e-4  # float32 through twelve layers
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
@@ -94,6 +96,12 @@ def gpt2_systems(c: gpt2.Config, w: Any, threads: int, wanted: Sequence[str], fo
     return {"relay": ours} | _made(makers, wanted)
 
 
+def generate(run: Any, ids: Array, cache: Any, count: int) -> None:
+    """``count`` tokens one after the other, each from the cache that the one before has left."""
+    for _ in range(count):
+        _, cache = run(ids, cache)
+
+
 def _made(makers: dict[str, Callable[[], Any]], wanted: Sequence[str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, make in makers.items():
@@ -120,9 +128,13 @@ def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[i
     rng = np.random.default_rng(0)
     rows: list[Row] = []
 
-    def row(what: str, n: int, calls: dict[str, Callable[[], object]], apart: dict[str, float], floor: float) -> None:
+    def row(
+        what: str, n: int, calls: dict[str, Callable[[], object]], apart: dict[str, float], floor: float, each: int = 1
+    ) -> None:
         found = interleaved(calls, seconds)
-        timing = {name: {"median": t.median, "low": t.low, "high": t.high} for name, t in found.items()}
+        timing = {
+            name: {"median": t.median / each, "low": t.low / each, "high": t.high / each} for name, t in found.items()
+        }
         rows.append(
             {
                 "model": model,
@@ -147,10 +159,11 @@ def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[i
                 caches = {s: run(text[:past], None)[1] if past else None for s, run in systems.items()}
                 results = {s: run(text[past:], caches[s])[0] for s, run in systems.items()}
                 apart = checked(f"{past} + {n} tokens", results, gpt2.reference(g, w, text))
-                calls = {s: partial(run, text[past:], caches[s]) for s, run in systems.items()}
+                each = GENERATED if past else 1
+                calls = {s: partial(generate, run, text[past:], caches[s], each) for s, run in systems.items()}
                 size = heavy + 8 * g.layers * g.width * past
                 floor = max(gpt2_flops(g, n, past) / limits.flops, size / limits.bandwidth["DRAM"])
-                row(f"prompt of {n}" if n > 1 else f"step after {past}", n, calls, apart, floor)
+                row(f"prompt of {n}" if n > 1 else f"step after {past}", n, calls, apart, floor, each)
         else:
             c = bert.CONFIGS[model]
             w = bert.seeded_weights(c)
