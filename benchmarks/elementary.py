@@ -49,9 +49,11 @@ def worst(
     for start in range(first, last, CHUNK * step):
         patterns = np.arange(start, min(start + CHUNK * step, last), step, dtype=np.uint64)
         x = np.resize(patterns, CHUNK).astype(np.uint32).view(np.float32)
-        error, place = run(x)
-        if not float(error) <= found:
-            found, at = float(error), float(x[int(place)])
+        result = run(x)
+        assert isinstance(result, tuple)
+        error, place = (np.asarray(r).item() for r in result)
+        if not error <= found:
+            found, at = error, float(x[place])
             if np.isnan(found):
                 break
     return found, at

@@ -8,10 +8,12 @@ written once). ``python benchmarks/rows.py [--threads 1] [--only softmax,attenti
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,7 @@ class Program:
 
     relay: str
     torch: Callable[..., object] | None
-    onnx: tuple[str, dict[str, object]] | None
+    onnx: tuple[str, dict[str, Any]] | None
     shapes: Callable[[int, int], Sequence[tuple[int, ...]]]
     sizes: Sequence[tuple[int, int]]
 
@@ -38,16 +40,15 @@ ROWS = [(n, 768) for n in (1, 16, 128, 1024, 4096)] + [(1024, 100), (1024, 3072)
 
 def programs() -> dict[str, Program]:
     """By name; PyTorch's functions are looked up only when it is installed."""
-    try:
+    there = importlib.util.find_spec("torch") is not None
+    if there:
         import torch.nn.functional as f
-    except ImportError:
-        f = None  # type: ignore[assignment]
 
-    def norm(x: object, g: object, b: object) -> object:
-        return f.layer_norm(x, g.shape, g, b)  # type: ignore[attr-defined, arg-type]
+    def theirs(function: Callable[..., object]) -> Callable[..., object] | None:
+        return function if there else None
 
-    def attend(q: object, k: object, v: object) -> object:
-        return f.scaled_dot_product_attention(q[None], k[None], v[None])  # type: ignore[index]
+    norm = theirs(lambda x, g, b: f.layer_norm(x, g.shape, g, b))
+    attend = theirs(lambda q, k, v: f.scaled_dot_product_attention(q[None], k[None], v[None]))
 
     def heads(size: int) -> Callable[[int, int], Sequence[tuple[int, ...]]]:
         return lambda m, n: [(12, m, size), (12, n, size), (12, n, size)]
@@ -66,30 +67,30 @@ def programs() -> dict[str, Program]:
     x, mean = "x m, WIDTH", {"axes": [0], "keepdims": 0}
     vectors = "x m, WIDTH; g WIDTH,; b WIDTH,"
     return {
-        "attention_32": Program(attention(32), f and attend, None, heads(32), lengths),
-        "attention_64": Program(attention(64), f and attend, None, heads(64), lengths),
+        "attention_32": Program(attention(32), attend, None, heads(32), lengths),
+        "attention_64": Program(attention(64), attend, None, heads(64), lengths),
         "softmax": Program(
-            text(x, "nn.softmax(%x)"), f and (lambda x: f.softmax(x, -1)), ("Softmax", {"axis": -1}), matrix, ROWS
+            text(x, "nn.softmax(%x)"), theirs(lambda x: f.softmax(x, -1)), ("Softmax", {"axis": -1}), matrix, ROWS
         ),
         "layer_norm": Program(
             text(vectors, "nn.layer_norm(%x, %g, %b)"),
-            f and norm,
+            norm,
             ("LayerNormalization", {"axis": -1}),
             lambda n, w: [(n, w), (w,), (w,)],
             ROWS,
         ),
-        "gelu": Program(text(x, "nn.gelu(%x)"), f and (lambda x: f.gelu(x)), ("Gelu", {}), matrix, ROWS),
+        "gelu": Program(text(x, "nn.gelu(%x)"), theirs(lambda x: f.gelu(x)), ("Gelu", {}), matrix, ROWS),
         "mean": Program(
             text(x, "mean(%x, axis=0)"),
-            f and (lambda x: x.mean(0)),
-            ("ReduceMean", dict[str, object](mean)),
+            theirs(lambda x: x.mean(0)),
+            ("ReduceMean", dict[str, Any](mean)),
             matrix,
             ROWS,
         ),
     }
 
 
-def onnxruntime_call(op: str, attrs: dict[str, object], arrays: Sequence[Array], threads: int) -> Call:
+def onnxruntime_call(op: str, attrs: dict[str, Any], arrays: Sequence[Array], threads: int) -> Call:
     """The operator alone in a graph."""
     import onnxruntime as ort
     from onnx import TensorProto, helper, numpy_helper

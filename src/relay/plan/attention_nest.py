@@ -359,7 +359,7 @@ class _Emitter:
         # Where every key so far is hidden the maximum is no number to subtract: then the least finite one is.
         least = Const(-float(np.finfo(dtype).max), dtype)
         highest = maximum(maximum(Load(top, (line,), dtype), Load(best, (zero,), dtype)), least)
-        steps = [
+        steps: list[Stmt] = [
             Store(best, (zero,), initial("max", dtype)),
             For(lane, seen, body, "vectorized"),
             Store(before, (i,), Load(top, (line,), dtype)),
@@ -390,7 +390,7 @@ class _Emitter:
         more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
         weight = unary("exp", binary("sub", Load(scores, at, dtype), new))
         body = LetScalar(e, weight, Seq((Store(scores, at, e), more)))
-        steps = [
+        steps: list[Stmt] = [
             Store(sum_, (zero,), Load(total, (line,), dtype)),
             For(lane, seen, body, "vectorized"),
             Store(total, (line,), Load(sum_, (zero,), dtype)),
