@@ -522,6 +522,22 @@ def test_compiled_derivatives(case: Case, request: pytest.FixtureRequest, cache:
     run()
 
 
+def test_derivatives_in_a_program() -> None:
+    """Calls of derived operators parse, print, are typed for any size and run."""
+    text = """#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(n, 4), float32], %w: Tensor[(3, 4), float32], %g: Tensor[(n, 3), float32]) {
+      (nn.dense.vjp1(%x, %w, %g), split.vjp0(%x, (%x,), indices_or_sections=1, axis=0))
+    }"""
+    module = relay.parse(text)
+    again = relay.parse(module.text())
+    generator = np.random.default_rng(0)
+    x, w, g = (generator.standard_normal(s).astype(np.float32) for s in ((5, 4), (3, 4), (5, 3)))
+    for program_ in (module, again):
+        found = [np.asarray(y) for y in relay.evaluate(program_, x, w, g)]
+        np.testing.assert_allclose(found[0], g.T @ x, rtol=1e-5)
+        np.testing.assert_array_equal(found[1], x)
+
+
 def test_unknown_derivatives() -> None:
     for name in ("nn.dense.vjp2", "nn.dense.vjp", "no.such.vjp0", "zeros.vjp0"):
         with pytest.raises(OperatorError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from hypothesis import given, settings
@@ -35,9 +35,9 @@ def value(root: Scalar, env: Mapping[Axis, int]) -> int:
     return memo[id(root)]
 
 
-_APPLY = {
+_APPLY: Mapping[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b, "min": min, "max": max, "and": lambda a, b: a and b, "or": lambda a, b: a or b,
+    "mod": lambda a, b: a % b, "min": min, "max": max, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
 }  # fmt: skip

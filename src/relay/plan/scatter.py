@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from relay.ir.dim import ceil_div, dim_mul, shape_size
 from relay.loop.ir import Branch, LetScalar, Stmt, Store
-from relay.plan.build import Builder, extent_of, parallel_rows, seq, serial, vectorized
+from relay.plan.build import Builder, Storage, extent_of, parallel, parallel_rows, seq, serial, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
 from relay.plan.stages import Kept
@@ -18,6 +18,8 @@ from relay.te.tensor import Tensor
 
 # Elements of a row that one task owns.
 _BLOCK = 128
+# Elements that are cleared at a time.
+_PAGES = 4096
 
 
 def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
@@ -43,9 +45,6 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     def across(body: Stmt) -> Stmt:
         return body if lane is None or count is None else vectorized(lane, count, body)
 
-    hit = [a for a in form.places if a.extent != 1]
-    start_at = builder.flat(where, [env.get(a, a) for a in stage.axes])
-    clear = serial(hit, across(Store(where.buffer, (start_at,), Const(0.0, dtype))))
     names = {a: Axis(builder.fresh("at"), a.extent) for a in form.places}
     place = builder.evaluate([form.places[a] for a in names], env)
     at = builder.flat(where, [names.get(a, env.get(a, a)) for a in stage.axes])
@@ -61,4 +60,19 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     work = dim_mul(shape_size(tuple(a.extent for a in form.over)), max(1, cost(value)))
     if lane is not None:
         work = dim_mul(work, _BLOCK)
-    return parallel_rows(builder, tasks, work, seq([clear, serial(list(form.over), body)]))
+    return seq([_cleared(builder, where), parallel_rows(builder, tasks, work, serial(list(form.over), body))])
+
+
+def _cleared(builder: Builder, where: Storage) -> Stmt:
+    """Zeros in the whole buffer, along memory."""
+    total = where.buffer.shape[0]
+    lane = Axis("lane", _PAGES)
+
+    def block(b: Axis) -> Stmt:
+        start = binary("mul", b, _PAGES)
+        count = minimum(_PAGES, binary("sub", extent_of(total), start))
+        return vectorized(
+            lane, count, Store(where.buffer, (binary("add", start, lane),), Const(0.0, where.buffer.dtype))
+        )
+
+    return parallel(builder, ceil_div(total, _PAGES), _PAGES, block, "block")
