@@ -167,7 +167,8 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
         chunks = max(1, min(extent, extent * cost // PARALLEL_COST))
         if chunks == 1:
             return For(var, extent_of(extent), body(var))
-        return For(var, extent_of(extent), body(var), "parallel", -(-extent // chunks))
+        # Rounded down: more and smaller chunks can be shared out evenly, fewer and larger ones cannot.
+        return For(var, extent_of(extent), body(var), "parallel", extent // chunks)
     if isinstance(cost, int):
         return For(var, extent_of(extent), body(var), "parallel", max(1, PARALLEL_COST // max(cost, 1)))
     # As many chunks of equal length as there is work for.
@@ -178,7 +179,9 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
     count = minimum(per, binary("sub", whole, start))
     run = For(inner, count, LetScalar(var, binary("add", start, inner), body(var)))
     loop = For(chunk, ceiling(whole, per), run, "parallel", 1)
-    return LetScalar(many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(ceiling(whole, many), 1), loop))
+    return LetScalar(
+        many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(binary("floordiv", whole, many), 1), loop)
+    )
 
 
 def ceiling(a: Scalar, b: Scalar) -> Scalar:

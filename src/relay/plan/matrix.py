@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_min, dim_mul, dim_sub
+from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Transpose
 from relay.plan.build import Builder, accesses, allocate, extent_of, parallel_rows, seq, serial, temporary
@@ -28,11 +28,13 @@ from relay.plan.product_nest import AfterTile, LeftRows, ProductNest, RowTile, b
 from relay.plan.reduction import initial
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
-# Rows of one task: enough that packing a panel is repaid, few enough that tasks can be shared out.
+# Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
 _ROWS_CONSTANT = 192
 _ROWS_PACKED = 768
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
 _FMA_DISCOUNT = 4
+# Reading a panel takes as long as the multiply-adds of so many rows.
+_ROWS_TO_READ = 2
 # Up to this cost an epilogue is written out for every row of every tile height.
 _CHEAP_EPILOGUE = 8
 
@@ -98,7 +100,7 @@ class _Tiles:
             block = rows if blocks <= 1 else -(-rows // (blocks * tile.rows)) * tile.rows
         panel, part = Axis("panel", ceil_div(columns, tile.columns)), Axis("part", ceil_div(rows, block))
         each = dim_mul(size_of(p.reduced), tile.columns)
-        work = dim_floordiv(dim_mul(each, dim_min(rows, block)), _FMA_DISCOUNT)
+        work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), _FMA_DISCOUNT)
         body = self._task(_variable(panel), _variable(part), rows, block)
         return parallel_rows(self.shared.builder, [*p.batch, panel, part], work, body)
 
@@ -231,10 +233,17 @@ class _Tiles:
         def through_memory(row: Scalar, n: int, _: Scalar) -> Stmt:
             return self._micro(task, row, n, None, self._hand_over(task, n, nothing))
 
+        width = self.shared.p.tile.columns
+
         def finish(row: Scalar, n: Scalar, _: Scalar) -> Stmt:
-            return self.shared.finish_rows(
-                row, n, task.first, task.across, task.held, nothing, self.shared.p.tile.columns
-            )
+            def columns(across: Scalar) -> Stmt:
+                return self.shared.finish_rows(row, n, task.first, across, task.held, nothing, width)
+
+            if isinstance(task.across, Const):
+                return columns(task.across)
+            # Of a known number of columns the loop over them is written out.
+            whole = compare("eq", task.across, width)
+            return Branch(whole, columns(Const(width, "int64")), columns(task.across))
 
         return self._each(task, through_memory, finish)
 
