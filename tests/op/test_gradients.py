@@ -533,7 +533,9 @@ def test_derivatives_in_a_program() -> None:
     generator = np.random.default_rng(0)
     x, w, g = (generator.standard_normal(s).astype(np.float32) for s in ((5, 4), (3, 4), (5, 3)))
     for program_ in (module, again):
-        found = [np.asarray(y) for y in relay.evaluate(program_, x, w, g)]
+        result = relay.evaluate(program_, x, w, g)
+        assert isinstance(result, tuple)
+        found = [np.asarray(y) for y in result]
         np.testing.assert_allclose(found[0], g.T @ x, rtol=1e-5)
         np.testing.assert_array_equal(found[1], x)
 
