@@ -115,7 +115,9 @@ def test_error_bounds(op: UnaryOp, dtype: str) -> None:
     assert np.array_equal(run_unary(op, x[:1003], "serial"), got[:1003], equal_nan=True)
 
 
-@pytest.mark.parametrize(("op", "bound"), [("exp", 1.1), ("log", 0.87), ("tanh", 2.46), ("erf", 1.45), ("sigmoid", 2.41)])
+@pytest.mark.parametrize(
+    ("op", "bound"), [("exp", 1.1), ("log", 0.87), ("tanh", 2.46), ("erf", 1.45), ("sigmoid", 2.41)]
+)
 def test_all_exponents(op: UnaryOp, bound: float) -> None:
     """A sample of every stretch of bit patterns; `benchmarks/elementary.py` looks at all of them."""
     x = np.arange(0, 1 << 32, 16381, dtype=np.uint64).astype(np.uint32).view(np.float32)

@@ -168,10 +168,13 @@ def test_parts_that_leave_are_worth_a_copy_where_the_shared_operand_is_large() -
     }"""
     after = run(typed(text), NameDims(), ParallelFusion(), DeadCode())
     assert operators(after).count("nn.dense") == 1
-    before, found = (
-        evaluate(m, array(1, 512) * 0 + 1, array(1, 512) * 0 + 2, array(512, 512) * 0 + 0.5)
-        for m in (typed(text), after)
-    )
+    inputs = [
+        np.full((1, 512), 1.0, np.float32),
+        np.full((1, 512), 2.0, np.float32),
+        np.full((512, 512), 0.5, np.float32),
+    ]
+    before, found = evaluate(typed(text), *inputs), evaluate(after, *inputs)
+    assert isinstance(before, tuple) and isinstance(found, tuple)
     for a, b in zip(before, found, strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 

@@ -84,8 +84,8 @@ def measure(threads: int) -> Limits:
         "L3": max(target.l3_bytes // 2, 2 * threads * target.l2_bytes),
         "DRAM": max(4 * target.l3_bytes, 256 << 20),
     }
-    flops, calls = 0.0, {level: _reading(target, threads, size) for level, size in sizes.items()}
-    work, multiply = _multiplying(target, threads)
+    flops, calls = 0.0, {level: reading(target, threads, size, _LEAST_READ) for level, size in sizes.items()}
+    work, multiply = multiplying(target, threads)
     bandwidth = dict.fromkeys(LEVELS, 0.0)
     for _ in range(_ROUNDS):
         flops = max(flops, work / _fastest(multiply))
@@ -142,7 +142,7 @@ def _call(kernel: Kernel, target: Target, threads: int) -> Callable[[], object]:
     return lambda: exe(x)
 
 
-def _multiplying(target: Target, threads: int) -> tuple[float, Callable[[], object]]:
+def multiplying(target: Target, threads: int) -> tuple[float, Callable[[], object]]:
     """How many floating-point operations a call does, and the call: multiply-adds on a tile of registers, each thread on its own."""
     lanes = target.lanes(32)
     rows, width = (6, 4 * lanes) if target.vector_registers >= 32 else (6, 2 * lanes)
@@ -168,12 +168,12 @@ def _multiplying(target: Target, threads: int) -> tuple[float, Callable[[], obje
     return 2.0 * threads * size * _STEPS, _call(kernel, target, threads)
 
 
-def _reading(target: Target, threads: int, size: int) -> tuple[float, Callable[[], object]]:
-    """How many bytes a call reads, and the call: each thread reads its part of ``size`` bytes again and again."""
+def reading(target: Target, threads: int, size: int, least: int = 0) -> tuple[float, Callable[[], object]]:
+    """How many bytes a call reads, and the call: each thread reads its part of ``size`` bytes, until ``least`` are read in all."""
     width = _STREAMS * target.lanes(32)
     steps = max(1, size // 4 // threads // width)
     part = steps * width
-    passes = max(1, _LEAST_READ // (4 * part * threads))
+    passes = max(1, least // (4 * part * threads))
     given = Buffer("given", (threads * part,), "float32", alignment=4)
     out = Buffer("out", (threads * width,), "float32", alignment=4)
     tile = Buffer("tile", (width,), "float32", "register")
