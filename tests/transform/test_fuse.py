@@ -29,6 +29,17 @@ def test_several_outputs() -> None:
     assert fused(f"%x: {T}", body, outputs=False) == [["exp"], ["tanh"]]
 
 
+def test_several_outputs_behind_slices() -> None:
+    # A state and what is made of it, each from its own part of one product: the parts come from outside.
+    params = "%z: Tensor[(8, 32), float32], %c: Tensor[(8, 16), float32]"
+    parts = [f"strided_slice(%z, begin=[{n}], end=[{n + 16}], axes=[1])" for n in (0, 16)]
+    body = f"let %s = %c * sigmoid({parts[0]}); let %h = tanh(%s) * sigmoid({parts[1]}); (%s, %h)"
+    assert len(fused(params, body)) == 1
+    # An index map of what is made inside is another iteration space.
+    body = "let %a = exp(%x); let %b = tanh(transpose(%a)); (%a, %b)"
+    assert fused("%x: Tensor[(8, 8), float32]", body) == [["exp"], ["transpose", "tanh"]]
+
+
 def test_several_outputs_make_no_cycle() -> None:
     # The sum needs all of a before b can start, so a and b cannot be one kernel.
     body = "let %a = exp(%x); let %s = sum(%a); let %b = multiply(%a, %s); (%a, %b)"

@@ -99,16 +99,25 @@ class Grouping:
         return found
 
     def aligned(self, source: Group, group: Group) -> bool:
-        """Whether two groups have one iteration space: both elementwise on it, or the source's epilogue is."""
-        if not group.plain:
-            return False
+        """Whether two groups have one iteration space: both elementwise on it, or the source's epilogue is.
+
+        An index map of what comes from outside both is as good as elementwise: no other element of theirs is looked at.
+        """
+        members = {*source.members, *group.members}
+
+        def in_place(group: Group, shape: tuple[Dim, ...] | None) -> bool:
+            nodes = [self.nodes[n] for n in group.members]
+            plain = group.plain or all(
+                n.access.kind in ("elementwise", "broadcast") or members.isdisjoint(n.inputs) for n in nodes
+            )
+            return plain and all(n.shape == shape for n in nodes)
+
         shape = self.nodes[group.members[0]].shape
-        if shape is None or any(self.nodes[n].shape != shape for n in group.members):
+        if shape is None or not group.injective or not in_place(group, shape):
             return False
-        inner = [self.nodes[n] for n in source.members]
-        if source.plain:
-            return all(n.shape == shape for n in inner)
-        anchors = [n for n in inner if n.access.kind == "contraction"]
+        if source.injective:
+            return in_place(source, shape)
+        anchors = [self.nodes[n] for n in source.members if self.nodes[n].access.kind == "contraction"]
         return len(anchors) == 1 and anchors[0].shape == shape
 
     def without_border_views(self, group: Group) -> list[int]:
