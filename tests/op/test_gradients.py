@@ -226,18 +226,23 @@ def test_simpler_cotangents(name: str) -> None:
         operands.append(np.array([6, 2]))
     if name == "squeeze":
         operands = [x[:, None]]
+    if name in ("add", "subtract", "multiply"):
+        operands.append(generator.uniform(0.2, 1.0, (3, 4)))
+    if name == "nn.bias_add":
+        operands.append(generator.uniform(0.2, 1.0, (4,)))
     out, many = results(name, operands, attrs)
     cots = [generator.standard_normal(o.shape).astype(o.dtype) for o in out]
     args = [Var(f"x{n}") for n in range(len(operands))]
     outputs, cotangents = [Var(f"y{n}") for n in range(len(out))], [Var(f"g{n}") for n in range(len(out))]
     types = [TensorType(o.shape, o.dtype.name) for o in operands]
-    made = input_cotangent(name, attrs, args, types, outputs, cotangents, 0)
-    assert made is not None
-    values = dict(zip((*args, *outputs, *cotangents), (*operands, *out, *cots), strict=True))
-    got = np.asarray(h.value(made, {id(v): x for v, x in values.items()}))
-    direction = generator.standard_normal(operands[0].shape)
-    wanted = slope(name, operands, attrs, cots, 0, direction)
-    assert got.shape == operands[0].shape and abs(float(np.sum(got * direction)) - wanted) < 1e-5
+    for index in range(2 if name in ("add", "subtract", "multiply") else 1):
+        made = input_cotangent(name, attrs, args, types, outputs, cotangents, index)
+        assert made is not None
+        values = dict(zip((*args, *outputs, *cotangents), (*operands, *out, *cots), strict=True))
+        got = np.asarray(h.value(made, {id(v): x for v, x in values.items()}))
+        direction = generator.standard_normal(operands[index].shape)
+        wanted = slope(name, operands, attrs, cots, index, direction)
+        assert got.shape == operands[index].shape and abs(float(np.sum(got * direction)) - wanted) < 1e-5
     assert many == isinstance(h.apply(name, *operands, **attrs), tuple)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relay import te
-from relay.ir.dim import Dim, is_any
+from relay.ir.dim import Dim, is_any, known_equal
 from relay.ir.expr import Attrs, Expr
 from relay.ir.types import TensorType, Type
 from relay.op.build import call, constant
@@ -44,6 +44,34 @@ def _reshaped_back(at: Applied) -> Expr | None:
     if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and not any(is_any(d) or d == 0 for d in ty.shape):
         return call("reshape", at.cotangents[0], newshape=ty.shape)
     return call("reshape_like", at.cotangents[0], at.args[0])
+
+
+def _of_equal_shapes(make: Callable[[Applied, Expr], Expr]) -> Rule:
+    """A rule for two operands of one shape, which needs no sum over repeated axes; ``make`` gets the other operand."""
+
+    def rule(at: Applied) -> Expr | None:
+        first, second = at.types
+        if not isinstance(first, TensorType) or not isinstance(second, TensorType):
+            return None
+        if (
+            not isinstance(first.shape, tuple)
+            or not isinstance(second.shape, tuple)
+            or len(first.shape) != len(second.shape)
+        ):
+            return None
+        if not all(known_equal(a, b) for a, b in zip(first.shape, second.shape, strict=True)):
+            return None
+        return make(at, at.args[1 - at.index])
+
+    return rule
+
+
+def _subtract(at: Applied, other: Expr) -> Expr:
+    return call("negative", at.cotangents[0]) if at.index else at.cotangents[0]
+
+
+def _multiply(at: Applied, other: Expr) -> Expr:
+    return call("multiply", at.cotangents[0], other)
 
 
 def _number(at: Applied, value: float) -> Expr | None:
@@ -155,6 +183,10 @@ RULES: Mapping[str, Rule] = {
     "dyn.reshape": _reshaped_back,
     "annotation.stop_fusion": lambda at: at.cotangents[0],
     "copy": lambda at: at.cotangents[0],
+    "add": _of_equal_shapes(lambda at, other: at.cotangents[0]),
+    "subtract": _of_equal_shapes(_subtract),
+    "multiply": _of_equal_shapes(_multiply),
+    "nn.bias_add": lambda at: None if at.index else at.cotangents[0],
     "exp": _of_result(_exp),
     "tanh": _of_result(_tanh),
     "sigmoid": _of_result(_sigmoid),
