@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -59,6 +60,8 @@ def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def live() -> dict[str, int]:
+    """The objects alive, without what earlier tests left to Python's collector."""
+    gc.collect()
     return _runtime.live_objects()
 
 
