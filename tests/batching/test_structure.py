@@ -299,3 +299,16 @@ def test_inspect_says_what_became_of_recursive_functions() -> None:
     assert batched == "@encode: by level"
     ((_, refused),) = VIEWS["batching"](module(HEADER + REFUSED["references"][0]), Options())
     assert refused == "@f: no: it uses references"
+
+
+def test_a_fold_that_forgets_the_rest() -> None:
+    """Found by generated programs: the item's result is an empty list whatever the rest gives."""
+    text = """#[version = "0.0.5"]
+    type List[A] { Cons(A, List[A]), Nil, }
+    def @fold[A, B](%f: fn (A, B) -> B, %z: B, %xs: List[A]) -> B {
+      match (%xs) { Cons(%x, %rest) => { let %r = @fold(%f, %z, %rest); %f(%x, %r) }, Nil => %z, }
+    }
+    def @main(%xs: List[float32]) -> List[float32] { @fold(fn (%a: float32, %b: List[float32]) { Nil }, Nil, %xs) }"""
+    program = relay.parse(text)
+    for xs in ([], [1.0, 2.0]):
+        assert relay.compile(program)(xs) == relay.evaluate(program, xs) == []

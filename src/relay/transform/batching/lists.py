@@ -127,6 +127,8 @@ def list_form(module: Module, name: str, function: Function) -> ListForm | None:
     if not changed and result is not None and isinstance(result.value, Call):
         value = result.value
         made = layout_of(module, result.var.ty)
+        if isinstance(value.fn, ConstructorRef) and (made is None or not value.args):
+            return None  # another type's constructor, or the empty list whatever the rest is
         if isinstance(value.fn, ConstructorRef) and made is not None and value.args[made.tail] is call.var:
             if _mentions(rest, call.var) or value.args[made.head] is call.var or not _is_empty(last):
                 return None
