@@ -94,3 +94,25 @@ def dims(e: Expr) -> tuple[Dim, ...]:
     ty = type_of(e)
     assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
     return ty.shape
+
+
+def traced_call(call: Call) -> registry.Traced | None:
+    """The expression of a call of one result on tensors of known rank, whose sizes follow from its operands' sizes."""
+    assert isinstance(call.fn, OpRef)
+    op = registry.get(call.fn.name)
+    inputs = operand_shapes(call)
+    if inputs is None or op.shape_mode != "independent" or any(i.variadic for i in op.inputs):
+        return None
+    traced = registry.trace(op, inputs, call.attrs)
+    return traced if len(traced.outputs) == 1 else None
+
+
+def operand_shapes(call: Call) -> list[tuple[tuple[Dim, ...], str]] | None:
+    """The shapes and base types of a call's operands; None when one is not a tensor of known rank."""
+    out: list[tuple[tuple[Dim, ...], str]] = []
+    for arg in call.args:
+        ty = type_of(arg)
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
+            return None
+        out.append((ty.shape, ty.dtype))
+    return out

@@ -23,7 +23,6 @@ from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, 
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
-from relay.op import registry
 from relay.te.parallel import parallel_reads
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
@@ -38,7 +37,17 @@ from relay.transform.blocks import (
 )
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.cse import atom_key, attrs_key
-from relay.transform.joints import Joint, Site, dims, elements, extent, other_axes, part_slice, without_sizes
+from relay.transform.joints import (
+    Joint,
+    Site,
+    dims,
+    elements,
+    extent,
+    other_axes,
+    part_slice,
+    traced_call,
+    without_sizes,
+)
 from relay.transform.uses import use_counts
 
 # How far an elementwise operator is followed to see where the parts of a joint result meet again.
@@ -271,13 +280,8 @@ class _InBlock:
         """How every part's expression reads its operands along an axis, where they all do alike."""
         answers = set()
         for part in parts:
-            op = registry.get(part.op)
-            types = [type_of(a) for a in part.call.args]
-            inputs = [(t.shape, t.dtype) for t in types if isinstance(t, TensorType) and isinstance(t.shape, tuple)]
-            if op.shape_mode != "independent" or any(i.variadic for i in op.inputs) or len(inputs) != len(types):
-                return None
-            traced = registry.trace(op, inputs, part.call.attrs)  # type: ignore[arg-type]
-            if len(traced.outputs) != 1:
+            traced = traced_call(part.call)
+            if traced is None:
                 return None
             answers.add(parallel_reads(traced.inputs, traced.outputs[0], axis))
         return answers.pop() if len(answers) == 1 else None

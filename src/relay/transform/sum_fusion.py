@@ -18,7 +18,7 @@ from relay.ir.dim import Dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import TensorType, TupleType
+from relay.ir.types import TupleType
 from relay.op import registry
 from relay.te.parallel import summed_reads
 from relay.transform.access import AccessTable
@@ -26,7 +26,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import op_call, type_of
 from relay.transform.cse import atom_key, attrs_key
-from relay.transform.joints import elements
+from relay.transform.joints import elements, operand_shapes
 from relay.transform.uses import use_counts
 
 
@@ -214,14 +214,8 @@ class _Adder:
     def _reads(self, call: Call) -> _Reads:
         """Along which axis of each operand the calls can lie side by side so that one call gives their sum."""
         assert isinstance(call.fn, OpRef)
-        op = registry.get(call.fn.name)
-        inputs: list[tuple[tuple[Dim, ...], str]] = []
-        for arg in call.args:
-            ty = type_of(arg)
-            if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-                return None
-            inputs.append((ty.shape, ty.dtype))
-        if op.shape_mode != "independent" or any(i.variadic for i in op.inputs):
+        op, inputs = registry.get(call.fn.name), operand_shapes(call)
+        if inputs is None or op.shape_mode != "independent" or any(i.variadic for i in op.inputs):
             return None
         key = (op, tuple(inputs), attrs_key(call.attrs))
         if key not in self.known:
