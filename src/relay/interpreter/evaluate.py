@@ -30,6 +30,7 @@ from relay.interpreter.values import (
 )  # fmt: skip
 from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
 from relay.ir.dim import AnyDim, Dim, DimVar
+from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Attrs,
     Block,
@@ -422,12 +423,12 @@ class Machine:
     def operate(self, name: str, args: list[Value], attrs: Attrs, node: Call | None, env: Environment | None) -> State:
         """Apply an operator, or one of the two internal ones that passes write."""
         span = node.span if node is not None else None
-        if name == "closure":  # a lambda-lifted function and the values it had captured
+        if name == CLOSURE:  # a lambda-lifted function and the values it had captured
             function = args[0]
             if not isinstance(function, Closure):
                 raise ExecutionError(f"cannot make a closure of {kind_of(function)}", span)
             return replace(function, first=(*function.first, *args[1:]))
-        if name == "check_equal":
+        if name == CHECK_EQUAL:
             if attrs["left"] != attrs["right"]:
                 raise ShapeError(f"{attrs.get('why', 'two sizes')}: {attrs['left']} and {attrs['right']} differ", span)
             return ()

@@ -17,6 +17,11 @@ class Effect(Flag):
     DIVERGES = 32  # may not return
 
 
+# The middle end's own operations, which are no operators: a run-time check of dims (attributes left, right, relation,
+# why), and the making of a closure (of a global function and what it captures, which it takes first).
+CHECK_EQUAL, CLOSURE = "check_equal", "closure"
+INTERNAL = {CHECK_EQUAL: Effect.MAY_FAIL, CLOSURE: Effect.PURE}
+
 ALL_EFFECTS = Effect.MAY_FAIL | Effect.READS | Effect.ALLOCATES | Effect.WRITES | Effect.HOST | Effect.DIVERGES
 
 

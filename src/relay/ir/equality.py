@@ -80,6 +80,13 @@ def _modules_equal(a: Module, b: Module) -> bool:
         return all(_Matcher(True).exprs(f, b.functions[n]) for n, f in a.functions.items())
 
 
+def _without_empty_blocks(e: object) -> object:
+    """A block that binds nothing is its result: text does not tell them apart."""
+    while e.__class__ is Block and not e.bindings:
+        e = e.result
+    return e
+
+
 class _Matcher:
     """One comparison: which variables and nodes of the left correspond to which of the right, both ways."""
 
@@ -101,7 +108,7 @@ class _Matcher:
     def exprs(self, a: object, b: object) -> bool:
         todo: list[tuple[object, object]] = [(a, b)]
         while todo:
-            x, y = todo.pop()
+            x, y = (_without_empty_blocks(side) for side in todo.pop())
             if x.__class__ is not y.__class__:
                 return False
             if isinstance(x, Var) and isinstance(y, Var):
@@ -384,6 +391,9 @@ class _Hasher:
                 self.numbers.setdefault(v, len(self.numbers))
         done: dict[int, int] = {}
         for e in order:
+            if isinstance(e, Block) and not e.bindings:
+                done[id(e)] = done[id(e.result)]
+                continue
             done[id(e)] = hash((e.__class__.__name__, self.own(e), *[done[id(k)] for k in children(e)]))
         return done[id(root)]
 

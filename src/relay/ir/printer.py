@@ -420,6 +420,8 @@ class _Printer:
 
     def braces(self, body: Expr, bare: bool = False) -> None:
         """``{ body }``, on one line when nothing has to stand before it; ``bare`` leaves out the braces then."""
+        while isinstance(body, Block) and not body.bindings:
+            body = body.result
         if self.fits_line(body):
             text = self.atom(body)
             self.out.append(f"{text}" if bare else f"{{ {text} }}")

@@ -13,6 +13,7 @@ import numpy as np
 from relay.executable.bytecode import DTYPE_CODES, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import SymDim
+from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Binding,
     Block,
@@ -45,7 +46,7 @@ from relay.lower.kernel_calls import Arena, KernelCalls
 from relay.lower.liveness import Uses, dying
 from relay.lower.unit import Unit
 from relay.op import registry
-from relay.transform.blocks import CHECK_EQUAL, CLOSURE, DEVICE_COPY
+from relay.transform.blocks import DEVICE_COPY
 
 
 def emit_function(unit: Unit, module: Module, name: str, fn: Function, devices: dict[Var, int]) -> FunctionCode:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
+from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Block, Call, Expr, Function, Var
 from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
@@ -17,7 +18,7 @@ from relay.lower.frame import Frame, type_dims
 from relay.lower.storage import ALIGNMENT, Interval, place, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
-from relay.transform.blocks import CHECK_EQUAL, DEVICE_COPY
+from relay.transform.blocks import DEVICE_COPY
 
 HOST = 0
 

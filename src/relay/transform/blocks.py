@@ -39,10 +39,8 @@ from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type
 
-# Operations of the middle end that are no operators: a run-time check of dims (attributes left, right, relation,
-# why), the making of a closure (a global function and what it captures, which it takes first), and moving a tensor to
-# another device (never fused).
-CHECK_EQUAL, CLOSURE, DEVICE_COPY = "check_equal", "closure", "device_copy"
+# Moving a tensor to another device, which is never fused.
+DEVICE_COPY = "device_copy"
 
 Atom = Var | GlobalVar | Constant | OpRef | ConstructorRef
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from relay.ir.effects import Effect
+from relay.ir.effects import CHECK_EQUAL, Effect
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -32,8 +32,7 @@ from relay.ir.types import TensorType
 from relay.ir.walk import bound_vars
 from relay.transform.access import Access, AccessTable
 from relay.transform.base import Pass
-from relay.transform.blocks import (
-    CHECK_EQUAL,
+from relay.transform.blocks import (  # fmt: skip
     all_bindings,
     body_of,
     is_atom,
@@ -43,7 +42,7 @@ from relay.transform.blocks import (
     operands,
     says_no_less,
     with_nested_blocks,
-)  # fmt: skip
+)
 from relay.transform.dims import DimUses, first_binders
 from relay.transform.grouping import Group, Grouping, Node
 from relay.transform.primitive import as_primitive_call

@@ -288,7 +288,7 @@ class _Hoister:
         for v in chosen:
             value = self.fixed[v] if v in self.fixed else self.rows[v].all
             given[id(value)] = value
-            taken[v] = extra.setdefault(id(value), Var(v.name, None, type_of(value)))
+            taken[v] = extra.setdefault(id(value), Var(v.name, type_of(value), type_of(value)))
 
         ret = _result_type(function)
         own_dims = tuple(p for p in function.type_params if isinstance(p, DimVar))

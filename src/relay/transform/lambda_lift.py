@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from relay.ir.dim import DimVar, as_dim, as_var
+from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Match, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -14,7 +15,6 @@ from relay.ir.types import FuncType, Type
 from relay.ir.walk import bound_vars, free_vars
 from relay.transform.base import Pass
 from relay.transform.blocks import (
-    CLOSURE,
     all_bindings,
     body_of,
     is_primitive,

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, is_any, known_equal
+from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import (
     Binding,
     Block,
@@ -38,16 +39,7 @@ from relay.ir.types import FuncType, RefType, TensorType, TupleType, Type
 from relay.op import registry
 from relay.te.tensor import Demand
 from relay.transform.base import Pass
-from relay.transform.blocks import (
-    CHECK_EQUAL,
-    as_block,
-    body_of,
-    is_atom,
-    is_primitive,
-    map_functions,
-    operands,
-    with_operands,
-)
+from relay.transform.blocks import as_block, body_of, is_atom, is_primitive, map_functions, operands, with_operands
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import solve_dims
 from relay.typing import op_checks, op_type

@@ -16,7 +16,7 @@ import numpy as np
 
 from relay.interpreter.operators import apply_operator
 from relay.ir.dim import DimVar
-from relay.ir.effects import Effect
+from relay.ir.effects import CLOSURE, Effect
 from relay.ir.expr import (
     Binding,
     Block,
@@ -50,7 +50,6 @@ from relay.ir.walk import free_vars, substitute
 from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import (
-    CLOSURE,
     all_bindings,
     as_block,
     body_of,

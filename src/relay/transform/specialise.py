@@ -8,11 +8,12 @@ from itertools import islice
 from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, as_var, dim_substitute
+from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import FuncType, Type, TypeArg, TypeParam
 from relay.transform.base import Pass
-from relay.transform.blocks import CLOSURE, Forward, Scope, all_bindings, body_of, is_primitive
+from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier, match_dims
 

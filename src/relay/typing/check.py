@@ -12,6 +12,7 @@ from typing import assert_never, cast
 
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import AnyDim, SymDim, known_different
+from relay.ir.effects import INTERNAL
 from relay.ir.expr import (
     Block,
     Call,
@@ -48,7 +49,6 @@ from relay.ir.types import (
     TypeVar,
 )  # fmt: skip
 from relay.ir.walk import bound_vars, post_order
-from relay.typing.effects import INTERNAL
 from relay.typing.gradients import derivative_type
 from relay.typing.infer import op_type
 from relay.typing.solver import kind_of, kind_of_param

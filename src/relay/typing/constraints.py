@@ -20,6 +20,7 @@ from typing import assert_never, cast
 
 from relay.ir.diagnostics import ShapeError
 from relay.ir.dim import DimVar
+from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Block,
     Call,
@@ -135,6 +136,10 @@ class Inference(InferenceState):
     def _call(self, e: Call) -> Step[Type]:
         fn = e.fn
         if type(fn) is OpRef:
+            if fn.name == CLOSURE:
+                return (yield from self._closure(e))
+            if fn.name == CHECK_EQUAL:
+                return UNIT
             op = self.operator(fn.name, fn.span or e.span)
             args: list[Type] = []
             for n, a in enumerate(e.args, 1):
@@ -187,6 +192,17 @@ class Inference(InferenceState):
         self.solver.soften(soft)
         self.solver.drain()
         return callee.ret
+
+    def _closure(self, e: Call) -> Step[Type]:
+        """The middle end's ``closure(@f, captured...)``: the function of the parameters that are left."""
+        made = e.args[0] if e.args else None
+        scheme = self.named(made) if isinstance(made, GlobalVar) else None
+        if not isinstance(scheme, FuncType) or len(e.args) - 1 > len(scheme.params):
+            raise self.fail("closure takes a global function and values for its first parameters", e.span)
+        whole = self.instance(scheme)[1]
+        for n, (a, p) in enumerate(zip(e.args[1:], whole.params, strict=False), 1):
+            self.fit((yield from self._child(a, e, n + 1)), p, _at(a, e), f"captured value {n} of closure")
+        return FuncType(whole.params[len(e.args) - 1 :], whole.ret)
 
     def _widened(self, e: Call, found: list[Type], failed: ShapeError) -> FuncType:
         """The callee at type arguments with wider dims; ``failed`` is raised when there are none."""

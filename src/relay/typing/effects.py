@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import ANY
-from relay.ir.effects import ALL_EFFECTS, Effect
+from relay.ir.effects import ALL_EFFECTS, INTERNAL, Effect
 from relay.ir.expr import (
     Block,
     Call,
@@ -34,9 +34,6 @@ from relay.op import registry
 from relay.typing.graph import components
 from relay.typing.infer import expand
 from relay.typing.relations import solved_signature
-
-# The middle end's own operations: a check of sizes, and the making of a closure.
-INTERNAL = {"check_equal": Effect.MAY_FAIL, "closure": Effect.PURE}
 
 
 @dataclass(slots=True, eq=False)

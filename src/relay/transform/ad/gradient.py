@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
+from relay.ir.effects import CLOSURE
 from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, OpRef, Var
 from relay.ir.module import Module, reachable
 from relay.ir.span import Span
@@ -20,8 +21,8 @@ from relay.transform.ad.forward import Forward
 from relay.transform.ad.lifter import Rule, fresh_dims
 from relay.transform.ad.reverse import Reverse
 from relay.transform.base import Pass
-from relay.transform.blocks import CLOSURE, Scope, all_bindings, body_of, is_primitive
 from relay.transform.blocks import Forward as BlockDriver
+from relay.transform.blocks import Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.compositions import ExpandCompositions
 from relay.transform.dead_code import DeadFunctions

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from relay.ir.diagnostics import CompileError, RelayError
 from relay.ir.dim import DimVar, as_var
+from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Attrs,
     Binding,
@@ -48,7 +49,7 @@ from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.ad.terms import UNIT, construct, new_ref, project, read, tuple_of, write
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
-from relay.transform.blocks import CHECK_EQUAL, CLOSURE, as_block, is_primitive
+from relay.transform.blocks import as_block, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.to_blocks import to_blocks

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import Dim, dim_vars, is_any
-from relay.ir.effects import Effect
+from relay.ir.effects import CHECK_EQUAL, Effect
 from relay.ir.expr import (
     Attrs,
     Binding,
@@ -35,7 +35,7 @@ from relay.op.batched import SUFFIX, can_batch
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.lists import Items, Layout
-from relay.transform.blocks import CHECK_EQUAL, is_atom
+from relay.transform.blocks import is_atom
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
 
