@@ -12,6 +12,7 @@ from relay.op.support import (
     require_rank,
     require_same_dtype,
 )
+from relay.te.autodiff import summed_at
 
 Padding = int | tuple[int, ...]
 
@@ -218,25 +219,15 @@ def conv2d_transpose(
     for n, axis in enumerate(space):
         spread = dim_add(dim_mul(dim_sub(size[axis], 1), stride[n]), dim_mul(dim_sub(kernel[axis], 1), dilate[n]))
         out_size[axis] = dim_max(dim_add(spread, 1 + extra[n] - before[n] - after[n]), 0)
-    inner = {"I": te.reduce_axis(per_group, "ki")} | {a: te.reduce_axis(kernel[a], f"k{a.lower()}") for a in space}
-
-    def body(*i: te.Scalar) -> te.Scalar:
-        at = dict(zip(out_layout, i, strict=True))
-        channel: te.Scalar = inner["I"]
-        if groups > 1:
-            channel = (at["C"] // te.size(kernel["O"])) * te.size(per_group) + channel
-        read: dict[str, te.Scalar] = {"N": at["N"], "C": channel}
-        taps: dict[str, te.Scalar] = {"I": channel, "O": at["C"] % te.size(kernel["O"]) if groups > 1 else at["C"]}
-        inside: te.Scalar = te.const(True, "bool")
-        for n, axis in enumerate(space):
-            taps[axis] = inner[axis]
-            from_start = at[axis] + before[n] - inner[axis] * dilate[n]
-            read[axis] = from_start // stride[n]
-            inside = inside & (from_start >= 0) & (read[axis] < te.size(size[axis]))
-            if stride[n] > 1:
-                inside = inside & te.compare("eq", from_start % stride[n], 0)
-        x = te.cast(data[tuple(read[a] for a in data_layout)], dtype)
-        w = te.cast(weight[tuple(taps[a] for a in kernel_layout)], dtype)
-        return te.sum(te.select(inside, x * w, te.const(0, dtype)), tuple(inner.values()))
-
-    return te.compute(tuple(out_size[a] for a in out_layout), body, "conv2d_transpose")
+    at = {a: te.reduce_axis(size[a], a.lower()) for a in "NC" + space}
+    taps = {a: te.reduce_axis(kernel[a], f"k{a.lower()}") for a in "O" + space}
+    channel: te.Scalar = taps["O"]
+    if groups > 1:
+        channel = (at["C"] // te.size(per_group)) * te.size(kernel["O"]) + channel
+    place: dict[str, te.Scalar] = {"N": at["N"], "C": channel}
+    for n, axis in enumerate(space):
+        place[axis] = at[axis] * stride[n] + taps[axis] * dilate[n] - before[n]
+    x = te.cast(data[tuple(at[a] for a in data_layout)], dtype)
+    w = te.cast(weight[tuple(at["C"] if a == "I" else taps[a] for a in kernel_layout)], dtype)
+    shape, where = [out_size[a] for a in out_layout], [place[a] for a in out_layout]
+    return summed_at(shape, where, x * w, tuple(at.values()), tuple(taps.values()), "conv2d_transpose")

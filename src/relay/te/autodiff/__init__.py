@@ -1,7 +1,8 @@
 """Differentiation of tensor expressions, in both directions; the results are tensor expressions."""
 
 from relay.te.autodiff.forward import jvp
+from relay.te.autodiff.gather import summed_at
 from relay.te.autodiff.reverse import vjp
 from relay.te.autodiff.scalar import NotDifferentiable
 
-__all__ = ["NotDifferentiable", "jvp", "vjp"]
+__all__ = ["NotDifferentiable", "jvp", "summed_at", "vjp"]

@@ -6,6 +6,7 @@ is structural: a term that does not exist is left out, never ``0 * x``.
 
 from __future__ import annotations
 
+from relay.ir.types import is_float
 from relay.te.scalar import Binary, Const, Scalar, Unary, binary, cast, select, unary
 
 
@@ -67,7 +68,7 @@ def choose(cond: Scalar, a: Scalar | None, b: Scalar | None, dtype: str) -> Scal
 
 def zero(dtype: str) -> Const:
     """The literal zero."""
-    return Const(0.0, dtype)
+    return Const(0.0 if is_float(dtype) else 0, dtype)
 
 
 def both(a: Scalar, b: Scalar) -> Scalar:

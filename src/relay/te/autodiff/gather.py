@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
-from relay.te.autodiff.arithmetic import both, choose, factors, is_const, mul
+from relay.te.autodiff.arithmetic import both, choose, factors, is_const, mul, zero
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
@@ -34,7 +34,7 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
-from relay.te.tensor import Tensor
+from relay.te.tensor import Tensor, placeholder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +43,24 @@ class Term:
 
     axes: tuple[Axis, ...]
     body: Scalar
+
+
+def summed_at(
+    shape: Sequence[Dim],
+    place: Sequence[Scalar],
+    value: Scalar,
+    axes: Sequence[Axis],
+    over: Sequence[Axis],
+    name: str = "summed",
+) -> Tensor:
+    """The tensor that every iteration of ``axes`` and ``over`` adds its ``value`` to, at ``place``; what falls outside of ``shape``
+    is left out. This is how the transpose of a linear map is said; what is made is the form that gathers. ``over`` are the axes to
+    loop over where there is a choice."""
+    target = placeholder(name, shape, value.dtype)
+    term = gathered(target[tuple(place)], value, axes, over)
+    if term is None:  # no iteration is inside
+        return stage(name, axes_of(shape), zero(value.dtype))
+    return stage(name, term.axes, term.body)
 
 
 def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> Term | None:
