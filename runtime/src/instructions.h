@@ -5,6 +5,7 @@
 #pragma once
 
 #include "run.h"
+#include "scalars.h"
 
 namespace relay {
 
@@ -23,9 +24,19 @@ inline Value get(const Value& slot) {
 inline uint64_t bits_of(const Value& v) { return static_cast<uint64_t>(to_int64(v)); }
 inline void set_int(Value& slot, uint64_t x) { set(slot, Value::int64(static_cast<int64_t>(x))); }
 
+// The payload of a scalar of the dtype.
+inline uint64_t payload(const Value& v, DType dtype) {
+  if (v.is_scalar(dtype)) [[likely]]
+    return v.bits;
+  return scalar_of(v, dtype).bits;
+}
+
 }  // namespace instruction
 
 inline void Run::Move(Value* r, const int32_t* pc) { instruction::set(r[pc[1]], instruction::get(r[pc[2]])); }
+inline void Run::Take(Value* r, const int32_t* pc) {
+  instruction::set(r[pc[1]], std::exchange(r[pc[2]], Value{}));
+}
 inline void Run::Kill(Value* r, const int32_t* pc) { instruction::set(r[pc[1]], Value{}); }
 
 inline void Run::InvokeKernel(Value* r, const int32_t* pc) {
@@ -43,11 +54,28 @@ inline void Run::InvokeRoutine(Value* r, const int32_t* pc) {
 inline void Run::AllocStorage(Value* r, const int32_t* pc) {
   instruction::set(r[pc[1]], Value::of(new_storage(to_int64(r[pc[2]]), pc[3], pc[5])));
 }
+inline void Run::KeepStorage(Value* r, const int32_t* pc) {
+  int64_t bytes = to_int64(r[pc[2]]);
+  auto* kept = cast<Storage>(r[pc[1]], ObjectType::storage);
+  if (kept != nullptr && kept->bytes >= bytes && kept->device == pc[5] &&
+      !(reinterpret_cast<uintptr_t>(kept->data) & static_cast<uintptr_t>(pc[3] - 1))) [[likely]]
+    return;
+  instruction::set(r[pc[1]], Value{});  // before there is another
+  instruction::set(r[pc[1]], Value::of(new_storage(bytes, pc[3], pc[5])));
+}
 inline void Run::AllocTensor(Value* r, const int32_t* pc) {
   int32_t n = pc[5];
   read_dims(r, pc + 6, n, dims_);
+  if (is_already(r[pc[1]], r[pc[2]], to_int64(r[pc[3]]), static_cast<DType>(pc[4]), static_cast<uint32_t>(n), dims_))
+    return;
   instruction::set(r[pc[1]], Value::of(allocate_tensor(r[pc[2]], to_int64(r[pc[3]]), static_cast<DType>(pc[4]),
                                                        static_cast<uint32_t>(n), dims_)));
+}
+inline void Run::AllocFresh(Value* r, const int32_t* pc) {
+  int32_t n = pc[5];
+  read_dims(r, pc + 6, n, dims_);
+  instruction::set(r[pc[1]], Value::of(allocate_fresh(to_int64(r[pc[2]]), static_cast<DType>(pc[3]), pc[4],
+                                                      static_cast<uint32_t>(n), dims_)));
 }
 inline void Run::AllocTensorReg(Value* r, const int32_t* pc) {
   uint32_t rank = read_shape(r[pc[5]], dims_);
@@ -130,7 +158,47 @@ inline void Run::ViewTensor(Value* r, const int32_t* pc) {
   read_dims(r, pc + 5, n, dims_);
   instruction::set(r[pc[1]], Value::of(view(r[pc[2]], to_int64(r[pc[3]]), static_cast<uint32_t>(n), dims_)));
 }
-inline void Run::ScalarOf(Value* r, const int32_t* pc) { instruction::set(r[pc[1]], scalar_of(r[pc[2]])); }
+inline void Run::ScalarOf(Value* r, const int32_t* pc) {
+  auto dtype = static_cast<DType>(pc[3]);
+  instruction::set(r[pc[1]], Value::scalar(dtype, instruction::payload(r[pc[2]], dtype)));
+}
+inline void Run::ScalarLoad(Value* r, const int32_t* pc) {
+  instruction::set(r[pc[1]], element_of(r[pc[3]], static_cast<DType>(pc[2]), to_int64(r[pc[4]])));
+}
+inline void Run::ScalarCast(Value* r, const int32_t* pc) {
+  auto from = static_cast<DType>(pc[2]), to = static_cast<DType>(pc[3]);
+  instruction::set(r[pc[1]], Value::scalar(to, scalar::cast(from, to, instruction::payload(r[pc[4]], from))));
+}
+inline void Run::ScalarSelect(Value* r, const int32_t* pc) {
+  instruction::set(r[pc[1]], instruction::get(r[to_bool(r[pc[2]]) ? pc[3] : pc[4]]));
+}
+
+#define OP(name, operands, text)
+#define BINARY(name, text)                                                                                          \
+  inline void Run::Scalar##name(Value* r, const int32_t* pc) {                                                      \
+    auto dtype = static_cast<DType>(pc[2]);                                                                         \
+    uint64_t a = instruction::payload(r[pc[3]], dtype), b = instruction::payload(r[pc[4]], dtype);                  \
+    instruction::set(r[pc[1]], Value::scalar(dtype, scalar::binary<scalar::name>(dtype, a, b)));                    \
+  }
+#define COMPARE(name, text)                                                                                         \
+  inline void Run::Scalar##name(Value* r, const int32_t* pc) {                                                      \
+    auto dtype = static_cast<DType>(pc[2]);                                                                         \
+    uint64_t a = instruction::payload(r[pc[3]], dtype), b = instruction::payload(r[pc[4]], dtype);                  \
+    instruction::set(r[pc[1]], Value::scalar(DType::bool_, scalar::binary<scalar::name>(dtype, a, b)));             \
+  }
+#define UNARY(name, text)                                                                                           \
+  inline void Run::Scalar##name(Value* r, const int32_t* pc) {                                                      \
+    auto dtype = static_cast<DType>(pc[2]);                                                                         \
+    uint64_t a = instruction::payload(r[pc[3]], dtype);                                                             \
+    instruction::set(r[pc[1]], Value::scalar(dtype, scalar::unary_of_any<scalar::name>(dtype, a)));                 \
+  }
+#define CLASSIFY(name, text)                                                                                        \
+  inline void Run::Scalar##name(Value* r, const int32_t* pc) {                                                      \
+    auto dtype = static_cast<DType>(pc[2]);                                                                         \
+    uint64_t a = instruction::payload(r[pc[3]], dtype);                                                             \
+    instruction::set(r[pc[1]], Value::scalar(DType::bool_, scalar::unary_of_any<scalar::name>(dtype, a)));          \
+  }
+#include "../opcodes.def"
 
 // Sums and products wrap around, as the hardware's do.
 inline void Run::IAdd(Value* r, const int32_t* pc) {

@@ -113,6 +113,13 @@ Tensor* allocate_reuse(const Value& candidate, int64_t bytes, DType dtype, int32
   return new_tensor(new_storage(bytes, storage_alignment, device_index), 0, dtype, rank, dims);
 }
 
+Tensor* allocate_fresh(int64_t bytes, DType dtype, int32_t device_index, uint32_t rank, const int64_t* dims) {
+  if (tensor_bytes(dtype, rank, dims) > bytes)
+    fail(Status::failed, "a tensor of %s and shape %s does not fit %lld bytes", dtype_name(dtype),
+         shape_text(rank, dims).c_str(), static_cast<long long>(bytes));
+  return new_tensor(new_storage(bytes, storage_alignment, device_index), 0, dtype, rank, dims);
+}
+
 Tensor* reshape(const Value& v, uint32_t rank, const int64_t* dims) {
   Owned boxed;
   if (v.kind == Kind::scalar) boxed = Owned(Value::of(box_scalar(v)));
@@ -173,6 +180,36 @@ Value scalar_of(const Value& v) {
   Value scalar = Value::scalar(tensor->dtype, 0);
   std::memcpy(&scalar.bits, need_host(tensor, "a scalar"), scalar_bytes(tensor->dtype));
   if (bits(tensor->dtype) < 8) scalar.bits &= (1u << bits(tensor->dtype)) - 1;
+  return scalar;
+}
+
+Value scalar_of(const Value& v, DType dtype) {
+  Value scalar = scalar_of(v);
+  if (scalar.dtype != dtype) fail(Status::failed, "expected a scalar of %s and got %s", dtype_name(dtype), describe(v).c_str());
+  return scalar;
+}
+
+Value element_of(const Value& v, DType dtype, int64_t index) {
+  Tensor* tensor = need_tensor(v, "an element");
+  uint32_t size = scalar_bytes(dtype);
+  if (tensor->dtype != dtype || bits(dtype) < 8)
+    fail(Status::failed, "expected a tensor of whole elements of %s and got %s", dtype_name(dtype), describe(v).c_str());
+  if (index < 0 || index >= tensor->elements())
+    fail(Status::failed, "there is no element %lld in %s", static_cast<long long>(index), describe(v).c_str());
+  Value scalar = Value::scalar(dtype, 0);
+  int64_t at = tensor->offset + index * size;
+  Storage* from = tensor->storage;
+  if (from->device == host_device) [[likely]] {
+    std::memcpy(&scalar.bits, from->data + at, size);
+    return scalar;
+  }
+  int64_t none = 0;
+  Owned copy(Value::of(new_host_tensor(dtype, 0, &none)));
+  Tensor* element = as_tensor(copy.get());
+  Storage* to = element->storage;
+  device_copy({host_device, to->block, to->block_bytes, to->data},
+              {from->device, from->block, from->block_bytes, from->data + at}, size);
+  std::memcpy(&scalar.bits, element->data(), size);
   return scalar;
 }
 

@@ -26,6 +26,18 @@ inline bool to_bool(const Value& v) {
   return to_bool_slow(v);
 }
 
+// Whether the register holds what allocate_tensor would make, and nobody else does: a loop's tensor of the last iteration.
+inline bool is_already(const Value& v, const Value& storage, int64_t offset, DType dtype, uint32_t rank,
+                       const int64_t* dims) {
+  Tensor* tensor = as_tensor(v);
+  if (tensor == nullptr || !storage.is_object(tensor->storage) || tensor->offset != offset || tensor->dtype != dtype ||
+      tensor->rank != rank || !unique(tensor))
+    return false;
+  for (uint32_t i = 0; i < rank; ++i)
+    if (tensor->shape()[i] != dims[i]) return false;
+  return true;
+}
+
 // The listed registers as sizes.
 inline void read_dims(const Value* registers, const int32_t* list, int32_t n, int64_t* dims) {
   for (int32_t i = 0; i < n; ++i) dims[i] = to_int64(registers[list[i]]);
@@ -35,6 +47,7 @@ inline void read_dims(const Value* registers, const int32_t* list, int32_t n, in
 uint32_t read_shape(const Value& v, int64_t* dims);
 
 Tensor* allocate_tensor(const Value& storage, int64_t offset, DType dtype, uint32_t rank, const int64_t* dims);
+Tensor* allocate_fresh(int64_t bytes, DType dtype, int32_t device, uint32_t rank, const int64_t* dims);
 Tensor* allocate_reuse(const Value& candidate, int64_t bytes, DType dtype, int32_t device, uint32_t rank,
                        const int64_t* dims);
 Tensor* reshape(const Value& v, uint32_t rank, const int64_t* dims);
@@ -43,6 +56,8 @@ Value copy_to_device(const Value& v, int32_t device);
 Tensor* shape_of(const Value& v);
 int64_t dim_of(const Value& v, int32_t axis);
 Value scalar_of(const Value& v);
+Value scalar_of(const Value& v, DType dtype);                   // of that dtype, or fatal
+Value element_of(const Value& v, DType dtype, int64_t index);  // in row-major order
 Value field_of(const Value& v, int32_t index);  // with a reference for the caller
 bool is_tensor(const Value& v, DType dtype, int32_t rank);
 

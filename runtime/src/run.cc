@@ -144,6 +144,8 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
         !(reinterpret_cast<uintptr_t>(tensor->data()) & (operand->alignment - 1u))) [[likely]] {
       buffers[i] = tensor->data();
       devices |= 1u << host_device;
+    } else if (v.is_scalar(operand->dtype) && operand->rank == 0) {
+      buffers[i] = &v.bits;
     } else {
       buffers[i] = odd_buffer(kernel, i, v, &devices);
     }

@@ -111,9 +111,11 @@ class Verifier {
         if (lists[0] != exe_.routines[used]->arguments) bad("a routine call has the wrong number of arguments");
         break;
       case Opcode::AllocStorage:
+      case Opcode::KeepStorage:
         if (wide <= 0 || wide > 4096 || (wide & (wide - 1))) bad("an alignment is not a power of two up to 4096");
         break;
       case Opcode::AllocTensor:
+      case Opcode::AllocFresh:
       case Opcode::AllocReuse:
       case Opcode::ReshapeTensor:
       case Opcode::ViewTensor:

@@ -304,7 +304,9 @@ class Runner:
             main = _call_of(primitive)
             plan = plan_graph(graph, self.target, PlanKey(key, ()), name="pack")
             planned = {id(primitive): Planned(plan, (), (taken,), (given,))}
-            exe = self._compiled[key] = self._executable(ModulePlan(Module({"main": main}), planned, {}, (plan,)), main)
+            exe = self._compiled[key] = self._executable(
+                ModulePlan(Module({"main": main}), planned, {}, {}, (plan,)), main
+            )
         return np.asarray(exe(array))
 
     def _executable(self, plan: ModulePlan, main: Function) -> Executable:

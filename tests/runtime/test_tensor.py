@@ -185,7 +185,7 @@ def test_tuples_and_constructor_values() -> None:
 def test_scalars_out_of_tensors() -> None:
     def emit(asm: Assembler) -> None:
         out = asm.reg()
-        asm.emit("ScalarOf", out, 0)
+        asm.emit("ScalarOf", out, 0, "int4")
         asm.emit("CheckTensor", out, "int4", 0, 0)
         asm.emit("Ret", out)
 

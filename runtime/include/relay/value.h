@@ -29,6 +29,7 @@ struct Value {
 
   bool is_nil() const { return kind == Kind::nil; }
   bool is_scalar(DType of) const { return kind == Kind::scalar && dtype == of; }
+  bool is_object(const Object* which) const { return kind == Kind::object && object == which; }
 
   static Value scalar(DType dtype, uint64_t bits) {
     Value v;

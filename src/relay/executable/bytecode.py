@@ -100,6 +100,7 @@ class Assembler:
         self.arity = num_params
         self._registers = num_params
         self._words: list[int] = []
+        self._first: list[int] = []
         self._fixups: list[tuple[int, Label]] = []
         self._spans: list[tuple[int, str]] = []
         self._names: list[tuple[int, int, str]] = []
@@ -131,6 +132,14 @@ class Assembler:
     def holds(self, register: int, name: str) -> None:
         """From here on the register holds the variable."""
         self._names.append((len(self._words), register, name))
+
+    def emit_first(self, opcode: str, *operands: EmitOperand) -> None:
+        """An instruction that runs before all that `emit` appends, once for each call of the function: it may read parameters
+        and what earlier instructions of its kind made."""
+        words, last = self._words, self._last
+        self._words = self._first
+        self.emit(opcode, *operands)
+        self._words, self._last = words, last
 
     def emit(self, opcode: str, *operands: EmitOperand) -> None:
         """Append an instruction. Operands by letter: registers and indices are ints; ``o`` an int or None;
@@ -189,15 +198,17 @@ class Assembler:
     def finish(self) -> FunctionCode:
         """The code, with its labels filled in. Raises ValueError for an unbound label or code that runs off
         its end."""
-        end = len(self._words)
+        end, first = len(self._words), len(self._first)
         if self._last not in ENDS_CONTROL:
             raise ValueError(f"the code of {self.name} runs off its end")
         for at, label in self._fixups:
             if label.position is None or label.position == end:
                 raise ValueError(f"a label of {self.name} leads nowhere")
-            self._words[at] = label.position
-        code = np.array(self._words, dtype=np.int32)
-        return FunctionCode(self.name, self.arity, self._registers, code, tuple(self._spans), tuple(self._names))
+            self._words[at] = first + label.position
+        code = np.array(self._first + self._words, dtype=np.int32)
+        spans = tuple((first + at, text) for at, text in self._spans)
+        names = tuple((first + at, register, name) for at, register, name in self._names)
+        return FunctionCode(self.name, self.arity, self._registers, code, spans, names)
 
 
 def _index(opcode: str, operand: object) -> int:

@@ -28,7 +28,7 @@ from relay.ir.diagnostics import FileError
 from relay.ir.mapped import release
 
 MAGIC: Final = b"RELAYEXE"
-VERSION: Final = 2
+VERSION: Final = 3
 _HEADER: Final = 32
 _ENTRY: Final = 24
 _ALIGN: Final = 64

@@ -6,6 +6,7 @@ memory `relay.lower.kernel_calls`'.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,11 +40,12 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, TupleType
 from relay.lower import escape
-from relay.lower.frame import Frame, Place, is_scalar
+from relay.lower.frame import Frame, Place, is_scalar, leaves
 from relay.lower.kernel_calls import Arena, KernelCalls
 from relay.lower.liveness import Uses, dying
+from relay.lower.tail_loops import TailLoop, tail_loop
 from relay.lower.unit import Unit
 from relay.op import registry
 from relay.transform.blocks import DEVICE_COPY
@@ -63,13 +65,19 @@ class _Emitter:
         self.sizes = self.frame.sizes
         self.kernels = KernelCalls(self.frame, devices)
         self.uses = Uses()
+        self.loop = tail_loop(name, fn)
+        self.top = self.asm.label()  # of the loop
+        self.arenas: list[Arena] = []  # of the blocks in tail position that are open
 
     def run(self) -> FunctionCode:
-        for register, param in enumerate(self.fn.params):
-            self.frame.assign(param, register)
         body = self.fn.body
         assert isinstance(body, Block), f"@{self.frame.name} is not in blocks"
         run(self.uses.analyse(body))
+        if self.loop is None:
+            for register, param in enumerate(self.fn.params):
+                self.frame.assign(param, register)
+        else:
+            self._begin_loop(self.loop)
         unused = set(self.fn.params) - self.uses.of_block[id(body)]
         self.frame.release(unused)
         run(self._block(body, frozenset(), None))
@@ -79,32 +87,37 @@ class _Emitter:
 
     def _block(self, block: Block, live_out: frozenset[Var], dst: int | None) -> Step[None]:
         """Emit a block. Its result goes to ``dst``; without one the block is in tail position and returns it."""
-        arena, keys = yield self.kernels.arena(block)
+        arena, keys = yield self.kernels.arena(block, self.loop is not None and dst is None)
+        if arena is not None and dst is None:
+            self.arenas.append(arena)
         ends, after = dying(block, live_out, self.uses)
         last = len(block.bindings) - 1
         for position, binding in enumerate(block.bindings):
             self.asm.span(str(binding.value.span) if binding.value.span else "")
             tail = dst is None and position == last and block.result is binding.var
             if tail and self._is_call(binding.value):
-                self._tail_call(binding.value)
-                return
+                self._tail_call(binding.value, ends[position])
+                break
             if isinstance(binding.value, If | Match):
                 yield self._control(binding, after[position] - {binding.var}, tail)
                 if tail:
-                    return
+                    break
                 self.frame.release(ends[position] & {binding.var})
             else:
                 self._binding(binding, arena, keys, ends[position])
                 self.frame.release(ends[position])
             self.frame.release_temporaries()
-        if arena is not None and dst is not None:
-            self.asm.emit("Kill", arena.register)
-        result = self.frame.value(block.result)
-        if dst is None:
-            self.asm.emit("Ret", result)
         else:
-            self.asm.emit("Move", dst, result)
-            self.frame.release_temporaries()
+            if arena is not None and dst is not None:
+                self.asm.emit("Kill", arena.register)
+            result = self.frame.value(block.result)
+            if dst is None:
+                self.asm.emit("Ret", result)
+            else:
+                self.asm.emit("Move", dst, result)
+                self.frame.release_temporaries()
+        if arena is not None and dst is None:
+            self.arenas.pop()
 
     # -- control
 
@@ -290,9 +303,9 @@ class _Emitter:
         self.frame.assign(var, out)
 
     def _view(self, out: int, var: Var, source: int) -> None:
-        assert isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple)
+        assert isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple) and isinstance(var.ty.dtype, str)
         if is_scalar(var.ty):
-            self.asm.emit("ScalarOf", out, source)
+            self.asm.emit("ScalarOf", out, source, var.ty.dtype)
         else:
             self.asm.emit("ReshapeTensor", out, source, self.sizes.all(var.ty.shape))
 
@@ -322,10 +335,95 @@ class _Emitter:
     def _is_call(value: Expr) -> bool:
         return isinstance(value, Call) and not isinstance(value.fn, Function | OpRef | ConstructorRef)
 
-    def _tail_call(self, value: Expr) -> None:
+    def _tail_call(self, value: Expr, ends: set[Var]) -> None:
         assert isinstance(value, Call)
+        if self.loop is not None and isinstance(value.fn, GlobalVar) and value.fn.name == self.frame.name:
+            self._again(self.loop, value, ends)
+            return
         args = [self.frame.value(a) for a in value.args]
         if isinstance(value.fn, GlobalVar):
             self.asm.emit("TailInvoke", self.unit.functions[value.fn.name], args)
         else:
             self.asm.emit("TailInvokeClosure", self.frame.value(value.fn), args)
+
+    # -- a function that is a loop
+
+    def _begin_loop(self, loop: TailLoop) -> None:
+        """The parameters' places, what is the same in all iterations, and the place where each begins."""
+        sizes = self.frame.sizes
+        sizes.ahead = True
+        for number, param in enumerate(self.fn.params):
+            place_: Place = number
+            if number in loop.unpacked:
+                assert isinstance(param.ty, TupleType)
+                fields = [self.asm.reg() for _ in param.ty.fields]
+                for index, field in enumerate(fields):
+                    self.asm.emit_first("GetField", field, number, index)
+                self.asm.emit_first("Kill", number)
+                place_ = tuple(fields)
+            self.frame.assign(param, place_, None if number in loop.invariant else loop.dims)
+        sizes.begin_loop()
+        self.asm.bind(self.top)
+        for param in self.fn.params:
+            self.frame.bind_dims(self.frame.places[param], param.ty)
+
+    def _again(self, loop: TailLoop, call: Call, ends: set[Var]) -> None:
+        """The next iteration: the parameters that change get their values, and what else is held is released."""
+        moves: list[tuple[int, int]] = []
+        for number, (param, arg) in enumerate(zip(self.fn.params, call.args, strict=True)):
+            if number in loop.invariant:
+                continue
+            if number not in loop.unpacked:
+                moves.append((number, self.frame.value(arg)))
+                continue
+            fields = self.frame.places[param]
+            assert isinstance(fields, tuple)
+            given = self.frame.place(arg)
+            for index, field in enumerate(fields):
+                assert isinstance(field, int)
+                if isinstance(given, tuple):
+                    moves.append((field, self.frame.materialise(given[index])))
+                else:
+                    part = self.frame.temporary()
+                    self.asm.emit("GetField", part, given, index)
+                    moves.append((field, part))
+        dead = ends - {self.fn.params[n] for n in loop.invariant}
+        held = {r for v in dead for r, ty in leaves(self.frame.places[v], v.ty) if not is_scalar(ty)}
+        held = {r for r in held if self.frame.owners.get(r, frozenset()) <= dead} - self.frame.kept
+        held |= set(self.frame.temporaries)
+        self.frame.temporaries.clear()
+        targets = {target for target, _ in moves}
+        for register in sorted(held - self._move(moves, held) - targets):
+            self.asm.emit("Kill", register)
+        for arena in self.arenas:
+            if not arena.kept:
+                self.asm.emit("Kill", arena.register)
+        self.asm.emit("Goto", self.top)
+
+    def _move(self, moves: list[tuple[int, int]], held: set[int]) -> set[int]:
+        """All moves (target, source) at once. The last of a ``held`` register takes its value out; returns those emptied."""
+        left = [(target, source) for target, source in moves if target != source]
+        emptied: set[int] = set()
+        readers = Counter(source for _, source in left)
+        ready = [m for m in left if readers[m[0]] == 0]
+        waiting = {target: source for target, source in left if readers[target]}
+        while ready or waiting:
+            if not ready:  # what is left are cycles: one value steps aside
+                target, source = next(iter(waiting.items()))
+                aside = self.asm.reg()
+                self.asm.emit("Take", aside, target)
+                waiting = {t: aside if s == target else s for t, s in waiting.items()}
+                readers[aside] = readers.pop(target)
+                held = held | {aside}
+                del waiting[target]
+                ready.append((target, source))
+            target, source = ready.pop()
+            readers[source] -= 1
+            if source in held and readers[source] == 0:
+                self.asm.emit("Take", target, source)
+                emptied.add(source)
+            else:
+                self.asm.emit("Move", target, source)
+            if source in waiting and readers[source] == 0:
+                ready.append((source, waiting.pop(source)))
+        return emptied

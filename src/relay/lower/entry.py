@@ -44,6 +44,8 @@ class _Checker:
         shape = ", ".join(dim_text(d) for d in ty.shape)
         text = f"{what} must be Tensor[({shape}), {ty.dtype}]"
         self.asm.emit("CheckTensor", register, ty.dtype, len(ty.shape), self.unit.message(text))
+        if not ty.shape:
+            self.asm.emit("ScalarOf", register, register, ty.dtype)
         for axis, dim in enumerate(ty.shape):
             if is_any(dim):
                 continue

@@ -8,6 +8,7 @@ read for the last time.
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Container
 
 from relay.executable.bytecode import Assembler
 from relay.ir.diagnostics import CompileError
@@ -39,15 +40,19 @@ class Frame:
         self.sizes = Sizes(self.asm, name)
         self.places: dict[Var, Place] = {}
         self.owners: ChainMap[int, frozenset[Var]] = ChainMap()  # who still reads a register; forked in branches
+        self.constants: ChainMap[int, int] = ChainMap()
         self.temporaries: list[int] = []
+        self.kept: set[int] = set()  # registers that are not released: the next iteration finds there what it wants
 
     def enter(self) -> None:
         """A branch begins: what it reads off and releases is forgotten at its end."""
         self.sizes.enter()
         self.owners = self.owners.new_child()
+        self.constants = self.constants.new_child()
 
     def leave(self) -> None:
         self.owners = self.owners.parents
+        self.constants = self.constants.parents
         self.sizes.leave()
 
     def place(self, atom: Expr) -> Place:
@@ -55,13 +60,9 @@ class Frame:
             case Var():
                 return self.places[atom]
             case Constant() if atom.data.ndim == 0:
-                out = self.asm.reg()
-                self.asm.emit("LoadConsti", out, atom.dtype, _number(atom))
-                return out
+                return self.sizes.number(atom.dtype, _number(atom))
             case Constant():
-                out = self.asm.reg()
-                self.asm.emit("LoadConst", out, self.unit.constant(atom))
-                return out
+                return self.constant(self.unit.constant(atom))
             case GlobalVar(name=name):
                 out = self.temporary()
                 self.asm.emit("AllocClosure", out, self.unit.functions[name], [])
@@ -74,6 +75,19 @@ class Frame:
                 return ()
             case _:
                 raise CompileError(f"not an atom where one is needed in @{self.name}: {type(atom).__name__}", atom.span)
+
+    def constant(self, number: int) -> int:
+        """A register with a constant tensor, which is nobody's: it is never released."""
+        found = self.constants.get(number)
+        if found is None:
+            found = self.asm.reg()
+            if self.sizes.looping:
+                self.asm.emit_first("LoadConst", found, number)
+                self.constants.maps[-1][number] = found
+            else:
+                self.asm.emit("LoadConst", found, number)
+                self.constants[number] = found
+        return found
 
     def value(self, atom: Expr) -> int:
         """A register that holds the value."""
@@ -103,15 +117,15 @@ class Frame:
             self.asm.emit("Kill", register)
         self.temporaries.clear()
 
-    def assign(self, var: Var, place_: Place) -> None:
-        """The variable's value is here. Registers may be shared by several variables; dims are read off where new."""
+    def assign(self, var: Var, place_: Place, only: Container[DimVar] | None = None) -> None:
+        """The variable's value is here. Registers may be shared by several variables; dims (of ``only``) are read off where new."""
         self.places[var] = place_
         self._name(var.name, place_)
         for register in registers(place_):
             if register in self.temporaries:  # from here on the variable's
                 self.temporaries.remove(register)
             self.owners[register] = self.owners.get(register, frozenset()) | {var}
-        self._bind_dims(place_, var.ty)
+        self.bind_dims(place_, var.ty, only)
 
     def _name(self, name: str, place_: Place) -> None:
         """Debuggers see the variable; the fields of a tuple that is only taken apart as ``x.0``."""
@@ -123,29 +137,34 @@ class Frame:
             else:
                 todo.extend((f"{text}.{n}", p) for n, p in enumerate(where))
 
-    def _bind_dims(self, place_: Place, ty: Type | None) -> None:
+    def bind_dims(self, place_: Place, ty: Type | None, only: Container[DimVar] | None = None) -> None:
+        """Read off the dims that have no value yet, through tuples."""
         todo: list[tuple[Place, Type | None]] = [(place_, ty)]
+        fields: list[int] = []
         while todo:
             where, t = todo.pop()
             if isinstance(t, TensorType) and isinstance(where, int):
-                self.sizes.bind(where, t)
+                self.sizes.bind(where, t, only)
             elif isinstance(t, TupleType):
                 for number, f in reversed(list(enumerate(t.fields))):
                     if isinstance(where, tuple):
                         todo.append((where[number], f))
-                    elif any(not self.sizes.known(v) for v in type_dims(f)):
-                        out = self.temporary()
-                        self.asm.emit("GetField", out, where, number)
+                    elif any(not self.sizes.known(v) and (only is None or v in only) for v in type_dims(f)):
+                        out = self.asm.reg()
+                        fields.append(out)
+                        self.sizes.emit("GetField", out, where, number)
                         todo.append((out, f))
+        for out in fields:
+            self.sizes.emit("Kill", out)
 
     def release(self, variables: set[Var] | frozenset[Var]) -> None:
         """Nothing reads these variables any more: release the registers that no other variable shares."""
         freed: list[int] = []
         for var in variables:
-            for register in registers(self.places.get(var, ())):
+            for register, ty in leaves(self.places.get(var, ()), var.ty):
                 left = self.owners.get(register, frozenset()) - {var}
                 self.owners[register] = left
-                if not left and not is_scalar(var.ty):
+                if not left and not is_scalar(ty) and register not in self.kept:
                     freed.append(register)
         for register in sorted(freed):
             self.asm.emit("Kill", register)
@@ -161,6 +180,19 @@ def registers(place_: Place) -> list[int]:
             out.append(p)
         else:
             todo.extend(p)
+    return out
+
+
+def leaves(place_: Place, ty: Type | None) -> list[tuple[int, Type | None]]:
+    """The registers of a place with the types of what they hold, in any order."""
+    out: list[tuple[int, Type | None]] = []
+    todo: list[tuple[Place, Type | None]] = [(place_, ty)]
+    while todo:
+        p, t = todo.pop()
+        if isinstance(p, int):
+            out.append((p, t))
+        else:
+            todo.extend((f, t.fields[n] if isinstance(t, TupleType) else None) for n, f in enumerate(p))
     return out
 
 

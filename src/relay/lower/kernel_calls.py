@@ -15,6 +15,7 @@ from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
 from relay.lower.frame import Frame, type_dims
+from relay.lower.scalars import emit_scalars
 from relay.lower.storage import ALIGNMENT, Interval, place, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
@@ -25,10 +26,12 @@ HOST = 0
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A block's storage: its register, and the byte offset of each tensor that lives in it, by key."""
+    """A block's storage: its register, and the byte offset of each tensor that lives in it, by key. ``kept``: it and its tensors
+    stay from one iteration of a loop to the next, which overwrites them."""
 
     register: int
     offsets: dict[int, Dim]
+    kept: bool = False
 
 
 class KernelCalls:
@@ -41,8 +44,8 @@ class KernelCalls:
     def device(self, var: Var) -> int:
         return self.devices.get(var, HOST)
 
-    def arena(self, block: Block) -> Step[tuple[Arena | None, dict[Var, escape.Origin]]]:
-        """Plan the block's arena and emit its allocation."""
+    def arena(self, block: Block, again: bool) -> Step[tuple[Arena | None, dict[Var, escape.Origin]]]:
+        """Plan the block's arena and emit its allocation. ``again``: when the block is over, the loop goes on or ends."""
         keys: dict[Var, escape.Origin] = {}
         info: list[tuple[TensorType, Var, int]] = []
 
@@ -74,8 +77,10 @@ class KernelCalls:
             return None, keys  # an arena is on one device
         placement = place(intervals)
         register = self.frame.asm.reg()
-        self.frame.asm.emit("AllocStorage", register, self.frame.sizes.register(placement.total), ALIGNMENT, device)
-        return Arena(register, placement.offsets), keys
+        kept = again and self.frame.sizes.fixed(placement.total)
+        opcode = "KeepStorage" if kept else "AllocStorage"
+        self.frame.asm.emit(opcode, register, self.frame.sizes.register(placement.total), ALIGNMENT, device)
+        return Arena(register, placement.offsets, kept), keys
 
     def _can_plan(self, call: Expr, ty: TensorType) -> bool:
         """The sizes are known on entry to the block, and are those of the allocation."""
@@ -98,6 +103,12 @@ class KernelCalls:
 
     def call(self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]) -> None:
         assert isinstance(call.fn, Function)
+        code = self.frame.unit.scalars.get(id(call.fn))
+        if code is not None:
+            operands = [self.frame.value(a) for a in call.args]
+            results = emit_scalars(code, operands, self.frame.asm.reg, self.frame.asm.emit, self.frame.sizes)
+            self.frame.assign(var, tuple(results) if isinstance(var.ty, TupleType) else results[0])
+            return
         planned = self.frame.unit.planned[id(call.fn)]
         inputs = [self.frame.value(a) for a in call.args]
         device = self.device(var)
@@ -120,16 +131,15 @@ class KernelCalls:
                 self.frame.asm.emit(
                     "AllocTensor", out, arena.register, self.frame.sizes.register(arena.offsets[key]), ty.dtype, dims
                 )
+                if arena.kept:
+                    self.frame.kept.add(out)
                 continue
             donor = self._donor(call, planned, index, ty, ends)
             size = self.frame.sizes.register(tensor_bytes(ty))
             if donor is not None:
                 self.frame.asm.emit("AllocReuse", out, donor, size, ty.dtype, device, dims)
             else:
-                storage = self.frame.asm.reg()
-                self.frame.asm.emit("AllocStorage", storage, size, ALIGNMENT, device)
-                self.frame.asm.emit("AllocTensor", out, storage, self.frame.sizes.register(0), ty.dtype, dims)
-                self.frame.asm.emit("Kill", storage)
+                self.frame.asm.emit("AllocFresh", out, size, ty.dtype, device, dims)
         self._invoke(planned, [*inputs, *outputs], device)
         if planned.upper_bound:
             outputs = self._cut(outputs, planned)
@@ -196,7 +206,7 @@ class KernelCalls:
     def _element(self, vector: int, index: int) -> int:
         view, out = self.frame.asm.reg(), self.frame.asm.reg()
         self.frame.asm.emit("ViewTensor", view, vector, self.frame.sizes.register(8 * index), [])
-        self.frame.asm.emit("ScalarOf", out, view)
+        self.frame.asm.emit("ScalarOf", out, view, "int64")
         return out
 
     def _cut(self, outputs: list[int], planned: Planned) -> list[int]:

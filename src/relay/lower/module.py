@@ -27,7 +27,7 @@ def lower(
     """
     module = plan.module
     order = list(module.functions)
-    unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes)
+    unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes, plan.scalars)
     devices = place_devices(module, signatures)
     codes = [emit_function(unit, module, name, module.functions[name], devices) for name in order]
     entries: list[EntryPoint] = []

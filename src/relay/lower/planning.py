@@ -16,6 +16,7 @@ from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType
 from relay.loop.target import Target
 from relay.lower.packing import Packer, rebuild, shared_operands
+from relay.lower.scalars import ScalarCode, scalar_code
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
@@ -33,12 +34,14 @@ RunGraph = Callable[[TeGraph, str, Array], Array]
 class ModulePlan:
     """The module with packed constants, and the plan of every primitive in it by the id of its function node.
 
-    ``shapes`` has the shape functions of data-dependent operators by the same ids.
+    ``shapes`` has the shape functions of data-dependent operators by the same ids, ``scalars`` what needs no plan: primitives on
+    single elements.
     """
 
     module: Module
     planned: Mapping[int, Planned]
     shapes: Mapping[int, Planned]
+    scalars: Mapping[int, ScalarCode]
     kernels: tuple[KernelPlan, ...]
 
 
@@ -58,6 +61,7 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
     tried: dict[str, KernelPlan] = {}
     planned: dict[int, Planned] = {}
     shapes: dict[int, Planned] = {}
+    scalars: dict[int, ScalarCode] = {}
     packed: dict[tuple[int, str], Constant] = {}
     replaced: dict[int, Expr] = {}
     packer = Packer(target, planned, by_key)
@@ -71,6 +75,9 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
 
     shared = shared_operands(module, try_plan) if run_graph else {}
     for block, call, fn in primitives(module):
+        if (code := scalar_code(fn)) is not None:
+            scalars[id(fn)] = code
+            continue
         ahead = shared.get(id(call), frozenset())
         if run_graph:
             ahead |= {n for n, a in enumerate(call.args) if isinstance(a, Constant)}
@@ -104,7 +111,7 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
     if replaced:
         module = module.with_functions((n, rebuild(f, replaced, packer)) for n, f in module.functions.items())
-    return ModulePlan(module, planned, shapes, tuple(by_key.values()))
+    return ModulePlan(module, planned, shapes, scalars, tuple(by_key.values()))
 
 
 def kernel_name(fn: Function, number: int) -> str:

@@ -1,54 +1,81 @@
-"""Dims at run time: which register holds a dimension, and the instructions that compute one."""
+"""Dims at run time: which register holds a dimension or a number, and the instructions that compute one."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
-from relay.executable.bytecode import Assembler
+from relay.executable.bytecode import Assembler, EmitOperand, scalar_bits
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_linear, dim_text
+from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_linear, dim_text, dim_vars
 from relay.ir.types import TensorType, Type
 
 _OPCODE = {"floordiv": "IFloorDiv", "mod": "IMod", "min": "IMin", "max": "IMax"}
 
 
 class Sizes:
-    """Registers of dims in one function. What a branch computes is forgotten at its end (`enter`, `leave`)."""
+    """Registers of dims and numbers in one function. What a branch computes is forgotten at its end (`enter`, `leave`).
+
+    In a function that is a loop, what depends on no iteration is computed before it: while `ahead` is set, instructions go there,
+    and after `begin_loop` numbers and the dims of variables known by then are.
+    """
 
     def __init__(self, asm: Assembler, function: str) -> None:
         self._asm = asm
         self._function = function
         self._registers: ChainMap[Dim | DimVar, int] = ChainMap()
+        self._numbers: ChainMap[tuple[str, int], int] = ChainMap()
+        self._fixed: frozenset[DimVar] | None = None
+        self.ahead = False
 
     def enter(self) -> None:
         self._registers = self._registers.new_child()
+        self._numbers = self._numbers.new_child()
 
     def leave(self) -> None:
         self._registers = self._registers.parents
+        self._numbers = self._numbers.parents
 
-    def bind(self, register: int, ty: Type) -> None:
-        """A tensor of this type is in the register: read off the variables that have no value yet."""
+    @property
+    def looping(self) -> bool:
+        """Whether what is emitted now runs in every iteration."""
+        return self._fixed is not None
+
+    def begin_loop(self) -> None:
+        """What is known now stays the same in all iterations."""
+        self._fixed = frozenset(v for v in self._registers if isinstance(v, DimVar))
+        self.ahead = False
+
+    def fixed(self, dim: Dim) -> bool:
+        """Whether the dim is the same in all iterations of the loop."""
+        return self._fixed is not None and self._fixed.issuperset(dim_vars(dim))
+
+    def emit(self, opcode: str, *operands: EmitOperand) -> None:
+        """An instruction here, or before the loop."""
+        (self._asm.emit_first if self.ahead else self._asm.emit)(opcode, *operands)
+
+    def bind(self, register: int, ty: Type, only: Container[DimVar] | None = None) -> None:
+        """A tensor of this type is in the register: read off the variables that have no value yet (those of ``only``)."""
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
             return
         for axis, dim in enumerate(ty.shape):
             variable = as_var(dim)
-            if variable is not None and variable not in self._registers:
+            if variable is not None and variable not in self._registers and (only is None or variable in only):
                 out = self._asm.reg()
-                self._asm.emit("DimOf", out, register, axis)
+                self.emit("DimOf", out, register, axis)
                 self._registers[variable] = out
 
         for axis, dim in enumerate(ty.shape):
             if isinstance(dim, SymDim):
-                self._solve(register, axis, dim)
+                self._solve(register, axis, dim, only)
 
-    def _solve(self, register: int, axis: int, dim: SymDim) -> None:
+    def _solve(self, register: int, axis: int, dim: SymDim, only: Container[DimVar] | None) -> None:
         """Read off a variable that stands in an axis as ``factor * variable + constant`` only."""
         solved = dim_linear(dim)
-        if solved is not None and solved[0] not in self._registers:
+        if solved is not None and solved[0] not in self._registers and (only is None or solved[0] in only):
             variable, factor, constant = solved
             out = self._asm.reg()
-            self._asm.emit("DimOf", out, register, axis)
+            self.emit("DimOf", out, register, axis)
             out = self._binary("ISub", out, self.register(constant))
             self._registers[variable] = self._binary("IFloorDiv", out, self.register(factor))
 
@@ -64,18 +91,34 @@ class Sizes:
 
     def register(self, dim: Dim) -> int:
         """A register with the value of the dim. Raises CompileError for a variable that nothing has bound."""
+        if isinstance(dim, int):
+            return self.number("int64", dim)
         found = self._registers.get(dim)
         if found is not None:
             return found
-        if isinstance(dim, int):
-            out = self._asm.reg()
-            self._asm.emit("LoadConsti", out, "int64", dim)
-        elif isinstance(dim, SymDim):
-            out = self._polynomial(dim)
-        else:
+        if not isinstance(dim, SymDim):
             raise CompileError(f"a size in @{self._function} is not known where it is needed (?)")
-        self._registers[dim] = out
+        if not self.fixed(dim):
+            out = self._registers[dim] = self._polynomial(dim)
+            return out
+        before, self.ahead = self.ahead, True
+        out = self._registers.maps[-1][dim] = self._polynomial(dim)
+        self.ahead = before
         return out
+
+    def number(self, dtype: str, value: bool | int | float) -> int:
+        """A register with an unboxed number."""
+        key = (dtype, scalar_bits(dtype, value))
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._asm.reg()
+            if self.looping or self.ahead:
+                self._asm.emit_first("LoadConsti", found, dtype, value)
+                self._numbers.maps[-1][key] = found
+            else:
+                self._asm.emit("LoadConsti", found, dtype, value)
+                self._numbers[key] = found
+        return found
 
     def variable(self, variable: DimVar) -> int:
         found = self._registers.get(variable)
@@ -88,7 +131,7 @@ class Sizes:
 
     def _binary(self, opcode: str, a: int, b: int) -> int:
         out = self._asm.reg()
-        self._asm.emit(opcode, out, a, b)
+        self.emit(opcode, out, a, b)
         return out
 
     def _polynomial(self, dim: SymDim) -> int:

@@ -1,0 +1,178 @@
+"""Primitives on single elements become instructions on unboxed scalars instead of kernels.
+
+The instructions are read off the operators' expressions (`relay.te.scalar`): one for each operation, named after it. So whatever
+operators are made of such operations have them, and the meaning is the kernels'. An element of a tensor is loaded by its number in
+row-major order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from relay import te
+from relay.codegen.elementary import FLOAT_FUNCTIONS
+from relay.executable.bytecode import BY_NAME
+from relay.ir.dim import Dim, dim_mul
+from relay.ir.expr import Function
+from relay.ir.types import dtype_bits, is_float, is_integer
+from relay.lower.sizes import Sizes
+from relay.plan.graph import te_graph, tensor_key
+from relay.te.numeric import literal
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    children,
+    substitute,
+    transform,
+    walk,
+)
+from relay.te.tensor import Compute, Placeholder, Tensor
+
+# A kernel's call costs about as much as this many instructions.
+_MOST_INSTRUCTIONS: Final = 24
+_ARITHMETIC: Final = frozenset(
+    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+)
+_INTEGERS_ONLY: Final = frozenset(("shl", "shr", "mod", "truncmod", "truncdiv", "floordiv", "div", "pow"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarCode:
+    """What a primitive computes: an expression for each result, which loads elements of ``inputs`` only."""
+
+    inputs: tuple[Tensor, ...]
+    results: tuple[Scalar, ...]
+
+
+def scalar_code(primitive: Function) -> ScalarCode | None:
+    """The expressions of a primitive whose results are single elements, where they are few operations that have instructions."""
+    if len(primitive.params) > _MOST_INSTRUCTIONS:
+        return None
+    graph = te_graph(primitive)
+    if any(output.shape != () for output in graph.outputs):
+        return None
+    made: dict[tuple[int, int], tuple[tuple[Axis, ...], Scalar]] = {}
+
+    def inline(node: Scalar) -> Scalar:
+        if isinstance(node, Load) and isinstance(node.source, Tensor) and tensor_key(node.source) in made:
+            axes, body = made[tensor_key(node.source)]
+            return substitute(body, dict(zip(axes, node.indices, strict=True)))
+        return node
+
+    memo: dict[int, Scalar] = {}
+    for stage in te.stages(graph.outputs):
+        if isinstance(stage, Placeholder):
+            continue
+        if not isinstance(stage, Compute):
+            return None
+        for number, body in enumerate(stage.bodies):
+            expression = transform(body, inline, memo)
+            if _cost(expression) > _MOST_INSTRUCTIONS:
+                return None
+            made[id(stage), number] = stage.axes, expression
+    results = tuple(made[tensor_key(output)][1] for output in graph.outputs)
+    nodes = {id(n): n for r in results for n in walk(r)}.values()
+    if not all(_has_instruction(n) for n in nodes) or any(isinstance(n, Select) and _may_not_load(n) for n in nodes):
+        return None
+    return ScalarCode(graph.inputs, results)
+
+
+def _cost(expression: Scalar) -> int:
+    return sum(not isinstance(n, Const | Size | Axis) for n in walk(expression))
+
+
+def _has_instruction(node: Scalar) -> bool:
+    match node:
+        case Const() | Size():
+            return node.dtype in _ARITHMETIC
+        case Load():
+            return isinstance(node.source, Tensor) and dtype_bits(node.dtype) >= 8
+        case Cast():
+            return {node.a.dtype, node.dtype} <= _ARITHMETIC
+        case Unary():
+            ok = is_float(node.a.dtype) or node.op != "sqrt"
+            return ok and node.a.dtype in _ARITHMETIC and opcode_of(node.op) in BY_NAME
+        case Binary() if is_float(node.dtype):
+            return node.dtype in _ARITHMETIC and node.op not in FLOAT_FUNCTIONS
+        case Binary():
+            ok = is_integer(node.dtype) or node.op not in _INTEGERS_ONLY
+            return ok and node.dtype in _ARITHMETIC and opcode_of(node.op) in BY_NAME
+        case Compare():
+            return node.a.dtype in _ARITHMETIC
+        case Select():
+            return True
+        case _:
+            return False
+
+
+def _may_not_load(node: Select) -> bool:
+    """Whether a side loads an element of a tensor, which may exist only where the condition says so."""
+    return any(isinstance(n, Load) and n.indices for side in (node.a, node.b) for n in walk(side))
+
+
+def opcode_of(operation: str) -> str:
+    """The instruction of an operation of `relay.te.scalar`."""
+    return f"Scalar{operation.capitalize()}"
+
+
+def emit_scalars(
+    code: ScalarCode, inputs: Sequence[int], register: Callable[[], int], emit: Callable[..., None], sizes: Sizes
+) -> list[int]:
+    """Emit the instructions; the registers of the results. ``inputs``: the registers of the operands."""
+    operands = {tensor_key(t): r for t, r in zip(code.inputs, inputs, strict=True)}
+    done: dict[int, int] = {}
+
+    def result(opcode: str, *rest: int | str) -> int:
+        out = register()
+        emit(opcode, out, *rest)
+        return out
+
+    def element(node: Load) -> int:
+        assert isinstance(node.source, Tensor)
+        tensor = operands[tensor_key(node.source)]
+        if not node.indices:
+            return tensor
+        at: int | None = None
+        stride: Dim = 1
+        for index, extent in reversed(list(zip(node.indices, node.source.shape, strict=True))):
+            part = done[id(index)]
+            if stride != 1:
+                part = result("ScalarMul", "int64", part, sizes.register(stride))
+            if not (isinstance(index, Const) and index.value == 0):
+                at = part if at is None else result("ScalarAdd", "int64", at, part)
+            stride = dim_mul(stride, extent)
+        return result("ScalarLoad", node.dtype, tensor, sizes.register(0) if at is None else at)
+
+    def visit(node: Scalar) -> int:
+        kids = [done[id(k)] for k in children(node)]
+        match node:
+            case Const():
+                return sizes.number(node.dtype, literal(node.value, node.dtype).item())
+            case Size():
+                return sizes.register(node.dim)
+            case Load():
+                return element(node)
+            case Cast():
+                return result("ScalarCast", node.a.dtype, node.dtype, *kids)
+            case Select():
+                return result("ScalarSelect", *kids)
+            case Unary(op=op) | Binary(op=op) | Compare(op=op):
+                return result(opcode_of(op), node.a.dtype, *kids)
+            case _:
+                raise AssertionError(f"{type(node).__name__} has no instruction")
+
+    for root in code.results:
+        for node in walk(root):
+            if id(node) not in done:
+                done[id(node)] = visit(node)
+    return [done[id(root)] for root in code.results]
