@@ -13,8 +13,8 @@ import pytest
 
 from relay.codegen.target import parse_target
 from relay.ir.dim import as_var, dim_var
-from relay.loop.ir import Buffer, For, Kernel, Store
-from relay.te.scalar import Axis, Binary, BinaryOp, Load, Size, Unary, UnaryOp
+from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
+from relay.te.scalar import Axis, Binary, BinaryOp, Const, Load, Size, Unary, UnaryOp
 from tests.codegen.native import Native
 
 Array = np.ndarray[Any, Any]
@@ -193,3 +193,31 @@ def test_binary_functions(op: BinaryOp, dtype: str, target: str) -> None:
     assert error[worst] <= bound, (
         f"{op}({a[worst]!r}, {b[worst]!r}) = {got[worst]!r}, not {want[worst]!r}: {error[worst]}"
     )
+
+
+@cache
+def extreme_kernel(op: BinaryOp, dtype: str, target: str) -> Native:
+    x, y, i = Buffer("x", (N,), dtype), Buffer("y", (1,), dtype), Axis("i", N)
+    best, zero = Buffer("best", (1,), dtype, "register"), Const(0, "int64")
+    now = Load(best, (zero,), dtype)
+    start = Const(-math.inf if op == "max" else math.inf, dtype)
+    step = Store(best, (zero,), Binary(op, now, Load(x, (i,), dtype), dtype))
+    body = Seq((Store(best, (zero,), start), For(i, Size(N), step, "vectorized"), Store(y, (zero,), now)))
+    return Native(Kernel(op, (x,), (y,), (VAR,), Alloc(best, body)), parse_target(target))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", ["cpu", "x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_extremes_of_vectors(op: BinaryOp, dtype: str, target: str) -> None:
+    """Infinities, and a nan in every place: among whole vectors, in the rest, and next to the extreme."""
+    assert VAR is not None
+    rng = np.random.default_rng(2)
+    for size in (1, 7, 16, 35, 150):
+        for place in [None, *range(size)]:
+            x = rng.choice(np.array([-math.inf, -1.5, -0.0, 0.0, 3.0, math.inf]), size).astype(dtype)
+            if place is not None:
+                x[place] = math.nan
+            got = np.zeros(1, dtype)
+            assert extreme_kernel(op, dtype, target)([x, got], {VAR: size}) == 0
+            assert np.array_equal(got[0], getattr(np, op)(x), equal_nan=True), f"nan at {place} of {size}"

@@ -10,7 +10,7 @@ import pytest
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
-from relay.loop.ir import For
+from relay.loop.ir import Alloc, For
 from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, random, tensor
 
@@ -69,6 +69,31 @@ def test_softmax(axis: int) -> None:
     assert plan.variant == "rows"
     outer = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
     assert len(outer) == 1, "one pass over the rows"
+
+
+def test_exponentials_and_their_sum_share_a_loop_and_lie_in_the_result() -> None:
+    plan = check(primitive([tensor((N, 300))], lambda m, x: m("nn.softmax", x)), *SIZES)
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert len(loops) == 3, "the maximum; exponentials and their sum; shares"
+    assert not [s for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.scope != "register"]
+
+
+def test_what_is_read_elsewhere_later_is_not_overwritten() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        e = m("exp", m("subtract", x, m("max", x, axis=1, keepdims=True)))
+        share = m("divide", e, m("sum", e, axis=1, keepdims=True))
+        return m.tuple(share, m("add", m("multiply", e, e), m("mean", share, axis=1, keepdims=True)))
+
+    check(primitive([tensor((N, 300))], build), *SIZES)
+
+
+def test_sums_of_what_another_computes_at_other_places_keep_their_own_loop() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        e = m("exp", x)
+        total = m("sum", m("multiply", e, m("reverse", e, axis=1)), axis=1, keepdims=True)
+        return m("divide", e, total)
+
+    check(primitive([tensor((N, 70))], build), *SIZES)
 
 
 def test_masked_softmax_with_a_symbolic_row() -> None:

@@ -337,16 +337,24 @@ class Arithmetic:
     def any_lane(self, mask: str, lanes: int) -> str:
         return self.b.call(f"llvm.vector.reduce.or.v{lanes}i1", "i1", (vec("i1", lanes), mask))
 
-    def horizontal(self, op: BinaryOp, value: Value) -> Value:
-        """All lanes combined in a fixed order: halves, then halves of halves."""
+    def extreme(self, op: BinaryOp, x: Value, best: Value) -> Value:
+        """The greater or lesser of two floats; ``best`` where x is nan: one instruction."""
+        lanes, (a, b) = self.together(x, best)
+        type_ = vec(register_type(x.dtype), lanes)
+        better = self.b.emit(f"fcmp {'ogt' if op == 'max' else 'olt'} {type_} {a}, {b}")
+        return Value(self.select_text(better, a, b, type_, lanes), x.dtype, lanes)
+
+    def horizontal(self, op: BinaryOp, value: Value, numbers: bool = False) -> Value:
+        """All lanes combined in a fixed order: halves, then halves of halves. ``numbers``: a float extreme of lanes none of
+        which is nan."""
         lanes, text, element = value.lanes, value.text, register_type(value.dtype)
         while lanes > 1:
             half, type_ = lanes // 2, vec(element, lanes)
             parts = [self._lanes(text, type_, range(start, start + half)) for start in (0, half)]
             if half == 1:
                 parts = [self.b.emit(f"extractelement {type_} {text}, i64 {n}") for n in (0, 1)]
-            combined = self.binary(op, Value(parts[0], value.dtype, half), Value(parts[1], value.dtype, half))
-            lanes, text = half, combined.text
+            a, b = (Value(part, value.dtype, half) for part in parts)
+            lanes, text = half, (self.extreme(op, a, b) if numbers else self.binary(op, a, b)).text
         return Value(text, value.dtype)
 
     def horizontals(self, op: BinaryOp, values: Sequence[Value]) -> list[Value]:

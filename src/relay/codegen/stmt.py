@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
-from math import gcd
+from dataclasses import dataclass, replace
 from typing import assert_never
 
-from relay.codegen.analysis import VectorPlan, vector_plan
+from relay.codegen.analysis import VectorPlan, reduction_step, vector_plan
 from relay.codegen.builder import vec
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
-from relay.codegen.values import Value
+from relay.codegen.values import Value, register_type
+from relay.ir.types import is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import BinaryOp
@@ -37,6 +38,8 @@ class Statements:
         self._allocate = allocate
         self._slots: dict[tuple[object, ...], str] = {}
         self._plans: dict[int, VectorPlan | None] = {}
+        # The float extremes that the vector loop being written reduces, and where each notes the lanes that met nan.
+        self._extremes: dict[Buffer, Nans] = {}
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -82,9 +85,23 @@ class Statements:
         place = f.places.get(store.buffer)
         if place is None:
             raise LoopError(f"the buffer {store.buffer.name} is written outside of its allocation")
+        if f.lanes > 1 and store.buffer in self._extremes:
+            self._extreme(store, place, self._extremes[store.buffer])
+            return
         value = self.e.paired(store) or self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
         f.memory.store(place, offset, value, f.mask)
+
+    def _extreme(self, store: Store, place: Place, nans: Nans) -> None:
+        """One step of a float extreme in vectors. A nan is not kept in the accumulator but noted beside it: that takes half
+        the instructions, and leaves a chain from step to step of one."""
+        f, step = self.f, reduction_step(store)
+        assert step is not None
+        op, _, other = step
+        element = f.arith.spread(self.e.value(other), f.lanes)
+        best = f.memory.load(place, f.arith.index(0), f.lanes, f.mask, f.guarded)
+        f.memory.store(place, f.arith.index(0), f.arith.extreme(op, element, best), f.mask)
+        nans.note(f, element)
 
     def _transpose(self, stmt: Transpose) -> None:
         f = self.f
@@ -243,7 +260,7 @@ class Statements:
         index, following = f"%{b.name('i')}", f"%{b.name('next')}"
         at = len(b.lines)
         b.lines.append("")
-        body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg))
+        body(Value(index, "int64", multiple=math.gcd(start.multiple, step), nonneg=start.nonneg))
         b.do(f"{following} = add nuw nsw i64 {index}, {step}")
         b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
         b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
@@ -259,14 +276,19 @@ class Statements:
             chains = max(1, min(chains, count // lanes))
         outside = {buffer: f.places[buffer] for buffer in plan.reductions}
         inside = {buffer: self._accumulators(plan, buffer, chains) for buffer in plan.reductions}
+        extremes = {
+            buffer: Nans.none(f, self._slot((buffer, lanes, "nans"), Nans.type(f, buffer, lanes)), buffer, lanes)
+            for buffer, op in plan.reductions.items()
+            if op in ("max", "min") and is_float(buffer.dtype) and _padded_size(outside[buffer], buffer) == 1
+        }
 
         def vector_step(base: Value, chain: int = 0) -> None:
             for buffer, places in inside.items():
                 f.places[buffer] = places[chain]
-            f.lanes = lanes
+            f.lanes, self._extremes = lanes, extremes
             index = replace(base, lanes=lanes, stride=1, const=None)
             self.iterate(loop, index)
-            f.lanes = 1
+            f.lanes, self._extremes = 1, {}
 
         def scalar_step(index: Value) -> None:
             f.places.update(outside)
@@ -296,7 +318,7 @@ class Statements:
         if f.target.masked:
             self._masked_rest(extent, lanes, vector_step)
         for buffer, places in inside.items():
-            self._combine(plan.reductions[buffer], buffer, outside[buffer], places)
+            self._combine(plan.reductions[buffer], buffer, outside[buffer], places, extremes.get(buffer))
         f.places.update(outside)
         if not f.target.masked:
             self._scalar_rest(extent, lanes, bool(plan.tiles), scalar_step)
@@ -357,19 +379,71 @@ class Statements:
                 f.memory.store(vectors, f.arith.index(offset), identity, "")
         return places
 
-    def _combine(self, op: BinaryOp, buffer: Buffer, place: Place, chains: list[Place]) -> None:
+    def _combine(self, op: BinaryOp, buffer: Buffer, place: Place, chains: list[Place], nans: Nans | None) -> None:
         """Fold the vector accumulators into the buffer: chains in order, then lanes by halves."""
         f, a = self.f, self.f.arith
         offsets = [a.index(position) for position in _offsets(place, buffer)]
         totals: list[Value] = []
         for offset in offsets:
-            total = f.memory.load(chains[0], offset, 1, "", False)
-            for chain in chains[1:]:
-                total = a.binary(op, total, f.memory.load(chain, offset, 1, "", False))
+            parts = [f.memory.load(chain, offset, 1, "", False) for chain in chains]
+            total = parts[0]
+            for part in parts[1:]:
+                total = a.binary(op, total, part) if nans is None else a.extreme(op, total, part)
             totals.append(total)
-        for offset, total in zip(offsets, a.horizontals(op, totals), strict=True):
+        found = (
+            a.horizontals(op, totals) if nans is None else [nans.result(f, a.horizontal(op, totals[0], numbers=True))]
+        )
+        for offset, total in zip(offsets, found, strict=True):
             old = f.memory.load(place, offset, 1, "", False)
             f.memory.store(place, offset, a.binary(op, old, total), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Nans:
+    """Which lanes of a reduction have met nan: a slot for a vector of bits where the machine has registers of them, else of
+    integers as wide as the elements."""
+
+    slot: str
+    kind: str
+
+    @staticmethod
+    def type(f: Frame, buffer: Buffer, lanes: int) -> str:
+        """The LLVM type of the notes."""
+        wide = "i64" if register_type(buffer.dtype) == "double" else "i32"
+        return vec("i1" if f.target.masked else wide, lanes)
+
+    @classmethod
+    def none(cls, f: Frame, slot: str, buffer: Buffer, lanes: int) -> Nans:
+        """No lane yet."""
+        nans = cls(slot, cls.type(f, buffer, lanes))
+        f.builder.do(f"store {nans.kind} zeroinitializer, ptr {slot}")
+        return nans
+
+    def note(self, f: Frame, element: Value) -> None:
+        """Look at one more element in each active lane."""
+        b, type_, bits = f.builder, vec(register_type(element.dtype), element.lanes), vec("i1", element.lanes)
+        found = b.emit(f"fcmp uno {type_} {element.text}, zeroinitializer")
+        if f.mask:
+            found = b.emit(f"and {bits} {found}, {f.mask}")
+        if self.kind != bits:
+            found = b.emit(f"sext {bits} {found} to {self.kind}")
+        noted = b.emit(f"load {self.kind}, ptr {self.slot}")
+        b.do(f"store {self.kind} {b.emit(f'or {self.kind} {noted}, {found}')}, ptr {self.slot}")
+
+    def result(self, f: Frame, best: Value) -> Value:
+        """The extreme of all lanes, or nan."""
+        b = f.builder
+        noted = b.emit(f"load {self.kind}, ptr {self.slot}")
+        any_ = b.emit(f"bitcast {self.kind} {noted} to i{_bits(self.kind)}")
+        met = b.emit(f"icmp ne i{_bits(self.kind)} {any_}, 0")
+        nan = f.arith.constant(math.nan, best.dtype)
+        return f.arith.select(Value(met, "bool"), nan, best)
+
+
+def _bits(vector: str) -> int:
+    """The width of an LLVM vector of integers."""
+    count, element = vector.strip("<>").split(" x i")
+    return int(count) * int(element)
 
 
 def _offsets(place: Place, buffer: Buffer) -> list[int]:

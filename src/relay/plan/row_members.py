@@ -1,0 +1,406 @@
+"""The members of a row nest as loops over one row (or over a block of rows whose lanes run across them)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from relay.ir.dim import Dim, ceil_div, known_equal
+from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Seq, Stmt, Store
+from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
+from relay.plan.expand import Env
+from relay.plan.graph import loads
+from relay.plan.nests import Member
+from relay.plan.reduction import combine, initial, position_update
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Reduce,
+    ReduceKind,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    minimum,
+    select,
+    transform,
+    unary,
+)  # fmt: skip
+from relay.te.tensor import Scan, stage_bodies
+
+# Rows of a block whose lanes run across the rows.
+LANE_BLOCK = 256
+
+
+@dataclass(slots=True, eq=False)
+class MemberPlan:
+    """A member with its loops: ``inner`` and ``reduced`` axes after normalisation."""
+
+    member: Member
+    inner: list[Axis]
+    reduced: list[Axis]
+    stores: list[Storage] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Reductions:
+    """Accumulators, and what is done with them before the loop, in it, in one after it (``finds``) and at the end."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    starts: list[Stmt] = field(default_factory=list)
+    updates: list[Stmt] = field(default_factory=list)
+    finds: list[Stmt] = field(default_factory=list)
+    ends: list[Stmt] = field(default_factory=list)
+
+    def add(self, other: _Reductions) -> None:
+        """Another member's, in the same loop."""
+        self.buffers += other.buffers
+        self.starts += other.starts
+        self.updates += other.updates
+        self.ends += other.ends
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lanes:
+    """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements."""
+
+    variable: Axis
+    count: Scalar
+    size: int
+
+
+def lane_blocks(axis: Axis) -> tuple[Lanes, list[Axis], Scalar]:
+    """Lanes across blocks of an axis: the lanes, the loop over blocks (none for a single block) and the axis in terms
+    of both."""
+    size = LANE_BLOCK if not isinstance(axis.extent, int) else min(LANE_BLOCK, axis.extent)
+    lane = Axis("lane", size)
+    if size == axis.extent:
+        return Lanes(lane, Const(size, "int64"), size), [], lane
+    block = Axis("block", ceil_div(axis.extent, size))
+    start = binary("mul", block, size)
+    return (
+        Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size),
+        [block],
+        binary("add", start, lane),
+    )
+
+
+def targets(builder: Builder, plan: MemberPlan) -> list[Storage]:
+    origin = id(plan.member.kept.origin)
+    return [builder.storage[origin, n] for n in range(len(plan.member.kept.dtypes))]
+
+
+def frame_of(member: Member, aliases: dict[Axis, Axis], env: Env) -> dict[Axis, Scalar]:
+    out: dict[Axis, Scalar] = dict(env)
+    for own in member.rows:
+        row = aliases.get(own, own)
+        out[own] = env.get(row, row)
+    return out
+
+
+def finds_position(plan: MemberPlan) -> bool:
+    return any(isinstance(b, Reduce) and b.kind in ("argmax", "argmin") for b in stage_bodies(plan.member.kept.stage))
+
+
+class Emitter:
+    """Emits the members of one nest under the final assignment of axes."""
+
+    __slots__ = ("aliases", "builder", "env")
+
+    def __init__(self, builder: Builder, aliases: dict[Axis, Axis], env: dict[Axis, Scalar]) -> None:
+        self.builder = builder
+        self.aliases = aliases
+        self.env = env
+
+    def bind(self, axis: Axis, value: Scalar) -> None:
+        """Give an axis its final value."""
+        self.env = {k: self.builder.evaluate([v], {axis: value})[0] for k, v in self.env.items()}
+        self.env[axis] = value
+
+    def steps(self, plans: Sequence[MemberPlan]) -> list[Stmt]:
+        """What a row goes through. Neighbours that run over the same elements, and of which none needs what another has
+        only at its end, share a loop: a softmax's exponentials and their sum."""
+        out: list[Stmt] = []
+        group: list[MemberPlan] = []
+        for plan in plans:
+            if group and not self._shares(group, plan):
+                out.append(self._step(group))
+                group = []
+            group.append(plan)
+        return [*out, self._step(group)]
+
+    def _step(self, group: Sequence[MemberPlan]) -> Stmt:
+        return self.member(group[0], None) if len(group) == 1 else self._shared(group)
+
+    def member(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
+        stage = plan.member.kept.stage
+        if isinstance(stage, Scan):
+            return self._scan(plan, stage, lanes)
+        if not plan.member.kept.is_reduction:
+            return self._pointwise(plan, lanes)
+        if lanes is None and plan.inner and not self._reduce_contiguous(plan):
+            return self._blocked(plan)
+        if lanes is not None:
+            return serial(plan.inner, self._reduce_lanes(plan, lanes))
+        return serial(plan.inner, self._reduce_row(plan))
+
+    # -- parts
+
+    def _values(self, plan: MemberPlan, extra: Env | None = None) -> list[Scalar]:
+        frame = frame_of(plan.member, self.aliases, self.env)
+        if extra:
+            frame.update(extra)
+        return self.builder.evaluate(stage_bodies(plan.member.kept.stage), frame)
+
+    def _store(self, plan: MemberPlan, output: int, value: Scalar) -> Stmt:
+        frame = frame_of(plan.member, self.aliases, self.env)
+        where = self.builder.storage[id(plan.member.kept.origin), output]
+        index = [frame.get(a, a) for a in plan.member.kept.stage.axes]
+        return Store(where.buffer, (self.builder.flat(where, index),), value)
+
+    def _pointwise(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
+        body = seq([self._store(plan, n, v) for n, v in enumerate(self._values(plan))])
+        if lanes is not None:
+            return serial(plan.inner, vectorized(lanes.variable, lanes.count, body))
+        if not plan.inner:
+            return body
+        last = plan.inner[-1]
+        return serial(plan.inner[:-1], vectorized(last, extent_of(last.extent), body))
+
+    def _reduce_contiguous(self, plan: MemberPlan) -> bool:
+        """Whether lanes along the innermost reduced axis beat lanes along the innermost inner one."""
+        if not plan.reduced:
+            return False
+        axis, inner = plan.reduced[-1], plan.inner[-1]
+        lanes = self.builder.lanes(plan.member.kept.dtypes)
+        if isinstance(axis.extent, int) and axis.extent < lanes:
+            return isinstance(inner.extent, int) and inner.extent < axis.extent
+        if isinstance(inner.extent, int) and inner.extent < lanes:
+            return True
+        found = accesses(self.builder.indices, [b.body for b in self._values(plan) if isinstance(b, Reduce)], [])
+        along = sum(self.builder.indices.coefficient(p, axis) == 1 for p in found.polys)
+        across = sum(self.builder.indices.coefficient(p, inner) == 1 for p in found.polys)
+        return along > across
+
+    def _reduce_row(self, plan: MemberPlan) -> Stmt:
+        """One element: accumulators in registers, lanes along the innermost reduced axis."""
+        last = plan.reduced[-1] if plan.reduced else None
+        parts = self._reductions(plan, self._values(plan), last)
+        passes: list[Stmt] = list(parts.starts)
+        for body in (parts.updates, parts.finds):
+            if body and last is not None:
+                kind: LoopKind = "vectorized" if self._wide(plan) else "serial"
+                loop = For(last, extent_of(last.extent), seq(body), kind)
+                passes.append(serial(plan.reduced[:-1], hoisted(loop)))
+            else:
+                passes += body
+        return allocate(parts.buffers, seq([*passes, *parts.ends]))
+
+    def _wide(self, plan: MemberPlan) -> bool:
+        """Whether the innermost reduced axis is long enough for lanes."""
+        extent = plan.reduced[-1].extent if plan.reduced else 1
+        return not (isinstance(extent, int) and extent * 2 <= self.builder.lanes(plan.member.kept.dtypes))
+
+    def _reductions(self, plan: MemberPlan, values: Sequence[Scalar], last: Axis | None) -> _Reductions:
+        """A member's accumulators and what is done with them before, in and after the loop over ``last``."""
+        out = _Reductions()
+        zero = Const(0, "int64")
+        for n, value in enumerate(values):
+            if not isinstance(value, Reduce):
+                out.ends.append(self._store(plan, n, value))
+                continue
+            if last is None and value.kind in ("argmax", "argmin"):  # of one element
+                out.ends.append(self._store(plan, n, Const(0, value.dtype)))
+                continue
+            acc = Buffer(self.builder.fresh("acc"), (1,), _accumulator(value), "register")
+            out.buffers.append(acc)
+            now, element = Load(acc, (zero,), acc.dtype), cast(value.body, acc.dtype)
+            kind: ReduceKind = value.kind
+            result: Scalar = now
+            if value.kind in ("argmax", "argmin"):
+                kind = "max" if value.kind == "argmax" else "min"
+                place = Buffer(self.builder.fresh("place"), (1,), "int64", "register")
+                out.buffers.append(place)
+                # The first place where the extreme is met (or a nan, which is then the extreme).
+                hit: Scalar = compare("eq", element, now)
+                if acc.dtype.startswith("float"):
+                    hit = binary("or", hit, unary("isnan", element))
+                assert last is not None
+                candidate = select(hit, last, extent_of(last.extent))
+                result = Load(place, (zero,), "int64")
+                out.starts.append(Store(place, (zero,), extent_of(last.extent)))
+                out.finds.append(Store(place, (zero,), minimum(result, candidate)))
+            out.starts.append(Store(acc, (zero,), initial(kind, acc.dtype)))
+            out.updates.append(Store(acc, (zero,), combine(kind, now, element)))
+            out.ends.append(self._store(plan, n, cast(result, value.dtype)))
+        return out
+
+    # -- members that share a loop
+
+    def _along(self, plan: MemberPlan) -> Axis | None:
+        """The one axis that a member's vector loop runs over."""
+        if isinstance(plan.member.kept.stage, Scan) or finds_position(plan):
+            return None
+        if plan.member.kept.is_reduction:
+            return plan.reduced[0] if len(plan.reduced) == 1 and not plan.inner and self._wide(plan) else None
+        return plan.inner[0] if len(plan.inner) == 1 else None
+
+    def _shares(self, group: Sequence[MemberPlan], plan: MemberPlan) -> bool:
+        """Whether a member can run in the loop of those before it: it reads of them only the element at hand."""
+        mine, first = self._along(plan), self._along(group[0])
+        if mine is None or first is None or not known_equal(mine.extent, first.extent):
+            return False
+        before, shared = self.env, Axis("j", first.extent)
+        written: dict[int, Dim | None] = {}
+        for other in group:
+            along = self._along(other)
+            assert along is not None
+            self.bind(along, shared)
+            for where, index in self._places(other):
+                at = (
+                    None
+                    if other.member.kept.is_reduction
+                    else self.builder.indices.poly(self.builder.flat(where, index))
+                )
+                # Two outputs of the group in one buffer: nothing is known of it.
+                written[id(where.buffer)] = None if id(where.buffer) in written else at
+        self.bind(mine, shared)
+        values = self._values(plan)
+        self.env = before
+        for value in values:
+            for load in loads(value):
+                at = written.get(id(load.source), 0)
+                if id(load.source) in written and (at is None or self.builder.indices.poly(load.indices[0]) != at):
+                    return False
+        return True
+
+    def _places(self, plan: MemberPlan) -> list[tuple[Storage, list[Scalar]]]:
+        frame = frame_of(plan.member, self.aliases, self.env)
+        index = [frame.get(a, a) for a in plan.member.kept.stage.axes]
+        return [(where, index) for where in targets(self.builder, plan)]
+
+    def _shared(self, group: Sequence[MemberPlan]) -> Stmt:
+        """One loop over the elements of several members: what one computes the others find in a register."""
+        before, first = self.env, self._along(group[0])
+        assert first is not None
+        shared = Axis("j", first.extent)
+        for plan in group:
+            along = self._along(plan)
+            assert along is not None
+            self.bind(along, shared)
+        whole = _Reductions()
+        names: dict[int, Axis] = {}
+        body: list[tuple[Axis | None, Scalar, Stmt]] = []
+        for plan in group:
+            values = [
+                transform(v, lambda n: names.get(id(n.source), n) if isinstance(n, Load) else n)
+                for v in self._values(plan)
+            ]
+            if plan.member.kept.is_reduction:
+                parts = self._reductions(plan, values, shared)
+                whole.add(parts)
+                body += [(None, Const(0, "int64"), update) for update in parts.updates]
+                continue
+            for n, (value, where) in enumerate(zip(values, targets(self.builder, plan), strict=True)):
+                name = Axis(self.builder.fresh("e"), 1, value.dtype)
+                body.append((name, value, self._store(plan, n, name)))
+                if where.buffer.dtype == value.dtype:
+                    names[id(where.buffer)] = name
+        inside: list[Stmt] = []
+        for named, value, stmt in reversed(body):
+            inside.insert(0, stmt)
+            if named is not None:
+                inside = [LetScalar(named, value, seq(inside))]
+        loop = For(shared, extent_of(shared.extent), seq(inside), "vectorized")
+        self.env = before
+        return allocate(whole.buffers, seq([*whole.starts, loop, *whole.ends]))
+
+    def _reduce_lanes(self, plan: MemberPlan, lanes: Lanes) -> Stmt:
+        """A block of elements: an accumulator per lane, all reduced axes serial."""
+        at = (lanes.variable,)
+        buffers: list[Buffer] = []
+        starts: list[Stmt] = []
+        updates: list[Stmt] = []
+        ends: list[Stmt] = []
+        for n, value in enumerate(self._values(plan)):
+            if not isinstance(value, Reduce):
+                ends.append(self._store(plan, n, value))
+                continue
+            acc = Buffer(self.builder.fresh("acc"), (lanes.size,), _accumulator(value), "stack")
+            buffers.append(acc)
+            now = Load(acc, at, acc.dtype)
+            element = cast(value.body, acc.dtype)
+            if value.kind in ("argmax", "argmin"):
+                place = Buffer(self.builder.fresh("place"), (lanes.size,), "int64", "stack")
+                buffers.append(place)
+                better = position_update(value.kind, now, element)
+                position = plan.reduced[-1] if plan.reduced else Const(0, "int64")
+                starts += [
+                    Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
+                    Store(place, at, Const(0, "int64")),
+                ]
+                flag = Axis(self.builder.fresh("better"), 1, "bool")
+                stores = [
+                    Store(place, at, select(flag, position, Load(place, at, "int64"))),
+                    Store(acc, at, select(flag, element, now)),
+                ]
+                updates.append(LetScalar(flag, better, Seq(tuple(stores))))
+                ends.append(self._store(plan, n, cast(Load(place, at, "int64"), value.dtype)))
+            else:
+                starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
+                updates.append(Store(acc, at, combine(value.kind, now, element)))
+                ends.append(self._store(plan, n, cast(now, value.dtype)))
+
+        def across(body: list[Stmt]) -> Stmt:
+            return vectorized(lanes.variable, lanes.count, seq(body))
+
+        return allocate(buffers, seq([across(starts), serial(plan.reduced, across(updates)), across(ends)]))
+
+    def _blocked(self, plan: MemberPlan) -> Stmt:
+        """Lanes along the member's last inner axis, a block at a time."""
+        last = plan.inner[-1]
+        lanes, blocks, position = lane_blocks(last)
+        before = self.env
+        self.bind(last, position)
+        body = self._reduce_lanes(plan, lanes)
+        self.env = before
+        return serial([*plan.inner[:-1], *blocks], body)
+
+    def _scan(self, plan: MemberPlan, stage: Scan, lanes: Lanes | None) -> Stmt:
+        """Serial along the scanned axis with the state in an accumulator (per lane)."""
+        along = stage.axes[stage.dim]
+        others = [a for a in plan.inner if a is not along]
+        across = lanes
+        before = self.env
+        blocks: list[Axis] = []
+        if across is None and others:
+            across, blocks, position = lane_blocks(last := others.pop())
+            self.bind(last, position)
+        at: tuple[Scalar, ...] = (across.variable,) if across is not None else (Const(0, "int64"),)
+        size = across.size if across is not None else 1
+        dtype = stage.state.dtype
+        state = Buffer(self.builder.fresh("state"), (size,), dtype, "stack" if across is not None else "register")
+        step = Axis("step", along.extent)
+        at_step = binary("sub", extent_of(along.extent), binary("add", step, 1)) if stage.reverse else step
+        now = Load(state, at, dtype)
+        self.bind(along, at_step)
+        init, update = self._values(plan, {stage.state: now})
+        advance = Store(state, at, update)
+        keep = self._store(plan, 0, now)
+        body = seq([keep, advance] if stage.exclusive else [advance, keep])
+
+        def over(stmt: Stmt) -> Stmt:
+            return stmt if across is None else vectorized(across.variable, across.count, stmt)
+
+        steps = For(step, extent_of(along.extent), over(body))
+        whole = allocate([state], seq([over(Store(state, at, init)), steps]))
+        self.env = before
+        return serial([*others, *blocks], whole)
+
+
+def _accumulator(value: Reduce) -> str:
+    dtype = value.body.dtype
+    if value.kind in ("sum", "prod") and dtype in ("float16", "bfloat16"):
+        return "float32"
+    return dtype
