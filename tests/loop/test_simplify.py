@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from relay.ir.dim import Dim, DimVar, as_var, dim_mul, dim_var
 from relay.loop.evaluate import evaluate
-from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch
 from relay.loop.printer import kernel_text
 from relay.loop.simplify import simplify
 from relay.loop.verify import verify
@@ -109,6 +109,12 @@ def test_a_variable_bound_twice() -> None:
     out = np.zeros(64, np.int64)
     assert evaluate(simplify(kernel), [out]) == 0
     assert np.array_equal(out, np.arange(64) // 10)
+
+
+def test_places_to_prefetch() -> None:
+    x, i = Buffer("x", (N,), "float32"), Axis("i", N)
+    text = kernel_text(simplify(Kernel("k", (x,), (), (var(N),), loop(i, Prefetch(x, ((i * 8 + 3) // 8 + 100,))))))
+    assert "prefetch x[(i + 100)]" in text or "prefetch x[i + 100]" in text
 
 
 def test_unchanged_kernels_are_the_same_object() -> None:

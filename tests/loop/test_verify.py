@@ -6,7 +6,21 @@ import pytest
 
 from relay.ir.dim import ANY, Dim, DimVar, as_var, dim_var
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    Kernel,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.loop.verify import verify
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Size, Unary
 
@@ -46,6 +60,7 @@ def test_sound_kernels() -> None:
     verify(kernel(over(store(), "parallel"), in_place=((0, 0),)))
     t = Axis("t", 1, "float32")
     verify(kernel(over(LetScalar(t, LOAD, store(t)))))
+    verify(kernel(over(Seq((Prefetch(X, (Const(1 << 40, "int64"),)), store())), "parallel")))
 
 
 local = Buffer("acc", (4,), "float32", "register")
@@ -91,6 +106,10 @@ BROKEN: dict[str, Kernel] = {
     "in the vectorized loop": kernel(over(turn(Y), "vectorized")),
     "iterations of the parallel loop over i write y": kernel(over(turn(Y), "parallel")),
     "transposed outside": kernel(turn(Buffer("z", (N,), "float32"))),
+    "prefetched outside": kernel(Prefetch(Buffer("z", (N,), "float32"), (ZERO,))),
+    "rank 1 and is prefetched with 2": kernel(Prefetch(X, (ZERO, ZERO))),
+    "that is prefetched is not int64": kernel(Prefetch(X, (ONE,))),
+    "prefetched in a vectorized loop": kernel(over(Prefetch(X, (AT,)), "vectorized")),
     "a reduction stands": kernel(over(store(Reduce("sum", (J,), LOAD, "float32")))),
     "names no operands": kernel(over(store()), in_place=((0, 1),)),
     "a buffer is two operands": kernel(over(store()), outputs=(Y, Y)),

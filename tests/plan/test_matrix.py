@@ -13,7 +13,11 @@ from relay.codegen.objects import assembly
 from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
+from relay.loop.evaluate import _State
+from relay.loop.evaluate import evaluate as slow
+from relay.loop.ir import Prefetch
 from relay.loop.target import Target
+from relay.loop.walk import statements
 from relay.plan import make_plan
 from tests.plan.harness import Maker, check, primitive, tensor
 
@@ -248,3 +252,46 @@ def test_int8_weights(columns: int) -> None:
     fn = primitive([tensor((N, 64)), tensor((columns, 64), "int8"), tensor((columns,)), tensor((columns,))], build)
     plan = check(fn, *SIZES, constants=WEIGHT)
     assert plan.variant == "matrix" and plan.packs[0].packed.dtype == "int8"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_the_next_panel_is_asked_for_while_one_is_computed_with(dtype: str) -> None:
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("nn.dense", x, w, out_dtype="int32" if dtype == "int8" else "")
+
+    fn = primitive([tensor((N, 50), dtype), tensor((200, 50), dtype)], build)
+    plan = check(fn, *({V: s} for s in (1, 6, 7, 8, 11, 13, 40, 200)), constants=WEIGHT)
+    target = host_target()
+    if target.triple.startswith("x86_64"):
+        assert "prefetcht1" in assembly(emit(plan.kernel, target), target)
+    one_tile = primitive([tensor((3, 50), dtype), tensor((200, 50), dtype)], build)
+    body = make_plan(one_tile, target, WEIGHT).kernel.body
+    assert not any(isinstance(s, Prefetch) for s in statements(body)), "one tile reads its panel in order"
+
+
+def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines that the tiles of a panel ask for, for every number of rows: none is missing, few are beyond."""
+    depth, width = 20, 16
+    target = parse_target("x86-64-v3")
+    fn = primitive([tensor((N, depth)), tensor((3 * width, depth))], lambda m, x, w: m("nn.dense", x, w))
+    kernel = make_plan(fn, target, WEIGHT).kernel
+    shape = tuple(int(d) for d in kernel.inputs[1].shape if isinstance(d, int))
+    panels = np.zeros(shape, np.float32)
+    asked: set[int] = set()
+    value_of = _State.prefetch
+
+    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
+        index = value_of(self, stmt)
+        at = sum(i * stride for i, stride in zip(index, (depth * width, width, 1), strict=True))
+        asked.add(at // 16)
+        return index
+
+    monkeypatch.setattr(_State, "prefetch", ask)
+    for rows in (7, 8, 9, 11, 12, 13, 16, 40):
+        asked.clear()
+        x, out = np.zeros(rows * depth, np.float32), np.zeros(rows * 3 * width, np.float32)
+        assert slow(kernel, [x, panels, out], {V: rows}) == 0
+        lines = depth * width // 16
+        wanted = set(range(lines, 3 * lines))
+        assert wanted <= asked, rows
+        assert max(asked) < 4 * lines + 2 * rows, rows

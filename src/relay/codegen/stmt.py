@@ -16,7 +16,7 @@ from relay.codegen.turning import Block, transpose
 from relay.codegen.values import Value, register_type
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import BinaryOp
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
@@ -56,6 +56,9 @@ class Statements:
                     return
                 case Transpose():
                     self._transpose(stmt)
+                    return
+                case Prefetch():
+                    self._prefetch(stmt)
                     return
                 case LetScalar():
                     f.axes[stmt.var] = self.e.value(stmt.value)
@@ -112,6 +115,13 @@ class Statements:
             self.e.value(s) for s in (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
         )
         transpose(f, Block(target, to, pitch), Block(source, at, stride), rows, columns, self.counted)
+
+    def _prefetch(self, stmt: Prefetch) -> None:
+        f = self.f
+        place = f.places.get(stmt.buffer)
+        if place is None:
+            raise LoopError(f"the buffer {stmt.buffer.name} is prefetched outside of its allocation")
+        f.memory.prefetch(place, f.memory.offset(place, [self.e.value(i) for i in stmt.indices]))
 
     def _place(self, buffer: Buffer) -> Place:
         if buffer.scope not in ("register", "stack"):

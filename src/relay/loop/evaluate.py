@@ -26,6 +26,7 @@ from relay.loop.ir import (
     For,
     Kernel,
     LetScalar,
+    Prefetch,
     Seq,
     Stmt,
     Store,
@@ -107,6 +108,9 @@ class _State:
                 case Transpose():
                     self.transpose(stmt)
                     return
+                case Prefetch():
+                    self.prefetch(stmt)
+                    return
                 case LetScalar():
                     self.axes[stmt.var] = self.value(stmt.value)
                     stmt = stmt.body
@@ -131,6 +135,10 @@ class _State:
                     raise _Failed(stmt.code)
                 case _:
                     assert_never(stmt)
+
+    def prefetch(self, stmt: Prefetch) -> tuple[int, ...]:
+        """Nothing happens there: the place only has to have a value."""
+        return tuple(int(self.value(index)) for index in stmt.indices)
 
     def transpose(self, stmt: Transpose) -> None:
         parts = (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)

@@ -79,6 +79,15 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Prefetch:
+    """Ask for the cache line of an element to be brought into the second-level cache: what is read next. Means nothing
+    to results; the place may lie outside of the buffer, and then nothing is asked for."""
+
+    buffer: Buffer
+    indices: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LetScalar:
     """Bind a scalar variable (an `Axis` of the value's dtype) for the body."""
 
@@ -124,7 +133,7 @@ class Fail:
     code: int
 
 
-Stmt = For | Store | Transpose | LetScalar | Branch | Switch | Alloc | Seq | Fail
+Stmt = For | Store | Transpose | Prefetch | LetScalar | Branch | Switch | Alloc | Seq | Fail
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,21 @@ from __future__ import annotations
 from typing import assert_never
 
 from relay.ir.dim import DimVar, dim_text
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    Kernel,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.loop.walk import expressions
 from relay.te.scalar import (
     Axis,
@@ -126,6 +140,8 @@ class _Printer:
                     target, source = self.name(stmt.target), self.name(stmt.source)
                     where = f"{target}[{to} by {pitch}] = {source}[{at} by {stride}]"
                     self.line(f"transpose {where} for {rows} x {columns}", depth)
+                case Prefetch():
+                    self.line(f"prefetch {self.name(stmt.buffer)}[{', '.join(texts)}]", depth)
                 case LetScalar():
                     self.line(f"let {self.name(stmt.var)}: {stmt.var.dtype} = {texts[0]}", depth)
                     todo.append((stmt.body, depth))

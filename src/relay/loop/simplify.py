@@ -31,7 +31,7 @@ from relay.ir.dim import (
     dim_sub,
     dim_vars,
 )
-from relay.loop.ir import Alloc, Branch, Fail, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import Alloc, Branch, Fail, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import (
     FALSE,
     TRUE,
@@ -91,6 +91,8 @@ class _Simplifier:
                     results.append(self.store(stmt))
                 case Transpose():
                     results.append(self.transpose(stmt))
+                case Prefetch():
+                    results.append(self.prefetch(stmt))
                 case Fail():
                     results.append(stmt)
                 case Seq():
@@ -145,6 +147,11 @@ class _Simplifier:
         if all(a is b for a, b in zip(given, made, strict=True)):
             return stmt
         return Transpose(stmt.target, to, pitch, stmt.source, at, stride, rows, columns)
+
+    def prefetch(self, stmt: Prefetch) -> Prefetch:
+        indices = tuple(self.scalar(i) for i in stmt.indices)
+        same = all(a is b for a, b in zip(indices, stmt.indices, strict=True))
+        return stmt if same else Prefetch(stmt.buffer, indices)
 
     def bind(self, axis: Axis, extent: Scalar) -> None:
         """A loop variable: 0 .. extent - 1."""

@@ -23,6 +23,7 @@ from relay.loop.ir import (
     For,
     Kernel,
     LetScalar,
+    Prefetch,
     Seq,
     Stmt,
     Store,
@@ -178,6 +179,8 @@ class _Verifier:
                 self.store(stmt)
             case Transpose():
                 self.transpose(stmt)
+            case Prefetch():
+                self.prefetch(stmt)
             case Branch():
                 if stmt.cond.dtype != "bool":
                     _fail(f"a branch is on {stmt.cond.dtype}")
@@ -244,6 +247,17 @@ class _Verifier:
                 _fail(f"a transposition stands in the vectorized loop over {loop.var.name}")
             if loop.kind == "parallel" and loop.var not in moved:
                 _fail(f"all iterations of the parallel loop over {loop.var.name} write {target.name} at one place")
+
+    def prefetch(self, stmt: Prefetch) -> None:
+        buffer = stmt.buffer
+        if buffer not in self.live:
+            _fail(f"{buffer.name} is prefetched outside of its allocation")
+        if len(stmt.indices) != len(buffer.shape):
+            _fail(f"{buffer.name} has rank {len(buffer.shape)} and is prefetched with {len(stmt.indices)} indices")
+        if any(index.dtype != "int64" for index in stmt.indices):
+            _fail(f"an index of {buffer.name} that is prefetched is not int64")
+        if any(loop.kind == "vectorized" for loop in self.loops):
+            _fail(f"{buffer.name} is prefetched in a vectorized loop")
 
     def movers(self, root: Scalar) -> frozenset[Axis]:
         """The loop variables that an expression depends on; one that reads memory may depend on all of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
 
 
@@ -20,7 +20,7 @@ def parts(stmt: Stmt) -> tuple[Stmt, ...]:
             return stmt.cases
         case Seq():
             return stmt.stmts
-        case Store() | Transpose() | Fail():
+        case Store() | Transpose() | Prefetch() | Fail():
             return ()
         case _:
             assert_never(stmt)
@@ -44,6 +44,8 @@ def expressions(stmt: Stmt) -> tuple[Scalar, ...]:
             return (*stmt.indices, stmt.value)
         case Transpose():
             return (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
+        case Prefetch():
+            return stmt.indices
         case LetScalar():
             return (stmt.value,)
         case Branch():
@@ -71,7 +73,7 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
             for node in walk(expr):
                 if isinstance(node, Load) and isinstance(node.source, Buffer):
                     found.setdefault(node.source)
-        if isinstance(stmt, Store):
+        if isinstance(stmt, Store | Prefetch):
             found.setdefault(stmt.buffer)
         elif isinstance(stmt, Transpose):
             found.setdefault(stmt.source)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Transpose
-from relay.plan.build import Builder, accesses, allocate, extent_of, parallel_rows, seq, serial, temporary
+from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Transpose
+from relay.plan.build import Builder, accesses, allocate, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.product import Product, size_of
@@ -37,7 +37,10 @@ _FMA_DISCOUNT = 4
 _ROWS_TO_READ = 2
 # Up to this cost an epilogue is written out for every row of every tile height.
 _CHEAP_EPILOGUE = 8
-
+# Bits of a cache line, and how many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
+# at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
+_LINE_BITS = 512
+_LINES_AHEAD = 3
 # The right operand's element in a lane: at the current k, or in a pair of neighbours along k.
 Right = Callable[[Axis], Scalar]
 RightPair = Callable[[Scalar, int, Axis], Scalar]
@@ -65,7 +68,8 @@ def matrix_nest(builder: Builder, p: Product, members: Sequence[Member], packed:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """What one task works on: ``count`` (at most ``most``) rows from ``start``, ``across`` columns from ``first``."""
+    """What one task works on: ``count`` (at most ``most``) rows from ``start``, ``across`` columns from ``first`` on, which
+    are panel number ``panel``."""
 
     start: Scalar
     count: Scalar
@@ -75,6 +79,7 @@ class _Task:
     right: Right
     right_pair: RightPair
     held: Buffer
+    panel: Scalar
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +145,7 @@ class _Tiles:
             index = (*p.batch, panel, pair, lane, Const(half, "int64"))
             return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
 
-        task = _Task(start, count, block, first, across, right, right_pair, held)
+        task = _Task(start, count, block, first, across, right, right_pair, held, panel)
         body = self._rows(task) if blocks is None else self._blocked_rows(task, blocks)
         if blocks is not None or not self._direct:
             buffers.append(held)
@@ -228,10 +233,12 @@ class _Tiles:
         """All rows of a task, a tile at a time."""
         nothing = Const(0, "int64")
         if self._direct:
-            return self._each(task, lambda row, n, _: self._micro(task, row, n, None, self._finish(task, row, n)))
+            return self._each(
+                task, lambda row, n, offset: self._micro(task, row, n, offset, None, self._finish(task, row, n))
+            )
 
-        def through_memory(row: Scalar, n: int, _: Scalar) -> Stmt:
-            return self._micro(task, row, n, None, self._hand_over(task, n, nothing))
+        def through_memory(row: Scalar, n: int, offset: Scalar) -> Stmt:
+            return self._micro(task, row, n, offset, None, self._hand_over(task, n, nothing))
 
         width = self.shared.p.tile.columns
 
@@ -258,7 +265,8 @@ class _Tiles:
             return binary("mul", offset, width)
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self._micro(task, row, n, (blocks, length, base(offset)), self._hand_over(task, n, base(offset)))
+            block = (blocks, length, base(offset))
+            return self._micro(task, row, n, offset, block, self._hand_over(task, n, base(offset)))
 
         lane, line = Axis("j", width), Axis("i", task.most)
         place = binary("add", binary("mul", line, width), lane)
@@ -273,7 +281,7 @@ class _Tiles:
         ])  # fmt: skip
 
     def _micro(
-        self, task: _Task, row: Scalar, height: int, block: tuple[Axis, int, Scalar] | None,
+        self, task: _Task, row: Scalar, height: int, offset: Scalar, block: tuple[Axis, int, Scalar] | None,
         finish: Callable[[Buffer], list[Stmt]],
     ) -> Stmt:  # fmt: skip
         """``height`` rows of a tile over all of k, in registers. With a ``block`` (its number, its length and where
@@ -295,7 +303,7 @@ class _Tiles:
             for a, b in terms[i]:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        loop: Stmt = seq(updates)
+        loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates])
         loop = serial(axes, loop) if extent is None else For(axes[0], extent, loop)
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
 
@@ -324,6 +332,38 @@ class _Tiles:
             return axes, extent, [[(a, b)] for a in left.elements], left
         rights = [task.right_pair(here, half, lane) for half in (0, 1)]
         return axes, extent, [[(a, rights[0]), (_neighbour(a), rights[1])] for a in left.elements], left
+
+    def _ahead(
+        self, task: _Task, height: int, offset: Scalar, axes: Sequence[Axis], block: tuple[Axis, int, Scalar] | None
+    ) -> list[Stmt]:
+        """Ask for what the panel (or block of k) behind this one takes: each tile for its share, at every step along k,
+        so that memory delivers it while this one is computed with.
+
+        The first of several tiles would wait for memory and the others leave it idle. A single tile goes through its
+        panel in order, which the prefetchers of the machine see for themselves.
+        """
+        packed, tile = self.packed, self.shared.p.tile
+        if packed is None or task.most <= tile.rows or 2 * height < tile.rows:
+            return []
+        depth = size_of(self.shared.p.reduced)
+        assert isinstance(depth, int)
+        each = tile.columns * (2 if self.pairs else 1)
+        chunk = tile.columns * (depth if block is None else block[1])
+        several = minimum(1, binary("floordiv", binary("sub", task.count, 1), tile.rows))
+        pitch = binary("mul", several, ceiling(Const(each * height, "int64"), task.count))
+        at = binary("add", chunk, binary("floordiv", binary("mul", chunk, offset), task.count))
+        if block is not None:
+            at = binary("add", at, binary("mul", block[0], chunk))
+        here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
+        at = binary("add", at, binary("mul", here, pitch))
+        start = (
+            *self.shared.p.batch,
+            task.panel,
+            *[Const(0, "int64")] * (len(packed.shape) - len(self.shared.p.batch) - 2),
+        )
+        line = _LINE_BITS // dtype_bits(packed.dtype)
+        lines = min(_LINES_AHEAD, max(1, each // line))
+        return [Prefetch(packed, (*start, binary("add", at, n * line))) for n in range(lines)]
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
