@@ -10,13 +10,16 @@ import pytest
 
 import relay
 from relay import _runtime
-from relay.aot import translate as translation
+from relay.aot import control
+from relay.aot.control import CONTROL
 from relay.aot.flow import LONGEST, flow
+from relay.aot.inline import INLINE
+from relay.aot.kinds import scalars
 from relay.aot.native import with_native_code
-from relay.aot.translate import CONTROL, INLINE, translate
+from relay.aot.translate import translate
 from relay.codegen.target import host_target
 from relay.executable import Assembler, Executable
-from relay.executable.bytecode import OPCODES
+from relay.executable.bytecode import OPCODES, decode
 from relay.ir.diagnostics import CompileError, ExecutionError
 from tests.runtime.programs import function, image, integer
 
@@ -37,7 +40,7 @@ def test_every_instruction_that_says_what_runs_next_is_translated() -> None:
 
 
 def test_an_instruction_without_a_translation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(translation.CONTROL, "Switch")
+    monkeypatch.delitem(control.CONTROL, "Switch")
 
     def emit(asm: Assembler) -> None:
         only = asm.label()
@@ -45,8 +48,8 @@ def test_an_instruction_without_a_translation_is_named(monkeypatch: pytest.Monke
         asm.bind(only)
         asm.emit("Ret", 0)
 
-    with pytest.raises(CompileError, match=r"instruction Switch says what runs next, and relay\.aot\.translate has no"):
-        translate(image(function("main", 1, emit)))
+    with pytest.raises(CompileError, match=r"instruction Switch says what runs next, and relay\.aot\.control has no"):
+        translate(image(function("main", 1, emit)), host_target())
 
 
 def test_an_executable_with_native_code_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_long_code_is_cut_into_parts() -> None:
         asm.emit("Ret", last)
 
     code = function("main", 1, emit)
-    taken = flow(code)
+    taken = flow(code, {})
     assert max(len(b) for b in taken.blocks.values()) <= LONGEST
     assert len(set(taken.part.values())) >= 20
     exe = Executable.from_bytes(with_native_code(image(code), host_target()).to_bytes())
@@ -126,7 +129,49 @@ def test_branches_that_no_control_reaches_are_left_out() -> None:
         asm.bind(end)
         asm.emit("Ret", 0)
 
-    assert len(flow(function("main", 1, emit)).part) == 2
+    assert len(flow(function("main", 1, emit), {}).part) == 2
+
+
+def test_scalars_are_known_through_calls_and_results() -> None:
+    """Not those of functions that closures are made of, or that nothing calls."""
+
+    def main(asm: Assembler) -> None:
+        sum_, result, mixed, pair = (asm.reg() for _ in range(4))
+        asm.emit("Invoke", sum_, 1, [integer(asm, 2)])
+        asm.emit("ScalarLt", result, "int64", sum_, sum_)
+        asm.emit("Move", mixed, result)
+        asm.emit("AllocClosure", pair, 2, [])
+        asm.emit("ScalarCast", mixed, "bool", "float32", mixed)
+        asm.emit("InvokeClosure", 0, pair, [sum_])
+        asm.emit("Ret", 0)
+
+    def called(asm: Assembler) -> None:
+        asm.emit("TailInvoke", 3, [0])
+
+    def closed(asm: Assembler) -> None:
+        asm.emit("Ret", 0)
+
+    codes = [function(name, 1, f) for name, f in (("main", main), ("f", called), ("g", closed), ("h", closed))]
+    known = scalars([decode(c.code) for c in codes], [c.arity for c in codes])
+    assert known[0] == {1: "int64", 2: "bool", 5: "int64"}
+    assert known[1:] == [{0: "int64"}, {}, {0: "int64"}]
+
+
+def test_what_is_read_before_it_is_assigned_is_no_scalar() -> None:
+    def emit(asm: Assembler) -> None:
+        flag, out, end = asm.reg(), asm.reg(), asm.label()
+        asm.emit("ScalarLt", flag, "int64", 0, 0)
+        asm.emit("If", flag, end)
+        asm.emit("LoadConsti", out, "int64", 1)
+        asm.bind(end)
+        asm.emit("IAdd", out, out, out)
+        asm.emit("Ret", out)
+
+    code = function("main", 1, emit)
+    exe = Executable.from_bytes(with_native_code(image(code), host_target()).to_bytes())
+    with pytest.raises(ExecutionError, match="got nothing"):
+        exe.run("main", (1,))
+    assert flow(code, scalars([decode(code.code)], [1])[0]).scalars == {1: "bool"}
 
 
 def test_failures_say_where_they_were_in_both() -> None:

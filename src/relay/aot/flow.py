@@ -1,53 +1,52 @@
-"""What the translator knows of a function before it writes code: blocks, the parts it is cut into, registers that only hold scalars.
+"""What the translator knows of a function before it writes code: blocks, the parts it is cut into, which registers are read
+later, and which may hold a reference.
 
-Everything here is linear in the function's code.
+Sets of registers are bits of numbers. Everything here is linear in the function's code, but for the sets.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relay.executable.bytecode import DTYPES, ENDS_CONTROL, FunctionCode, Instruction, decode
+from relay.aot.kinds import destination
+from relay.executable.bytecode import ENDS_CONTROL, FunctionCode, Instruction, decode
 
 CALLS = frozenset({"Invoke", "InvokeClosure"})  # after which the function goes on, in another part
-INT64_RESULTS = frozenset(
-    {"IAdd", "ISub", "IMul", "IFloorDiv", "IMod", "IMin", "IMax", "DimOf", "GetTag", "NumWorkers"}
-)
 LONGEST = 64  # instructions of a part: LLVM takes more than linear time for long functions
-_ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A function taken apart. ``blocks``: the instructions from each place control can come to, up to the next one. ``part``: the
-    block at which the part begins that a block belongs to; blocks that nothing leads to are absent. ``scalars``: the dtype of
-    every register that holds nothing else. ``assigned_once``: registers that are nil when they are assigned."""
+    block at which the part begins that a block belongs to; blocks that nothing leads to are absent.
+
+    ``scalars``: the dtype of every register that holds nothing else. ``live``: those of them that are read at a block's beginning
+    or later, before they are assigned. ``held``: the other registers that may hold something at a block's beginning.
+    """
 
     blocks: dict[int, list[Instruction]]
     part: dict[int, int]
     scalars: dict[int, str]
-    assigned_once: frozenset[int]
-    loops: bool
+    live: dict[int, int]
+    held: dict[int, int]
 
 
-def flow(function: FunctionCode) -> Flow:
+def flow(function: FunctionCode, scalars: Mapping[int, str]) -> Flow:
     """The control flow and the registers of a function."""
-    instructions = decode(function.code)
-    blocks = _blocks(instructions)
+    blocks = _blocks(decode(function.code))
     order = sorted(blocks)
     after = dict(itertools.pairwise(order))
     sources: defaultdict[int, list[int]] = defaultdict(list)
     heads = {0}
-    loops = False
     for begin in order:
         last = blocks[begin][-1]
         for label in labels(last):
             sources[label].append(begin)
             if label <= last.at:
                 heads.add(label)
-                loops = True
         if last.opcode.name in CALLS:
             heads.add(after[begin])
         if last.opcode.name not in ENDS_CONTROL:
@@ -62,7 +61,14 @@ def flow(function: FunctionCode) -> Flow:
         only = from_parts.pop() if len(from_parts) == 1 and begin not in heads else begin
         part[begin] = only if size[only] + len(blocks[begin]) <= LONGEST else begin
         size[part[begin]] += len(blocks[begin])
-    return Flow(blocks, part, _scalars(function, instructions), _assigned_once(function, instructions, loops), loops)
+    # What nothing assigns before it is read may be nil, and so is no scalar.
+    mask = sum(1 << r for r in scalars)
+    live = _live(blocks, part, sources, mask)
+    unset = live[0] & ~((1 << function.arity) - 1)
+    known = {r: dtype for r, dtype in scalars.items() if not unset >> r & 1}
+    mask &= ~unset
+    live = {begin: registers & mask for begin, registers in live.items()}
+    return Flow(blocks, part, known, live, _held(blocks, part, sources, ((1 << function.arity) - 1) & ~mask, mask))
 
 
 def labels(instruction: Instruction) -> tuple[int, ...]:
@@ -74,6 +80,28 @@ def labels(instruction: Instruction) -> tuple[int, ...]:
         elif letter == "L" and isinstance(operand, tuple):
             out += operand
     return out
+
+
+def registers_read(instruction: Instruction) -> list[int]:
+    """The registers an instruction reads; those that a kernel writes among them."""
+    out: list[int] = []
+    for letter, operand in zip(instruction.opcode.operands, instruction.operands, strict=True):
+        if letter == "R" and isinstance(operand, tuple):
+            out += operand
+        elif letter in "ro" and isinstance(operand, int) and operand >= 0:
+            out.append(operand)
+    return out
+
+
+def held_after(instruction: Instruction, held: int, scalars: int) -> int:
+    """The registers that may hold a reference after an instruction, by those that may before it."""
+    name, operands = instruction.opcode.name, instruction.operands
+    if name in ("Take", "Kill"):
+        emptied = operands[-1]
+        assert isinstance(emptied, int)
+        held &= ~(1 << emptied)
+    out = destination(instruction)
+    return held if out is None else held | 1 << out & ~scalars
 
 
 def _blocks(instructions: list[Instruction]) -> dict[int, list[Instruction]]:
@@ -92,57 +120,57 @@ def _blocks(instructions: list[Instruction]) -> dict[int, list[Instruction]]:
     return blocks
 
 
-def destination(instruction: Instruction) -> int | None:
-    """The register an instruction assigns."""
-    if not instruction.opcode.operands.startswith("d"):
-        return None
-    register = instruction.operands[0]
-    assert isinstance(register, int)
-    return register
+def _live(
+    blocks: dict[int, list[Instruction]], part: dict[int, int], sources: dict[int, list[int]], mask: int
+) -> dict[int, int]:
+    read: dict[int, int] = {}
+    assigned: dict[int, int] = {}
+    for begin in part:
+        uses = kills = 0
+        for instruction in blocks[begin]:
+            for register in registers_read(instruction):
+                if instruction.opcode.name != "Kill" and not kills >> register & 1:
+                    uses |= 1 << register
+            out = destination(instruction)
+            if out is not None:
+                kills |= 1 << out
+        read[begin], assigned[begin] = uses & mask, kills & mask
+    live = dict(read)
+    todo = sorted(part)
+    waiting = set(todo)
+    while todo:
+        begin = todo.pop()
+        waiting.discard(begin)
+        for source in sources[begin]:
+            if source in part and (more := live[begin] & ~assigned[source] & ~live[source]):
+                live[source] |= more
+                if source not in waiting:
+                    waiting.add(source)
+                    todo.append(source)
+    return live
 
 
-def _scalars(function: FunctionCode, instructions: list[Instruction]) -> dict[int, str]:
-    held: dict[int, str] = dict.fromkeys(range(function.arity), _ANY)
-    copies: defaultdict[int, list[int]] = defaultdict(list)
-    changed: list[int] = []
-
-    def join(register: int, dtype: str) -> None:
-        before = held.get(register)
-        now = dtype if before in (None, dtype) else _ANY
-        if now != before:
-            held[register] = now
-            changed.append(register)
-
-    for instruction in instructions:
-        out = destination(instruction)
-        if out is None:
-            continue
-        operands = instruction.operands
-        match instruction.opcode.name:
-            case "Move":
-                source = operands[1]
-                assert isinstance(source, int)
-                copies[source].append(out)
-                if source in held:
-                    join(out, held[source])
-            case "LoadConsti" | "AllocScalar":
-                assert isinstance(operands[1], int)
-                join(out, DTYPES[operands[1]])
-            case name:
-                join(out, "int64" if name in INT64_RESULTS else _ANY)
-    while changed:
-        source = changed.pop()
-        for out in copies[source]:
-            join(out, held[source])
-    return {register: dtype for register, dtype in held.items() if dtype != _ANY}
-
-
-def _assigned_once(function: FunctionCode, instructions: list[Instruction], loops: bool) -> frozenset[int]:
-    if loops:
-        return frozenset()
-    times: defaultdict[int, int] = defaultdict(int)
-    for instruction in instructions:
-        out = destination(instruction)
-        if out is not None:
-            times[out] += 1
-    return frozenset(r for r, n in times.items() if n == 1 and r >= function.arity)
+def _held(
+    blocks: dict[int, list[Instruction]], part: dict[int, int], sources: dict[int, list[int]], first: int, scalars: int
+) -> dict[int, int]:
+    targets: defaultdict[int, list[int]] = defaultdict(list)
+    for begin in part:
+        for source in sources[begin]:
+            targets[source].append(begin)
+    held = dict.fromkeys(part, 0)
+    held[0] = first
+    todo = sorted(part, reverse=True)
+    waiting = set(todo)
+    while todo:
+        begin = todo.pop()
+        waiting.discard(begin)
+        now = held[begin]
+        for instruction in blocks[begin]:
+            now = held_after(instruction, now, scalars)
+        for target in targets[begin]:
+            if now & ~held[target]:
+                held[target] |= now
+                if target not in waiting:
+                    waiting.add(target)
+                    todo.append(target)
+    return held

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from relay.aot.header import header_text
-from relay.aot.translate import SYMBOL, VERSION, runtime_functions, translate
+from relay.aot.layout import SYMBOL, VERSION, runtime_functions
+from relay.aot.translate import translate
 from relay.codegen.objects import compile_text, elf_symbols
 from relay.executable.format import ExecutableImage
 from relay.ir.diagnostics import CompileError, FileError
@@ -84,7 +85,7 @@ def _link(image: ExecutableImage, folder: Path, suffix: str, name: str, target: 
     inputs = [folder / "program.o", folder / "image.o"]
     tables = replace(image, objects=(), native=None).to_bytes()
     (folder / "image").write_bytes(tables)
-    inputs[0].write_bytes(compile_text(_program_text(image, name, len(tables)), target, _outside(image, name)))
+    inputs[0].write_bytes(compile_text(_program_text(image, target, name, len(tables)), target, _outside(image, name)))
     # Large data has a section of its own, so that code reaches everything else whatever the size of the weights.
     section = '.lrodata,"al"' if target.triple.startswith("x86_64") else '.rodata,"a"'
     (folder / "image.s").write_text(
@@ -116,13 +117,13 @@ def _link(image: ExecutableImage, folder: Path, suffix: str, name: str, target: 
     return out
 
 
-def _program_text(image: ExecutableImage, name: str, size: int) -> str:
+def _program_text(image: ExecutableImage, target: Target, name: str, size: int) -> str:
     """The functions, and the table through which the runtime finds everything."""
     _refuse_shared_names(image)
     kernels = [k.symbol for k in image.kernels]
     declared = "\n".join(f'declare hidden i32 @"{k}"(ptr, ptr, ptr)' for k in dict.fromkeys(kernels))
     table = ", ".join(f'ptr @"{k}"' for k in kernels)
-    return f"""{translate(image).replace(f"define ptr @{SYMBOL}", f"define internal ptr @{SYMBOL}")}
+    return f"""{translate(image, target).replace(f"define ptr @{SYMBOL}", f"define internal ptr @{SYMBOL}")}
 {declared}
 @{name}_image = external hidden constant i8
 @kernels = internal constant [{len(kernels)} x ptr] [{table}]

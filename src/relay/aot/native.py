@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay.aot.translate import runtime_functions, translate
+from relay.aot.layout import runtime_functions
+from relay.aot.translate import translate
 from relay.codegen.objects import compile_text
 from relay.executable.format import ExecutableImage
 from relay.loop.target import Target
@@ -18,4 +19,4 @@ def with_native_code(image: ExecutableImage, target: Target, inline: bool = True
 
 def native_object(image: ExecutableImage, target: Target, inline: bool = True) -> bytes:
     """The ELF relocatable object of an image's functions."""
-    return compile_text(translate(image, inline), target, runtime_functions())
+    return compile_text(translate(image, target, inline), target, runtime_functions())

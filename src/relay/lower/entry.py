@@ -15,10 +15,12 @@ def emit_entry(unit: Unit, name: str, fn: Function) -> FunctionCode:
     """A function of the same arity that checks dtypes, ranks and sizes and calls ``@name``."""
     asm = Assembler(f"{name}:entry", len(fn.params))
     checker = _Checker(asm, unit, name)
+    given: list[int] = []
     for register, param in enumerate(fn.params):
         checker.argument(register, param.ty, f"argument %{param.name} of @{name}")
+        given.append(checker.unboxed(register, param.ty))
     checker.deferred()
-    asm.emit("TailInvoke", unit.functions[name], list(range(len(fn.params))))
+    asm.emit("TailInvoke", unit.functions[name], given)
     return asm.finish()
 
 
@@ -44,8 +46,6 @@ class _Checker:
         shape = ", ".join(dim_text(d) for d in ty.shape)
         text = f"{what} must be Tensor[({shape}), {ty.dtype}]"
         self.asm.emit("CheckTensor", register, ty.dtype, len(ty.shape), self.unit.message(text))
-        if not ty.shape:
-            self.asm.emit("ScalarOf", register, register, ty.dtype)
         for axis, dim in enumerate(ty.shape):
             if is_any(dim):
                 continue
@@ -60,6 +60,15 @@ class _Checker:
                 self._equal(size, dim, where)
             else:
                 self.later.append((size, dim, where))
+
+    def unboxed(self, register: int, ty: Type | None) -> int:
+        """The register to pass on: of a rank-0 tensor, one with the scalar."""
+        if not isinstance(ty, TensorType) or ty.shape != ():
+            return register
+        assert isinstance(ty.dtype, str)
+        out = self.asm.reg()
+        self.asm.emit("ScalarOf", out, register, ty.dtype)
+        return out
 
     def _equal(self, size: int, dim: Dim, where: str) -> None:
         shown = "{1}" if isinstance(dim, int) else f"{dim_text(dim)} = {{1}}"

@@ -40,9 +40,10 @@ from relay.te.tensor import Compute, Placeholder, Tensor
 
 # A kernel's call costs about as much as this many instructions.
 _MOST_INSTRUCTIONS: Final = 24
-_ARITHMETIC: Final = frozenset(
+ARITHMETIC: Final = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 )
+_BITS: Final = frozenset(("and", "or", "xor", "shl", "shr", "not"))
 _INTEGERS_ONLY: Final = frozenset(("shl", "shr", "mod", "truncmod", "truncdiv", "floordiv", "div", "pow"))
 
 
@@ -94,25 +95,26 @@ def _cost(expression: Scalar) -> int:
 def _has_instruction(node: Scalar) -> bool:
     match node:
         case Const() | Size():
-            return node.dtype in _ARITHMETIC
+            return node.dtype in ARITHMETIC
         case Load():
             return isinstance(node.source, Tensor) and dtype_bits(node.dtype) >= 8
         case Cast():
-            return {node.a.dtype, node.dtype} <= _ARITHMETIC
-        case Unary():
-            ok = is_float(node.a.dtype) or node.op != "sqrt"
-            return ok and node.a.dtype in _ARITHMETIC and opcode_of(node.op) in BY_NAME
-        case Binary() if is_float(node.dtype):
-            return node.dtype in _ARITHMETIC and node.op not in FLOAT_FUNCTIONS
-        case Binary():
-            ok = is_integer(node.dtype) or node.op not in _INTEGERS_ONLY
-            return ok and node.dtype in _ARITHMETIC and opcode_of(node.op) in BY_NAME
-        case Compare():
-            return node.a.dtype in _ARITHMETIC
+            return {node.a.dtype, node.dtype} <= ARITHMETIC
+        case Unary(op=op) | Binary(op=op) | Compare(op=op):
+            return has_operation(op, node.a.dtype)
         case Select():
             return True
         case _:
             return False
+
+
+def has_operation(op: str, dtype: str) -> bool:
+    """Whether the dtype has an operation of `relay.te.scalar` as an instruction, with the meaning that it has in kernels."""
+    if dtype not in ARITHMETIC or opcode_of(op) not in BY_NAME:
+        return False
+    if is_float(dtype):
+        return op not in FLOAT_FUNCTIONS and op not in _BITS
+    return op != "sqrt" and (is_integer(dtype) or op not in _INTEGERS_ONLY)
 
 
 def _may_not_load(node: Select) -> bool:
