@@ -1,0 +1,51 @@
+"""The benchmarks' tables: what is kept is what is read, the page and the pictures say it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from table import Table
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def small(name: str, cases: list[str]) -> Table:
+    made = Table(name, "Encoders <small>", "us a token", "tokens", ["relay", "other", "floor"])
+    for n, case in enumerate(cases, 1):
+        figures = {"relay": 10.0 * n, "other": 20.0 * n, "floor": 9.0 * n}
+        text = made.add(case, figures if n > 1 else {k: v for k, v in figures.items() if k != "other"})
+        assert case in text and f"{10 * n}" in text
+    made.note("geometric mean 0.5")
+    return made
+
+
+@pytest.mark.parametrize("cases", [["1", "16", "128"], ["early exit", "lstm"]], ids=["lines", "bars"])
+def test_kept_and_drawn(tmp_path: Path, cases: list[str]) -> None:
+    made = small("encoders", cases)
+    made.keep(tmp_path)
+    again = Table.read(tmp_path / "encoders.json")
+    assert again == made
+    assert "**10**" in again.markdown() and "geometric mean" in again.markdown()
+    drawn = ET.fromstring(again.picture())
+    texts = [e.text for e in drawn.iter() if e.tag.endswith("text")]
+    assert "Encoders <small>" in texts and "relay" in texts and "other" in texts
+
+
+def test_report_page(tmp_path: Path) -> None:
+    small("encoders", ["1", "16", "128"]).keep(tmp_path)
+    command = [sys.executable, str(BENCHMARKS / "report.py"), "--render", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "report.md" in done.stdout
+    assert "![Encoders <small>](encoders.svg)" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "encoders.svg").exists()
+
+
+def test_report_refuses(tmp_path: Path) -> None:
+    for wrong in (["nothing"], ["--threads", "0"], ["--render", "--out", str(tmp_path / "none")]):
+        command = [sys.executable, str(BENCHMARKS / "report.py"), *wrong]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
