@@ -4,6 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # Generated programs that the tests compare; fewer for a quick look.
 FUZZ ?= 2000
+# Processes that share the tests; each takes up to 5 GB.
+JOBS ?= 2
 STAMP := $(VENV)/.ready
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard runtime/*.def runtime/include/relay/*.h runtime/src/* runtime/bindings/*)
 
@@ -13,7 +15,7 @@ run: $(STAMP)
 	@$(PY) examples/minilm.py
 
 test: $(STAMP) check runtime-test
-	$(PY) -m pytest -q --fuzz-programs $(FUZZ) --gradient-programs 300
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal --fuzz-programs $(FUZZ) --gradient-programs 300
 
 smoke: $(STAMP)
 	$(PY) -m pytest -q tests/test_smoke.py

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note, seed, settings
 
 import relay
 from relay.ir.equality import alpha_equal
@@ -30,12 +30,16 @@ def examples(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--fuzz-programs"))
 
 
-def over_programs(count: int, check: Callable[[Program], None]) -> None:
-    """Run a check on that many programs, shrinking the first that fails."""
+# The programs come in parts, which processes can share.
+PARTS = 4
+in_parts = pytest.mark.parametrize("part", range(PARTS))
 
-    @settings(
-        max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+
+def over_programs(count: int, check: Callable[[Program], None], part: int = 0) -> None:
+    """Run a check on a part of so many programs, shrinking the first that fails."""
+
+    @seed(part)
+    @settings(max_examples=-(-count // PARTS), database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(programs())
     def run(p: Program) -> None:
         note(module_text(p.module))
@@ -69,19 +73,23 @@ def untyped_result(p: Program) -> None:
     assert different is None, different
 
 
-def test_parsing_what_was_printed(examples: int) -> None:
-    over_programs(examples, round_trip)
+@in_parts
+def test_parsing_what_was_printed(examples: int, part: int) -> None:
+    over_programs(examples, round_trip, part)
 
 
-def test_inference_keeps_the_meaning(examples: int) -> None:
-    over_programs(examples, untyped_result)
+@in_parts
+def test_inference_keeps_the_meaning(examples: int, part: int) -> None:
+    over_programs(examples, untyped_result, part)
 
 
-def test_compiled_code_against_the_interpreter(examples: int) -> None:
-    over_programs(examples, same_result)
+@in_parts
+def test_compiled_code_against_the_interpreter(examples: int, part: int) -> None:
+    over_programs(examples, same_result, part)
 
 
-def test_native_code_against_the_virtual_machine(examples: int) -> None:
+@in_parts
+def test_native_code_against_the_virtual_machine(examples: int, part: int) -> None:
     """The interpreter, the virtual machine and native code agree; what is inlined does not show."""
 
     def check(p: Program) -> None:
@@ -93,18 +101,18 @@ def test_native_code_against_the_virtual_machine(examples: int) -> None:
         different = difference(plain, native)
         assert different is None, different
 
-    over_programs(max(1, examples // 10), check)
+    over_programs(max(PARTS, examples // 10), check, part)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_lower_optimization_levels(level: int) -> None:
     """A few programs at every level: what the passes do must not show."""
-    for seed in range(10):
-        p = program(10_000 + seed)
+    for number in range(10):
+        p = program(10_000 + number)
         module = relay.infer_type(p.module)
         found = relay.compile(module, opt_level=level)(*p.args)
         different = difference(relay.evaluate(module, *p.args), found)
-        assert different is None, f"seed {10_000 + seed}: {different}"
+        assert different is None, f"seed {10_000 + number}: {different}"
 
 
 def test_programs_are_those_of_their_seed() -> None:
@@ -115,8 +123,8 @@ def test_programs_are_those_of_their_seed() -> None:
 def test_the_generator_reaches_everything() -> None:
     """Every node kind, pattern, operator family, dtype and kind of size occurs. ``pytest -s`` shows the counts."""
     coverage = Coverage()
-    for seed in range(1000):
-        coverage.add(program(seed))
+    for number in range(1000):
+        coverage.add(program(number))
     print(coverage.report())
     assert coverage.missing() == []
     rare = (
@@ -166,15 +174,15 @@ def test_seeded_faults_are_found(mutation: Mutation, monkeypatch: pytest.MonkeyP
     """Every fault of `MUTATIONS` is found within 300 programs, and the program that finds it is right without the fault."""
     if examples < 1000 and mutation not in ONE_OF_EACH:
         pytest.skip("one fault of each room is enough here; continuous integration has all")
-    for seed in range(WITHIN):
-        p = program(seed)
+    for number in range(WITHIN):
+        p = program(number)
         if mutation.needs and operators(p).isdisjoint(mutation.needs):
             continue
         with monkeypatch.context() as patch:
             mutation.apply(patch)
             found = is_wrong(p, mutation)
         if found:
-            assert not is_wrong(p, mutation), f"program {seed} is wrong without the fault"
-            print(f"found by program {seed}")
+            assert not is_wrong(p, mutation), f"program {number} is wrong without the fault"
+            print(f"found by program {number}")
             return
     pytest.fail(f"{mutation.name}: not found by {WITHIN} programs")
