@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <mutex>
 #include <vector>
 
@@ -12,13 +13,15 @@
 namespace relay {
 namespace {
 
-constexpr size_t kept_committed = size_t{256} << 10;  // of a waiting range
+constexpr size_t kept_committed = size_t{256} << 10;  // of every waiting range
+constexpr size_t kept_in_all = size_t{32} << 20;      // by the waiting ranges together: a deep run is often not the last
 constexpr size_t most_waiting = 16;
 
 // Ranges between runs: a short run must not pay for a mapping.
 struct Waiting {
   Spinlock lock;
   std::vector<ControlStack::Range> ranges;
+  size_t committed = 0;  // by all of them, as far as runs have used them
 };
 
 Waiting& waiting() {
@@ -33,13 +36,14 @@ Waiting& waiting() {
 
 }  // namespace
 
-ControlStack::ControlStack(int64_t limit) : range_{nullptr, static_cast<size_t>(limit)} {
+ControlStack::ControlStack(int64_t limit) : range_{nullptr, static_cast<size_t>(limit), 0} {
   {
     Waiting& w = waiting();
     std::lock_guard guard(w.lock);
     for (size_t i = w.ranges.size(); i-- > 0;) {
       if (w.ranges[i].bytes != range_.bytes) continue;
       range_ = w.ranges[i];
+      w.committed -= range_.committed;
       w.ranges.erase(w.ranges.begin() + static_cast<std::ptrdiff_t>(i));
       break;
     }
@@ -55,15 +59,21 @@ ControlStack::ControlStack(int64_t limit) : range_{nullptr, static_cast<size_t>(
 }
 
 ControlStack::~ControlStack() {
-  auto used = static_cast<size_t>(highest_ - range_.base);
-  if (used > kept_committed) madvise(range_.base + kept_committed, range_.bytes - kept_committed, MADV_DONTNEED);
-  {
-    Waiting& w = waiting();
-    std::lock_guard guard(w.lock);
-    if (w.ranges.size() < most_waiting) {
-      w.ranges.push_back(range_);
-      return;
+  range_.committed = std::max(range_.committed, static_cast<size_t>(highest_ - range_.base));
+  Waiting& w = waiting();
+  for (;;) {
+    {
+      std::lock_guard guard(w.lock);
+      bool fits = range_.committed <= kept_committed || range_.committed + w.committed <= kept_in_all;
+      if (w.ranges.size() < most_waiting && fits) {
+        w.committed += range_.committed;
+        w.ranges.push_back(range_);
+        return;
+      }
+      if (fits) break;
     }
+    madvise(range_.base + kept_committed, range_.bytes - kept_committed, MADV_DONTNEED);
+    range_.committed = kept_committed;
   }
   munmap(range_.base, range_.bytes);
 }

@@ -34,6 +34,7 @@ class ControlStack {
   struct Range {
     std::byte* base;
     size_t bytes;
+    size_t committed;  // from the base on, as far as runs have used it and it was not given back
   };
 
  private:
