@@ -44,6 +44,8 @@ from relay.transform import (
     DeadCode,
     DeadFunctions,
     DeadReferences,
+    DropIdentities,
+    DropUnread,
     EtaExpand,
     ExpandCompositions,
     FixInvariants,
@@ -62,6 +64,7 @@ from relay.transform import (
     PartialEvaluate,
     Pass,
     Pipeline,
+    Recompute,
     ReducePrecision,
     Simplify,
     Sink,
@@ -71,6 +74,7 @@ from relay.transform import (
     ToBlocks,
 )  # fmt: skip
 from relay.transform.ad.gradient import has_gradients
+from relay.transform.reward import Machine
 
 Array = npt.NDArray[np.generic]
 # Bytes of constants for which it is worth going through all objects to find those that nothing needs.
@@ -132,10 +136,12 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         *specialise,
         dead,
         NameDims(),
+        *([DropIdentities()] if level >= 3 else []),
         *tidy,
         *([ConstantArguments(), BatchStructure(), dead, HoistOverTime(), *tidy] if level >= 3 else []),
         *(share if level >= 3 else []),
         *reduced_precision(options),
+        *([DropUnread(), DeadCode(), Recompute(machine=Machine.of(runner.target))] if level >= 3 else []),
         FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,
     ]

@@ -9,14 +9,18 @@ from relay.transform import (
     CommonSubexpressions,
     CompileMatch,
     DeadCode,
+    DropIdentities,
+    DropUnread,
     EtaExpand,
     ExpandCompositions,
     FoldConstants,
     FuseOps,
     Inline,
     Pass,
+    Recompute,
     Simplify,
 )
+from relay.transform.reward import Machine
 from relay.typing import monomorphise
 from tests.transform.support import evaluate_primitive, run, same_results, typed
 
@@ -134,6 +138,9 @@ PASSES: tuple[Pass, ...] = (
     FuseOps(),
     FuseOps(max_size=1, outputs=False),
     FuseOps(outputs=False),
+    DropIdentities(),
+    DropUnread(),
+    Recompute(machine=Machine(flops=1e15)),
 )
 
 

@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 
 import relay
 from relay.interpreter.evaluate import evaluate
-from relay.transform import CommonSubexpressions, DeadCode, FuseOps, Inline, Simplify
+from relay.transform import (
+    CommonSubexpressions,
+    DeadCode,
+    DropIdentities,
+    DropUnread,
+    FuseOps,
+    Inline,
+    Recompute,
+    Simplify,
+)
 from relay.transform.blocks import all_bindings, body_of
+from relay.transform.reward import Machine
 from tests.transform.support import assert_same, run, typed
 
 N = 4
@@ -58,7 +68,12 @@ def test_fusion_keeps_the_results(text: str) -> None:
     module = typed(text)
     expected = evaluate(module, X)
     tidy = (Inline(), Simplify(), CommonSubexpressions(), DeadCode())
-    for passes in ((FuseOps(),), (FuseOps(max_size=3),), (*tidy, FuseOps())):
+    for passes in (
+        (FuseOps(),),
+        (FuseOps(max_size=3),),
+        (*tidy, FuseOps()),
+        (DropIdentities(), DropUnread(), DeadCode(), Recompute(machine=Machine(flops=1e15)), FuseOps()),
+    ):
         after = run(module, *passes)
         assert_same(expected, evaluate(after, X))
         bound = [b.var for b in all_bindings(body_of(after.functions["main"]))]

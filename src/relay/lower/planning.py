@@ -120,7 +120,8 @@ def kernel_name(fn: Function, number: int) -> str:
     if isinstance(fn.body, Block):
         for binding in fn.body.bindings:
             value = binding.value
-            if isinstance(value, Call) and isinstance(value.fn, OpRef):
+            # What is made from nothing says little, and is often there for its sizes alone.
+            if isinstance(value, Call) and isinstance(value.fn, OpRef) and (value.args or len(fn.body.bindings) == 1):
                 names.append(value.fn.name.replace(".", "_"))
     text = "_".join(names) or "copy"
     return f"k{number}_{text[:80]}"

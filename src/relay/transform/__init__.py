@@ -35,11 +35,13 @@ from relay.transform.name_dims import NameDims
 from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.precision import ReducePrecision
+from relay.transform.recompute import Recompute
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
 from relay.transform.specialise import Specialise
 from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
+from relay.transform.trim import DropIdentities, DropUnread
 
 __all__ = [
     "BatchStructure",
@@ -49,6 +51,8 @@ __all__ = [
     "DeadCode",
     "DeadFunctions",
     "DeadReferences",
+    "DropIdentities",
+    "DropUnread",
     "EtaExpand",
     "ExpandCompositions",
     "FixInvariants",
@@ -68,6 +72,7 @@ __all__ = [
     "Pass",
     "PassError",
     "Pipeline",
+    "Recompute",
     "ReducePrecision",
     "Simplify",
     "Sink",

@@ -13,7 +13,7 @@ from relay.ir.effects import Effect
 from relay.ir.expr import Call, Constant, Expr, OpRef
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
-from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
+from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Unary, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
 from relay.transform.blocks import DEVICE_COPY
 from relay.transform.cse import attrs_key
@@ -38,6 +38,9 @@ class Access:
     view: bool = False
     windows: bool = False
     permutes: bool = False
+    work: int = 0
+    unread: frozenset[int] = frozenset()
+    same: int | None = None
 
     @property
     def injective(self) -> bool:
@@ -112,7 +115,32 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
     found = access_of(traced.outputs)
     if op.effects:
         return OPAQUE
-    return replace(found, movement=True, view=True) if op.kind == "view" else found
+    if op.kind == "view":
+        return replace(found, movement=True, view=True)
+    if any(spec.variadic for spec in op.inputs):
+        return found
+    reached = {id(stage) for stage in te.stages(traced.outputs)}
+    unread = frozenset(n for n, t in enumerate(traced.inputs) if id(t.stage) not in reached)
+    return replace(found, unread=unread, same=_same(traced))
+
+
+def _same(traced: registry.Traced) -> int | None:
+    """The number of the input that the one result is."""
+    if len(traced.outputs) != 1:
+        return None
+    output = traced.outputs[0]
+    stage = output.stage
+    source = output
+    if isinstance(stage, Compute):
+        body = stage.bodies[0]
+        if not isinstance(body, Load) or not isinstance(body.source, Tensor) or len(body.indices) != len(stage.axes):
+            return None
+        if any(i is not a for i, a in zip(body.indices, stage.axes, strict=True)):
+            return None
+        source = body.source
+    if source.dtype != output.dtype or source.shape != output.shape:
+        return None
+    return next((n for n, t in enumerate(traced.inputs) if t.stage is source.stage), None)
 
 
 def access_of(outputs: Sequence[Tensor]) -> Access:
@@ -132,7 +160,30 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     kinds = [_injective_kind(s, len(outputs[0].shape)) for s in computes]
     kind = max(kinds, key=("elementwise", "broadcast", "injective").index)
     movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
-    return Access(kind, movement, rows, permutes=movement and _permutes(computes[0]))
+    work = sum(_operations(b) for s in computes for b in s.bodies)
+    return Access(kind, movement, rows, permutes=movement and _permutes(computes[0]), work=work)
+
+
+# Operations that take one instruction of a vector of elements; others are counted as several of these.
+_SIMPLE = frozenset(("neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "isnan", "isinf", "isfinite"))
+_DEAR = {"sqrt": 4, "rsqrt": 4, "div": 4, "pow": 40, "atan2": 40, "floordiv": 8, "mod": 8, "truncdiv": 8, "truncmod": 8}
+_ELEMENTARY = 16
+
+
+def _operations(body: Scalar) -> int:
+    """How many simple operations an element takes."""
+    total = 0
+    for node in walk(body):
+        match node:
+            case Unary():
+                total += 1 if node.op in _SIMPLE else _DEAR.get(node.op, _ELEMENTARY)
+            case Binary():
+                total += _DEAR.get(node.op, 1)
+            case Compare() | Select():
+                total += 1
+            case _:
+                pass
+    return total
 
 
 def _permutes(stage: Compute) -> bool:

@@ -39,7 +39,12 @@ class DeadCode(Pass):
 
     def __call__(self, module: Module) -> Module:
         effects = Effects(module)
-        return map_functions(module, lambda f: f if is_primitive(f) else _Live(effects).function(f))
+        return map_functions(module, lambda f: without_dead_code(f, effects))
+
+
+def without_dead_code(function: Function, effects: Effects) -> Function:
+    """The function without what `DeadCode` removes; the same object where that is nothing."""
+    return function if is_primitive(function) else _Live(effects).function(function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from relay.transform.access import Access, AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import (  # fmt: skip
     all_bindings,
+    all_blocks,
     body_of,
     is_atom,
     is_primitive,
@@ -69,20 +70,20 @@ class FuseOps(Pass):
         table = AccessTable()
 
         def fuse(function: Function) -> Function:
-            return function if is_primitive(function) else _Fuser(self, effects, table, function).run()
+            return function if is_primitive(function) else Fuser(self, effects, table, function).run()
 
         return map_functions(module, fuse)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
-    """A group, or a binding that is in none, with its level (see `_Fuser._several_outputs`)."""
+    """A group, or a binding that is in none, with its level (see `Fuser._several_outputs`)."""
 
     level: int
     group: Group | None
 
 
-class _Fuser:
+class Fuser:
     """Fusion of one function, block by block, inner blocks first."""
 
     def __init__(self, options: FuseOps, effects: Effects, table: AccessTable, function: Function) -> None:
@@ -93,6 +94,7 @@ class _Fuser:
         body = body_of(function)
         self.uses = use_counts(body)
         self.tuples: dict[Var, Tuple] = {}
+        self.fills: dict[Var, Call] = {}
         variables: list[Var] = []
         for binding in all_bindings(body):
             variables.append(binding.var)
@@ -102,6 +104,32 @@ class _Fuser:
         self.binders = first_binders(function.params, iter(variables))
         self.binding_vars = set(self.binders.values())
         self.absorbed: set[Var] = set()
+        if options.max_size > 1:
+            self._find_fills(body)
+
+    def _find_fills(self, body: Block) -> None:
+        """The calls without operands that every primitive reading them can make for itself at no cost: those that are
+        read element by element, or for their sizes alone."""
+        for binding in all_bindings(body):
+            value = binding.value
+            if not isinstance(value, Call) or value.args or binding.var in self.binding_vars:
+                continue
+            access = self.table.of(value)
+            if access is not None and access.kind == "elementwise":
+                self.fills[binding.var] = value
+        if not self.fills:
+            return
+        for binding in all_bindings(body):
+            for n, atom in enumerate(operands(binding.value)):
+                if not isinstance(atom, Var) or atom not in self.fills:
+                    continue
+                access = self.table.of(binding.value) if isinstance(binding.value, Call) else None
+                # The operator itself is the first of a call's operands.
+                if access is None or not (access.injective or n - 1 in access.unread):
+                    del self.fills[atom]
+        for block in all_blocks(body):
+            if isinstance(block.result, Var):
+                self.fills.pop(block.result, None)
 
     def run(self) -> Function:
         body, _ = run(self.block(body_of(self.function)))
@@ -140,15 +168,11 @@ class _Fuser:
 
     def fuse(self, bindings: list[Binding], reads: list[set[Var]]) -> list[Binding]:
         """The bindings of one block, grouped. ``reads``: the variables each one reads, nested blocks included."""
-        nodes = self._nodes(bindings)
+        nodes = self.nodes(bindings)
         if not nodes:
-            return bindings
-        grouping = Grouping(list(nodes.values()), self.options.max_size)
-        grouping.by_dominators()
-        needs = self._needs(bindings, reads, nodes)
+            return [b for b in bindings if b.var not in self.fills]
+        grouping, needs = self.grouped(bindings, reads, nodes)
         position = list(nodes)
-        if self.options.outputs:
-            self._several_outputs(grouping, needs, position)
         units: list[list[int]] = []
         made: dict[int, list[Binding]] = {}  # the last position of a primitive -> its bindings
         inside: set[int] = set()
@@ -156,20 +180,28 @@ class _Fuser:
             members = grouping.without_border_views(group)
             if not members:
                 continue
-            chosen = [grouping.nodes[n] for n in members]
-            held = set(members)
-            outputs = [n.var for n in chosen if n.escapes or any(c not in held for c in n.consumers)] or [
-                chosen[-1].var
-            ]
+            outputs = [n.var for n in grouping.outputs(members)]
             at = [position[n] for n in members]
-            before, call = as_primitive_call([bindings[p] for p in at], outputs, self.tuples)
+            before, call = as_primitive_call([bindings[p] for p in at], outputs, self.tuples, self.fills)
             made[at[-1]] = [*before, *_bind_results(outputs, call)]
             inside.update(at)
             units.append(at)
-        units += ([p] for p, b in enumerate(bindings) if p not in inside and b.var not in self.absorbed)
+        gone = self.absorbed | self.fills.keys()
+        units += ([p] for p, b in enumerate(bindings) if p not in inside and b.var not in gone)
         return [b for unit in in_order(units, needs) for b in made.get(unit[-1], bindings[unit[-1] : unit[-1] + 1])]
 
-    def _nodes(self, bindings: list[Binding]) -> dict[int, Node]:
+    def grouped(
+        self, bindings: Sequence[Binding], reads: Sequence[set[Var]], nodes: Mapping[int, Node]
+    ) -> tuple[Grouping, list[set[int]]]:
+        """The groups of a block's nodes (by position), and what must stand before each binding."""
+        grouping = Grouping(list(nodes.values()), self.options.max_size)
+        grouping.by_dominators()
+        needs = self._needs(bindings, reads, nodes)
+        if self.options.outputs:
+            self._several_outputs(grouping, needs, list(nodes))
+        return grouping, needs
+
+    def nodes(self, bindings: Sequence[Binding]) -> dict[int, Node]:
         """The bindings that may stand in a primitive, by position, with their data flow."""
         nodes: dict[int, Node] = {}
         number: dict[Var, Node] = {}
@@ -177,7 +209,7 @@ class _Fuser:
         whole: set[Var] = set()
         for position, binding in enumerate(bindings):
             var, value = binding.var, binding.value
-            access = self._access(value, number)
+            access = None if var in self.fills else self._access(value, number)
             if access is None or not isinstance(value, Call | Proj):
                 continue
             shape = var.ty.shape if isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple) else None
@@ -219,7 +251,9 @@ class _Fuser:
                 return Access("elementwise", movement=True, rows=len(value.ty.shape), view=True)
         return None
 
-    def _needs(self, bindings: list[Binding], reads: list[set[Var]], nodes: Mapping[int, Node]) -> list[set[int]]:
+    def _needs(
+        self, bindings: Sequence[Binding], reads: Sequence[set[Var]], nodes: Mapping[int, Node]
+    ) -> list[set[int]]:
         """For each binding the earlier ones that must stay before it: data, dims, the order of effects, and checks.
 
         A node reads the fields of a tuple, not the tuple, which a primitive makes for itself.
@@ -229,6 +263,8 @@ class _Fuser:
         effect = check = -1
         for n, (binding, used) in enumerate(zip(bindings, reads, strict=True)):
             need = {position[v] for v in (self._fields(used) if n in nodes else used) if v in position}
+            for p in [p for p in need if bindings[p].var in self.fills]:
+                need |= needs[p]  # a fill is made by those that read it
             for d in (*self.dims.of_type(binding.var.ty), *self.dims.of_value(binding.value)):
                 binder = self.binders.get(d)
                 if binder is not None:

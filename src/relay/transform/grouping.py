@@ -133,6 +133,12 @@ class Grouping:
                 members.discard(n)
         return sorted(members)
 
+    def outputs(self, members: Sequence[int]) -> list[Node]:
+        """The results of a primitive of these members (all of a group, or all but views at its border)."""
+        held = set(members)
+        chosen = [self.nodes[n] for n in members]
+        return [n for n in chosen if n.escapes or any(c not in held for c in n.consumers)] or [chosen[-1]]
+
     def merge(self, groups: Sequence[Group]) -> Group:
         largest = max(groups, key=lambda g: len(g.members))
         for group in groups:

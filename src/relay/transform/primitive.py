@@ -11,15 +11,22 @@ from relay.ir.types import FuncType, TensorType, TupleType, Type
 PRIMITIVE = MappingProxyType({"Primitive": 1})
 
 
+_NOTHING: Mapping[Var, Call] = MappingProxyType({})
+
+
 def as_primitive_call(
-    members: Sequence[Binding], outputs: Sequence[Var], tuples: Mapping[Var, Tuple]
+    members: Sequence[Binding],
+    outputs: Sequence[Var],
+    tuples: Mapping[Var, Tuple],
+    fills: Mapping[Var, Call] = _NOTHING,
 ) -> tuple[list[Binding], Call]:
     """The members (calls and projections, in order) as one primitive applied to what they read.
 
     ``outputs``: the members' variables that are results (several: a tuple). ``tuples``: what tuple variables consist
     of; of any other tuple the fields are projected before the call: these bindings come first in the result.
+    ``fills``: variables that are calls without operands, which the primitive makes for itself.
     """
-    maker = _Maker({b.var for b in members}, set(outputs), tuples)
+    maker = _Maker({b.var for b in members}, set(outputs), tuples, fills)
     for member in members:
         maker.add(member)
     results = tuple(maker.inner[v] for v in outputs)
@@ -49,10 +56,13 @@ def _typed(ty: Type | None) -> Type:
 
 
 class _Maker:
-    def __init__(self, members: set[Var], outputs: set[Var], tuples: Mapping[Var, Tuple]) -> None:
+    def __init__(
+        self, members: set[Var], outputs: set[Var], tuples: Mapping[Var, Tuple], fills: Mapping[Var, Call]
+    ) -> None:
         self.members = members
         self.outputs = outputs
         self.tuples = tuples
+        self.fills = fills
         self.params: list[Var] = []
         self.args: list[Expr] = []
         self.body: list[Binding] = []
@@ -85,6 +95,11 @@ class _Maker:
                     return known
                 if isinstance(e.ty, TupleType):
                     return self._tuple(e, e.ty)
+                fill = self.fills.get(e)
+                if fill is not None:
+                    self.inner[e] = made = Var(e.name, None, e.ty, e.span)
+                    self.body.append(Binding(made, fill))
+                    return made
                 self.inner[e] = new = self._param(e.name, e.ty, e)
                 return new
             case Constant():

@@ -1,0 +1,108 @@
+"""What calls do not need: an operand of which only the sizes count, a call whose result is its operand.
+
+Derivatives are full of both: the cotangent of a mean's operand repeats a number in that operand's shape, the cotangent of a sum's is
+the sum's own where nothing was repeated. Taken at its word, the first keeps a tensor in memory until the way back just for its
+sizes, and keeps it from being computed inside of the kernel that reads it; the second copies. Both are read off the operators'
+expressions (`relay.transform.access`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, cast
+
+from relay.ir.dim import is_any, known_equal
+from relay.ir.expr import Attr, Binding, Call, Expr, OpRef, Var
+from relay.ir.module import Module
+from relay.ir.types import TensorType, Type
+from relay.transform.access import AccessTable
+from relay.transform.base import Pass
+from relay.transform.blocks import Forward, Scope, map_functions
+from relay.transform.build import internal_call, type_of
+
+
+@dataclass(frozen=True, slots=True)
+class DropIdentities(Pass):
+    """Replace calls by the operand that they are, element by element.
+
+    Before: typed blocks without ``?`` in tensor types. After: the same values; no call is left whose expression is one of its
+    operands with that operand's type.
+    """
+
+    name: ClassVar[str] = "drop_identities"
+
+    def __call__(self, module: Module) -> Module:
+        table = AccessTable()
+
+        def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+            if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not value.args:
+                return value
+            access = table.of(value)
+            if access is None or access.same is None:
+                return value
+            operand = value.args[access.same]
+            return operand if _same_type(type_of(operand), var.ty) else value
+
+        return map_functions(module, lambda f: Forward(visit).function(f))
+
+
+@dataclass(frozen=True, slots=True)
+class DropUnread(Pass):
+    """Put ``zeros`` of its type in the place of every operand that no element of a call's result depends on.
+
+    Before: typed blocks without ``?`` in tensor types. After: the same values. The zeros are never made: a kernel that does not read
+    an operand has none (`FuseOps`); what only such calls read is dead code.
+    """
+
+    name: ClassVar[str] = "drop_unread"
+
+    def __call__(self, module: Module) -> Module:
+        table = AccessTable()
+
+        def dropper() -> Forward:
+            def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+                if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not value.args:
+                    return value
+                access = table.of(value)
+                if access is None or not access.unread:
+                    return value
+                args = list(value.args)
+                for n in access.unread:
+                    ty = type_of(args[n])
+                    if _can_fill(ty) and not _is_fill(driver.definition(args[n])):
+                        args[n] = zeros = Var("unread", None, ty)
+                        scope.bindings.append(Binding(zeros, _zeros(ty)))
+                if all(a is b for a, b in zip(args, value.args, strict=True)):
+                    return value
+                return Call(value.fn, tuple(args), value.attrs, value.type_args, value.ty, value.span)
+
+            driver = Forward(visit)
+            return driver
+
+        return map_functions(module, lambda f: dropper().function(f))
+
+
+def _same_type(a: Type, b: Type | None) -> bool:
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype or a.device != b.device:
+        return False
+    if not isinstance(a.shape, tuple) or not isinstance(b.shape, tuple) or len(a.shape) != len(b.shape):
+        return False
+    return all(known_equal(x, y) for x, y in zip(a.shape, b.shape, strict=True))
+
+
+def _can_fill(ty: Type) -> bool:
+    """Whether it is a tensor that is worth dropping, and that an attribute can say the shape of."""
+    if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.device is not None:
+        return False
+    return ty.shape != () and isinstance(ty.dtype, str) and not any(is_any(d) for d in ty.shape)
+
+
+def _is_fill(e: Expr) -> bool:
+    return isinstance(e, Call) and not e.args
+
+
+def _zeros(ty: Type) -> Call:
+    assert isinstance(ty, TensorType)
+    attrs = MappingProxyType({"shape": cast(Attr, ty.shape), "dtype": cast(Attr, ty.dtype)})
+    return internal_call("zeros", (), ty, attrs)
