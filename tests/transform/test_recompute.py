@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def test_gradients_keep_their_values(name: str, rows: str) -> None:
     text = f"def @main{dims}(%x: Tensor[({rows}, 24), float32], %w: Tensor[(24, 24), float32]) {{ {GRADIENTS[name]} }}"
     module = relay.value_and_grad(typed(text), argnums=(0, 1) if name == "product" else (0,))
     x, w = array(12, 24), array(24, 24)
-    expected = relay.evaluate(module, x, w)
+    expected: Any = relay.evaluate(module, x, w)
     found = relay.compile(module, cache=False)(x, w)
     for e, f in zip((expected[0], *expected[1]), (found[0], *found[1]), strict=True):
         np.testing.assert_allclose(np.asarray(f), np.asarray(e), rtol=2e-4, atol=2e-5)
