@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
-from relay.ir.dim import Dim, DimVar, as_dim, dim_substitute
+from relay.ir.dim import Dim, DimVar, as_dim, dim_substitute, is_any
 from relay.ir.expr import Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.types import FuncType
@@ -92,8 +92,13 @@ def _merged(module: Module, entries: set[str]) -> dict[str, dict[DimVar, DimVar]
             return as_dim(first[d]) if d in first else None
 
         for name, dims in open_.items():
+            # An unknown size is no other one.
             given = [
-                tuple(dim_substitute(cast(Dim, c.type_args[n]), common) for c in sites[name]) for n in range(len(dims))
+                tuple(
+                    (m, n) if is_any(size := cast(Dim, c.type_args[n])) else dim_substitute(size, common)
+                    for m, c in enumerate(sites[name])
+                )
+                for n in range(len(dims))
             ]
             leaders: dict[object, DimVar] = {}
             for d, sizes in zip(dims, given, strict=True):

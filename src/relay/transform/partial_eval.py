@@ -68,6 +68,9 @@ from relay.transform.dims import DimUses
 from relay.transform.uses import components, globals_used, use_counts
 from relay.typing.effects import Effects
 
+# The attribute of functions that nothing is gained by unfolding: loops whose first step is like all others.
+LOOP = "loop"
+
 
 @dataclass(frozen=True, slots=True)
 class PartialEvaluate(Pass):
@@ -338,7 +341,8 @@ class _Evaluator:
                         return self.call(var, direct, todo)
                 function = held if isinstance(held, Function) else None
                 key = function
-        if function is not None and not is_primitive(function) and self.wanted(key, function, e):
+        unfolds = function is not None and not is_primitive(function) and not function.attrs.get(LOOP)
+        if function is not None and unfolds and self.wanted(key, function, e):
             block = self.unfolded(function, e, isinstance(key, str))
             if block is not None:
                 self.active.setdefault(key, []).append(self.level)

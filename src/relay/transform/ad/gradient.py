@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
-from relay.ir.effects import CLOSURE
-from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, OpRef, Var
+from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, Var
 from relay.ir.module import Module, reachable
 from relay.ir.span import Span
 from relay.ir.trampoline import run
@@ -19,12 +18,14 @@ from relay.transform.ad.conversions import Functions
 from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
 from relay.transform.ad.forward import Forward
 from relay.transform.ad.lifter import Rule, fresh_dims
+from relay.transform.ad.prepare import leads_to_recursion, with_loops
 from relay.transform.ad.reverse import Reverse
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward as BlockDriver
 from relay.transform.blocks import Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.compositions import ExpandCompositions
+from relay.transform.copying import Copier, solve_dims
 from relay.transform.dead_code import DeadFunctions
 from relay.transform.eta import EtaExpand
 from relay.transform.inline import Inline
@@ -56,6 +57,8 @@ class Gradient(Pass):
         if not has_gradients(module):
             return module
         module = ExpandCompositions()(EtaExpand()(module))
+        if leads_to_recursion(module):
+            module = with_loops(module, self.entries)
         if not all(map(_all_known, module.functions.values())):
             for transformation in (Inline(), LambdaLift(), Specialise(), Inline(), DeadFunctions(self.entries)):
                 module = transformation(module)
@@ -170,7 +173,20 @@ class _Elimination:
             case Function():
                 return self.of_function(target, ty, e.forward)
             case _:
-                return self.of_function(_called(target, e.fn), ty, e.forward)
+                return self.of_function(self.called(target, e.fn.span), ty, e.forward)
+
+    def called(self, closure: Expr, span: Span | None) -> Function:
+        """A closure as a function: what it is a closure of, given what it captures."""
+        assert isinstance(closure, Call) and isinstance(closure.ty, FuncType)
+        target, *captured = closure.args
+        params = tuple(Var(f"x{n}", t, t) for n, t in enumerate(closure.ty.params))
+        call = Call(target, (*captured, *params), ty=closure.ty.ret, span=span)
+        known = self.functions.known.get(target.name) if isinstance(target, GlobalVar) else None
+        dims = None if known is None else solve_dims(known, call, [a.ty for a in call.args])
+        if known is None or dims is None:
+            return to_blocks(Function(params, call, closure.ty.ret, ty=closure.ty, span=span))
+        copier = Copier(dict(zip(known.params, call.args, strict=True)), dict(dims), own_dims=True)
+        return Function(params, copier.copy(body_of(known)), closure.ty.ret, ty=closure.ty, span=span)
 
     def ready(self, target: Expr, driver: BlockDriver) -> bool:
         seen: set[Expr] = {target}
@@ -221,16 +237,6 @@ def _gradients(function: Function) -> int:
     if is_primitive(function):
         return 0
     return sum(isinstance(b.value, Grad) for b in all_bindings(body_of(function)))
-
-
-def _called(closure: Expr, span_of: Expr) -> Function:
-    """A closure as a function that calls the global one."""
-    assert isinstance(closure, Call) and isinstance(closure.ty, FuncType)
-    assert isinstance(closure.fn, OpRef) and closure.fn.name == CLOSURE
-    target, *captured = closure.args
-    params = tuple(Var(f"x{n}", t, t) for n, t in enumerate(closure.ty.params))
-    call = Call(target, (*captured, *params), ty=closure.ty.ret, span=span_of.span)
-    return to_blocks(Function(params, call, closure.ty.ret, ty=closure.ty, span=span_of.span))
 
 
 def _mentioned(functions: Iterable[Function], definitions: dict[str, TypeDef]) -> list[str]:

@@ -105,6 +105,10 @@ class Lifter(ABC):
     def operator(self, var: Var, e: Call, op: OpRef, args: list[Value], frame: Frame) -> Value:
         """A call of an operator."""
 
+    def loop(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
+        """A call of a loop that is lifted in a way of its own; None for every other call."""
+        return None
+
     @abstractmethod
     def conversions(self) -> Sequence[Conversion]:
         """All that may have functions to write."""
@@ -359,6 +363,8 @@ class Lifter(ABC):
                 return Other(ty, code.bind(made, var.name))
             case GlobalVar() if self.plain(type_of(e.fn)):
                 return Other(ty, code.bind(Call(e.fn, tuple(a.whole for a in args), e.attrs, e.type_args, ty, e.span)))
+            case GlobalVar(name=name) if (value := self.loop(e, name, args, frame)) is not None:
+                return value
             case _:
                 fn = self.atom(e.fn, frame).whole
                 ret = self.lifting.result(self.lifting.type(ty))

@@ -28,6 +28,7 @@ from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, RefType, TupleType, Type
 from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones_like, zeros_like
 from relay.transform.ad.lifter import Lifter, nothing_to_differentiate
+from relay.transform.ad.loop_gradient import Loops
 from relay.transform.ad.terms import BACK, UNIT, Code, project, tuple_of, written
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
 from relay.transform.blocks import as_block
@@ -40,12 +41,17 @@ class Reverse(Lifter):
 
     seed: Seed = field(init=False)
     collect: Collect = field(init=False)
+    loops: Loops = field(init=False)
 
     def __post_init__(self) -> None:
         self.lift = Lift(self.lifting, self.functions)
         self.drop = Drop(self.lifting, self.functions, lift=self.lift)
         self.seed = Seed(self.lifting, self.functions)
         self.collect = Collect(self.lifting, self.functions)
+        self.loops = Loops(self)
+
+    def loop(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
+        return self.loops.call(e, name, args, frame)
 
     def conversions(self) -> Sequence[Conversion]:
         return (self.lift, self.drop, self.seed, self.collect)
@@ -113,22 +119,33 @@ class Reverse(Lifter):
 
     def cast(self, var: Var, value: Value, frame: Frame) -> Value:
         ty = type_of(var)
-        if isinstance(value, Tensor):
-            new = Var(var.name, None, ty, var.span)
-            frame.forward.bindings.append(Binding(new, value.primal))
-            out = Tensor(ty, frame, new, active=value.active)
+        if isinstance(value, Other):
+            new = Var(var.name, None, self.lifting.type(ty), var.span)
+            frame.forward.bindings.append(Binding(new, value.whole))
+            return self.received(frame, new, ty)
+        plain = Var(var.name, None, ty, var.span)
+        frame.forward.bindings.append(Binding(plain, value.primal))
+        return self.recast(value, plain, frame)
 
-            def back(f: Frame) -> None:
-                part = f.total(out)
-                if part is not None:
-                    f.give(value, part)
+    def recast(self, value: Value, new: Expr, frame: Frame) -> Value:
+        """A value under a type that says more, where its own value already has it."""
+        if isinstance(value, Other):
+            return value
+        ty = type_of(new)
+        if isinstance(value, Fields):
+            parts = [frame.forward.bind(project(new, n)) for n in range(len(value.fields))]
+            fields = (self.recast(f, p, frame) for f, p in zip(value.fields, parts, strict=True))
+            return Fields(ty, frame, tuple(fields), None, new)
+        out = Tensor(ty, frame, new, active=value.active)
 
-            if value.active:
-                frame.tape.append(back)
-            return out
-        new = Var(var.name, None, self.lifting.type(ty), var.span)
-        frame.forward.bindings.append(Binding(new, value.whole))
-        return self.received(frame, new, ty)
+        def back(f: Frame) -> None:
+            found = f.total(out)
+            if found is not None:
+                f.give(value, found)
+
+        if value.active:
+            frame.tape.append(back)
+        return out
 
     def operator(self, var: Var, e: Call, op: OpRef, args: list[Value], frame: Frame) -> Value:
         code, ty = frame.forward, type_of(e)

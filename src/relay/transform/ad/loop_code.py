@@ -1,0 +1,558 @@
+"""Writing the functions of a loop's gradient (see `loop_gradient`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import cast
+
+import numpy as np
+
+from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, dim_add, is_any
+from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
+from relay.ir.span import Span
+from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
+from relay.op import registry
+from relay.transform.access import AccessTable
+from relay.transform.ad.conversions import Functions, zeros_like
+from relay.transform.ad.duals import differentiable
+from relay.transform.ad.lifter import fresh_dims
+from relay.transform.ad.loop_terms import Collected, collected
+from relay.transform.ad.loops import Loop, Role, keeps, tensors_of
+from relay.transform.ad.terms import Code, add, project, tuple_of
+from relay.transform.ad.values import Frame, Tensor, Value
+from relay.transform.blocks import all_bindings, operands
+from relay.transform.build import constant, op_call, type_of
+from relay.transform.copying import Copier
+from relay.transform.dims import DimUses
+from relay.transform.partial_eval import LOOP
+from relay.transform.to_blocks import to_blocks
+from relay.typing.substitution import map_type
+
+INDEX = TensorType((), "int64")
+
+
+class Unsuited(Exception):
+    """The loop does something that is left to the general scheme."""
+
+
+@dataclass(slots=True, eq=False)
+class Lifted:
+    """A loop with one iteration (``again``) and its end (``leave``) lifted, over parameters ``params`` of plain values.
+
+    ``given`` and ``left`` are the parameters' values in either, ``args`` what the next iteration is given, ``rows`` what
+    growing parameters get, ``result`` the loop's value.
+    """
+
+    loop: Loop
+    params: tuple[Var, ...]
+    again: Frame
+    given: list[Value]
+    args: list[Value]
+    rows: dict[int, Value]
+    leave: Frame
+    left: list[Value]
+    result: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """The functions of a loop's gradient.
+
+    ``dims`` are the loop's dim parameters, ``fixed`` those that all iterations share, ``tapes`` the types of a tape's rows, ``kept``
+    how many values the loop forward gives, behind its result, to the way back, and ``found`` the tensors (by parameter and number
+    in it) whose cotangents that gives; the others have none.
+    """
+
+    forward: GlobalVar
+    back: GlobalVar
+    dims: tuple[DimVar, ...]
+    fixed: frozenset[DimVar]
+    tapes: tuple[TensorType, ...]
+    kept: int
+    found: tuple[tuple[int, int], ...]
+
+
+def call_of(target: GlobalVar, args: Sequence[Expr], dims: Mapping[DimVar, TypeArg], span: Span | None) -> Call:
+    """A call of a function whose dim parameters are ``dims`` where these say so, and otherwise what the arguments say."""
+    ty = target.ty
+    assert isinstance(ty, FuncType)
+    known: dict[DimVar, TypeArg] = {}
+    for d in ty.type_params:
+        assert isinstance(d, DimVar)
+        known[d] = dims.get(d, ANY)
+    for param, arg in zip(ty.params, args, strict=True):
+        _solve(param, type_of(arg), known)
+    return Call(target, tuple(args), type_args=tuple(known.values()), ty=instance(ty.ret, known), span=span)
+
+
+def _solve(param: Type, arg: Type, known: dict[DimVar, TypeArg]) -> None:
+    if isinstance(param, TensorType) and isinstance(arg, TensorType):
+        for a, b in zip(cast("tuple[Dim, ...]", param.shape), cast("tuple[Dim, ...]", arg.shape), strict=False):
+            v = as_var(a)
+            if v is not None and v in known and known[v] is ANY and not is_any(b):
+                known[v] = b
+    elif isinstance(param, TupleType) and isinstance(arg, TupleType):
+        for p, q in zip(param.fields, arg.fields, strict=True):
+            _solve(p, q, known)
+
+
+def instance(ty: Type, dims: Mapping[DimVar, TypeArg]) -> Type:
+    return cast(Type, map_type(ty, lambda _: None, lambda d: cast("Dim | None", dims.get(d))))
+
+
+class LoopWriter:
+    """Writes the functions for one loop and one choice of the tensors whose cotangents are wanted (``active``, by parameter)."""
+
+    def __init__(self, lifted: Lifted, active: list[list[bool]], functions: Functions) -> None:
+        self.lifted = lifted
+        self.active = active
+        self.functions = functions
+        self.table = AccessTable()
+        self.uses = DimUses()
+        self.index = Var("i", INDEX, INDEX)
+        self.fixed = {lifted.params[n] for n in lifted.loop.having(Role.FIXED)}
+        # What the next iteration is given, and the result, before code is written for the way back.
+        self.given = [a.primal for a in lifted.args]
+        self.result = lifted.result.primal
+        # By parameter: the cotangents of the state after an iteration and before it; for those that grow, where their own
+        # rows end, and the cotangents of all that they have grown to.
+        self.after: dict[int, list[Var]] = {}
+        self.before: dict[int, list[Expr]] = {}
+        self.bases: dict[int, Var] = {}
+        self.grown: dict[int, Var] = {}
+
+    def write(self) -> Written:
+        """The functions. Raises Unsuited."""
+        loop = self.lifted.loop
+        self._back_through_iteration()
+        self._back_through_end()
+        self._choose_tapes()
+        ending = self._ending()
+        forward = self._forward(ending)
+        back, found = self._whole(ending, self._steps())
+        dims = tuple(p for p in loop.function.type_params if isinstance(p, DimVar))
+        rows = tuple(cast(TensorType, type_of(v)) for v in self.tapes)
+        return Written(forward, back, dims, loop.fixed_dims, rows, len(ending) + 1 + len(rows), found)
+
+    # -- the way back through one iteration
+
+    def _back_through_iteration(self) -> None:
+        """Write it; note the cotangents of the state before it, and the terms of what all iterations share."""
+        loop, lifted, frame = self.lifted.loop, self.lifted, self.lifted.again
+        frame.forward.open = False
+        code = frame.back
+        for n in loop.having(Role.STATE):
+            self.after[n] = [Var("ct", t, t) for t in tensors_of(type_of(lifted.params[n]))]
+            for t, ct in zip(lifted.args[n].tensors(), self.after[n], strict=True):
+                frame.give(t, ct)
+        for n in loop.having(Role.GROWING):
+            ty = type_of(lifted.params[n])
+            assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+            whole = TensorType((as_dim(DimVar("all")), *ty.shape[1:]), ty.dtype)
+            base, grown = Var("base", INDEX, INDEX), Var("grown", whole, whole)
+            self.bases[n], self.grown[n] = base, grown
+            at = code.bind(op_call("add", (self.index, base)))
+            row = code.bind(op_call("take", (grown, at), {"axis": 0}))
+            part = code.bind(op_call("expand_dims", (row,), {"axis": 0}))
+            for t in lifted.rows[n].tensors():
+                frame.give(t, part)
+        frame.go_back()
+        for n, cts in self.after.items():
+            totals = [frame.total(t) for t in lifted.given[n].tensors()]
+            self.before[n] = [code.bind(zeros_like(ct)) if d is None else d for d, ct in zip(totals, cts, strict=True)]
+        self.terms = self._fixed_parts(frame, lifted.given)
+        frame.parts = {t: p for t, p in frame.parts.items() if t.active and not self._is_grown(t)}
+        if frame.parts:
+            raise Unsuited
+
+    def _is_grown(self, t: Tensor) -> bool:
+        return any(t is u for n in self.grown for u in self.lifted.given[n].tensors())
+
+    def _fixed_parts(self, frame: Frame, given: Sequence[Value]) -> dict[tuple[int, int], list[Expr]]:
+        """The terms of the wanted cotangents of what all iterations share, by parameter and tensor in it."""
+        out: dict[tuple[int, int], list[Expr]] = {}
+        for n in self.lifted.loop.having(Role.FIXED):
+            for m, t in enumerate(given[n].tensors()):
+                if t.made_ref is not None:
+                    raise Unsuited
+                parts = frame.parts.pop(t, [])
+                if self.active[n][m]:
+                    out[n, m] = parts
+        return out
+
+    def _back_through_end(self) -> None:
+        lifted, frame = self.lifted, self.lifted.leave
+        frame.forward.open = False
+        leaves = list(lifted.result.tensors())
+        self.results = [Var("ct", t.ty, t.ty) for t in leaves]
+        for t, ct in zip(leaves, self.results, strict=True):
+            frame.give(t, ct)
+        frame.go_back()
+        self.end: dict[int, list[Expr | None]] = {
+            n: [frame.total(t) for t in lifted.left[n].tensors()] for n in (*self.after, *self.grown)
+        }
+        for n in self.grown:
+            (whole,) = lifted.left[n].tensors()
+            self.end[n] = [frame.back.bind(zeros_like(whole.primal)) if self.end[n][0] is None else self.end[n][0]]
+        self.end_terms = self._fixed_parts(frame, lifted.left)
+        if frame.parts:
+            raise Unsuited
+
+    # -- what is kept
+
+    def _choose_tapes(self) -> None:
+        """Sort the terms; what the way back through an iteration needs is handed on, computed again or kept in a tape."""
+        back = {b.var: b.value for b in self.lifted.again.back.bindings}
+        self.forward_values = {b.var: b.value for b in self.lifted.again.forward.bindings}
+        self.collected: list[tuple[tuple[int, int], Collected]] = []
+        self.added: list[tuple[tuple[int, int], Expr]] = []
+        roots: list[Expr] = [d for cts in self.before.values() for d in cts]
+        self.columns: dict[Var, None] = {}  # what the way back computes and keeps for after the loop
+        kept: dict[Var, None] = {}
+        for key, parts in self.terms.items():
+            for part in parts:
+                found = collected(back.get(part), self.fixed) if isinstance(part, Var) else None
+                if found is None:
+                    self.added.append((key, part))
+                    roots.append(part)
+                    continue
+                self.collected.append((key, found))
+                for n in found.rows:
+                    row = found.call.args[n]
+                    assert isinstance(row, Var)
+                    if row in self.forward_values or row in self.lifted.params:
+                        kept[row] = None
+                    else:
+                        self.columns[row] = None
+                        roots.append(row)
+        self.live = needed(self.lifted.again.back.bindings, roots)
+        bound = {b.var for b in self.live} | {self.index, *self.bases.values(), *self.grown.values()}
+        bound.update(ct for cts in self.after.values() for ct in cts)
+        reads = [a for b in self.live for a in operands(b.value)] + roots
+        todo = [a for a in reads if isinstance(a, Var) and a not in bound]
+        self.counters: dict[Var, int] = {
+            self.lifted.params[n]: self.lifted.loop.steps[n] for n in self.lifted.loop.having(Role.COUNTER)
+        }
+        self.needs: dict[Var, None] = {}  # parameters handed on as they are, counters among them
+        again: set[Var] = set()
+        seen: set[Var] = set()
+        cheap = self._cheap()
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v in self.fixed or v in self.counters:
+                self.needs[v] = None
+                continue
+            value = self.forward_values.get(v)
+            if value is not None and v not in kept and (v in cheap or isinstance(value, Tuple) or not is_tensor(v)):
+                if not isinstance(value, Tuple | Proj | Call) or (isinstance(value, Call) and v not in cheap):
+                    raise Unsuited
+                again.add(v)
+                todo += (a for a in operands(value) if isinstance(a, Var))
+                continue
+            kept[v] = None
+        self.again = [b for b in self.lifted.again.forward.bindings if b.var in again]
+        self.tapes = list(kept)
+        self.read = [v for v in self.tapes if v in seen and v not in self.counters and v not in again]
+        shapes = {(n, m): t for n, v in enumerate(self.lifted.params) for m, t in enumerate(tensors_of(type_of(v)))}
+        self.sums = {key: Var("sum", shapes[key], shapes[key]) for key, _ in self.added}
+        for v in (*self.tapes, *self.columns):
+            if not is_tensor(v) or not keeps(type_of(v), self.lifted.loop.fixed_dims):
+                raise Unsuited
+
+    def _cheap(self) -> set[Var]:
+        """What follows from counters and what all iterations share, and is as fast to compute again as to keep."""
+        out: set[Var] = set()
+        for b in self.lifted.again.forward.bindings:
+            value = b.value
+            if isinstance(value, Call):
+                if not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
+                    continue
+                access = self.table.of(value)
+                if access is not None and access.kind in ("contraction", "reduction", "opaque"):
+                    continue
+            elif not isinstance(value, Tuple | Proj):
+                continue
+            inputs = [a for a in operands(value) if isinstance(a, Var)]
+            if all(a in self.fixed or a in self.counters or a in out for a in inputs):
+                out.add(b.var)
+        return out
+
+    # -- the functions
+
+    def _ending(self) -> list[Var]:
+        """What the way back through the end reads of the last values, in order."""
+        roots = [d for ds in self.end.values() for d in ds if d is not None]
+        roots += (p for parts in self.end_terms.values() for p in parts)
+        self.end_live = needed(self.lifted.leave.back.bindings, roots)
+        bound = {b.var for b in self.end_live} | self.fixed | set(self.results)
+        reads = [a for b in self.end_live for a in operands(b.value)] + roots
+        found = dict.fromkeys(a for a in reads if isinstance(a, Var) and a not in bound)
+        if not all(is_made_of_tensors(type_of(v)) for v in found):
+            raise Unsuited
+        return list(found)
+
+    def _forward(self, ending: list[Var]) -> GlobalVar:
+        """``f.forward(params, count, tapes) -> (result, what the end leaves, count, tapes)``."""
+        lifted, loop = self.lifted, self.lifted.loop
+        count, done = Var("count", INDEX, INDEX), as_dim(DimVar("done"))
+        tapes = [self._tape(v, done) for v in self.tapes]
+        ret = TupleType(
+            (
+                loop.result,
+                *(self._outside(type_of(v)) for v in ending),
+                INDEX,
+                *(self._tape_type(v, ANY) for v in self.tapes),
+            )
+        )
+        params = (*lifted.params, count, *tapes)
+        target, dims = self._target("forward", params, ret, own=True)
+        copier = Copier(dict(zip(loop.function.params, lifted.params, strict=True)))
+        start = Code(list(copier.copy(Block(loop.before, loop.cond, type_of(loop.cond))).bindings))
+        more = lifted.again.forward
+        grown = [longer(more, t, v) for t, v in zip(tapes, self.tapes, strict=True)]
+        following = more.bind(op_call("add", (count, integer(1))), "count")
+        given = dict(zip(loop.function.type_params, loop.call.type_args, strict=True))
+        again_dims = [dim_add(done, 1) if as_dim(d) == done else given.get(d, as_dim(d)) for d in dims]
+        call = Call(target, (*self.given, following, *grown), type_args=tuple(again_dims), ty=ret)
+        then = more.block(more.bind(call, "rest"))
+        end = lifted.leave.forward
+        orelse = end.block(end.bind(tuple_of((self.result, *ending, count, *tapes)), "result"))
+        branches = (then, orelse) if loop.on else (orelse, then)
+        result = start.bind(If(copier.atom(loop.cond), *branches, ret), "result")
+        return self._add(target, params, start.block(result), dims)
+
+    def _outside(self, ty: Type) -> Type:
+        """A type where the loop has ended: only sizes that all iterations share have names."""
+        if isinstance(ty, TupleType):
+            return TupleType(tuple(map(self._outside, ty.fields)))
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
+            return ty
+        fixed = self.lifted.loop.fixed_dims
+        known = [all(v in fixed for v in self.uses.of_type(TensorType((d,), ty.dtype))) for d in ty.shape]
+        return TensorType(tuple(d if k else ANY for d, k in zip(ty.shape, known, strict=True)), ty.dtype)
+
+    def _tape_type(self, v: Var, rows: Dim) -> TensorType:
+        ty = type_of(v)
+        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+        return TensorType((rows, *ty.shape), ty.dtype)
+
+    def _tape(self, v: Var, rows: Dim) -> Var:
+        ty = self._tape_type(v, rows)
+        return Var(f"{v.name}s", ty, ty)
+
+    def _steps(self) -> GlobalVar:
+        """``f.back(i, what is shared, growing, tapes, cotangents, sums, columns)``: go back through iterations ``i`` to 0."""
+        rows, done = as_dim(DimVar("rows")), as_dim(DimVar("done"))
+        starts = {c: Var(f"{c.name}_0", type_of(c), type_of(c)) for c in self.needs if c in self.counters}
+        shared = [starts.get(v, v) for v in self.needs]
+        growing = [v for n in self.grown for v in (self.bases[n], self.grown[n])]
+        tapes = {v: self._tape(v, rows) for v in self.read}
+        cts = [ct for of in self.after.values() for ct in of]
+        columns = [self._tape(v, done) for v in self.columns]
+        params = (self.index, *shared, *growing, *tapes.values(), *cts, *self.sums.values(), *columns)
+        ret = TupleType(
+            (
+                *(type_of(ct) for ct in cts),
+                *(type_of(s) for s in self.sums.values()),
+                *(self._tape_type(v, ANY) for v in self.columns),
+            )
+        )
+        target, dims = self._target("back", params, ret)
+        code = Code()
+        for c, initial in starts.items():
+            code.bindings.append(Binding(c, self._counter(code, initial, self.counters[c])))
+        for v, tape in tapes.items():
+            code.bindings.append(Binding(v, op_call("take", (tape, self.index), {"axis": 0, "mode": "fast"})))
+        code.bindings += (*self.again, *self.live)
+        sums = dict(self.sums)
+        for key, part in self.added:
+            sums[key] = code.bind(add(sums[key], part), "sum")
+        grown = [longer(code, c, v) for c, v in zip(columns, self.columns, strict=True)]
+        before = code.bind(op_call("subtract", (self.index, one())), "i")
+        args = (
+            before, *shared, *growing, *tapes.values(), *(d for of in self.before.values() for d in of), *sums.values(), *grown,
+        )  # fmt: skip
+        more_dims = [dim_add(done, 1) if as_dim(d) == done else as_dim(d) for d in dims]
+        then = code.block(code.bind(Call(target, args, type_args=tuple(more_dims), ty=ret), "rest"))
+        end = Code()
+        orelse = end.block(end.bind(tuple_of((*cts, *self.sums.values(), *columns)), "found"))
+        start = Code()
+        more = start.bind(op_call("greater_equal", (self.index, integer(0))), "more")
+        result = start.bind(If(more, then, orelse, ret), "result")
+        return self._add(target, params, start.block(result), dims)
+
+    def _counter(self, code: Code, start: Var, by: int) -> Expr:
+        """A counter in iteration ``i``."""
+        ty = type_of(start)
+        assert isinstance(ty, TensorType) and isinstance(ty.dtype, str)
+        at: Expr = self.index
+        if ty.dtype != "int64":
+            at = code.bind(op_call("cast", (at,), {"dtype": ty.dtype}))
+        if abs(by) != 1:
+            at = code.bind(op_call("multiply", (at, constant(np.array(abs(by), ty.dtype), ty.dtype))))
+        return op_call("add" if by > 0 else "subtract", (start, at))
+
+    def _whole(self, ending: list[Var], steps: GlobalVar) -> tuple[GlobalVar, tuple[tuple[int, int], ...]]:
+        """``f.gradient(params, what the end leaves, count, tapes, cotangents)``: those of the wanted tensors of the parameters."""
+        lifted, loop = self.lifted, self.lifted.loop
+        varying = [p for p in loop.function.type_params if isinstance(p, DimVar) and p not in loop.fixed_dims]
+        fresh: dict[DimVar, TypeArg] = {d: as_dim(DimVar(d.name, d.lo, d.hi)) for d in varying}
+        # The values of the parameters before the loop, at the sizes that these have there.
+        types = [instance(type_of(p), fresh) for p in lifted.params]
+        first = [p if p in self.fixed else Var(p.name, t, t, p.span) for p, t in zip(lifted.params, types, strict=True)]
+        count, rows = Var("count", INDEX, INDEX), as_dim(DimVar("rows"))
+        tapes = {v: self._tape(v, rows) for v in self.tapes}
+        code = Code(list(self.end_live))
+        bases = {n: code.bind(row_count(code, first[n]), "base") for n in self.grown}
+        cts: list[Expr] = []
+        for n in self.after:
+            for m, d in enumerate(self.end[n]):
+                cts.append(code.bind(zeros_like(part(code, first[n], m))) if d is None else d)
+        grown = {n: cast(Expr, self.end[n][0]) for n in self.grown}
+        last = code.bind(op_call("subtract", (count, integer(1))), "i")
+        shared = [first[lifted.params.index(v)] for v in self.needs]
+        sums = [code.bind(zeros_like(part(code, first[n], m))) for n, m in self.sums]
+        columns = [code.bind(no_rows(cast(TensorType, type_of(v))), "column") for v in self.columns]
+        growing = [a for n in self.grown for a in (bases[n], grown[n])]
+        args = (last, *shared, *growing, *(tapes[v] for v in self.read), *cts, *sums, *columns)
+        found = code.bind(call_of(steps, args, {}, loop.call.span), "found")
+        fields = [code.bind(project(found, n)) for n in range(len(cast(TupleType, type_of(found)).fields))]
+        before = iter(fields[: len(cts)])
+        summed = dict(zip(self.sums, fields[len(cts) : len(cts) + len(sums)], strict=True))
+        rows_of: dict[Expr, Expr] = dict(tapes.items())
+        for v, field_ in zip(self.columns, fields[len(cts) + len(sums) :], strict=True):
+            rows_of[v] = code.bind(op_call("reverse", (field_,), {"axis": 0}), v.name)
+        totals: dict[tuple[int, int], list[Expr]] = {k: list(parts) for k, parts in self.end_terms.items()}
+        for key, value in summed.items():
+            totals[key].append(value)
+        for key, term in self.collected:
+            totals[key].append(self._at_once(code, term, rows_of))
+        out: dict[tuple[int, int], Expr] = {}
+        for n, flags in enumerate(self.active):
+            for m, wanted in enumerate(flags):
+                if loop.roles[n] is Role.STATE:
+                    out[n, m] = next(before)
+                elif loop.roles[n] is Role.GROWING:
+                    out[n, m] = self._own_rows(code, first[n], grown[n])
+                elif totals.get((n, m)):
+                    total, *others = totals[n, m]
+                    for other in others:
+                        total = code.bind(add(total, other), "d")
+                    out[n, m] = total
+                if not wanted:
+                    out.pop((n, m), None)
+        result = code.bind(tuple_of(list(out.values())), "cotangents")
+        params = (*first, *ending, count, *tapes.values(), *self.results)
+        target, dims = self._target("gradient", params, type_of(result))
+        return self._add(target, params, code.block(result), dims), tuple(out)
+
+    def _at_once(self, code: Code, term: Collected, rows_of: Mapping[Expr, Expr]) -> Expr:
+        """A term for all iterations."""
+        args = list(term.call.args)
+        for n in term.rows:
+            rows = rows_of[args[n]]
+            if not term.stacked:
+                ty = cast(TensorType, type_of(args[n]))
+                assert isinstance(ty.shape, tuple)
+                rows = code.bind(op_call("reshape", (rows,), {"newshape": (-1, *ty.shape[1:])}))
+            args[n] = rows
+        assert isinstance(term.call.fn, OpRef)
+        return code.bind(op_call(term.call.fn.name, args, term.call.attrs), "d")
+
+    def _own_rows(self, code: Code, first: Var, grown: Expr) -> Expr:
+        """The cotangent of the rows that a growing parameter had before the loop."""
+        ty = type_of(first)
+        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+        attrs: Attrs = {"begin": (0,), "end": (ty.shape[0],), "axes": (0,)}
+        return code.bind(op_call("strided_slice", (grown,), attrs), "d")
+
+    def _target(
+        self, what: str, params: Sequence[Var], ret: Type, own: bool = False
+    ) -> tuple[GlobalVar, tuple[DimVar, ...]]:
+        """A new function with the dims that its parameters mention (``own``: the loop's first)."""
+        found: dict[DimVar, None] = {}
+        if own:
+            found.update((p, None) for p in self.lifted.loop.function.type_params if isinstance(p, DimVar))
+        for p in params:
+            found.update(dict.fromkeys(self.uses.of_type(type_of(p))))
+        dims = tuple(found)
+        ty = FuncType(tuple(type_of(p) for p in params), ret, dims)
+        return GlobalVar(self.functions.name(f"{self.lifted.loop.name}.{what}"), ty), dims
+
+    def _add(self, target: GlobalVar, params: Sequence[Var], body: Block, dims: Sequence[DimVar]) -> GlobalVar:
+        ty = target.ty
+        assert isinstance(ty, FuncType)
+        calls_itself = any(
+            isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name == target.name
+            for b in all_bindings(body)
+        )
+        attrs: Attrs = MappingProxyType({LOOP: 1} if calls_itself else {})
+        made = Function(tuple(params), body, ty.ret, tuple(dims), attrs, ty=ty)
+        self.functions.known[target.name] = fresh_dims(to_blocks(made))
+        return target
+
+
+def needed(bindings: Sequence[Binding], roots: Iterable[Expr]) -> list[Binding]:
+    """The bindings that values need, in order. Only operators, tuples and calls may stand there."""
+    wanted = {r for r in roots if isinstance(r, Var)}
+    out: list[Binding] = []
+    for b in reversed(bindings):
+        if b.var in wanted:
+            out.append(b)
+            wanted.update(a for a in operands(b.value) if isinstance(a, Var))
+    out.reverse()
+    for b in out:
+        called = b.value.fn if isinstance(b.value, Call) else None
+        if not isinstance(b.value, Call | Tuple | Proj) or not isinstance(called, OpRef | GlobalVar | None):
+            raise Unsuited
+    return out
+
+
+def is_tensor(v: Expr) -> bool:
+    return isinstance(type_of(v), TensorType)
+
+
+def is_made_of_tensors(ty: Type) -> bool:
+    return isinstance(ty, TensorType) or (isinstance(ty, TupleType) and all(is_made_of_tensors(f) for f in ty.fields))
+
+
+def integer(value: int) -> Constant:
+    return constant(np.array(value, np.int64), "int64")
+
+
+def one() -> Constant:
+    return integer(1)
+
+
+def no_rows(ty: TensorType) -> Call:
+    """A tape without rows, for values of this type."""
+    assert isinstance(ty.shape, tuple)
+    return op_call("zeros", (), {"shape": (0, *ty.shape), "dtype": ty.dtype})
+
+
+def longer(code: Code, tape: Expr, v: Expr) -> Expr:
+    """A tape with a value as one more row."""
+    row = code.bind(op_call("expand_dims", (v,), {"axis": 0}))
+    return code.bind(op_call("concatenate", (code.bind(tuple_of((tape, row))),), {"axis": 0}), "tape")
+
+
+def row_count(code: Code, x: Expr) -> Call:
+    shape = code.bind(op_call("shape_of", (x,), {"dtype": "int64"}))
+    return op_call("take", (shape, integer(0)), {"axis": 0})
+
+
+def part(code: Code, value: Expr, number: int) -> Expr:
+    """Tensor ``number`` among the differentiable ones in a value made of tuples."""
+    return _parts(code, value)[number]
+
+
+def _parts(code: Code, value: Expr) -> list[Expr]:
+    ty = type_of(value)
+    if isinstance(ty, TupleType):
+        return [t for n in range(len(ty.fields)) for t in _parts(code, code.bind(project(value, n)))]
+    return [value] if differentiable(ty) else []

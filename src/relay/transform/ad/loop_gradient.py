@@ -1,0 +1,117 @@
+"""The gradient of loops: what the way back reads of an iteration is kept in rows of tensors, and the way back is a loop too.
+
+A function that calls itself last is a loop, and one iteration is differentiated like any straight-line program (`Reverse`).
+Where the general scheme keeps a backpropagator for each iteration, here
+
+* the loop forward, ``f.forward``, also puts what the way back will read behind growing tensors (the *tapes*: one row an iteration);
+* the loop back, ``f.back``, counts down, reads row ``i`` and turns the cotangents of the state after an iteration into those before;
+* the cotangent of what all iterations share is a sum over iterations. Where its terms are sums over rows themselves (the weights'
+  cotangent in a matrix product is), the sum over all iterations is the same operator on the rows of all of them, once, after the
+  loop: the loop back only puts its operands behind tensors too.
+
+So a recurrent network's gradient has one product for each of its weights, whatever the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from relay.ir.expr import Binding, Block, Call, Expr, Var
+from relay.ir.trampoline import run
+from relay.ir.types import TensorType, TupleType, Type
+from relay.transform.ad.conversions import zeros_like
+from relay.transform.ad.loop_code import Lifted, LoopWriter, Unsuited, Written, call_of, instance, integer, no_rows
+from relay.transform.ad.loops import Loop, loop_of, tensors_of
+from relay.transform.ad.terms import project
+from relay.transform.ad.values import Frame, Value
+from relay.transform.build import type_of
+
+if TYPE_CHECKING:
+    from relay.transform.ad.reverse import Reverse
+
+# The activity of the tensors in the fixed parameters decides what the way back has to find.
+_Key = tuple[str, tuple[bool, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class Loops:
+    """The loops of a module, as they are met."""
+
+    reverse: Reverse
+    _loops: dict[str, Loop | None] = field(default_factory=dict)
+    _written: dict[_Key, Written | None] = field(default_factory=dict)
+
+    def call(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
+        """The call of a loop, with the way back through it; None where the general scheme is to be used."""
+        if name not in self._loops:
+            self._loops[name] = loop_of(name, self.reverse.functions.known[name], self.reverse.lifting)
+        loop = self._loops[name]
+        if loop is None or len(e.type_args) != len(loop.function.type_params):
+            return None
+        ty = type_of(e)
+        if not any(t.active for a in args for t in a.tensors()):
+            result = frame.forward.bind(Call(e.fn, tuple(a.primal for a in args), e.attrs, e.type_args, ty, e.span))
+            return self.reverse.argument(frame, result, ty, e.span, active=False)
+        key = name, tuple(t.active for a in args for t in a.tensors())
+        if key not in self._written:
+            self._written[key] = None  # while it is written: a call of itself in there is no loop
+            self._written[key] = self.written(loop, [[t.active for t in a.tensors()] for a in args])
+        written = self._written[key]
+        return None if written is None else self.applied(e, written, args, ty, frame)
+
+    def written(self, loop: Loop, active: list[list[bool]]) -> Written | None:
+        try:
+            return LoopWriter(self.lift(loop), active, self.reverse.functions).write()
+        except Unsuited:
+            return None
+
+    def lift(self, loop: Loop) -> Lifted:
+        params = tuple(Var(p.name, type_of(p), type_of(p), p.span) for p in loop.function.params)
+        reverse = self.reverse
+
+        def path(bindings: Sequence[Binding], ends: Sequence[Expr]) -> tuple[Frame, list[Value], list[Value]]:
+            frame = Frame()
+            given: list[Value] = []
+            for p, new in zip(loop.function.params, params, strict=True):
+                reverse.env[p] = reverse.argument(frame, new, type_of(p), p.span)
+                given.append(reverse.env[p])
+            run(reverse.block(Block(tuple(bindings), ends[0], type_of(ends[0])), frame))
+            return frame, given, [reverse.atom(a, frame) for a in ends]
+
+        ends = (*loop.call.args, *loop.rows.values())
+        again, given, args = path((*loop.before, *loop.again), ends)
+        leave, left, results = path((*loop.before, *loop.leave.bindings), (loop.leave.result,))
+        count = len(loop.call.args)
+        rows = dict(zip(loop.rows, args[count:], strict=True))
+        return Lifted(loop, params, again, given, args[:count], rows, leave, left, results[0])
+
+    def applied(self, e: Call, written: Written, args: Sequence[Value], ty: Type, frame: Frame) -> Value:
+        """The call of the loop forward; on the way back, the call of what leads back through it."""
+        code = frame.forward
+        dims = dict(zip(written.dims, e.type_args, strict=True))
+        tapes = [code.bind(no_rows(cast(TensorType, instance(t, dims))), "tape") for t in written.tapes]
+        given = [a.primal for a in args]
+        call = call_of(written.forward, (*given, integer(0), *tapes), dims, e.span)
+        assert isinstance(call.ty, TupleType)
+        # The result's type here may name sizes that nothing but the result tells.
+        made = code.bind(replace(call, ty=TupleType((ty, *call.ty.fields[1:]))), "loop")
+        result = self.reverse.argument(frame, code.bind(project(made, 0)), ty, e.span)
+        leaves = list(result.tensors())
+        assert len(leaves) == len(tensors_of(ty))
+
+        shared = {d: a for d, a in dims.items() if d in written.fixed}
+
+        def back(f: Frame) -> None:
+            found = [f.total(t) for t in leaves]
+            if all(d is None for d in found):
+                return
+            whole = [f.back.bind(zeros_like(t.primal)) if d is None else d for t, d in zip(leaves, found, strict=True)]
+            kept = [f.back.bind(project(made, n + 1)) for n in range(written.kept)]
+            out = f.back.bind(call_of(written.back, (*given, *kept, *whole), shared, e.span), "loop")
+            for n, (param, number) in enumerate(written.found):
+                f.give(list(args[param].tensors())[number], f.back.bind(project(out, n), "d"))
+
+        frame.tape.append(back)
+        return result

@@ -1,0 +1,117 @@
+"""Terms of a sum over the iterations of a loop that can be computed for all iterations at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from relay import te
+from relay.ir.diagnostics import RelayError
+from relay.ir.dim import Dim, DimVar, as_dim
+from relay.ir.expr import Call, Constant, Expr, OpRef, Var
+from relay.ir.types import TensorType
+from relay.op import registry
+from relay.te.scalar import Axis, Load, Reduce, Scalar, children
+from relay.te.tensor import Compute, Placeholder, Tensor
+from relay.transform.build import type_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collected:
+    """A term of a cotangent whose sum over all iterations is one call: of ``call``'s operator, where the operands ``rows`` (by
+    position) are those of all iterations."""
+
+    call: Call
+    rows: tuple[int, ...]
+    stacked: bool  # rows of rows: one for each iteration; otherwise the iterations' own rows one after the other
+
+
+def collected(part: Expr | None, fixed: Set[Var]) -> Collected | None:
+    """A term as one that can be computed at once; ``fixed`` is what is the same in all iterations. None for other terms."""
+    if not isinstance(part, Call) or not isinstance(part.fn, OpRef):
+        return None
+    rows: list[int] = []
+    for n, a in enumerate(part.args):
+        if isinstance(a, Var) and a not in fixed:
+            rows.append(n)
+        elif not isinstance(a, Var | Constant):
+            return None
+    types = [type_of(part.args[n]) for n in rows]
+    if not types or not all(isinstance(t, TensorType) for t in types):
+        return None
+    if reads_one_row(part) and rows == [1, 2]:
+        return Collected(part, (1, 2), True)
+    found = tuple(rows)
+    return Collected(part, found, False) if sums_over_rows(part, found) else None
+
+
+def reads_one_row(call: Call) -> bool:
+    """Whether this is the cotangent of ``x`` in ``take(x, i)``, a row of x."""
+    assert isinstance(call.fn, OpRef)
+    if call.fn.name != "take.vjp0" or call.attrs.get("batch_dims", 0) != 0:
+        return False
+    data, index = type_of(call.args[0]), type_of(call.args[1])
+    if not isinstance(data, TensorType) or not isinstance(data.shape, tuple) or not isinstance(index, TensorType):
+        return False
+    axis = call.attrs.get("axis")
+    return index.shape == () and (axis == 0 or (len(data.shape) == 1 and axis in (None, -1)))
+
+
+def sums_over_rows(call: Call, rows: Sequence[int]) -> bool:
+    """Whether a call is a sum over the leading axis of its operands ``rows``, of terms that each read one row of these: then the sum
+    of several such calls is the call on all their rows."""
+    assert isinstance(call.fn, OpRef)
+    if not registry.exists(call.fn.name):
+        return False
+    op = registry.get(call.fn.name)
+    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
+        return False
+    many = as_dim(DimVar("rows"))
+    given: list[tuple[tuple[Dim, ...], str]] = []
+    leading: set[Dim] = set()
+    for n, a in enumerate(call.args):
+        ty = type_of(a)
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
+            return False
+        shape = ty.shape
+        if n in rows:
+            if not shape:
+                return False
+            leading.add(shape[0])
+            shape = (many, *shape[1:])
+        given.append((shape, ty.dtype))
+    if len(leading) != 1:
+        return False
+    try:
+        traced = registry.trace(op, given, call.attrs)
+    except (te.Undetermined, te.DefinitionError, RelayError):
+        return False
+    stages = [s for s in te.stages(traced.outputs) if not isinstance(s, Placeholder)]
+    if len(stages) != 1 or not isinstance(stages[0], Compute) or len(stages[0].bodies) != 1 or traced.demands:
+        return False
+    stage = stages[0]
+    if any(axis.extent == many for axis in stage.axes):
+        return False
+    sources = {traced.inputs[n].stage for n in rows}
+    body = stage.bodies[0]
+    return isinstance(body, Reduce) and body.kind == "sum" and _is_over_rows(body, sources)
+
+
+def _is_over_rows(total: Reduce, sources: Set[object]) -> bool:
+    """Whether one axis of a sum is the row of every load from the sources, and is nothing else."""
+    found: set[Axis] = set()
+    todo: list[Scalar] = [total.body]
+    others: set[Scalar] = set()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Load) and isinstance(node.source, Tensor) and node.source.stage in sources:
+            first, *rest = node.indices
+            if not isinstance(first, Axis):
+                return False
+            found.add(first)
+            todo += rest
+        elif isinstance(node, Axis):
+            others.add(node)
+        else:
+            todo += children(node)
+    return len(found) == 1 and not found & others and next(iter(found)) in total.axes

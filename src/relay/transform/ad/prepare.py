@@ -1,0 +1,82 @@
+"""Bringing the loops of a program into the form whose gradient is a loop too (`loop_gradient`)."""
+
+from __future__ import annotations
+
+from relay.ir.dim import ANY, DimVar
+from relay.ir.effects import CHECK_EQUAL
+from relay.ir.expr import Call, Expr, Function, Grad, OpRef, Var
+from relay.ir.module import Module, reachable
+from relay.ir.retype import substitute_types
+from relay.ir.walk import post_order
+from relay.transform.ad.terms import tuple_of
+from relay.transform.base import Pass
+from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
+from relay.transform.cse import CommonSubexpressions
+from relay.transform.dead_code import DeadCode, DeadFunctions
+from relay.transform.dims import DimUses
+from relay.transform.fix_invariants import FixInvariants
+from relay.transform.hoist import HoistOverTime
+from relay.transform.inline import Inline
+from relay.transform.lambda_lift import LambdaLift
+from relay.transform.match_trees import CompileMatch
+from relay.transform.merge_dims import MergeDims
+from relay.transform.name_dims import NameDims
+from relay.transform.simplify import Simplify
+from relay.transform.specialise import Specialise
+from relay.transform.uses import components, globals_used
+
+
+def leads_to_recursion(module: Module) -> bool:
+    """Whether recursion is reached from a function with ``grad`` in it; of modules that are monomorphic up to dims."""
+    if not all(isinstance(p, DimVar) for f in module.functions.values() for p in f.type_params):
+        return False
+    roots = [
+        n for n, f in module.functions.items() if any(isinstance(e, Grad) and not e.forward for e in post_order(f))
+    ]
+    names = {n: globals_used(module.functions[n]) for n in reachable(module.functions, roots)}
+    return any(len(group) > 1 or group[0] in names[group[0]] for group in components(names))
+
+
+def with_loops(module: Module, entries: tuple[str, ...] | str) -> Module:
+    """The module after the passes by which functions meet those that they are given, so that a recursion over time is a loop of
+    tensors, and what does not depend on its state is computed in front of it."""
+    dead = DeadFunctions(entries)
+    passes: list[Pass] = [
+        Inline(), CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), Inline(), dead, FixInvariants(), dead,
+        Inline(max_bindings=60), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), HoistOverTime(), dead,
+        Inline(), DeadCode(),
+    ]  # fmt: skip
+    for transformation in passes:
+        module = transformation(module)
+    return module.with_functions({n: _unnamed(f) for n, f in module.functions.items()})
+
+
+def _unnamed(function: Function) -> Function:
+    """The function without the names that `NameDims` has given sizes, and the checks of these: differentiation makes new types, in
+    which that pass finds them again. Names that attributes mention stay."""
+    if is_primitive(function):
+        return function
+    uses = DimUses()
+    found: set[DimVar] = set()
+    kept: set[DimVar] = set()
+    for v in (*function.params, *(b.var for b in all_bindings(body_of(function)))):
+        found.update(d for d in uses.of_type(v.ty) if d.gradual)
+    for b in all_bindings(body_of(function)):
+        if not _is_check(b.value):
+            kept.update(uses.of_value(b.value))
+    dropped = found - kept
+    if not dropped:
+        return function
+
+    def visit(scope: Scope, var: Var, value: Expr) -> Expr:
+        if _is_check(value) and any(d in dropped for d in uses.of_value(value)):
+            return tuple_of(())
+        return value
+
+    new = substitute_types(Forward(visit).function(function), dict.fromkeys(dropped, ANY))
+    assert isinstance(new, Function)
+    return new
+
+
+def _is_check(value: Expr) -> bool:
+    return isinstance(value, Call) and isinstance(value.fn, OpRef) and value.fn.name == CHECK_EQUAL

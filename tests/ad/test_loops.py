@@ -1,0 +1,181 @@
+"""Gradients of loops: the way back is a loop over what was kept, without closures and references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay.differentiate import differentiated
+from relay.ir.expr import Call, Function, OpRef, RefNew
+from relay.ir.module import Module
+from relay.ir.walk import post_order
+from relay.transform import DeadFunctions, DeadReferences, PartialEvaluate, Pipeline
+from relay.transform.uses import globals_used
+from tests.ad.checks import problem
+
+VERSION = '#[version = "0.0.5"]\n'
+M = "Tensor[(2, 3), float64]"
+W = "Tensor[(3, 3), float64]"
+XS = "Tensor[(t, 2, 3), float64]"
+
+
+def normal(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).normal(size=shape) * 0.5
+
+
+def calls(module: Module, name: str) -> int:
+    return sum(
+        isinstance(e, Call) and isinstance(e.fn, OpRef) and e.fn.name == name
+        for n, f in module.functions.items()
+        for e in post_order(f)
+    )
+
+
+def gradient(text: str, argnums: tuple[int, ...]) -> Module:
+    """The differentiated module, without what differentiation leaves behind."""
+    module = differentiated(relay.grad(relay.parse(VERSION + text), argnums))
+    return Pipeline([PartialEvaluate(), DeadReferences(), DeadFunctions()])(module)
+
+
+def first_order(module: Module) -> bool:
+    """Whether nothing makes a closure or a reference."""
+    for f in module.functions.values():
+        for e in post_order(f):
+            if isinstance(e, RefNew) or (isinstance(e, Function) and e is not f):
+                return False
+            if isinstance(e, Call) and isinstance(e.fn, OpRef) and e.fn.name == "closure":
+                return False
+    return True
+
+
+RNN = f"""def @steps[t: Dim](%i: int64, %n: int64, %xs: {XS}, %h: {M}, %u: {W}, %b: Tensor[(3,), float64]) -> {M} {{
+  if (%i < %n) {{
+    @steps(%i + 1i64, %n, %xs, tanh(nn.bias_add(nn.dense(%h, %u), %b) + take(%xs, %i, axis=0)), %u, %b)
+  }} else {{ %h * %h }}
+}}
+def @main[t: Dim](%xs: {XS}, %h: {M}, %u: {W}, %b: Tensor[(3,), float64]) {{
+  @steps(0i64, take(shape_of(%xs, dtype="int64"), 0i64, axis=0), %xs, %h, %u, %b)
+}}"""
+
+# By name: the program, the shapes of its arguments (or other arguments), those to differentiate by.
+LOOPS: dict[str, tuple[str, list[Any], tuple[int, ...]]] = {
+    "recurrent": (RNN, [(5, 2, 3), (2, 3), (3, 3), (3,)], (0, 1, 2, 3)),
+    "no step": (RNN, [(0, 2, 3), (2, 3), (3, 3), (3,)], (0, 1, 2, 3)),
+    "one weight": (RNN, [(4, 2, 3), (2, 3), (3, 3), (3,)], (2,)),
+    "rows that are put out": (
+        f"""def @go[t: Dim, k: Dim](%i: int64, %xs: {XS}, %s: ({M}, {M}), %out: Tensor[(k, 2, 3), float64], %w: {W})
+            -> (Tensor[(?, 2, 3), float64], {M}) {{
+          if (%i >= 0i64) {{
+            let %a = sigmoid(nn.dense(%s.0, %w)) * %s.1;
+            let %b = %s.0 - take(%xs, %i, axis=0) * %a;
+            @go(%i - 1i64, %xs, (%a, %b), concatenate((%out, expand_dims(%a * %b, axis=0)), axis=0), %w)
+          }} else {{ (%out, %s.1) }}
+        }}
+        def @main[t: Dim](%xs: {XS}, %h: {M}, %out: Tensor[(1, 2, 3), float64], %w: {W}) {{
+          let %r = @go(take(shape_of(%xs, dtype="int64"), 0i64, axis=0) - 1i64, %xs, (%h, %h * 2f64), %out, %w);
+          (mean(%r.0, axis=[0]) * %r.1, sum(%r.0 * %r.0))
+        }}""",
+        [(4, 2, 3), (2, 3), (1, 2, 3), (3, 3)],
+        (0, 1, 2, 3),
+    ),
+    "as often as the data say": (
+        f"""def @go(%x: {M}, %w: {W}) -> {M} {{
+          if (sum(%x * %x) > 0.01f64) {{ @go(nn.dense(%x, %w) * 0.5f64, %w) }} else {{ sin(%x) }}
+        }}
+        def @main(%x: {M}, %w: {W}) {{ @go(%x, %w) }}""",
+        [(2, 3), (3, 3)],
+        (0, 1),
+    ),
+    "the other way round": (
+        f"""def @go(%n: int32, %x: {M}, %y: {M}) -> ({M}, {M}) {{
+          if (%n <= 0) {{ (%x, %y) }} else {{ @go(%n - 2, %y * %x, sin(%x)) }}
+        }}
+        def @main(%x: {M}, %n: int32) {{ let %r = @go(%n, %x, %x * %x); %r.0 + %r.1 }}""",
+        [(2, 3), np.int32(9)],
+        (0,),
+    ),
+    "a row read twice, and not every row": (
+        f"""def @go[t: Dim](%i: int64, %xs: {XS}, %h: {M}) -> {M} {{
+          if (%i < 3i64) {{
+            @go(%i + 1i64, %xs, %h * take(%xs, %i, axis=0) + take(%xs, %i + 1i64, axis=0))
+          }} else {{ %h }}
+        }}
+        def @main[t: Dim](%xs: {XS}, %h: {M}) {{ @go(1i64, %xs, %h) }}""",
+        [(6, 2, 3), (2, 3)],
+        (0, 1),
+    ),
+    "a state of numbers": (
+        f"""def @go(%n: int32, %a: float64, %k: int32, %x: {M}) -> float64 {{
+          if (%n > 0) {{ @go(%n - 1, %a * 0.5f64 + sum(sin(%x * %a)) * cast(%k, dtype="float64"), %k * %n, %x) }} else {{ %a }}
+        }}
+        def @main(%x: {M}, %a: float64) {{ @go(4, %a, 1, %x) }}""",
+        [(2, 3), np.float64(0.7)],
+        (0, 1),
+    ),
+    "what does not change": (
+        f"""def @go(%n: int32, %x: {M}, %y: {M}) -> {M} {{
+          if (%n > 0) {{ @go(%n - 1, %x, %y + %x) }} else {{ %y }}
+        }}
+        def @main(%x: {M}, %y: {M}) {{ @go(3, %x, %y) }}""",
+        [(2, 3), (2, 3)],
+        (0, 1),
+    ),
+}  # fmt: skip
+
+
+def arguments(given: list[Any]) -> list[Any]:
+    return [normal(*a) if isinstance(a, tuple) else a for a in given]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops(name: str) -> None:
+    """Against finite differences, in both modes, compiled too; first-order."""
+    text, given, argnums = LOOPS[name]
+    assert problem(relay.parse(VERSION + text), arguments(given), argnums, compiled=True) is None
+    assert first_order(gradient(text, argnums))
+
+
+def loops(module: Module) -> list[Function]:
+    """The functions that call themselves."""
+    return [f for n, f in module.functions.items() if n in globals_used(f)]
+
+
+def test_weights_have_one_product() -> None:
+    """The cotangent of a weight is computed after the loop, from the rows of all iterations."""
+    module = gradient(RNN, (1, 2, 3))
+    inside = Module({str(n): f for n, f in enumerate(loops(module))})
+    for operator in ("nn.dense.vjp1", "nn.bias_add.vjp1"):
+        assert calls(module, operator) == 1
+        assert calls(inside, operator) == 0
+    assert calls(inside, "nn.dense") == 1 and calls(inside, "nn.dense.vjp0") == 1
+
+
+def test_what_is_not_asked_for_is_not_kept() -> None:
+    """Without the weights' cotangents the loop back keeps nothing for after it."""
+
+    def concatenations(argnums: tuple[int, ...]) -> int:
+        return sum(calls(Module({"f": f}), "concatenate") for f in loops(gradient(RNN, argnums)))
+
+    assert concatenations((1,)) == 2  # what the derivatives of tanh and of the product have as operands
+    assert concatenations((1, 2)) == 3
+
+
+def test_a_product_of_second_derivatives() -> None:
+    """Forward over reverse: the loops that differentiation makes are differentiated."""
+    module = relay.parse(VERSION + RNN)
+    args = arguments([(3, 2, 3), (2, 3), (3, 3), (3,)])
+    assert problem(relay.grad(module, 2), args, (2,)) is None
+
+
+def test_lengths_with_one_compilation() -> None:
+    exe = relay.compile(relay.grad(relay.parse(VERSION + RNN), (1, 2)), cache=False)
+    module = relay.grad(relay.parse(VERSION + RNN), (1, 2))
+    for length in (0, 1, 2, 17):
+        args = arguments([(length, 2, 3), (2, 3), (3, 3), (3,)])
+        found: Any = exe(*args)
+        expected: Any = relay.evaluate(module, *args)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-12)
