@@ -84,6 +84,7 @@ class Bytes {
 
 void init_tensor(nb::module_& m);
 void init_value(nb::module_& m);
+void init_convert(nb::module_& m);
 void init_executable(nb::module_& m);
 void init_runtime(nb::module_& m);
 void init_errors(nb::module_& m);

@@ -349,6 +349,20 @@ PyTensor shared(Tensor* tensor) {
   return PyTensor(as_tensor(v));
 }
 
+nb::list rows(Tensor* tensor) {
+  if (tensor->rank == 0) throw nb::type_error("a tensor of rank 0 has no rows");
+  int64_t elements = count_elements(tensor->rank - 1u, tensor->shape() + 1);
+  if (elements * bits(tensor->dtype) % 8 != 0) fail(Status::invalid_argument, "the rows do not begin at whole bytes");
+  int64_t bytes = packed_bytes(tensor->dtype, elements);
+  nb::list out;
+  for (int64_t i = 0; i < tensor->shape()[0]; ++i) {
+    retain(static_cast<Object*>(tensor->storage));
+    out.append(shared(new_tensor(tensor->storage, tensor->offset + i * bytes, tensor->dtype, tensor->rank - 1u,
+                                 tensor->shape() + 1)));
+  }
+  return out;
+}
+
 }  // namespace
 
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
@@ -404,6 +418,9 @@ void init_tensor(nb::module_& m) {
       .def_prop_ro("nbytes", [](const PyTensor& self) { return self.get()->bytes(); })
       .def_prop_ro("dtype", [](const PyTensor& self) { return dtype_name(self.get()->dtype); })
       .def_prop_ro("device", [](const PyTensor& self) { return device(self.get()->storage->device).name(); })
+      .def(
+          "rows", [](const PyTensor& self) { return rows(self.get()); },
+          "The parts along the first axis, in order: views, without a copy.")
       .def_prop_ro(
           "donated", [](const PyTensor& self) { return self.donated(); },
           "Whether the tensor was given away to a call.")

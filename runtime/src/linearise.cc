@@ -5,7 +5,8 @@
 //
 // The walk is described by `spec`, int64 words (relay.op.rows has the same reader in Python):
 //
-//   0 functions, 1 clauses, 2 registers, 3 whether the value is a list of roots, then
+//   0 functions, 1 clauses, 2 registers, 3 whether the value is a list of requests (function 0 looks at each; what is done with
+//   them is done after every level, so they are on none: 0), then
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
 //   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause
 //   record:  function (-1: the items of a list), sites, {0 reg function | 1 reg cons head tail address}, payloads,
@@ -205,7 +206,12 @@ class Walk {
       Frame& frame = open_.back();
       Node& node = nodes_[frame.node];
       if (frame.next == node.part_end) {
-        int32_t level = has_sites(node) ? 1 : 0;
+        int32_t level = 0;
+        if (is_done_last(node)) {
+          open_.pop_back();
+          continue;
+        }
+        if (has_sites(node)) level = 1;
         for (uint32_t p = node.part; p != node.part_end; ++p) level = std::max(level, nodes_[parts_[p].node].level + 1);
         node.level = level;
         open_.pop_back();
@@ -218,6 +224,7 @@ class Walk {
     return root;
   }
 
+  bool is_done_last(const Node& node) const { return spec_.many && spec_.clauses[node.clause].function == 0; }
   bool has_sites(const Node& node) const { return !spec_.clauses[node.clause].sites.empty(); }
 
   static Object* need_adt(const Value& v) {
@@ -539,7 +546,7 @@ Value rows_linearise(const Value* arguments) {
   if (!spec.many) {
     walk.root(arguments[0]);
   } else {
-    Value list = arguments[0];  // of the prelude: Cons(head, tail) is 0
+    Value list = arguments[0];  // constructor 0 has a request and the rest, 1 is the end
     for (Adt* cell = as_adt(list); cell != nullptr && cell->size == 2; cell = as_adt(list)) {
       walk.root(cell->fields()[0]);
       list = cell->fields()[1];

@@ -120,6 +120,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60), DeadCode()]
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
+    batch: list[Pass] = [ConstantArguments(), BatchStructure(entries=options.entries), dead, HoistOverTime()]
     evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
     return [
@@ -138,7 +139,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         NameDims(),
         *([DropIdentities()] if level >= 3 else []),
         *tidy,
-        *([ConstantArguments(), BatchStructure(), dead, HoistOverTime(), *tidy] if level >= 3 else []),
+        *([*batch, *tidy] if level >= 3 else []),
         *(share if level >= 3 else []),
         *reduced_precision(options),
         *([DropUnread(), DeadCode(), Recompute(machine=Machine.of(runner.target))] if level >= 3 else []),

@@ -295,9 +295,9 @@ def test_sharing_survives_the_way_in() -> None:
 
 
 def test_inspect_says_what_became_of_recursive_functions() -> None:
-    ((_, batched),) = VIEWS["batching"](module(TREE_RNN), Options())
+    (_, batched), _ = VIEWS["batching"](module(TREE_RNN), Options())
     assert batched == "@encode: by level"
-    ((_, refused),) = VIEWS["batching"](module(HEADER + REFUSED["references"][0]), Options())
+    (_, refused), _ = VIEWS["batching"](module(HEADER + REFUSED["references"][0]), Options())
     assert refused == "@f: no: it uses references"
 
 

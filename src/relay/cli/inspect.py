@@ -12,7 +12,7 @@ from relay.ir.dim import dim_text
 from relay.ir.module import Module
 from relay.loop.printer import kernel_text
 from relay.options import Options
-from relay.transform.batching import NOTE, BatchStructure
+from relay.transform.batching import ANSWERS, NOTE, BatchStructure
 
 View = list[tuple[str, str]]
 
@@ -90,14 +90,17 @@ def times(module: Module, options: Options) -> View:
 
 
 def batching(module: Module, options: Options) -> View:
-    """What became of each recursive function: computed by level, or why not."""
+    """What became of each recursive function: computed by level, or why not; and how an entry answers many requests."""
     lines: list[str] = []
+    answers: list[str] = []
     for step in pipeline.build(module, options).steps:
         if isinstance(step.transformation, BatchStructure):
             for name, function in step.after.functions.items():
                 if NOTE in function.attrs:
                     lines.append(f"@{name}: {function.attrs[NOTE]}")
-    return [("recursive functions", "\n".join(lines) or "none")]
+                if ANSWERS in function.attrs:
+                    answers.append(f"@{name}: {function.attrs[ANSWERS]}")
+    return [("recursive functions", "\n".join(lines) or "none"), ("many requests", "\n".join(answers) or "one by one")]
 
 
 VIEWS: Mapping[str, Callable[[Module, Options], View]] = {

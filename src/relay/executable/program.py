@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,21 @@ class Limits:
                 raise RelayError(f"the limit {name} must be greater than 0, not {value!r}", hint="None is no limit")
 
 
+# Seconds that a run takes for which handing it to another Python thread costs little.
+_WORTH_A_THREAD = 200e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What becomes of many requests of an entry: ``how`` in words, and whether they may run side by side (``apart``); where they can
+    be one batch the ``entry`` that answers it, and which parameters (``each``) differ from request to request."""
+
+    how: str
+    apart: bool
+    entry: str | None
+    each: Sequence[int]
+
+
 class Executable:
     """A compiled program. ``exe(x, ...)`` calls ``@main``; `run` any entry. Threads may share one executable.
 
@@ -49,7 +66,10 @@ class Executable:
         self._path = path
         self._image: bytes | bytearray | None = None
         self._threads = threads or 0
-        self._signatures = {name: Signature(name, json.loads(program.entry_info(name))) for name in program.entries}
+        infos = {name: json.loads(program.entry_info(name)) for name in program.entries}
+        self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
+        inner = {batch.entry for batch in self._batches.values()}
+        self._signatures = {name: Signature(name, info) for name, info in infos.items() if name not in inner}
         self._plain = frozenset(n for n, s in self._signatures.items() if s.plain)
         self.from_cache = from_cache
         self.limits = Limits()
@@ -110,8 +130,50 @@ class Executable:
             raise
 
     def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[object]:
-        """Call an entry on each of several argument lists."""
-        return [self.run(entry, *args) for args in inputs]
+        """Call an entry on each of several argument lists; gives the results in order.
+
+        The requests are one batch where the program is recursion over structures and they share the arguments that are tensors
+        (the same objects); otherwise they run side by side, on as many threads as a run may use, or in turn where one could see
+        what another does. ``relay inspect --show batching`` says which. Raises what `run` raises, for the first request that fails.
+        """
+        signature = self.signature(entry)
+        requests = [tuple(args) for args in inputs]
+        batch = self._batches.get(entry)
+        if batch is None or len(requests) < 2:
+            return [self.run(entry, *args) for args in requests]
+        for args in requests:
+            signature.check_count(args)
+        shared = [n for n in range(len(signature.params)) if n not in batch.each]
+        if batch.entry is None or any(args[n] is not requests[0][n] for args in requests for n in shared):
+            return self._side_by_side(entry, requests) if batch.apart else [self.run(entry, *args) for args in requests]
+        return self._together(signature, batch, requests, shared)
+
+    def _side_by_side(self, entry: str, requests: Sequence[Sequence[object]]) -> list[object]:
+        """Each request by one thread; short ones are not worth one."""
+        start = time.perf_counter()
+        results = [self.run(entry, *requests[0])]
+        workers = min(self._threads or _runtime.available_threads(), len(requests) - 1)
+        if workers < 2 or time.perf_counter() - start < _WORTH_A_THREAD:
+            return results + [self.run(entry, *args) for args in requests[1:]]
+        with ThreadPoolExecutor(workers) as pool:
+            waiting = [pool.submit(self.run, entry, *args) for args in requests[1:]]
+            try:
+                return results + [one.result() for one in waiting]
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _together(
+        self, signature: Signature, batch: Batch, requests: Sequence[Sequence[object]], shared: Sequence[int]
+    ) -> list[object]:
+        """The requests as one batch."""
+        assert batch.entry is not None
+        listed: _runtime.Value = _runtime.Value.adt(1, ())
+        for number, args in reversed(tuple(enumerate(requests))):
+            each = [signature.argument(n, args[n], f" in request {number}") for n in batch.each]
+            listed = _runtime.Value.adt(0, (_runtime.Value.tuple(each), listed))
+        given = [listed, *(signature.argument(n, requests[0][n]) for n in shared)]
+        found = self._program.run(batch.entry, given, self._threads, (), self._allowed, None)
+        return [signature.join(parts) for parts in zip(*(t.rows() for t in found.fields), strict=True)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""

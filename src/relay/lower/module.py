@@ -16,22 +16,25 @@ from relay.lower.planning import ModulePlan
 from relay.lower.signature import entry_info
 from relay.lower.unit import Planned, Unit
 from relay.lower.work import kernel_work
+from relay.transform.dead_code import BESIDE
 
 
 def lower(
     plan: ModulePlan, signatures: Mapping[str, Function], objects: Sequence[bytes], target: Target
 ) -> ExecutableImage:
-    """Emit every function, an entry wrapper for each of ``signatures`` (the entries as the user declared them), and the tables.
+    """Emit every function, an entry wrapper for each of ``signatures`` (the entries as the user declared them) and for what answers
+    many requests of them, and the tables.
 
     ``objects`` are the object codes of ``plan.kernels`` in order.
     """
     module = plan.module
     order = list(module.functions)
     unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes, plan.scalars)
-    devices = place_devices(module, signatures)
+    batches = {str(f.attrs[BESIDE]): n for n, f in module.functions.items() if BESIDE in f.attrs}
+    devices = place_devices(module, (*signatures, *batches.values()))
     codes = [emit_function(unit, module, name, module.functions[name], devices) for name in order]
     entries: list[EntryPoint] = []
-    for name, declared in signatures.items():
+    for name, declared in (*signatures.items(), *((n, module.functions[n]) for n in batches.values())):
         codes.append(emit_entry(unit, name, module.functions[name]))
         dtypes: list[str | None] = []
         for param in declared.params:
@@ -39,7 +42,7 @@ def lower(
             if dtype is not None and not isinstance(dtype, str):
                 raise CompileError(f"@{name} is an entry, so the type of %{param.name} must be known", declared.span)
             dtypes.append(dtype)
-        info = entry_info(module, declared)
+        info = entry_info(module, declared, name, batches.get(name))
         entries.append(EntryPoint(name, len(codes) - 1, info, tuple(dtypes)))
     code_of = dict(zip(map(id, plan.kernels), objects, strict=True))
     return ExecutableImage(

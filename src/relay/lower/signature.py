@@ -9,10 +9,12 @@ from relay.ir.dim import Dim, as_var, dim_text
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
+from relay.transform.batching import ANSWERS, EACH, IN_TURN
 
 
-def entry_info(module: Module, fn: Function) -> str:
-    """The JSON text of an entry: parameters (name, type), result type, and every data type that these reach."""
+def entry_info(module: Module, fn: Function, name: str | None = None, many: str | None = None) -> str:
+    """The JSON text of an entry declared as ``fn``: parameters (name, type), result type, and every data type that these reach; of
+    the compiled ``@name`` also what becomes of many requests (``many``: the function that answers them)."""
     adts: dict[str, Any] = {}
     pending: list[str] = []
 
@@ -53,4 +55,10 @@ def entry_info(module: Module, fn: Function) -> str:
             "params": [str(p.serial) for p in definition.params],
             "constructors": [{"name": c.name, "fields": [spec(f) for f in c.fields]} for c in definition.constructors],
         }
-    return json.dumps({"params": params, "result": result, "adts": adts}, separators=(",", ":"))
+    info = {"params": params, "result": result, "adts": adts}
+    requests = module.functions[name].attrs.get(ANSWERS) if name is not None else None
+    if requests is not None:
+        each = module.functions[many].attrs[EACH] if many is not None else ()
+        apart = str(requests).partition(":")[0] != IN_TURN
+        info["requests"] = {"how": requests, "apart": apart, "entry": many, "each": each}
+    return json.dumps(info, separators=(",", ":"))

@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A description taken apart."""
+    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at."""
 
     words: tuple[int, ...]
     entries: tuple[int, ...]
@@ -152,7 +152,9 @@ class _Walk:
             if done:
                 below = node.children or []
                 node.level = max((c.level for c in below), default=-1) + 1
-                node.level = max(node.level, 1) if self.spec.clauses[node.clause].sites else 0
+                record = self.spec.clauses[node.clause]
+                # What is done with a request is done after every level.
+                node.level = max(node.level, 1) if record.sites and not (self.spec.many and record.function == 0) else 0
             elif node.children is None:
                 todo.append((node, True))
                 node.children = []

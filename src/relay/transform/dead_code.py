@@ -26,6 +26,9 @@ from relay.transform.dims import DimUses, first_binders
 from relay.transform.uses import globals_used
 from relay.typing.effects import Effects
 
+# The attribute of a function that stands beside another one, which it names: it lives as long as that one.
+BESIDE = "beside"
+
 
 @dataclass(frozen=True, slots=True)
 class DeadCode(Pass):
@@ -51,8 +54,8 @@ def without_dead_code(function: Function, effects: Effects) -> Function:
 class DeadFunctions(Pass):
     """Remove the global functions that cannot be reached from ``entries``.
 
-    Before: blocks. After: every function left is an entry or is mentioned by one that is left. Without entries
-    nothing changes.
+    Before: blocks. After: every function left is an entry, is mentioned by one that is left, or stands beside such a one
+    (`BESIDE`). Without entries nothing changes.
     """
 
     name: ClassVar[str] = "dead_functions"
@@ -63,6 +66,7 @@ class DeadFunctions(Pass):
         todo = [n for n in entries if n in module.functions]
         if not todo:
             return module
+        todo += [n for n, f in module.functions.items() if f.attrs.get(BESIDE) in todo]
         reached: set[str] = set(todo)
         while todo:
             for name in globals_used(module.functions[todo.pop()]):

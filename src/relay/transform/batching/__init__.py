@@ -1,6 +1,7 @@
 """Batching that the program finds by itself: recursion over a structure becomes rows of tensors, level by level.
 
-See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a clause for many nodes), `describe` (the walk), `build`.
+See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a clause for many nodes), `describe` (the walk), `build`;
+`requests` makes one batch of several calls.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from relay.ir.effects import Effect
 from relay.ir.expr import Call, Function, Match
-from relay.ir.module import Module
+from relay.ir.module import Module, reachable
+from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.clauses import Clause, NotStructural, group_of
 from relay.transform.batching.lists import ListForm, list_form
+from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN, SIDE_BY_SIDE, TOGETHER, requests_of
 from relay.transform.blocks import body_of, is_primitive
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
 from relay.typing.effects import Effects
+
+__all__ = ["ANSWERS", "EACH", "IN_TURN", "NOTE", "BatchStructure"]
 
 # The function attribute that says what became of a recursive function.
 NOTE = "batching"
@@ -32,11 +38,13 @@ class BatchStructure(Pass):
     Before: blocks with named sizes, matches compiled, functions lifted. After: blocks; a function whose recursion follows a
     structure (see `clauses`) linearises it and computes level by level; the attribute ``batching`` of every recursive function says
     what was done, or why nothing. A recursion without contractions is left alone (a level would be no faster than its nodes),
-    unless ``always``.
+    unless ``always``. An entry whose work is such recursion gets a function beside it that answers many requests as one batch
+    (`requests`); its attribute ``requests`` says so, or why not.
     """
 
     name: ClassVar[str] = "batch_structure"
     always: bool = False
+    entries: tuple[str, ...] | str = "main"
 
     def __call__(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
@@ -53,7 +61,51 @@ class BatchStructure(Pass):
             for root in [*roots, *(n for n in component if n not in roots)]:
                 if root in roots or not any(_is_batched(functions[n]) for n in component):
                     functions.update(self._batch(module, root, component, effects, table, frozenset(functions)))
-        return module.with_functions(functions)
+        types = dict(module.types)
+        for entry in (self.entries,) if isinstance(self.entries, str) else self.entries:
+            if entry in module.functions:
+                self._requests(module, entry, names, effects, table, functions, types)
+        return replace(module, functions=functions, types=types)
+
+    def _requests(
+        self,
+        module: Module,
+        entry: str,
+        names: Mapping[str, Sequence[str]],
+        effects: Effects,
+        table: AccessTable,
+        functions: dict[str, Function],
+        types: dict[str, TypeDef],
+    ) -> None:
+        """Put what answers many requests of an entry beside it, where its work is recursion over structures; say what becomes of
+        them."""
+        below = reachable(module.functions, [entry])
+        members = [
+            n
+            for component in components({n: list(names[n]) for n in below})
+            for n in component
+            if (len(component) > 1 or n in names[n]) and not is_primitive(module.functions[n])
+        ]
+        try:
+            if not members:
+                raise NotStructural("it has no recursion")
+            kept = _kept(module, members)
+            inlined = {n: inline_all(module, n, kept) for n in kept}
+            one = None if entry in members else inline_all(module, entry, kept)
+            asked = requests_of(entry, module.functions[entry], one, frozenset(functions), frozenset(types))
+            inlined[asked.name] = asked.function
+            forms = _list_forms(module, inlined)
+            group = group_of(module, asked.name, [n for n in inlined if n not in forms], inlined, forms, asked.parts)
+            if not self.always and not any(_has_contraction(c, table) for c in group.clauses if c.function):
+                raise NotStructural("its recursion has no product of matrices, so nothing is gained")
+            made = Builder(group, effects, asked.name, frozenset(functions)).build()
+            functions.update(made)
+            types[asked.type.name] = asked.type
+            answer = TOGETHER
+        except NotStructural as why:
+            apart = effects.latent(module.functions[entry]) & (Effect.READS | Effect.WRITES | Effect.HOST)
+            answer = f"{IN_TURN if apart else SIDE_BY_SIDE}: {why}"
+        functions[entry] = replace(functions[entry], attrs={**functions[entry].attrs, ANSWERS: answer})
 
     def _batch(
         self,

@@ -11,7 +11,7 @@ def @f(%t, %w) {                                   # the same signature as befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
@@ -65,6 +65,7 @@ class _Clause:
     tensors: list[Var] = field(default_factory=list)
     result: Lifted = ()
     owners: Var | None = None  # of the items of a list: the rows that they belong to
+    last: bool = False  # done once, after the levels: what is done with a request
 
     @property
     def tables(self) -> Tables:
@@ -82,7 +83,7 @@ class Builder:
         self.bindings: list[Binding] = []  # of the root
         self.level_dims: tuple[DimVar, ...] = ()
         self.tables: dict[int, _Clause] = {}  # by number: the clauses, then the items of lists
-        self.uniform, self.whole, self.level = Emitter(), Emitter(), Emitter()
+        self.uniform, self.whole, self.level, self.end = Emitter(), Emitter(), Emitter(), Emitter()
         offsets = TensorType((fresh("levels"), fresh("clauses")), INDEX)
         self.offsets, self.offsets_in = Var("offsets", None, offsets), _param("offsets", offsets)
         self.roots = Var("roots", None, TensorType((fresh("roots"),), INDEX))
@@ -93,6 +94,9 @@ class Builder:
             [with_rows(t, n) for t in leaves(f.result)] for f in group.functions for n in [fresh("rows")]
         ]
         self.inner = [[_param("state", t) for t in types] for types in self.state_types]
+        self.final = [[Var("state", None, t) for t in types] for types in self.state_types]  # after the levels
+        if group.many:
+            self.inner[0] = []  # no level makes or reads these
 
     def build(self) -> dict[str, Function]:
         """The functions to put in the module. Raises NotStructural."""
@@ -102,7 +106,8 @@ class Builder:
         states = self._walk()
         states = self._leaf_clauses(clauses, states)
         levels = self._level_function(params)
-        final = self._call_levels(levels, states, params)
+        self._call_levels(levels, states)
+        final: Sequence[Expr] = self._requests(clauses, states[0]) if group.many else self.final[0]
         return {self.name: self._root(final), levels[0].name: levels[1]}
 
     # -- clauses
@@ -111,7 +116,7 @@ class Builder:
         made = self._clause(number, clause)
         made.result, tables = made.lifter.run()
         self.tables[number] = made
-        if tables.sites:
+        if tables.sites and not made.last:
             states = self.inner[clause.function]
             new = []
             for value, state in zip(self._leaves(made, LEVEL), states, strict=True):
@@ -122,18 +127,24 @@ class Builder:
 
     def _clause(self, number: int, clause: Clause, owner: tuple[_Clause, int] | None = None) -> _Clause:
         """What a clause needs of the functions around it. ``owner``: of items, the clause of their list and its site there."""
-        rows, level_rows = fresh(f"rows{number}"), fresh(f"now{number}")
+        rows = fresh(f"rows{number}")
+        last = self.group.many and (clause.function == 0 if owner is None else owner[0].last)
+        level_rows = rows if last else fresh(f"now{number}")
+        level = self.end if last else self.level
+        here = (self.offsets, integer(-1)) if last else (self.offsets_in, self.at)
 
         def carry(var: Var) -> Var:
+            if last:
+                return var
             known = self.carried.get(var)
             if known is None:
                 known = self.carried[var] = _param(var.name, type_of(var))
             return known
 
         def rows_of_level(var: Var, ty: Type) -> Expr:
-            return self.level.op(
-                "rows.slice", (carry(var), self.offsets_in, self.at), with_rows(ty, level_rows), var.name, clause=number
-            )
+            if last:
+                return var
+            return level.op("rows.slice", (carry(var), *here), with_rows(ty, level_rows), var.name, clause=number)
 
         def index(site: int) -> Var:
             while len(made.indices) <= site:
@@ -143,13 +154,10 @@ class Builder:
         def children(site: int, target: int) -> Lifted:
             at = rows_of_level(index(site), SCALAR)
             function = self.group.functions[target]
+            states = self.final if last else self.inner
             values = [
-                Value(
-                    self.level.op("take", (state, at), with_rows(ty, level_rows), "child", axis=0, mode="fast"),
-                    LEVEL,
-                    ty,
-                )
-                for state, ty in zip(self.inner[target], leaves(function.result), strict=True)
+                Value(level.op("take", (state, at), with_rows(ty, level_rows), "child", axis=0, mode="fast"), LEVEL, ty)
+                for state, ty in zip(states[target], leaves(function.result), strict=True)
             ]
             return _nest(function.result, iter(values))
 
@@ -159,7 +167,7 @@ class Builder:
             return made.tensors[n]
 
         def repeat(atom: Expr, ty: Type, stage: int) -> Expr:
-            at = (self.offsets_in, self.at) if stage == LEVEL else (self.offsets, integer(-1))
+            at = here if stage == LEVEL else (self.offsets, integer(-1))
             full = with_rows(ty, level_rows if stage == LEVEL else rows)
             return internal_call("rows.repeat", (atom, *at), full, MappingProxyType({"clause": number}))
 
@@ -182,26 +190,32 @@ class Builder:
             inside.lifter.owner = (made.lifter, self._owner(made, number, at, inside, items))
             return inside.lifter, inside.lifter.owner[1]
 
+        def outside(var: Var) -> Lifted | None:
+            if not self.group.many or last:
+                return None
+            return next((c.lifter.env[var] for c in self.tables.values() if c.last and var in c.lifter.env), None)
+
         lifter = Lifter(
-            self.group, self.effects, clause, number, rows, level_rows, self.uniform, self.whole, self.level,
-            carry, rows_of_level, children, payload, repeat, list_items,
+            self.group, self.effects, clause, number, rows, level_rows, self.uniform, self.whole, level,
+            carry, rows_of_level, children, payload, repeat, list_items, outside,
         )  # fmt: skip
-        made = _Clause(clause, rows, level_rows, lifter)
+        made = _Clause(clause, rows, level_rows, lifter, last=last)
         return made
 
     def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
         """How the items of a list and the clause that it belongs to are joined."""
         owners = inside.owners = Var("owners", None, TensorType((inside.rows,), INDEX))
+        level, here = (self.end, (self.offsets, integer(-1))) if made.last else (self.level, (self.offsets_in, self.at))
 
         def gather(var: Var, ty: Type, stage: int) -> Expr:
             assert stage == LEVEL
             at = inside.lifter.slice(owners, SCALAR)
             full = with_rows(ty, inside.level_rows)
-            return self.level.op("take", (made.lifter.carry(var), at), full, var.name, axis=0, mode="fast")
+            return level.op("take", (made.lifter.carry(var), at), full, var.name, axis=0, mode="fast")
 
         def total(start: Expr, each: Expr, ty: TensorType, stage: int, backwards: bool) -> Var:
             starts = made.indices[site]
-            out, at = (self.level, (made.lifter.carry(starts), self.offsets_in, self.at)) if stage == LEVEL else (
+            out, at = (level, (made.lifter.carry(starts), *here)) if stage == LEVEL else (
                 self.whole, (starts, self.offsets, integer(-1))
             )  # fmt: skip
             full = with_rows(ty, made.lifter.rows_at(stage))
@@ -226,7 +240,8 @@ class Builder:
         """Linearise the structure and make room for the results."""
         writer = Writer()
         every = [self.tables[n] for n in sorted(self.tables)]
-        spec = writer.spec(self.group.functions, self.group.clauses, [c.tables for c in every])
+        tables = [c.tables for c in every]
+        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many)
         parts = [self.depth, self.offsets, self.roots]
         for made in every:
             parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]
@@ -305,22 +320,44 @@ class Builder:
         copied = replace(copied, type_params=new_dims, ty=FuncType(ty.params, ty.ret, new_dims))
         return target, copied
 
-    def _call_levels(
-        self, levels: tuple[GlobalVar, Function], states: list[list[Expr]], params: list[list[Var]]
-    ) -> list[Var]:
+    def _call_levels(self, levels: tuple[GlobalVar, Function], states: list[list[Expr]]) -> None:
+        """Call the function of the levels; ``final`` are the states that it gives."""
+        first = int(self.group.many)
         args = (
-            integer(1), self.depth, self.offsets, *(s for of in states for s in of), *self.carried,
+            integer(1), self.depth, self.offsets, *(s for of in states[first:] for s in of), *self.carried,
         )  # fmt: skip
-        emitter = Emitter(self.bindings)
-        ret = TupleType(tuple(type_of(s) for of in params for s in of))
+        final = [s for of in self.final[first:] for s in of]
+        ret = TupleType(tuple(type_of(s) for s in final))
         call = Call(levels[0], args, type_args=_as_dims(self.level_dims), ty=ret)
-        done = emitter.bind("done", call, ret)
-        return [emitter.bind("state", Proj(done, n, t), t) for n, t in enumerate(ret.fields)][: len(params[0])]
+        done = Emitter(self.bindings).bind("done", call, ret)
+        self.bindings += [Binding(s, Proj(done, n, type_of(s))) for n, s in enumerate(final)]
 
-    def _root(self, final: list[Var]) -> Function:
-        """The root's results out of the states."""
+    def _requests(self, clauses: list[_Clause], state: list[Expr]) -> list[Expr]:
+        """The results of the requests: what their clauses give, put together."""
+        parts = [(n, self._leaves(c, LEVEL)) for n, c in enumerate(clauses) if c.last and c.tables.sites]
+        self.bindings += self.end.bindings
+        emitter = Emitter(self.bindings)
+        for clause, values in parts:
+            state = [
+                emitter.op("rows.update", (s, v, self.offsets, integer(-1)), type_of(s), "state", clause=clause)
+                for s, v in zip(state, values, strict=True)
+            ]
+        return state
+
+    def _root(self, final: Sequence[Expr]) -> Function:
+        """The root's results out of the states; for many requests the tensors of the result, with the requests in front."""
         emitter = Emitter(self.bindings)
         root = self.group.root
+        if self.group.many:
+            types = leaves(self.group.functions[0].result)
+            (count,) = cast("tuple[Dim, ...]", cast(TensorType, self.roots.ty).shape)
+            given = [
+                emitter.op("take", (state, self.roots), with_rows(ty, count), "results", axis=0, mode="fast")
+                for state, ty in zip(final, types, strict=True)
+            ]
+            whole = TupleType(tuple(type_of(v) for v in given))
+            atom: Expr = emitter.bind("result", Tuple(tuple(given), whole), whole)
+            return replace(root, body=Block(tuple(emitter.bindings), atom, whole))
         at = emitter.op("take", (self.roots, integer(0)), SCALAR, "root", axis=0, mode="fast")
         result = self.group.functions[0].result
         out = [

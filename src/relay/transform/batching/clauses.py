@@ -82,12 +82,16 @@ class Structural:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Functions that call each other on parts of one structure; the first is the root, which others call."""
+    """Functions that call each other on parts of one structure; the first is the root, which others call.
+
+    With ``many`` the structure is a list of requests, and the root is what is done with one of them: nothing calls it.
+    """
 
     root: Function
     functions: tuple[Structural, ...]
     clauses: tuple[Clause, ...]
     number: dict[str, int]
+    many: bool = False
 
     def data_of(self, name: str) -> int:
         return self.functions[self.number[name]].data
@@ -99,12 +103,16 @@ def group_of(
     members: Sequence[str],
     table: Mapping[str, Function],
     forms: Mapping[str, tuple[ListForm, Function]],
+    requests: Mapping[Var, Path] | None = None,
 ) -> Group:
     """The group with this root. ``table`` has the members' functions, ``forms`` the functions over lists that they may call.
+    ``requests``: the root is what is done with one of many requests, these variables of it are parts of the request.
 
     Raises NotStructural.
     """
-    data = {name: _data_parameter(table[name], name, members) for name in members}
+    data = {name: _data_parameter(table[name], name) for name in members if requests is None or name != root}
+    if requests is not None:
+        data[root] = 0
     order = [root]
     place: dict[str, Copier] = {root: Copier()}
     number: dict[str, int] = {root: 0}
@@ -114,20 +122,24 @@ def group_of(
         function = table[name]
         copier = place[name]
         body = body_of(function) if name == root else copier.copy(body_of(function))
-        param = function.params[data[name]]
-        start = param if name == root else copier.atom(param)
-        assert isinstance(start, Var)
+        if name == root and requests is not None:
+            parts = dict(requests)
+        else:
+            param = function.params[data[name]]
+            start = param if name == root else copier.atom(param)
+            assert isinstance(start, Var)
+            parts = {start: ()}
         reader = _Reader(module, number[name], len(clauses), forms)
-        tree = reader.tree(body, start)
+        tree = reader.tree(body, parts)
         clauses += reader.clauses
         result = copier.type(body_of(function).ty or function.ret_type)
-        if result is None or not _tensors(result):
+        if result is None or not made_of_tensors(result):
             raise NotStructural(f"@{name} gives something that is not made of tensors")
         functions.append(Structural(name, data[name], result, tree))
         for clause in reader.clauses:
             for call in calls_of(clause, members):
-                _check_call(call, clause, data, table, place, number, order)
-    return Group(table[root], tuple(functions), tuple(clauses), number)
+                _check_call(call, clause, data, table, place, number, order, requests is not None)
+    return Group(table[root], tuple(functions), tuple(clauses), number, requests is not None)
 
 
 def calls_of(clause: Clause, members: Sequence[str]) -> list[Call]:
@@ -139,7 +151,7 @@ def calls_of(clause: Clause, members: Sequence[str]) -> list[Call]:
     ]
 
 
-def _data_parameter(function: Function, name: str, members: Sequence[str]) -> int:
+def _data_parameter(function: Function, name: str) -> int:
     """The parameter that the function's first match takes apart."""
     for binding in body_of(function).bindings:
         if isinstance(binding.value, Match):
@@ -150,12 +162,13 @@ def _data_parameter(function: Function, name: str, members: Sequence[str]) -> in
     raise NotStructural(f"@{name} does not take an argument apart before anything else")
 
 
-def _tensors(ty: Type) -> bool:
+def made_of_tensors(ty: Type) -> bool:
+    """Whether a type is that of tensors and tuples of such."""
     match ty:
         case TensorType(shape=tuple(), dtype=str()):
             return True
         case TupleType(fields=fields):
-            return all(_tensors(f) for f in fields)
+            return all(made_of_tensors(f) for f in fields)
         case _:
             return False
 
@@ -168,9 +181,10 @@ def _check_call(
     place: dict[str, Copier],
     number: dict[str, int],
     order: list[str],
+    many: bool,
 ) -> None:
     """A recursive call must go to a part of the structure and hand the other arguments on; a function met for the first time is
-    put in the terms of the caller."""
+    put in the terms of the caller. (What one of many requests computes for it has to be the same for all: the lifter looks.)"""
     assert isinstance(call.fn, GlobalVar)
     name = call.fn.name
     callee = table[name]
@@ -188,7 +202,10 @@ def _check_call(
             p: a for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)) if n != at
         }
         for p, a in atoms.items():
-            if isinstance(a, Var) and not any(a is q for q in table[order[0]].params):
+            first = any(a is q for q in table[order[0]].params) or (
+                many and clause.function == 0 and a not in clause.parts
+            )
+            if isinstance(a, Var) and not first:
                 raise NotStructural(f"argument %{p.name} of @{name} changes from call to call")
         copier = place[name] = Copier(atoms, dict(dims), own_dims=True)
         copier.bind(callee.params[at])
@@ -213,9 +230,10 @@ class _Reader:
     forms: Mapping[str, tuple[ListForm, Function]]
     clauses: list[Clause] = field(default_factory=list)
 
-    def tree(self, body: Block, data: Var) -> Tree:
-        """The tree of a body over the parameter ``data``. Iterative: trees are built when their arms are."""
-        root = _Open(body, (), {data: ()}, {}, ())
+    def tree(self, body: Block, parts: dict[Var, Path]) -> Tree:
+        """The tree of a body over the structure that these variables are parts of. Iterative: trees are built when their arms
+        are."""
+        root = _Open(body, (), parts, {}, ())
         done: dict[_Open, Tree] = {}
         todo = [root]
         while todo:

@@ -121,7 +121,7 @@ class Lifter:
     ``rows`` and ``level_rows`` are how many nodes it has, in all and on a level; ``uniform`` and ``whole`` are the blocks for these
     stages (the same for all clauses), ``level`` its own. ``carry`` gives the level function's variable for one of the function
     around it; ``slice`` the rows of this level of such a variable; ``children`` the results of a site; ``payload`` a tensor of the
-    nodes; ``repeat`` what is the same for every node once for each.
+    nodes; ``repeat`` what is the same for every node once for each; ``outside`` what the caller of the recursion computes.
     """
 
     group: Group
@@ -139,6 +139,7 @@ class Lifter:
     payload: Callable[[int, TensorType], Var]
     repeat: Callable[[Expr, Type, int], Expr]
     list_items: Callable[[Path, Layout], tuple[Lifter, Owner]]
+    outside: Callable[[Var], Lifted | None]
     owner: tuple[Lifter, Owner] | None = None
     env: dict[Var, Lifted] = field(default_factory=dict)
     sites: list[SiteAt | ListAt] = field(default_factory=list)
@@ -168,7 +169,12 @@ class Lifter:
             return self._part(var)
         if self.owner is not None:
             return self._owned(self.owner[0]._value(var))
-        return Value(var, UNIFORM, type_of(var))
+        found = self.outside(var)
+        if found is None:
+            return Value(var, UNIFORM, type_of(var))
+        if any(v.stage != UNIFORM for v in flat_values(found)):
+            raise NotStructural(f"argument %{var.name} of the recursion is another one in each request")
+        return found
 
     def _owned(self, value: Lifted) -> Lifted:
         """A value of the owner for each of its items."""

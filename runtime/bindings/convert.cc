@@ -1,0 +1,316 @@
+// Python values to values of a program, by the types that travel with it: tuples, lists, algebraic values (relay.ir.value), and tensors
+// in them, checked, since compiled code trusts them. Iterative: a list may be long and a tree deep. What is shared stays shared.
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "../src/operations.h"
+#include "bindings.h"
+#include "relay/error.h"
+
+namespace relay {
+namespace {
+
+// Arrays of at most this many bytes are copied: that costs less than keeping hold of them.
+constexpr int64_t small_array = 8192;
+// How much of the way to the place of an error is shown.
+constexpr size_t shown_steps = 8;
+
+struct Constructor {
+  std::string name;
+  std::vector<uint32_t> fields;  // types
+};
+
+struct Type {
+  enum Kind { unknown, tensor, tuple, adt, other } kind = unknown;
+  DType dtype{};
+  std::vector<int64_t> shape;     // -1: any size
+  int64_t bytes = -1;             // where the shape says it
+  std::vector<uint32_t> fields;   // of a tuple
+  std::string name;               // of a data type; of anything else what it is called
+  std::vector<Constructor> constructors;
+  bool is_list = false, is_option = false;
+  nb::object seen_name;  // the last Python string that was this type's name
+};
+
+std::string shown(nb::handle object) {
+  auto text = nb::cast<std::string>(nb::repr(object));
+  return text.size() <= 60 ? text : nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+}
+
+class Converter {
+ public:
+  // `expand(n)` describes type number n; `value` is the class of algebraic values; the errors are classes of exceptions.
+  Converter(nb::object expand, nb::object value, nb::object type_error, nb::object shape_error)
+      : expand_(std::move(expand)),
+        value_(std::move(value)),
+        type_error_(std::move(type_error)),
+        shape_error_(std::move(shape_error)) {}
+
+  nb::object convert(nb::handle object, uint32_t type, const std::string& what);
+
+ private:
+  // A place in the argument: field `index` of the value at step `parent`, which has constructor `constructor` of `type`.
+  struct Step {
+    uint32_t parent, type;
+    int32_t constructor;  // -1: a tuple, -2: the item of a list
+    uint32_t index;
+  };
+  struct Task {
+    nb::object object;
+    uint32_t type;
+    uint32_t step;
+    Value* slot;
+  };
+  struct Work {
+    std::vector<Task> tasks;
+    std::vector<Step> steps;
+    std::unordered_map<PyObject*, std::vector<std::pair<uint32_t, Adt*>>> met;
+    const std::string* what;
+
+    void add(nb::handle object, uint32_t type, Step step, Value* slot) {
+      steps.push_back(step);
+      tasks.push_back({nb::borrow(object), type, static_cast<uint32_t>(steps.size() - 1), slot});
+    }
+  };
+  static constexpr uint32_t no_step = ~0u;
+
+  Type& type_at(uint32_t number) {
+    while (types_.size() <= number) types_.emplace_back();
+    Type& type = types_[number];
+    if (type.kind == Type::unknown) read(type, number);
+    return type;
+  }
+  void read(Type& type, uint32_t number);
+  void convert_one(Work& work, const Task& task);
+  void convert_adt(Work& work, const Task& task, const Type& type);
+  void convert_list(Work& work, const Task& task, const Type& type);
+  Value convert_tensor(const Work& work, const Task& task, const Type& type);
+  bool is_of(Type& type, nb::handle object);
+
+  std::string place(const Work& work, uint32_t step);
+  [[noreturn]] void refuse(const nb::object& error, const Work& work, const Task& task, const std::string& text) {
+    std::string message = place(work, task.step) + " " + text;
+    PyErr_SetObject(error.ptr(), nb::str(message.c_str()).ptr());
+    throw nb::python_error();
+  }
+
+  nb::object expand_, value_, type_error_, shape_error_;
+  std::deque<Type> types_;
+};
+
+std::vector<uint32_t> numbers(nb::handle sequence) {
+  std::vector<uint32_t> out;
+  for (nb::handle item : sequence) out.push_back(nb::cast<uint32_t>(item));
+  return out;
+}
+
+// Another thread may do the same while Python runs: the type is changed at once, at the end.
+void Converter::read(Type& known, uint32_t number) {
+  nb::tuple given = nb::cast<nb::tuple>(expand_(number));
+  Type type;
+  auto kind = nb::cast<std::string>(given[0]);
+  if (kind == "tensor") {
+    type.dtype = static_cast<DType>(nb::cast<int>(given[1]));
+    type.bytes = static_cast<int64_t>(bits(type.dtype));
+    for (nb::handle item : nb::cast<nb::tuple>(given[2])) {
+      type.shape.push_back(item.is_none() ? -1 : nb::cast<int64_t>(item));
+      type.bytes = type.shape.back() < 0 || type.bytes < 0 ? -1 : type.bytes * type.shape.back();
+    }
+    if (type.bytes >= 0) type.bytes = (type.bytes + 7) / 8;
+    type.kind = Type::tensor;
+  } else if (kind == "tuple") {
+    type.fields = numbers(given[1]);
+    type.kind = Type::tuple;
+  } else if (kind == "adt") {
+    type.name = nb::cast<std::string>(given[1]);
+    for (nb::handle item : nb::cast<nb::tuple>(given[2]))
+      type.constructors.push_back({nb::cast<std::string>(item[0]), numbers(nb::object(item[1]))});
+    type.is_list = type.name == "List";
+    type.is_option = type.name == "Option";
+    type.kind = Type::adt;
+  } else {
+    type.name = kind;
+    type.kind = Type::other;
+  }
+  if (known.kind == Type::unknown) known = std::move(type);
+}
+
+std::string Converter::place(const Work& work, uint32_t step) {
+  std::vector<std::string> names;
+  bool more = false;
+  for (; step != no_step; step = work.steps[step].parent) {
+    if (names.size() == shown_steps) {
+      more = true;
+      break;
+    }
+    const Step& s = work.steps[step];
+    if (s.constructor == -2)
+      names.push_back("[" + std::to_string(s.index) + "]");
+    else if (s.constructor == -1)
+      names.push_back("." + std::to_string(s.index));
+    else
+      names.push_back(type_at(s.type).constructors[static_cast<size_t>(s.constructor)].name + "." + std::to_string(s.index));
+  }
+  std::string text = *work.what;
+  if (!names.empty()) text += ", at ";
+  if (more) text += ".../";
+  for (size_t i = names.size(); i-- > 0;) text += names[i] + (i > 0 && names[i - 1][0] != '.' && names[i - 1][0] != '[' ? "/" : "");
+  return text;
+}
+
+Value Converter::convert_tensor(const Work& work, const Task& task, const Type& type) {
+  PyObject* object = task.object.ptr();
+  Owned made;
+  try {
+    bool number = PyFloat_CheckExact(object) || PyLong_Check(object);
+    PyTensor* tensor;
+    if (number || (nb::try_cast(task.object, tensor, false) && tensor != nullptr))
+      made = Owned(from_python(task.object, number ? static_cast<uint8_t>(type.dtype) : any_dtype, false));
+    else
+      made = Owned(Value::of(tensor_from_array(task.object, any_dtype, type.bytes >= 0 && type.bytes <= small_array)));
+  } catch (const Error& error) {
+    refuse(type_error_, work, task, std::string("must be a tensor of ") + dtype_name(type.dtype) + ": " + error.what());
+  }
+  const Value& value = made.get();
+  Tensor* tensor = value.kind == Kind::scalar ? nullptr : as_tensor(value);
+  DType dtype = tensor == nullptr ? value.dtype : tensor->dtype;
+  if (dtype != type.dtype)
+    refuse(type_error_, work, task, std::string("has dtype ") + dtype_name(dtype) + ", expected " + dtype_name(type.dtype));
+  size_t rank = tensor == nullptr ? 0 : tensor->rank;
+  bool fits = rank == type.shape.size();
+  for (size_t i = 0; fits && i < rank; ++i) fits = type.shape[i] < 0 || type.shape[i] == tensor->shape()[i];
+  if (!fits) {
+    std::string found, expected;
+    for (size_t i = 0; i < rank; ++i) found += (i ? ", " : "") + std::to_string(tensor->shape()[i]);
+    for (size_t i = 0; i < type.shape.size(); ++i)
+      expected += (i ? ", " : "") + (type.shape[i] < 0 ? std::string("?") : std::to_string(type.shape[i]));
+    if (rank == 1) found += ",";
+    refuse(shape_error_, work, task, "has shape (" + found + "), expected (" + expected + ")");
+  }
+  return made.take();
+}
+
+bool Converter::is_of(Type& type, nb::handle object) {
+  if (!nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).is(value_)) return false;
+  nb::object name = object.attr("adt");
+  if (name.is(type.seen_name)) return true;
+  if (!PyUnicode_Check(name.ptr()) || PyUnicode_CompareWithASCIIString(name.ptr(), type.name.c_str()) != 0) {
+    if (nb::cast<std::string>(name) != type.name) return false;
+  }
+  type.seen_name = name;
+  return true;
+}
+
+void Converter::convert_list(Work& work, const Task& task, const Type& type) {
+  // Constructor 0 has an item and the rest, 1 is the end.
+  Value* slot = task.slot;
+  uint32_t item = type.constructors[0].fields[0];
+  auto count = static_cast<uint32_t>(PyList_GET_SIZE(task.object.ptr()));
+  size_t first = work.tasks.size();
+  for (uint32_t i = 0; i < count && i < PyList_GET_SIZE(task.object.ptr()); ++i) {
+    Adt* cell = new_adt(0, 2);
+    *slot = Value::of(cell);
+    work.add(PyList_GET_ITEM(task.object.ptr(), i), item, {task.step, task.type, -2, i}, &cell->fields()[0]);
+    slot = &cell->fields()[1];
+  }
+  *slot = Value::of(new_adt(1, 0));
+  std::reverse(work.tasks.begin() + static_cast<std::ptrdiff_t>(first), work.tasks.end());
+}
+
+void Converter::convert_adt(Work& work, const Task& task, const Type& type) {
+  bool shared = Py_REFCNT(task.object.ptr()) > 2;  // this task and one owner
+  if (shared) {
+    auto found = work.met.find(task.object.ptr());
+    if (found != work.met.end())
+      for (auto& [number, adt] : found->second)
+        if (number == task.type) {
+          retain(static_cast<Object*>(adt));
+          *task.slot = Value::of(adt);
+          return;
+        }
+  }
+  nb::object tag_object = task.object.attr("tag"), fields = task.object.attr("fields");
+  auto tag = nb::cast<int32_t>(tag_object);
+  if (tag < 0 || static_cast<size_t>(tag) >= type.constructors.size() || !PyTuple_Check(fields.ptr()))
+    refuse(type_error_, work, task, "is no value of " + type.name + ": " + shown(task.object));
+  const Constructor& constructor = type.constructors[static_cast<size_t>(tag)];
+  auto count = static_cast<uint32_t>(PyTuple_GET_SIZE(fields.ptr()));
+  if (count != constructor.fields.size())
+    refuse(type_error_, work, task,
+           "has " + std::to_string(count) + " fields, " + constructor.name + " has " +
+               std::to_string(constructor.fields.size()));
+  Adt* adt = new_adt(tag, count);
+  *task.slot = Value::of(adt);
+  if (shared) work.met[task.object.ptr()].emplace_back(task.type, adt);
+  for (uint32_t i = count; i-- > 0;)
+    work.add(PyTuple_GET_ITEM(fields.ptr(), i), constructor.fields[i], {task.step, task.type, tag, i}, &adt->fields()[i]);
+}
+
+void Converter::convert_one(Work& work, const Task& task) {
+  Type& type = type_at(task.type);
+  if (type.kind == Type::tensor) {
+    *task.slot = convert_tensor(work, task, type);
+    return;
+  }
+  PyObject* object = task.object.ptr();
+  if (type.kind == Type::tuple) {
+    auto count = static_cast<uint32_t>(type.fields.size());
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != static_cast<Py_ssize_t>(count))
+      refuse(type_error_, work, task, "must be a tuple of " + std::to_string(count) + ", not " + shown(task.object));
+    Adt* adt = new_adt(tuple_tag, count);
+    *task.slot = Value::of(adt);
+    for (uint32_t i = count; i-- > 0;)
+      work.add(PyTuple_GET_ITEM(object, i), type.fields[i], {task.step, task.type, -1, i}, &adt->fields()[i]);
+    return;
+  }
+  PyValue* value;
+  if (nb::try_cast(task.object, value, false) && value != nullptr) {
+    retain(value->get());
+    *task.slot = value->get();
+    return;
+  }
+  if (type.kind == Type::other)
+    refuse(type_error_, work, task,
+           "is a " + type.name + ", which can only be a value that a program returned, not " + shown(task.object));
+  if (type.is_list && PyList_Check(object)) return convert_list(work, task, type);
+  if (is_of(type, task.object)) return convert_adt(work, task, type);
+  if (!type.is_option) refuse(type_error_, work, task, "must be a " + type.name + ", not " + shown(task.object));
+  if (task.object.is_none()) {
+    *task.slot = Value::of(new_adt(1, 0));
+    return;
+  }
+  Adt* some = new_adt(0, 1);
+  *task.slot = Value::of(some);
+  work.add(task.object, type.constructors[0].fields[0], {task.step, task.type, 0, 0}, &some->fields()[0]);
+}
+
+nb::object Converter::convert(nb::handle object, uint32_t type, const std::string& what) {
+  Owned root;
+  Work work;
+  work.what = &what;
+  work.tasks.push_back({nb::borrow(object), type, no_step, &root.slot()});
+  while (!work.tasks.empty()) {
+    Task task = std::move(work.tasks.back());
+    work.tasks.pop_back();
+    convert_one(work, task);
+  }
+  share(root.slot());
+  return to_python(root.take());
+}
+
+}  // namespace
+
+void init_convert(nb::module_& m) {
+  nb::class_<Converter>(m, "Converter", "Python values to values of a program, by numbered types.")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("expand"), nb::arg("value"),
+           nb::arg("type_error"), nb::arg("shape_error"))
+      .def("convert", &Converter::convert, nb::arg("object"), nb::arg("type"), nb::arg("what"),
+           "The value of type number `type`; errors begin with `what`.");
+}
+
+}  // namespace relay

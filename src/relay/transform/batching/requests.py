@@ -1,0 +1,98 @@
+"""Several calls of an entry as one batch: the requests are a list, and what is done with one of them is a clause of its own.
+
+Beside an entry ``f`` stands ``f.requests(list, shared...)``, which takes the arguments that differ from request to request as a
+list of tuples and the others once. It gives the tensors of the result with one row for each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import cast
+
+from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
+from relay.ir.expr import Attrs, Binding, Block, Call, Function, GlobalVar, Var
+from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
+from relay.transform.batching.clauses import NotStructural, Path, made_of_tensors
+from relay.transform.batching.lift import leaves, with_rows
+from relay.transform.blocks import body_of
+from relay.transform.build import type_of
+from relay.transform.copying import Copier
+from relay.transform.dead_code import BESIDE
+
+# Attributes: of an entry, what becomes of many requests; of the function that answers them (which stands `BESIDE` the entry), which
+# of the entry's parameters differ from request to request.
+ANSWERS, EACH = "requests", "each"
+# How they are answered: as one batch, each by a thread of its own, or in turn (what is behind a colon says why).
+TOGETHER, SIDE_BY_SIDE, IN_TURN = "one batch", "side by side", "one by one"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests:
+    """The function beside an entry as `group_of` reads it: its body is what is done with one request, ``parts`` says of the
+    variables in it where in the request they are. ``type`` is that of the list."""
+
+    name: str
+    function: Function
+    parts: dict[Var, Path]
+    type: TypeDef
+
+
+def requests_of(
+    name: str, entry: Function, one: Function | None, taken: Collection[str], types: Collection[str]
+) -> Requests:
+    """The requests of an entry: structures differ from one to the next, tensors are shared.
+
+    ``one`` is the entry with everything inlined but the recursion; None when it is itself recursive. Raises NotStructural.
+    """
+    each = [n for n, p in enumerate(entry.params) if not _is_shared(type_of(p))]
+    if not each:
+        raise NotStructural("no argument is a structure")
+    copier = Copier(own_dims=True)
+    source = entry if one is None else one
+    params = [copier.bind(p) for p in source.params]
+    dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(d)))) for d in source.type_params if isinstance(d, DimVar))
+    result = copier.type(body_of(source).ty or source.ret_type)
+    assert result is not None
+    if one is None:
+        answer = Var("answer", None, result)
+        call = Call(GlobalVar(name, entry.ty), tuple(params), type_args=tuple(map(as_dim, dims)), ty=result)
+        body = Block((Binding(answer, call),), answer, result)
+    else:
+        body = copier.copy(body_of(source))
+    if not made_of_tensors(result):
+        raise NotStructural(f"@{name} gives something that is not made of tensors")
+    kind = _list_type(types)
+    request = TupleType(tuple(type_of(params[n]) for n in each))
+    many = Var("requests", None, AdtType(kind.name, (request,)))
+    whole = (Var(many.name, many.ty, many.ty), *(p for n, p in enumerate(params) if n not in each))
+    given = TupleType(tuple(with_rows(t, ANY) for t in leaves(result)))
+    attrs: Attrs = MappingProxyType({BESIDE: name, EACH: tuple(each)})
+    function = Function(whole, body, given, dims, attrs, ty=FuncType(tuple(type_of(p) for p in whole), given, dims))
+    made = f"{name}.requests"
+    while made in taken:
+        made += "_"
+    return Requests(made, function, {params[n]: (at,) for at, n in enumerate(each)}, kind)
+
+
+def _is_shared(ty: Type) -> bool:
+    match ty:
+        case TensorType():
+            return True
+        case TupleType(fields=fields):
+            return all(map(_is_shared, fields))
+        case _:
+            return False
+
+
+def _list_type(taken: Collection[str]) -> TypeDef:
+    """A list, as the runtime reads it: constructor 0 has a request and the rest, 1 is the end."""
+    name = "Requests"
+    while name in taken:
+        name += "_"
+    item = TypeVar("A")
+    fields = (item, AdtType(name, (item,)))
+    return TypeDef(
+        name, (item,), (ConstructorDef(f"{name}.More", fields, name, 0), ConstructorDef(f"{name}.End", (), name, 1))
+    )

@@ -1,0 +1,268 @@
+"""Many requests of one entry: as one batch, side by side or in turn, they give what single runs give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay.cli.inspect import VIEWS
+from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
+from relay.ir.module import Module
+from relay.ir.value import AdtValue
+from relay.options import Options
+from relay.transform.batching import ANSWERS
+from tests.batching.programs import (
+    CHILD_SUM,
+    EDGES,
+    MIXED,
+    TREE_LSTM,
+    TREE_RNN,
+    lowered,
+    module,
+    random_expr,
+    random_net,
+    random_rose,
+    random_tree,
+    weights,
+)
+from tests.batching.test_structure import same
+
+COUNTS = (2, 3, 11)
+
+# What is done with one request besides the recursion: another structure, a head, a choice by the structure.
+PAIR = (
+    TREE_RNN.partition("def @main")[0]
+    + """
+type Maybe { Nothing, Just(Tree[Tensor[(1, 5), float32]]), }
+def @main(%m: Maybe, %a: Tree[Tensor[(1, 5), float32]], %wl: Tensor[(6, 5), float32], %wn: Tensor[(6, 12), float32],
+    %head: Tensor[(3, 6), float32]) -> (Tensor[(1, 3), float32], (Tensor[(), float32], Tensor[(1, 6), float32])) {
+  let %ha = @encode(%a, %wl, %wn);
+  match (%m) {
+    Nothing => (nn.softmax(nn.dense(%ha, %head)), (0.5f, sum(%wl) * %ha)),
+    Just(%b) => {
+      let %hb = @encode(%b, %wl, %wn);
+      (nn.softmax(nn.dense(%ha * %hb, %head)), (sum(%hb), %hb))
+    },
+  }
+}
+"""
+)
+# The requests are lists of trees.
+FOREST = (
+    "import prelude\n"
+    + TREE_RNN.replace("Tree", "Binary").partition("def @main")[0]
+    + """
+def @main(%ts: List[Binary[Tensor[(1, 5), float32]]], %wl: Tensor[(6, 5), float32], %wn: Tensor[(6, 12), float32])
+    -> Tensor[(1, 6), float32] {
+  let %each = @map(fn (%t: Binary[Tensor[(1, 5), float32]]) { @encode(%t, %wl, %wn) }, %ts);
+  tanh(@foldl(fn (%a: Tensor[(1, 6), float32], %s: Tensor[(1, 6), float32]) { %a + %s }, zeros(shape=[1, 6], dtype="float32"), %each))
+}
+"""
+)
+# What is handed to the recursion is computed before it.
+BEFORE = (
+    TREE_RNN.partition("def @main")[0]
+    + """
+def @main(%t: Tree[Tensor[(1, 5), float32]], %wl: Tensor[(6, 5), float32], %wn: Tensor[(6, 12), float32]) -> Tensor[(1, 6), float32] {
+  @encode(%t, %wl * 2f, %wn - 1f)
+}
+"""
+)
+
+
+def how(mod: Module) -> str:
+    return str(lowered(mod).functions["main"].attrs[ANSWERS])
+
+
+def agree(mod: Module, requests: list[tuple[Any, ...]], executors: Sequence[str] = ("vm",), **options: Any) -> None:
+    """As one batch, and each in the interpreter."""
+    assert how(mod) == "one batch"
+    expected = [relay.evaluate(mod, *args) for args in requests]
+    for executor in executors:
+        exe = relay.compile(mod, executor=executor, **options)
+        assert exe.entries == ("main",)
+        for found, wanted in zip(exe.run_batch("main", requests), expected, strict=True):
+            same_nested(found, wanted)
+
+
+def same_nested(found: Any, wanted: Any) -> None:
+    assert isinstance(found, tuple) == isinstance(wanted, tuple)
+    if isinstance(wanted, tuple):
+        for f, w in zip(found, wanted, strict=True):
+            same_nested(f, w)
+    else:
+        assert np.asarray(found).shape == np.asarray(wanted).shape
+        same(found, wanted)
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_trees(bind: bool) -> None:
+    rng = np.random.default_rng(1)
+    mod = module(TREE_LSTM)
+    held = dict(zip(("wl", "bl", "wn", "bn"), weights(rng, (18, 5), (18,), (30, 12), (30,)), strict=True))
+    trees = [
+        random_tree(mod, rng, n, 5, kind)
+        for n, kind in ((1, "left"), (7, "random"), (20, "right"), (1, "left"), (6, "left"))
+    ]
+    trees.append(trees[1])
+    if bind:
+        mod = mod.bind(held)
+    agree(mod, [(t,) if bind else (t, *held.values()) for t in trees])
+
+
+def test_children_in_lists() -> None:
+    rng = np.random.default_rng(2)
+    mod = module(CHILD_SUM)
+    names = ("wx", "wh", "b", "wf", "uf", "bf")
+    made = weights(rng, (18, 5), (18, 6), (18,), (6, 5), (6, 6), (6,))
+    mod = mod.bind({**dict(zip(names, made, strict=True)), "zero": np.zeros((1, 6), np.float32)})
+    agree(mod, [(random_rose(mod, rng, n, 5, kind),) for n in (1, 4, 9) for kind in ("random", "chain", "wide")])
+
+
+def test_every_form_of_structure() -> None:
+    rng = np.random.default_rng(3)
+    mod = module(MIXED)
+    held = weights(rng, (9, 4), (4, 4))
+    for count in COUNTS:
+        agree(mod, [(random_expr(mod, rng, int(rng.integers(25))), *held) for _ in range(count)])
+    mod = module(EDGES)
+    held = [*weights(rng, (4, 4)), np.zeros(4, np.float32)]
+    agree(mod, [(random_net(mod, rng, int(rng.integers(12))), *held) for _ in range(7)])
+
+
+def test_a_head_and_a_choice_around_the_recursion() -> None:
+    rng = np.random.default_rng(4)
+    mod = module(PAIR)
+    maybe, held = mod.adt("Maybe"), weights(rng, (6, 5), (6, 12), (3, 6))
+    requests = []
+    for n in range(9):
+        first = maybe.Nothing() if n % 3 == 1 else maybe.Just(random_tree(mod, rng, n + 1, 5))
+        requests.append((first, random_tree(mod, rng, 9 - n, 5), *held))
+    agree(mod, requests, ("vm", "aot"), threads=2)
+    agree(mod, requests[1:2] * 2)
+
+
+def test_requests_that_are_lists_of_structures() -> None:
+    rng = np.random.default_rng(5)
+    mod = module(FOREST)
+    held = weights(rng, (6, 5), (6, 12))
+    leaf = mod.adt("Binary").Leaf
+    some = [leaf(rng.standard_normal((1, 5), dtype=np.float32)) for _ in range(5)]
+    trees = [*some, mod.adt("Binary").Node(mod.adt("Binary").Node(some[0], some[1]), some[2])]
+    requests = [([trees[int(rng.integers(6))] for _ in range(n)], *held) for n in (0, 3, 1, 0, 4)]
+    agree(mod, requests)
+
+
+def test_what_is_handed_on_may_be_computed() -> None:
+    rng = np.random.default_rng(6)
+    mod = module(BEFORE)
+    held = weights(rng, (6, 5), (6, 12))
+    agree(mod, [(random_tree(mod, rng, n, 5), *held) for n in (3, 1, 8)])
+
+
+def test_passes_make_what_the_program_says() -> None:
+    """The function beside the entry, in the interpreter."""
+    rng = np.random.default_rng(7)
+    mod = module(TREE_LSTM)
+    held = weights(rng, (18, 5), (18,), (30, 12), (30,))
+    made = lowered(mod)
+    trees = [random_tree(mod, rng, n, 5) for n in (1, 5, 2)]
+    listed = AdtValue("Requests", "Requests.End", 1, ())
+    for tree in reversed(trees):
+        listed = AdtValue("Requests", "Requests.More", 0, ((tree,), listed))
+    rows: Any = relay.evaluate(made, listed, *held, entry="main.requests")
+    for row, tree in zip(np.asarray(rows[0]), trees, strict=True):
+        same(row, relay.evaluate(mod, tree, *held))
+
+
+def test_other_weights_in_each_request() -> None:
+    rng = np.random.default_rng(8)
+    mod = module(TREE_RNN)
+    requests = [(random_tree(mod, rng, n, 5), *weights(rng, (6, 5), (6, 12))) for n in (2, 5)]
+    for found, args in zip(relay.compile(mod).run_batch("main", requests), requests, strict=True):
+        same(found, relay.evaluate(mod, *args))
+
+
+NOT_TOGETHER = {
+    "no recursion": (
+        """def @main[n: Dim](%x: Tensor[(n, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(n, 4), float32] {
+             tanh(nn.dense(%x, %w)) }""",
+        "side by side: it has no recursion",
+    ),
+    "sizes of their own": (
+        """import prelude
+           def @main[n: Dim](%x: Tensor[(n, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(n, 4), float32] {
+             @fold_rows(fn (%a: Tensor[(4,), float32], %r: Tensor[(4,), float32]) { tanh(%a + %r) }, sum(%w, axis=[0]), %x) + %x }""",
+        "side by side: ",
+    ),
+    "a reference": (
+        """def @main(%x: Tensor[(2, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(2, 4), float32] {
+             let %r = ref(%x); %r := !%r + %x; nn.dense(!%r, %w) }""",
+        "one by one: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TOGETHER)
+def test_programs_that_are_not_one_batch(name: str) -> None:
+    text, says = NOT_TOGETHER[name]
+    mod = module(text)
+    assert how(mod).startswith(says)
+    rng = np.random.default_rng(9)
+    (w,) = weights(rng, (4, 4))
+    rows = (2, 2, 2) if name == "a reference" else (1, 5, 300)
+    requests = [(*weights(rng, (n, 4)), w) for n in rows]
+    for threads in (1, 2):
+        for found, args in zip(relay.compile(mod, threads=threads).run_batch("main", requests), requests, strict=True):
+            same(found, relay.evaluate(mod, *args))
+
+
+def test_side_by_side_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.executable.program._WORTH_A_THREAD", 0.0)
+    rng = np.random.default_rng(10)
+    mod = module(NOT_TOGETHER["no recursion"][0])
+    (w,) = weights(rng, (4, 4))
+    requests = [(*weights(rng, (n, 4)), w) for n in range(1, 40)]
+    exe = relay.compile(mod, threads=2)
+    for found, args in zip(exe.run_batch("main", requests), requests, strict=True):
+        same(found, relay.evaluate(mod, *args))
+    requests[7] = (requests[7][0].astype(np.float64), w)
+    with pytest.raises(RelayError, match="float64"):
+        exe.run_batch("main", requests)
+
+
+def test_few_requests() -> None:
+    rng = np.random.default_rng(11)
+    mod = module(TREE_RNN)
+    held = weights(rng, (6, 5), (6, 12))
+    tree = random_tree(mod, rng, 4, 5)
+    exe = relay.compile(mod)
+    assert exe.run_batch("main", []) == []
+    (found,) = exe.run_batch("main", [(tree, *held)])
+    same(found, exe(tree, *held))
+
+
+def test_errors_name_the_request() -> None:
+    rng = np.random.default_rng(12)
+    mod = module(TREE_RNN).bind(dict(zip(("wl", "wn"), weights(rng, (6, 5), (6, 12)), strict=True)))
+    exe = relay.compile(mod)
+    good, bad = random_tree(mod, rng, 3, 5), random_tree(mod, rng, 2, 4)
+    with pytest.raises(
+        ShapeError, match=r"argument %t of @main in request 1, at Node\.0/Leaf\.0 has shape \(1, 4\), expected"
+    ):
+        exe.run_batch("main", [(good,), (bad,)])
+    with pytest.raises(TypeError_, match="takes 1 arguments"):
+        exe.run_batch("main", [(good,), ()])
+    with pytest.raises(RelayError, match="no entry @other"):
+        exe.run_batch("other", [(good,)])
+
+
+def test_inspect_says_how_requests_are_answered() -> None:
+    _, (title, text) = VIEWS["batching"](module(TREE_RNN), Options())
+    assert (title, text) == ("many requests", "@main: one batch")
+    _, (_, text) = VIEWS["batching"](module(NOT_TOGETHER["a reference"][0]), Options())
+    assert text.startswith("@main: one by one: ")
