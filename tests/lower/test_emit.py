@@ -39,7 +39,7 @@ def @main(%x: Tensor[(3,), float32]) -> ((Tensor[(3,), float32], Tensor[(3,), fl
 def @loop(%n: int32, %x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
   if (%n == 0) { %x } else { let %m = %n - 1; @loop(%m, %x * 0.5f + 1f) }
 }
-def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { @loop(20000, %x) }""",
+def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] { @loop(2000, %x) }""",
     "nested matches": """
 type Option[A] { Some(A), None, }
 def @first(%a: Option[Tensor[(3,), float32]], %b: Option[Tensor[(3,), float32]]) -> Tensor[(3,), float32] {
