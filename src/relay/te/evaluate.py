@@ -3,14 +3,13 @@
 Every stage is evaluated on the grid of its index variables: a value is an array with one axis per variable (reduction variables
 last), of size 1 along those it does not depend on. A load whose indices are affine and in range is a strided view of its source;
 other loads gather, with indices clipped to the source: the side of a `Select` that is not chosen may be out of range.
-A sum of products of operands with different variables is a matrix product. Grids beyond `_BLOCK` elements are cut in pieces.
+A sum of products of operands with different variables is a matrix product. Grids beyond `relay.te.grid.BLOCK` elements are cut in pieces.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, assert_never
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from relay.ir.dim import Dim, DimVar, dim_evaluate
 from relay.te import numeric
+from relay.te.grid import Affine, Grid, fits, gather, inside, matrix_product, pieces, strided
 from relay.te.index import Indices
 from relay.te.numeric import Array, numpy_dtype
 from relay.te.scalar import (
@@ -39,7 +39,6 @@ from relay.te.scalar import (
 from relay.te.scatter import Scatter, as_scatter
 from relay.te.tensor import Compute, Placeholder, Scan, Tensor, stages
 
-_BLOCK: Final = 1 << 22  # elements of one evaluated grid
 _NO_DIMS: Final[Mapping[DimVar, int]] = MappingProxyType({})
 
 
@@ -86,104 +85,6 @@ def _result(tensor: Tensor, values: Mapping[tuple[int, int], Array]) -> Array:
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class _Affine:
-    """``const + sum(coefficient * local index)`` over positions of a grid; ``lo`` and ``hi`` are its least and greatest value."""
-
-    const: int
-    coefficients: Mapping[int, int]
-    lo: int
-    hi: int
-
-
-class _Grid:
-    """The index variables of a stage, each over a range ``[start, stop)``; reduction variables come last."""
-
-    __slots__ = ("axes", "dims", "forms", "lengths", "position", "starts")
-
-    def __init__(self, axes: Sequence[Axis], ranges: Sequence[tuple[int, int]], dims: Mapping[DimVar, int]) -> None:
-        self.axes = tuple(axes)
-        self.position = {axis: n for n, axis in enumerate(axes)}
-        self.starts = [start for start, _ in ranges]
-        self.lengths = [stop - start for start, stop in ranges]
-        self.dims = dims
-        self.forms: dict[int, _Affine | None] = {}
-
-    @property
-    def rank(self) -> int:
-        return len(self.axes)
-
-    def along(self, position: int) -> list[int]:
-        shape = [1] * self.rank
-        shape[position] = self.lengths[position]
-        return shape
-
-    def affine(self, root: Scalar) -> _Affine | None:
-        """The index expression as an affine form, if it is one on this grid."""
-        if id(root) not in self.forms:
-            for node in walk(root):
-                if id(node) not in self.forms:
-                    self.forms[id(node)] = self._form(node)
-        return self.forms[id(root)]
-
-    def _make(self, const: int, coefficients: dict[int, int]) -> _Affine:
-        lo = hi = const
-        live = {p: c for p, c in coefficients.items() if c != 0 and self.lengths[p] > 1}
-        for p, c in live.items():
-            far = c * (self.lengths[p] - 1)
-            lo, hi = (lo + far, hi) if far < 0 else (lo, hi + far)
-        return _Affine(const, live, lo, hi)
-
-    def _form(self, node: Scalar) -> _Affine | None:
-        match node:
-            case Const() if node.dtype == "int64":
-                return _Affine(int(node.value), {}, int(node.value), int(node.value))
-            case Size():
-                value = dim_evaluate(node.dim, self.dims)
-                return _Affine(value, {}, value, value)
-            case Axis() if node in self.position:
-                p = self.position[node]
-                return self._make(self.starts[p], {p: 1})
-            case Unary() if node.op == "neg":
-                a = self.forms[id(node.a)]
-                return None if a is None else self._scaled(a, -1)
-            case Binary() if node.dtype == "int64":
-                a, b = self.forms[id(node.a)], self.forms[id(node.b)]
-                return None if a is None or b is None else self._combined(node.op, a, b)
-            case _:
-                return None
-
-    def _scaled(self, a: _Affine, factor: int) -> _Affine:
-        return self._make(a.const * factor, {p: c * factor for p, c in a.coefficients.items()})
-
-    def _combined(self, op: str, a: _Affine, b: _Affine) -> _Affine | None:
-        match op:
-            case "add" | "sub":
-                other = b if op == "add" else self._scaled(b, -1)
-                total = dict(a.coefficients)
-                for p, c in other.coefficients.items():
-                    total[p] = total.get(p, 0) + c
-                return self._make(a.const + other.const, total)
-            case "mul":
-                if not b.coefficients:
-                    return self._scaled(a, b.const)
-                return None if a.coefficients else self._scaled(b, a.const)
-            case "min":
-                return a if a.hi <= b.lo else b if b.hi <= a.lo else None
-            case "max":
-                return a if a.lo >= b.hi else b if b.lo >= a.hi else None
-            case "floordiv" | "mod" if not b.coefficients and b.const > 0:
-                # With a = whole * n + rest and rest in [0, n): a // n is whole and a % n is rest.
-                n = b.const
-                whole = self._make(a.const // n, {p: c // n for p, c in a.coefficients.items() if c % n == 0})
-                rest = self._make(a.const % n, {p: c for p, c in a.coefficients.items() if c % n != 0})
-                if rest.lo < 0 or rest.hi >= n:
-                    return None
-                return whole if op == "floordiv" else rest
-            case _:
-                return None
-
-
 class _Evaluator:
     """Evaluates stages over the arrays of their producers."""
 
@@ -211,7 +112,7 @@ class _Evaluator:
                 if isinstance(body, Reduce):
                     array[...] = _identity(body.kind, body.dtype)
                 else:
-                    grid = _Grid(stage.axes, [(0, n) for n in shape], self.dims)
+                    grid = Grid(stage.axes, [(0, n) for n in shape], self.dims)
                     array[...] = self._value(body, grid, {})
             return out
         form = as_scatter(stage, Indices())
@@ -219,9 +120,9 @@ class _Evaluator:
             self._scatter(stage, form, out[0])
             return out
         full = [(0, n) for n in shape]
-        for ranges in _pieces(full, self._work(stage, shape, reduced, extents)):
+        for ranges in pieces(full, self._work(stage, shape, reduced, extents)):
             at = tuple(slice(*r) for r in ranges)
-            grid = _Grid((*stage.axes, *reduced), [*ranges, *((0, n) for n in extents)], self.dims)
+            grid = Grid((*stage.axes, *reduced), [*ranges, *((0, n) for n in extents)], self.dims)
             memo: dict[int, Array] = {}
             for array, body in zip(out, stage.bodies, strict=True):
                 value = self._reduced(body, grid, memo) if isinstance(body, Reduce) else self._value(body, grid, memo)
@@ -236,17 +137,17 @@ class _Evaluator:
         extents = [self._extent(a.extent) for a in axes]
         held = _accumulator(body)
         total = np.zeros(out.shape, numpy_dtype(held))
-        for ranges in _pieces([(0, n) for n in extents], math.prod(extents)):
-            grid = _Grid(axes, ranges, self.dims)
+        for ranges in pieces([(0, n) for n in extents], math.prod(extents)):
+            grid = Grid(axes, ranges, self.dims)
             memo: dict[int, Array] = {}
-            inside = self._value(form.guard, grid, memo)
+            within = self._value(form.guard, grid, memo)
             at: list[Array] = []
             for axis, size in zip(stage.axes, out.shape, strict=True):
                 place = self._value(form.places.get(axis, axis), grid, memo)
-                inside = inside & (place >= 0) & (place < size)
+                within = within & (place >= 0) & (place < size)
                 at.append(place)
             value = self._value(form.value, grid, memo)
-            every = np.broadcast_arrays(inside, value, *at)
+            every = np.broadcast_arrays(within, value, *at)
             chosen = every[0].ravel()
             np.add.at(
                 total,
@@ -268,7 +169,7 @@ class _Evaluator:
 
     # -- scalar expressions over a grid
 
-    def _value(self, root: Scalar, grid: _Grid, memo: dict[int, Array]) -> Array:
+    def _value(self, root: Scalar, grid: Grid, memo: dict[int, Array]) -> Array:
         todo: list[tuple[Scalar, bool]] = [(root, False)]
         while todo:
             node, ready = todo.pop()
@@ -281,13 +182,13 @@ class _Evaluator:
             if isinstance(node, Load):
                 source = self._source(node)
                 todo.extend(
-                    (i, False) for d, i in enumerate(node.indices) if not _inside(grid.affine(i), source.shape[d])
+                    (i, False) for d, i in enumerate(node.indices) if not inside(grid.affine(i), source.shape[d])
                 )
             else:
                 todo.extend((k, False) for k in children(node))
         return memo[id(root)]
 
-    def _apply(self, node: Scalar, grid: _Grid, memo: Mapping[int, Array]) -> Array:
+    def _apply(self, node: Scalar, grid: Grid, memo: Mapping[int, Array]) -> Array:
         ones = (1,) * grid.rank
         match node:
             case Const():
@@ -320,26 +221,26 @@ class _Evaluator:
         assert isinstance(node.source, Tensor), "a loop buffer has no meaning in a tensor expression"
         return self.values[id(node.source.stage), node.source.index]
 
-    def _load(self, node: Load, grid: _Grid, memo: Mapping[int, Array]) -> Array:
+    def _load(self, node: Load, grid: Grid, memo: Mapping[int, Array]) -> Array:
         source = self._source(node)
         if source.size == 0:  # only under a Select whose other side is taken
             return np.zeros((1,) * grid.rank, source.dtype)
-        forms: list[_Affine] = []
+        forms: list[Affine] = []
         indices: dict[int, Array] = {}
         for d, index in enumerate(node.indices):
             form = grid.affine(index)
-            if form is not None and _inside(form, source.shape[d]):
+            if form is not None and inside(form, source.shape[d]):
                 forms.append(form)
             else:
-                forms.append(_Affine(0, {}, 0, 0))
+                forms.append(Affine(0, {}, 0, 0))
                 indices[d] = np.clip(memo[id(index)], 0, source.shape[d] - 1)
         if indices:
-            source, forms = _gather(source, forms, indices, grid)
-        return _strided(source, forms, grid)
+            source, forms = gather(source, forms, indices, grid)
+        return strided(source, forms, grid)
 
     # -- reductions
 
-    def _reduced(self, node: Reduce, grid: _Grid, memo: dict[int, Array]) -> Array:
+    def _reduced(self, node: Reduce, grid: Grid, memo: dict[int, Array]) -> Array:
         """The reduction over the last axes of the grid, kept as axes of size 1."""
         first = grid.rank - len(node.axes)
         over = tuple(range(first, grid.rank))
@@ -350,17 +251,17 @@ class _Evaluator:
                 return product
         limit = max(1, math.prod(grid.lengths))
         inner = [(grid.starts[p], grid.starts[p] + grid.lengths[p]) for p in over]
-        if node.kind in ("argmax", "argmin") or limit <= _BLOCK:
+        if node.kind in ("argmax", "argmin") or fits(limit):
             return self._fold(node, grid, memo, over)
         total: Array | None = None
-        for ranges in _pieces(inner, limit):
+        for ranges in pieces(inner, limit):
             outer = [(grid.starts[p], grid.starts[p] + grid.lengths[p]) for p in range(first)]
-            part = self._fold(node, _Grid(grid.axes, [*outer, *ranges], self.dims), {}, over)
+            part = self._fold(node, Grid(grid.axes, [*outer, *ranges], self.dims), {}, over)
             total = part if total is None else _COMBINE[node.kind](total, part)
         assert total is not None
         return total
 
-    def _fold(self, node: Reduce, grid: _Grid, memo: dict[int, Array], over: tuple[int, ...]) -> Array:
+    def _fold(self, node: Reduce, grid: Grid, memo: dict[int, Array], over: tuple[int, ...]) -> Array:
         value = self._value(node.body, grid, memo)
         shape = list(value.shape)
         for p in over:
@@ -374,7 +275,7 @@ class _Evaluator:
         out = _FOLD[node.kind](value.astype(numpy_dtype(held_name), copy=False), over)
         return numeric.cast(out, held_name, node.dtype)
 
-    def _product(self, values: Sequence[Array], node: Reduce, grid: _Grid, over: tuple[int, ...]) -> Array | None:
+    def _product(self, values: Sequence[Array], node: Reduce, grid: Grid, over: tuple[int, ...]) -> Array | None:
         """A sum of products as a batched matrix product; None when its factors do not fall into two operands."""
         name = numeric.compute_dtype(node.dtype)
         kind = numpy_dtype(name)
@@ -389,7 +290,7 @@ class _Evaluator:
                 pair.append(held)
         if len(pair) != 2:
             return None
-        result = _matrix_product(pair[0], pair[1], grid, over)
+        result = matrix_product(pair[0], pair[1], grid, over)
         return numeric.cast(result, name, node.dtype)
 
     # -- recurrences
@@ -401,7 +302,7 @@ class _Evaluator:
             return out
         others = [(0, n) for n in shape]
         length = shape[stage.dim]
-        start = _Grid(stage.axes, [(0, 1) if n == stage.dim else r for n, r in enumerate(others)], self.dims)
+        start = Grid(stage.axes, [(0, 1) if n == stage.dim else r for n, r in enumerate(others)], self.dims)
         state = self._value(stage.init, start, {})
         step = self._step(stage, shape)
         at: list[Any] = [slice(None)] * len(shape)
@@ -416,56 +317,15 @@ class _Evaluator:
         update, full = stage.update, [(0, n) for n in shape]
         if isinstance(update, Binary) and update.a is stage.state and stage.state not in walk(update.b):
             # What is added at every step does not depend on the state: computed at once.
-            terms = np.broadcast_to(self._value(update.b, _Grid(stage.axes, full, self.dims), {}), shape)
+            terms = np.broadcast_to(self._value(update.b, Grid(stage.axes, full, self.dims), {}), shape)
             op = update.op
             return lambda state, n: numeric.binary(op, state, np.take(terms, [n], stage.dim), update.dtype)
 
         def step(state: Array, n: int) -> Array:
             ranges = [(n, n + 1) if d == stage.dim else r for d, r in enumerate(full)]
-            return self._value(update, _Grid(stage.axes, ranges, self.dims), {id(stage.state): state})
+            return self._value(update, Grid(stage.axes, ranges, self.dims), {id(stage.state): state})
 
         return step
-
-
-def _inside(form: _Affine | None, size: int) -> bool:
-    return form is not None and form.lo >= 0 and form.hi < size
-
-
-def _gather(source: Array, forms: list[_Affine], indices: dict[int, Array], grid: _Grid) -> tuple[Array, list[_Affine]]:
-    """Read the indexed axes through their index arrays: a source whose first axes are the grid axes that the indices vary on."""
-    # An affine axis that varies on one of those too has to be read together with them.
-    settled = False
-    while not settled:
-        settled = True
-        varies = [p for p in range(grid.rank) if any(ix.shape[p] > 1 for ix in indices.values())]
-        for d, form in enumerate(forms):
-            if d not in indices and not form.coefficients.keys().isdisjoint(varies):
-                index = np.array(form.const).reshape((1,) * grid.rank)
-                for p, c in form.coefficients.items():
-                    index = index + c * np.arange(grid.lengths[p]).reshape(grid.along(p))
-                indices[d] = index
-                settled = False
-    rest = [d for d in range(source.ndim) if d not in indices]
-    at = tuple(ix.reshape([ix.shape[p] for p in varies] if ix.size > 1 else ()) for ix in indices.values())
-    at = np.broadcast_arrays(*at) if len(at) > 1 else at
-    shape = tuple(grid.lengths[p] for p in varies)
-    read = source.transpose([*indices, *rest])[tuple(at)]
-    read = np.asarray(read).reshape(shape + tuple(source.shape[d] for d in rest))
-    along = [_Affine(0, {p: 1}, 0, grid.lengths[p] - 1) for p in varies]
-    return read, along + [forms[d] for d in rest]
-
-
-def _strided(source: Array, forms: Sequence[_Affine], grid: _Grid) -> Array:
-    """The view of a source that is read at affine indices in range."""
-    shape = [1] * grid.rank
-    strides = [0] * grid.rank
-    for stride, form in zip(source.strides, forms, strict=True):
-        for p, c in form.coefficients.items():
-            shape[p] = grid.lengths[p]
-            strides[p] += c * stride
-    start: tuple[Any, ...] = (*(slice(form.const, None) for form in forms), ...)
-    origin = source[start]
-    return np.lib.stride_tricks.as_strided(origin, shape, strides, writeable=False)
 
 
 def _factors(node: Reduce) -> list[Scalar]:
@@ -481,45 +341,6 @@ def _factors(node: Reduce) -> list[Scalar]:
         else:
             out.append(part)
     return out
-
-
-def _matrix_product(a: Array, b: Array, grid: _Grid, over: tuple[int, ...]) -> Array:
-    """Sum ``a * b`` over positions ``over`` of the grid (kept with size 1), as one batched matrix product."""
-    repeats = math.prod(grid.lengths[p] for p in over if a.shape[p] == b.shape[p] == 1)
-    for p in over:  # an axis of one operand alone is summed first
-        if a.shape[p] > 1 and b.shape[p] == 1:
-            a = a.sum(p, keepdims=True, dtype=a.dtype)
-        elif b.shape[p] > 1 and a.shape[p] == 1:
-            b = b.sum(p, keepdims=True, dtype=b.dtype)
-    varies = [p for p in range(grid.rank) if p not in over]
-    inner = [p for p in over if a.shape[p] > 1]
-    batch = [p for p in varies if a.shape[p] > 1 and b.shape[p] > 1]
-    rows = [p for p in varies if a.shape[p] > 1 and b.shape[p] == 1]
-    columns = [p for p in varies if p not in batch and p not in rows]
-    sizes = [math.prod(grid.lengths[p] for p in group) for group in (batch, rows, inner, columns)]
-    done = [p for p in over if p not in inner]
-    left = a.transpose([*batch, *rows, *inner, *columns, *done]).reshape(sizes[0], sizes[1], sizes[2])
-    b_columns = math.prod(b.shape[p] for p in columns)
-    right = b.transpose([*batch, *inner, *columns, *rows, *done]).reshape(sizes[0], sizes[2], b_columns)
-    product = np.matmul(left, right)
-    order = [*batch, *rows, *columns]
-    shaped = product.reshape([max(a.shape[p], b.shape[p]) for p in order] + [1] * len(over))
-    back = np.argsort([*order, *over])
-    out = shaped.transpose(back)
-    return out if repeats == 1 else np.asarray(np.multiply(out, out.dtype.type(repeats)))
-
-
-def _pieces(ranges: list[tuple[int, int]], work: int) -> list[list[tuple[int, int]]]:
-    """Cut a box along its longest side so that ``work``, shared among the pieces, is about `_BLOCK` each."""
-    if work <= _BLOCK or not ranges:
-        return [ranges]
-    side = max(range(len(ranges)), key=lambda n: ranges[n][1] - ranges[n][0])
-    start, stop = ranges[side]
-    step = max(1, (stop - start) * _BLOCK // work)
-    return [
-        [(at, min(at + step, stop)) if n == side else r for n, r in enumerate(ranges)]
-        for at in range(start, stop, step)
-    ]
 
 
 def _accumulator(node: Reduce) -> str:
