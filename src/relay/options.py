@@ -25,6 +25,8 @@ class Options:
     opt_level   the papers' levels (Figure 10): 0 none, 1 fusion, 2 constant folding, 3 everything
     precision   of matrix products with constant weights: "float32", "bf16" (weights and data rounded to bfloat16, sums in
                 float32), "int8-weights" (weights as integers with a scale for each column of the result)
+    memory_budget  bytes that a run of an entry may add at its peak (results counted, arguments and constants not): what is needed
+                again late is computed again, and MemoryBudgetError raised where that is not enough; None: no limit
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
     entries     the functions that can be called from outside
     cache       keep compiled kernels and programs on disk and take them from there
@@ -37,6 +39,7 @@ class Options:
     executor: str = "vm"
     opt_level: int = 3
     precision: str = "float32"
+    memory_budget: int | None = None
     threads: int | None = None
     entries: tuple[str, ...] = ("main",)
     cache: bool = True
@@ -51,6 +54,8 @@ class Options:
             raise RelayError(f"opt_level must be 0, 1, 2 or 3, not {self.opt_level!r}")
         if self.precision not in PRECISIONS:
             raise RelayError(f"unknown precision {self.precision!r}", hint=f"precisions are {', '.join(PRECISIONS)}")
+        if self.memory_budget is not None and self.memory_budget < 1:
+            raise RelayError(f"memory_budget must be at least 1, not {self.memory_budget!r}", hint="None is no limit")
         if self.threads is not None and self.threads < 1:
             raise RelayError(f"threads must be at least 1, not {self.threads!r}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relay import codegen, typing
-from relay._runtime import pool_trim
+from relay._runtime import available_threads, pool_trim
 from relay.aot.library import write_library
 from relay.aot.native import with_native_code
 from relay.codegen.target import parse_target
@@ -28,6 +28,7 @@ from relay.ir.parser import parse_module
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.ir.walk import post_order
 from relay.loop.target import Target
+from relay.lower.footprint import footprint
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
 from relay.lower.unit import Planned
@@ -57,6 +58,7 @@ from relay.transform import (
     HoistOverTime,
     Inline,
     LambdaLift,
+    MemoryBudgetError,
     MergeDims,
     NameDims,
     Observer,
@@ -66,6 +68,7 @@ from relay.transform import (
     Pipeline,
     Recompute,
     ReducePrecision,
+    Rematerialise,
     Simplify,
     Sink,
     Specialise,
@@ -77,6 +80,8 @@ from relay.transform.ad.gradient import has_gradients
 from relay.transform.reward import Machine
 
 Array = npt.NDArray[np.generic]
+# In so many steps tensors are allowed less and less, down to nothing, until what they take meets a memory budget.
+_BUDGET_STEPS = 8
 # Bytes of constants for which it is worth going through all objects to find those that nothing needs.
 _LARGE = 32 << 20
 
@@ -181,7 +186,10 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     blocks = run(mono)
     clock.lap("passes")
     with without_collection():
-        plan = plan_module(blocks, target, runner.graph if options.opt_level >= 2 else None)
+        pack = runner.graph if options.opt_level >= 2 else None
+        plan = plan_module(blocks, target, pack)
+        if options.memory_budget is not None:
+            blocks, plan = within_budget(blocks, plan, options, target, lambda m: plan_module(m, target, pack))
     clock.lap("plans")
     objects = runner.objects(plan.kernels)
     clock.lap("kernels")
@@ -192,6 +200,40 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
         image = with_native_code(image, target)
         clock.lap("native code")
     return Compilation(blocks, plan, image, target, steps, clock.seconds)
+
+
+def within_budget(
+    module: Module, plan: ModulePlan, options: Options, target: Target, planned: Callable[[Module], ModulePlan]
+) -> tuple[Module, ModulePlan]:
+    """The module and its plan with values made again until every entry keeps to the memory budget.
+
+    The pass counts tensors; what they take depends on how they are laid out, so it is asked for less until that fits too. Raises
+    MemoryBudgetError that says how little was enough.
+    """
+    budget = options.memory_budget
+    assert budget is not None
+    workers = options.threads or available_threads()
+    for entry in options.entries:
+        first = least = needed = footprint(plan, entry, workers)
+        # Less and less is asked for. Where nothing is enough, less ambitious programs tell how little would be.
+        limits = [budget * n // _BUDGET_STEPS for n in range(_BUDGET_STEPS, -1, -1)]
+        limits += [first * n // _BUDGET_STEPS for n in range(1, _BUDGET_STEPS) if first * n > budget * _BUDGET_STEPS]
+        for asked in limits:
+            if needed <= budget:
+                break
+            after = Rematerialise(asked, entry, strict=False, machine=Machine.of(target))(module)
+            found = planned(after)
+            needed = footprint(found, entry, workers)
+            least = min(least, needed)
+            if needed <= budget:
+                module, plan = after, found
+        if needed > budget:
+            raise MemoryBudgetError(
+                f"@{entry} was found to need {least} bytes where {budget} are allowed "
+                f"({first} without computing anything twice)",
+                hint=f"give it at least {least} bytes, or smaller arguments",
+            )
+    return module, plan
 
 
 def compile(module: Module | Function | str, options: Options | None = None, **keywords: Any) -> Executable:

@@ -46,6 +46,8 @@ def program_key(module: Module, options: Options, target: Target) -> str:
                 digest.update(array.tobytes() if array.size < 64 else array.reshape(-1).view(np.uint8).data)
                 release(array)
     digest.update(repr((target, options.opt_level, options.entries, options.executor, options.precision)).encode())
+    if options.memory_budget is not None:  # workspace is counted for each thread
+        digest.update(repr((options.memory_budget, options.threads)).encode())
     return digest.hexdigest()
 
 

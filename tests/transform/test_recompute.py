@@ -176,7 +176,7 @@ def test_gradients_keep_their_values(name: str, rows: str) -> None:
     module = relay.value_and_grad(typed(text), argnums=(0, 1) if name == "product" else (0,))
     x, w = array(12, 24), array(24, 24)
     expected: Any = relay.evaluate(module, x, w)
-    found = relay.compile(module, cache=False)(x, w)
+    found: Any = relay.compile(module, cache=False)(x, w)
     for e, f in zip((expected[0], *expected[1]), (found[0], *found[1]), strict=True):
         np.testing.assert_allclose(np.asarray(f), np.asarray(e), rtol=2e-4, atol=2e-5)
 

@@ -70,6 +70,10 @@ def compile(
     opt_level: Level = 3,
     precision: PrecisionOption = "float32",
     executor: Annotated[str, typer.Option(help="vm, or aot: a .rlx with native code of its functions.")] = "vm",
+    memory_budget: Annotated[
+        int | None,
+        typer.Option(help="Bytes that a run may add at its peak; values are computed again to keep to them."),
+    ] = None,
     no_cache: NoCache = False,
     as_json: Json = False,
 ) -> None:
@@ -77,6 +81,7 @@ def compile(
     start = time.perf_counter()
     out = output or file.with_suffix(".rlx")
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
+    options["memory_budget"] = memory_budget
     if out.suffix in SUFFIXES:
         with progress(f"compiling {file}"):
             written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)

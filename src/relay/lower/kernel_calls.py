@@ -61,7 +61,7 @@ class KernelCalls:
             keys[var] = key(var.ty, 0)
             return keys[var]
 
-        tensors: escape.Tensors = yield escape.analyse(block, outputs_of, _is_view, _only_reads)
+        tensors: escape.Tensors = yield escape.analyse(block, outputs_of, is_view, only_reads)
         position_of = {b.var: n for n, b in enumerate(block.bindings)}
         intervals: list[Interval] = []
         for key, (ty, var, index) in enumerate(info):
@@ -230,11 +230,13 @@ def _rename(dim: Dim, mapping: dict[DimVar, DimVar]) -> Dim:
     return dim_substitute(dim, lambda v: as_dim(mapping[v]) if v in mapping else None)
 
 
-def _is_view(name: str) -> bool:
+def is_view(name: str) -> bool:
+    """Whether an operator's result is in the memory of its first operand."""
     return registry.exists(name) and (registry.get(name).kind == "view" or registry.get(name).aliases)
 
 
-def _only_reads(name: str) -> bool:
+def only_reads(name: str) -> bool:
+    """Whether an operator keeps no reference to any operand."""
     if name in (CHECK_EQUAL, DEVICE_COPY):
         return True
     return registry.exists(name) and (registry.get(name).kind == "routine" or registry.get(name).by_routine)

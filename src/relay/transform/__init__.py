@@ -36,6 +36,7 @@ from relay.transform.parallel_fusion import ParallelFusion
 from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.precision import ReducePrecision
 from relay.transform.recompute import Recompute
+from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
 from relay.transform.specialise import Specialise
@@ -64,6 +65,7 @@ __all__ = [
     "HoistOverTime",
     "Inline",
     "LambdaLift",
+    "MemoryBudgetError",
     "MergeDims",
     "NameDims",
     "Observer",
@@ -74,6 +76,7 @@ __all__ = [
     "Pipeline",
     "Recompute",
     "ReducePrecision",
+    "Rematerialise",
     "Simplify",
     "Sink",
     "Specialise",
