@@ -61,6 +61,7 @@ class Program:
     systems: dict[str, Callable[[int], Run]]
     floor: Callable[[Array, float, float], float] | None = None
     weight_bytes: int = 0
+    each_token: bool = False  # the floor is of one token, not of an input
 
 
 # -- recurrent layers
@@ -272,8 +273,14 @@ def charrnn() -> Program:
 
         return run
 
+    weights = 4 * ((h + letters) * size + letters * (h + letters))
+
+    def floor(x: Array, flops: float, bandwidth: float) -> float:
+        return weights / bandwidth  # of one letter
+
     inputs = [np.array([k % c, (7 * k) % (letters - 1)]) for k in range(24)]
-    return Program(inputs, lambda _, y: max(len(y), 1), {"relay": ours, "torch": in_torch, "jax": in_jax})
+    systems = {"relay": ours, "torch": in_torch, "jax": in_jax}
+    return Program(inputs, lambda _, y: max(len(y), 1), systems, floor, weights, each_token=True)
 
 
 def earlyexit() -> Program:
@@ -422,12 +429,115 @@ def dagrnn() -> Program:
 
         return lambda x: np.asarray(go(x, table))
 
+    def floor(x: Array, flops: float, bandwidth: float) -> float:
+        return n * (2 * d * h / flops + 4 * h * h / bandwidth)
+
     inputs = [normal(n, d, seed=k, scale=1) for k in range(12)]
-    return Program(inputs, lambda x, _: len(x), {"relay": ours, "torch": in_torch, "jax": in_jax})
+    return Program(inputs, lambda x, _: len(x), {"relay": ours, "torch": in_torch, "jax": in_jax}, floor, 4 * h * h)
+
+
+def decoder(beams: int) -> Program:
+    """A decoder that attends over a memory that grows: greedily, or the best ``beams`` sequences; as many steps as were encoded."""
+    v, d, h = 2000, 256, 256
+    w = {
+        "embedding": normal(v, d, scale=1), "w": normal(3 * h, d + h), "u": normal(3 * h, h), "b": normal(3 * h),
+        "c": normal(3 * h, seed=1), "out": normal(v, h, scale=0.2), "bias": normal(v),
+    }  # fmt: skip
+    entry = "main" if beams == 1 else "beam"
+    start, state = np.ones(beams, np.int64), normal(1, h, seed=2, scale=1).repeat(beams, 0)
+    scores = np.where(np.arange(beams) == 0, 0, -np.inf).astype(np.float32)
+    ending = np.full((1, v), -np.inf, np.float32)  # no sequence ends before
+
+    def ours(threads: int) -> Run:
+        module = relay.load_module(EXAMPLES / "seq2seq.relay").bind(w, entry=entry)
+        exe = relay.compile(module, entries=(entry,), threads=threads)
+        never = np.int64(-1)
+        if beams == 1:
+            return lambda x: exe(start, never, np.int64(len(x)), x, state)
+        return lambda x: exe.run(entry, start, scores, never, np.int64(len(x)), x, state, ending)[1]
+
+    def in_torch(threads: int) -> Run:
+        import torch
+        import torch.nn.functional as f
+
+        torch.set_num_threads(threads)
+        p = {n: torch.tensor(a) for n, a in w.items()}
+
+        def step(words: Any, state: Any, memory: Any) -> Any:
+            weights = torch.softmax((memory * state).sum(2), 0)
+            context = (weights[:, :, None] * memory).sum(0)
+            a = f.linear(torch.cat((p["embedding"][words], context), 1), p["w"], p["b"]).chunk(3, 1)
+            b = f.linear(state, p["u"], p["c"]).chunk(3, 1)
+            z = torch.sigmoid(a[1] + b[1])
+            new = torch.tanh(a[2] + torch.sigmoid(a[0] + b[0]) * b[2])
+            state = new + z * (state - new)
+            return torch.log_softmax(f.linear(state, p["out"], p["bias"]), 1), state
+
+        def run(x: Array) -> Array:
+            with torch.inference_mode():
+                words, s, memory = torch.from_numpy(start), torch.from_numpy(state), torch.from_numpy(x)
+                total, done = torch.from_numpy(scores), []
+                for _ in range(len(x)):
+                    found, s = step(words, s, memory)
+                    if beams == 1:
+                        words = found.argmax(1)
+                        done.append(int(words))
+                        memory = torch.cat((memory, s[None]))
+                        continue
+                    total, best = (total[:, None] + found).reshape(-1).topk(beams)
+                    parents, words = best // v, best % v
+                    memory = torch.cat((memory, s[None]))[:, parents]
+                    s = s[parents]
+                return np.array(done) if beams == 1 else np.asarray(total)
+
+        return run
+
+    def in_jax(threads: int) -> Run:
+        import jax
+        import jax.numpy as jnp
+
+        p = {n: jnp.asarray(a.T if n in ("w", "u", "out") else a) for n, a in w.items()}
+
+        @jax.jit  # once for each length: it has no symbolic sizes
+        def go(x: Any) -> Any:
+            k = len(x)
+
+            def body(s: Any) -> Any:
+                t, words, state, memory, total, done = s
+                logits = jnp.where(jnp.arange(2 * k)[:, None] < k + t, (memory * state).sum(2), -jnp.inf)
+                context = (jax.nn.softmax(logits, 0)[:, :, None] * memory).sum(0)
+                a = jnp.split(jnp.concatenate((p["embedding"][words], context), 1) @ p["w"] + p["b"], 3, 1)
+                b = jnp.split(state @ p["u"] + p["c"], 3, 1)
+                z = jax.nn.sigmoid(a[1] + b[1])
+                new = jnp.tanh(a[2] + jax.nn.sigmoid(a[0] + b[0]) * b[2])
+                state = new + z * (state - new)
+                found = jax.nn.log_softmax(state @ p["out"] + p["bias"])
+                memory = memory.at[k + t].set(state)
+                if beams == 1:
+                    words = jnp.argmax(found, 1)
+                    return t + 1, words, state, memory, total, done.at[t].set(words[0])
+                total, best = jax.lax.top_k((total[:, None] + found).reshape(-1), beams)
+                return t + 1, best % v, state[best // v], memory[:, best // v], total, done
+
+            memory = jnp.concatenate((x, jnp.zeros_like(x)))
+            first = (0, jnp.asarray(start), jnp.asarray(state), memory, jnp.asarray(scores), jnp.zeros(k, int))
+            s = jax.lax.while_loop(lambda s: (s[0] < k) & (s[1] >= 0).any(), body, first)
+            return s[5] if beams == 1 else s[4]
+
+        return lambda x: np.asarray(go(x))
+
+    weights = 4 * (3 * h * (d + 2 * h) + v * h)
+
+    def floor(x: Array, flops: float, bandwidth: float) -> float:
+        return len(x) * max(weights / bandwidth, beams * weights / 2 / flops)
+
+    inputs = [normal(n, 1, h, seed=k, scale=1).repeat(beams, 1) for k, n in enumerate(lengths(8))]
+    return Program(inputs, lambda x, _: len(x), {"relay": ours, "torch": in_torch, "jax": in_jax}, floor, weights)
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {kind: (lambda kind=kind: layer(kind)) for kind in GATES} | {
-    "charrnn": charrnn, "dagrnn": dagrnn, "earlyexit": earlyexit, "experts": experts,
+    "charrnn": charrnn, "decoder": lambda: decoder(1), "beam": lambda: decoder(4),
+    "dagrnn": dagrnn, "earlyexit": earlyexit, "experts": experts,
 }  # type: ignore[misc]  # fmt: skip
 
 
@@ -487,7 +597,8 @@ def main() -> None:
         if program.floor is not None:
             read = fastest(reading(program.weight_bytes, given.threads), 0.3)
             top, bandwidth = flops(), program.weight_bytes / read
-            least = 1e6 * sum(program.floor(x, top, bandwidth) for x in program.inputs) / sum(map(len, program.inputs))
+            floors = [1e6 * program.floor(x, top, bandwidth) for x in program.inputs]
+            least = sum(floors) / (len(floors) if program.each_token else sum(map(len, program.inputs)))
             row += f"{least:10.2f}" + (f"{found['relay'] / least:9.2f}" if "relay" in found else "")
         print(row, flush=True)
         if given.soak and name in GATES:

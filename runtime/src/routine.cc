@@ -120,6 +120,14 @@ class Input {
     if (!out.empty()) std::memcpy(static_cast<void*>(out.data()), tensor_->data(), out.size() * sizeof(T));
     return out;
   }
+  // The elements where they are; in `copy` when they are not aligned (imported memory may be anywhere).
+  template <class T>
+  const T* aligned(std::vector<T>& copy) const {
+    if (reinterpret_cast<uintptr_t>(tensor_->data()) % alignof(T) == 0)
+      return reinterpret_cast<const T*>(tensor_->data());
+    copy = elements<T>();
+    return copy.data();
+  }
 
  private:
   Owned boxed_;
@@ -190,20 +198,44 @@ struct Lines {
   }
 };
 
+constexpr int64_t most_inserted = 16;
+
+// The first `wanted` of the positions below n in order, ties by position: each position is inserted where it belongs, and
+// most are compared once, with the last.
+template <class F>
+void insert_first(int64_t n, int64_t wanted, int64_t* order, F&& strictly) {
+  for (int64_t at = 0, count = 0; at < n && wanted > 0; ++at) {
+    if (count == wanted && !strictly(at, order[count - 1])) [[likely]]
+      continue;
+    int64_t j = count < wanted ? count++ : count - 1;
+    for (; j > 0 && strictly(at, order[j - 1]); --j) order[j] = order[j - 1];
+    order[j] = at;
+  }
+}
+
 // For every line along the axis, its elements' positions in order: f(line's first element, its number, positions). Only
 // the first `wanted` positions of each line are in order.
 template <class T, class F>
-void each_order(const std::vector<T>& x, const Lines& lines, bool descending, int64_t wanted, F&& f) {
-  std::vector<int64_t> order(static_cast<size_t>(lines.size));
+void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted, F&& f) {
+  bool few = wanted <= most_inserted && wanted < lines.size;
+  std::vector<int64_t> order(static_cast<size_t>(few ? wanted : lines.size));
   for (int64_t o = 0; o < lines.outer; ++o) {
     for (int64_t i = 0; i < lines.inner; ++i) {
-      const T* line = x.data() + o * lines.size * lines.inner + i;
+      const T* line = x + o * lines.size * lines.inner + i;
+      auto strictly = [&](int64_t a, int64_t b) {
+        const T &u = line[a * lines.inner], &v = line[b * lines.inner];
+        return descending ? before(v, u) : before(u, v);
+      };
+      if (few) {
+        insert_first(lines.size, wanted, order.data(), strictly);
+        f(line, o, i, order);
+        continue;
+      }
       std::iota(order.begin(), order.end(), 0);
       // Ties keep their positions' order, which also makes the order total: partial and full sorts agree.
       auto less = [&](int64_t a, int64_t b) {
-        const T &u = line[a * lines.inner], &v = line[b * lines.inner];
-        if (descending ? before(v, u) : before(u, v)) return true;
-        if (descending ? before(u, v) : before(v, u)) return false;
+        if (strictly(a, b)) return true;
+        if (strictly(b, a)) return false;
         return a < b;
       };
       if (wanted < lines.size)
@@ -261,7 +293,8 @@ Value argwhere(const Value* arguments) { return nonzero_indices(arguments, "argw
 Value ordered(const Input& x, uint32_t axis, bool descending, int64_t k, bool want_values, bool want_indices,
               DType index_dtype, const char* routine) {
   return with_type(x.dtype(), routine, [&]<class T>(T*) {
-    std::vector<T> elements = x.elements<T>();
+    std::vector<T> copy;
+    const T* elements = x.aligned<T>(copy);
     Lines lines(x, axis);
     int64_t shape[max_rank];
     std::copy(x.shape(), x.shape() + x.rank(), shape);

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from relay import te
 from relay.codegen.elementary import FLOAT_FUNCTIONS
@@ -19,6 +22,7 @@ from relay.ir.expr import Function
 from relay.ir.types import dtype_bits, is_float, is_integer
 from relay.lower.sizes import Sizes
 from relay.plan.graph import te_graph, tensor_key
+from relay.te import numeric
 from relay.te.numeric import literal
 from relay.te.scalar import (
     Axis,
@@ -38,6 +42,7 @@ from relay.te.scalar import (
 )
 from relay.te.tensor import Compute, Placeholder, Tensor
 
+Array = npt.NDArray[Any]
 # A kernel's call costs about as much as this many instructions.
 _MOST_INSTRUCTIONS: Final = 24
 ARITHMETIC: Final = frozenset(
@@ -122,6 +127,23 @@ def _may_not_load(node: Select) -> bool:
     return any(isinstance(n, Load) and n.indices for side in (node.a, node.b) for n in walk(side))
 
 
+def _fold(nodes: Sequence[Scalar], known: dict[int, Array]) -> None:
+    """The values of indices made of constants and numeric sizes, by their ids (those that were said to lie in bounds)."""
+    for node in nodes:
+        operands = [known[id(k)] for k in children(node) if id(k) in known]
+        match node:
+            case Const():
+                known[id(node)] = literal(node.value, node.dtype)
+            case Size(dim=int() as size):
+                known[id(node)] = literal(size, node.dtype)
+            case Binary(dtype="int64") if len(operands) == 2:
+                known[id(node)] = numeric.binary(node.op, operands[0], operands[1], node.dtype)
+            case Cast(dtype="int64") if operands and is_integer(node.a.dtype):
+                known[id(node)] = numeric.cast(operands[0], node.a.dtype, node.dtype)
+            case _:
+                pass
+
+
 def opcode_of(operation: str) -> str:
     """The instruction of an operation of `relay.te.scalar`."""
     return f"Scalar{operation.capitalize()}"
@@ -133,6 +155,7 @@ def emit_scalars(
     """Emit the instructions; the registers of the results. ``inputs``: the registers of the operands."""
     operands = {tensor_key(t): r for t, r in zip(code.inputs, inputs, strict=True)}
     done: dict[int, int] = {}
+    known: dict[int, Array] = {}
 
     def result(opcode: str, *rest: int | str) -> int:
         out = register()
@@ -147,19 +170,19 @@ def emit_scalars(
         at: int | None = None
         stride: Dim = 1
         for index, extent in reversed(list(zip(node.indices, node.source.shape, strict=True))):
-            part = done[id(index)]
-            if stride != 1:
-                part = result("ScalarMul", "int64", part, sizes.register(stride))
-            if not (isinstance(index, Const) and index.value == 0):
+            if not (id(index) in known and known[id(index)] == 0):
+                part = done[id(index)]
+                if stride != 1:
+                    part = result("ScalarMul", "int64", part, sizes.register(stride))
                 at = part if at is None else result("ScalarAdd", "int64", at, part)
             stride = dim_mul(stride, extent)
         return result("ScalarLoad", node.dtype, tensor, sizes.register(0) if at is None else at)
 
     def visit(node: Scalar) -> int:
+        if id(node) in known:
+            return sizes.number(node.dtype, known[id(node)].item())
         kids = [done[id(k)] for k in children(node)]
         match node:
-            case Const():
-                return sizes.number(node.dtype, literal(node.value, node.dtype).item())
             case Size():
                 return sizes.register(node.dim)
             case Load():
@@ -174,7 +197,11 @@ def emit_scalars(
                 raise AssertionError(f"{type(node).__name__} has no instruction")
 
     for root in code.results:
-        for node in walk(root):
-            if id(node) not in done:
+        nodes = walk(root)
+        with np.errstate(all="ignore"):
+            _fold(nodes, known)
+        needed = {id(k) for n in nodes if id(n) not in known for k in children(n)} | {id(root)}
+        for node in nodes:
+            if id(node) in needed and id(node) not in done:
                 done[id(node)] = visit(node)
     return [done[id(root)] for root in code.results]
