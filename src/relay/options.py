@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ class Options:
                 float32), "int8-weights" (weights as integers with a scale for each column of the result)
     memory_budget  bytes that a run of an entry may add at its peak (results counted, arguments and constants not): what is needed
                 again late is computed again, and MemoryBudgetError raised where that is not enough; None: no limit
+    hot_sizes   sizes of the entries' symbolic dims, by name, to have variants for from the start (`relay.hot`)
+    specialise_hot  count the sizes of calls, and compile variants for frequent ones in the background; a size goes to what was faster
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
     entries     the functions that can be called from outside
     cache       keep compiled kernels and programs on disk and take them from there
@@ -40,6 +43,8 @@ class Options:
     opt_level: int = 3
     precision: str = "float32"
     memory_budget: int | None = None
+    hot_sizes: tuple[Mapping[str, int], ...] = ()
+    specialise_hot: bool = False
     threads: int | None = None
     entries: tuple[str, ...] = ("main",)
     cache: bool = True
@@ -80,6 +85,8 @@ def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:
     base = given or Options()
     if "cache_dir" in keywords and keywords["cache_dir"] is not None:
         keywords = {**keywords, "cache_dir": Path(keywords["cache_dir"])}
+    if "hot_sizes" in keywords:
+        keywords = {**keywords, "hot_sizes": tuple(keywords["hot_sizes"])}
     if "entries" in keywords:
         keywords = {**keywords, "entries": tuple(keywords["entries"])}
     return Options(**{**{n: getattr(base, n) for n in known}, **keywords})

@@ -20,6 +20,7 @@ from relay.aot.native import with_native_code
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable, load
+from relay.hot import HotExecutable
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError, RelayError
 from relay.ir.expr import Binding, Block, Call, Function, Var
@@ -260,7 +261,25 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
                 pool_trim()  # and packed constants came from the pool, which keeps what it gets back
             exe = load(path, chosen.threads)
     exe.limits = chosen.limits
+    if chosen.specialise_hot or chosen.hot_sizes:
+        return _with_variants(exe, typed, chosen, cache.beside(key, "hot.json"))
     return exe
+
+
+def _with_variants(exe: Executable, module: Module, options: Options, record: Path | None) -> HotExecutable:
+    plain = replace(options, specialise_hot=False, hot_sizes=())
+    found = HotExecutable(
+        exe,
+        module,
+        options.entries,
+        lambda m, entry: compile(m, replace(plain, entries=(entry,))),
+        record if options.specialise_hot else None,
+    )
+    found.specialise = options.specialise_hot
+    for sizes in options.hot_sizes:
+        for entry in options.entries:
+            found.prepare(entry, sizes)
+    return found
 
 
 def build_library(

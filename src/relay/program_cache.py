@@ -87,6 +87,10 @@ class ProgramCache:
             return None
         return path
 
+    def beside(self, key: str, suffix: str) -> Path | None:
+        """A file for what is remembered of a program, beside it; None where nothing is kept."""
+        return None if self._directory is None else self._directory / f"{key}.{suffix}"
+
     def _trim(self, newest: Path) -> None:
         assert self._directory is not None
         files = sorted(self._directory.glob("*.rlx"), key=lambda p: p.stat().st_mtime, reverse=True)
