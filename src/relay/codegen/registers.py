@@ -164,10 +164,21 @@ class Kit:
     def narrow(self, x: Register) -> Register:
         return self.instruction(f"fptrunc {x.type} {x.text} to {vec('float', self.lanes)}", "float")
 
+    def nearest(self, x: Register, factor: float = 1.0) -> Register:
+        """The nearest whole number of ``x * factor``, where that is small; anything for nan."""
+        magic = self.const(MAGIC[x.element], x.element)
+        return (x + magic if factor == 1.0 else self.fma(x, factor, magic)) - magic
+
+    def as_integer(self, whole: Register) -> Register:
+        """A small whole float as an integer; anything for nan."""
+        magic = self.const(MAGIC[whole.element], whole.element)
+        return self.bits(whole + magic) - self.bits(magic)
+
     @property
     def has_tables(self) -> bool:
         """Whether the machine looks up all lanes of a vector of floats in tables of `TABLE` entries."""
-        return "avx512f" in self.a.target.features
+        target = self.a.target
+        return target.vector_bits == 32 * TABLE and {"avx512f", "avx512dq"} <= set(target.features)
 
     def widened(self, x: Register, body: Callable[[Kit, Register], Register]) -> Register:
         """A function of floats computed on vectors of `TABLE` lanes, whatever the lanes here."""
@@ -205,6 +216,19 @@ class Kit:
         name = f"llvm.x86.avx512.mask.scalef.{kind}.{bits}"
         return Register(self, self.a.b.call(name, x.type, *given, *rounding), x.element)
 
+    def bounded(self, x: Register, limit: float) -> Register:
+        """x, or ``limit`` with the sign of x where that is nearer to 0, or where x is nan; `TABLE` floats."""
+        given = [(x.type, x.text), (x.type, self.const(limit, x.element).text), ("i32", "2")]
+        given += [(x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+        return Register(self, self.a.b.call("llvm.x86.avx512.mask.range.ps.512", x.type, *given), x.element)
+
+    def approximate_reciprocal(self, x: Register) -> Register | None:
+        """``1 / x`` to 14 bits, of `TABLE` positive normal floats; None where the machine has no instruction for it."""
+        if x.element != "float" or self.lanes != TABLE or not self.has_tables:
+            return None
+        given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1")]
+        return Register(self, self.a.b.call("llvm.x86.avx512.rcp14.ps.512", x.type, *given), x.element)
+
     def two_product(self, x: Register, y: Register) -> tuple[Register, Register]:
         """The product and its rounding error (doubles), exactly: their sum is ``x * y``."""
         product = x * y
@@ -220,6 +244,8 @@ class Kit:
         return product, xl * yl - (((product - xh * yh) - xl * yh) - xh * yl)
 
 
+# 1.5 * 2**(mantissa bits): adding it rounds to integers.
+MAGIC = {"float": 12582912.0, "double": 6755399441055744.0}
 # Entries of a table that one instruction looks up.
 TABLE = 16
 INFINITY, NAN = math.inf, math.nan

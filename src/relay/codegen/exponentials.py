@@ -1,0 +1,349 @@
+"""Exponentials, logarithms and what is made of them: hyperbolic functions, sigmoid, erf, powers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from relay.codegen import polynomials as p
+from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
+
+# ln(2) and log10(2) in parts whose leading ones have few enough bits that small multiples of them are exact.
+_LN2 = {"float": (0.693359375, -2.12194440e-4), "double": (0.6931471803691238, 1.9082149292705877e-10)}
+_LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.301029995663157, 8.241712586023572e-13)}
+# From here on erf is 1 to within rounding.
+_ERF_ONE = 3.83
+
+
+def _scaled(kit: Kit, x: Register, n: Register) -> Register:
+    """``x * 2**n`` for whole n given as a float, rounded once: it overflows and becomes subnormal as it should."""
+    scaled = kit.scale(x, n)
+    if scaled is not None:
+        return scaled
+    n = kit.as_integer(n)
+    half = n >> 1
+    return x * _power_of_two(kit, half) * _power_of_two(kit, n - half)
+
+
+def _power_of_two(kit: Kit, n: Register) -> Register:
+    bias, bits = (127, 23) if n.element == "i32" else (1023, 52)
+    return kit.from_bits((n + bias) << bits)
+
+
+def _exp_reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
+    """``(r, n)`` with ``exp(x) = exp(r) * 2**n``, ``|r| <= ln(2)/2``, for x of moderate size; n is a whole float."""
+    whole = kit.nearest(x, 1 / math.log(2))
+    high, low = _LN2[x.element]
+    return kit.fma(whole, -low, kit.fma(whole, -high, x)), whole
+
+
+def _exp_polynomial(kit: Kit, r: Register) -> Register:
+    """``exp(r) - 1`` for ``|r| <= ln(2)/2``."""
+    square = r * r
+    if r.element == "float":
+        # By pairs of powers: as many operations as Horner's rule, and fewer that wait for one another.
+        c0, c1, c2, c3, c4 = p.EXP_F32
+        upper = kit.fma(square, c4, kit.fma(r, c3, kit.const(c2, "float")))
+        return kit.fma(square, kit.fma(square, upper, kit.fma(r, c1, kit.const(c0, "float"))), r)
+    return kit.fma(square, kit.polynomial(r, p.EXP_F64), r)
+
+
+def _clamped(kit: Kit, x: Register, low: float, high: float) -> Register:
+    """x within bounds; nan stays."""
+    x = kit.where(x > high, high, x)
+    return kit.where(x < low, low, x)
+
+
+def exp(kit: Kit, x: Register) -> Register:
+    """``exp(r) * 2**n``, rounded to a subnormal or to infinity as it should be."""
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, _exp_by_table)
+    x = _clamped(kit, x, *((-104.0, 89.0) if x.element == "float" else (-746.0, 710.0)))
+    r, n = _exp_reduced(kit, x)
+    return _scaled(kit, _exp_polynomial(kit, r) + 1.0, n)
+
+
+def _exp_by_table(kit: Kit, x: Register) -> Register:
+    """``2**n * 2**(k/16) * exp(r)``: the bits of a sum with 1.5 * 2**19 are n and k, and a power of two takes the whole part
+    of its exponent. Where x is so large that r means nothing, r is bounded, and n alone decides."""
+    magic = kit.const(MAGIC["float"] / 16, "float")
+    shifted = kit.fma(x, 1 / math.log(2), magic)
+    whole = shifted - magic
+    high, low = _LN2["float"]
+    r = kit.bounded(kit.fma(whole, -low, kit.fma(whole, -high, x)), 0.5)
+    near = r * kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0)
+    power = kit.looked_up(p.EXP_TABLE_F32, kit.bits(shifted))
+    return _scaled(kit, kit.fma(power, near, power), whole)
+
+
+def exp2(kit: Kit, x: Register) -> Register:
+    x = _clamped(kit, x, *((-151.0, 129.0) if x.element == "float" else (-1076.0, 1025.0)))
+    whole = kit.nearest(x)
+    return _scaled(kit, _exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0, whole)
+
+
+def expm1(kit: Kit, x: Register) -> Register:
+    low, high = (-18.0, 89.0) if x.element == "float" else (-38.0, 710.0)
+    bounded = _clamped(kit, x, low, high)
+    r, n = _exp_reduced(kit, bounded)
+    half = _power_of_two(kit, kit.as_integer(n) - 1)
+    result = kit.fma(half, _exp_polynomial(kit, r), half - 0.5) * 2.0
+    # Tiny arguments are their own result; the sum above would lose the sign of zero.
+    return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
+
+
+def sigmoid(kit: Kit, x: Register) -> Register:
+    """``1 / (1 + exp(-x))``, as a quotient of at most 1."""
+    return _lookup_width(kit, x, _sigmoid)
+
+
+def _sigmoid(kit: Kit, x: Register) -> Register:
+    lowest = -104.0 if x.element == "float" else -746.0
+    negative = -kit.abs(x)
+    r, n = _exp_reduced(kit, kit.where(negative < lowest, lowest, negative))
+    # By the polynomial: the error of the table's entries would count twice where the result is just above a power of two.
+    e = _scaled(kit, _exp_polynomial(kit, r) + 1.0, n)
+    below = e + 1.0
+    return _quotient(kit, kit.where(x < 0.0, e, kit.const(1.0, x.element)), below, e - (below - 1.0))
+
+
+def tanh(kit: Kit, x: Register) -> Register:
+    """``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
+    return _lookup_width(kit, x, _tanh)
+
+
+def _tanh(kit: Kit, x: Register) -> Register:
+    magnitude = kit.abs(x)
+    magnitude = kit.where(magnitude > 20.0, 20.0, magnitude)
+    r, n = _exp_reduced(kit, magnitude * 2.0)
+    power = _scaled(kit, kit.const(1.0, x.element), n)
+    e = kit.fma(power, _exp_polynomial(kit, r), power - 1.0)
+    below = e + 2.0
+    large = e > 2.0
+    two = kit.const(2.0, x.element)
+    rest = kit.where(large, two, e) - (below - kit.where(large, e, two))
+    return kit.copysign(_quotient(kit, e, below, rest), x)
+
+
+def _lookup_width(kit: Kit, x: Register, body: Callable[[Kit, Register], Register]) -> Register:
+    """A function that uses instructions which only whole vectors of floats have, on any number of lanes."""
+    return kit.widened(x, body) if x.element == "float" and kit.has_tables else body(kit, x)
+
+
+def _quotient(kit: Kit, above: Register, below: Register, rest: Register) -> Register:
+    """``above / (below + rest)`` for a small rest: what was lost when ``below`` was rounded.
+
+    From an approximate reciprocal and one step of Newton's method on the quotient, rounded little more than once, where the
+    machine has one; else a division, which does without the rest.
+    """
+    inverse = kit.approximate_reciprocal(below)
+    if inverse is None:
+        return above / below
+    quotient = above * inverse
+    left = kit.fma(-quotient, rest, kit.fma(-quotient, below, above))
+    return kit.fma(left, inverse, quotient)
+
+
+def _half_exp(kit: Kit, x: Register) -> Register:
+    """``exp(x) / 2``, which overflows later than exp does."""
+    bounded = _clamped(kit, x, *((-104.0, 90.0) if x.element == "float" else (-746.0, 711.0)))
+    r, n = _exp_reduced(kit, bounded)
+    return _scaled(kit, _exp_polynomial(kit, r) + 1.0, n - 1.0)
+
+
+def sinh(kit: Kit, x: Register) -> Register:
+    """``(e + e / (e + 1)) / 2`` with ``e = exp(|x|) - 1``, for large x ``exp(|x|) / 2``, and the sign of x."""
+    magnitude = kit.abs(x)
+    e = expm1(kit, _clamped(kit, magnitude, 0.0, 20.0))
+    near = (e + e / (e + 1.0)) * 0.5
+    return kit.copysign(kit.where(magnitude > 19.0, _half_exp(kit, magnitude), near), x)
+
+
+def cosh(kit: Kit, x: Register) -> Register:
+    half = _half_exp(kit, kit.abs(x))
+    return half + 0.25 / half
+
+
+# -- logarithms
+
+
+def _frexp(kit: Kit, x: Register) -> tuple[Register, Register]:
+    """``(m, e)`` with ``x = m * 2**e``, ``sqrt(1/2) <= m < sqrt(2)``, for positive finite x; e as a float."""
+    single = x.element == "float"
+    mantissa = 23 if single else 52
+    smallest = 2.0**-126 if single else 2.0**-1022
+    tiny = x < smallest
+    bits = kit.bits(kit.where(tiny, x * 2.0**mantissa, x))
+    start = 0x3F3504F3 if single else 0x3FE6A09E667F3BCD  # sqrt(1/2)
+    exponent = (bits - start) >> mantissa
+    m = kit.from_bits(bits - (exponent << mantissa))
+    shift = kit.where(tiny, kit.const(mantissa, exponent.element), kit.const(0, exponent.element))
+    return m, kit.to_float(exponent - shift, x.element)
+
+
+def _log_of_mantissa(kit: Kit, f: Register) -> Register:
+    """What to add to f to get ``log(1 + f)`` for ``1 + f`` in [sqrt(1/2), sqrt(2)]."""
+    square = f * f
+    if f.element == "float":
+        return kit.fma(square * f, kit.polynomial(f, p.LOG_F32), square * -0.5)
+    s = f / (f + 2.0)
+    z = s * s
+    half = square * 0.5
+    return s * (half + z * kit.polynomial(z, p.LOG_F64)) - half
+
+
+def _log_limits(kit: Kit, x: Register, result: Register) -> Register:
+    """The logarithm's values at 0, infinity, nan and for negative numbers."""
+    result = kit.where(x < INFINITY, result, x)
+    result = kit.where(x.equals(0.0), -INFINITY, result)
+    return kit.where(x < 0.0, NAN, result)
+
+
+def log(kit: Kit, x: Register) -> Register:
+    m, e = _frexp(kit, x)
+    f = m - 1.0
+    high, low = _LN2[x.element]
+    rest = kit.fma(e, low, _log_of_mantissa(kit, f))
+    return _log_limits(kit, x, kit.fma(e, high, f + rest))
+
+
+def log2(kit: Kit, x: Register) -> Register:
+    m, e = _frexp(kit, x)
+    f = m - 1.0
+    return _log_limits(kit, x, _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(2), e))
+
+
+def _times_constant(kit: Kit, f: Register, rest: Register, factor: float, e: Register) -> Register:
+    """``(f + rest) * factor + e`` with the leading part of ``f * factor`` kept exact."""
+    single = f.element == "float"
+    mask = -(1 << 12) if single else -(1 << 32)
+    bits = 11 if single else 26
+    scale = 2.0**bits
+    leading = math.floor(factor * scale) / scale
+    total = f + rest
+    head = kit.from_bits(kit.bits(total) & mask)
+    tail = (f - head) + rest
+    exact = head * leading
+    small = kit.fma(head, factor - leading, tail * factor)
+    return e + exact + small
+
+
+def log10(kit: Kit, x: Register) -> Register:
+    m, e = _frexp(kit, x)
+    f = m - 1.0
+    high, low = _LOG10_2[x.element]
+    zero = kit.const(0.0, x.element)
+    fraction = _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(10), zero)
+    return _log_limits(kit, x, kit.fma(e, high, kit.fma(e, low, fraction)))
+
+
+def log1p(kit: Kit, x: Register) -> Register:
+    u = x + 1.0
+    m, e = _frexp(kit, u)
+    # What was lost in 1 + x, relative to it; where 1 + x is near 1, x itself is the exact fraction.
+    lost = kit.where(x > 1.0, 1.0 - (u - x), x - (u - 1.0)) / u
+    near = e.equals(0.0)
+    f = kit.where(near, x, m - 1.0)
+    lost = kit.where(near, kit.const(0.0, x.element), lost)
+    high, low = _LN2[x.element]
+    rest = kit.fma(e, low, _log_of_mantissa(kit, f) + lost)
+    result = _log_limits(kit, u, kit.fma(e, high, f + rest))
+    return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
+
+
+def _erf_by_table(kit: Kit, x: Register) -> Register:
+    """``|x| * g(|x|)`` with ``g(u) = erf(u) / u`` a polynomial around the nearest quarter."""
+    magnitude = kit.abs(x)
+    large = magnitude > _ERF_ONE
+    u = kit.where(large, _ERF_ONE, magnitude)
+    magic = kit.const(MAGIC["float"], "float")
+    shifted = kit.fma(u, 4.0, magic)
+    d = kit.fma(shifted - magic, -0.25, u)
+    index = kit.bits(shifted)
+    first, *others = (kit.looked_up(row, index) for row in p.ERF_TABLE_F32)
+    rest = others[-1]
+    for coefficient in reversed(others[:-1]):
+        rest = kit.fma(rest, d, coefficient)
+    result = kit.fma(u, first, u * d * rest)
+    return kit.copysign(kit.where(large, 1.0, result), x)
+
+
+def erf(kit: Kit, x: Register) -> Register:
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, _erf_by_table)
+    single = x.element == "float"
+    magnitude = _clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
+    z = magnitude * magnitude
+    near = magnitude * kit.polynomial(z, p.ERF_F32 if single else p.ERF_F64)
+    large = magnitude > 1.0
+    outer = kit.where(large, magnitude, kit.const(1.0, x.element))
+    if single:
+        r, n = _exp_reduced(kit, kit.polynomial(outer, p.LOG_ERFC_F32))
+        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n))
+    else:
+        r, n = _exp_reduced(kit, -(outer * outer))
+        t = (outer - 2.0) / (outer + 2.0)
+        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n)) * kit.polynomial(t, p.ERFCX_F64)
+    return kit.copysign(kit.where(large, 1.0 - tail, near), x)
+
+
+def _two_sum(x: Register, y: Register) -> tuple[Register, Register]:
+    """The sum of ``|x| >= |y|`` and its rounding error."""
+    total = x + y
+    return total, y - (total - x)
+
+
+def _log_in_parts(kit: Kit, x: Register) -> tuple[Register, Register]:
+    """The logarithm of a positive double as a sum of two: ten more bits than one holds."""
+    m, e = _frexp(kit, x)
+    f = m - 1.0
+    above, above_low = _two_sum(kit.const(2.0, "double"), f)
+    s = f / above
+    product, product_low = kit.two_product(s, above)
+    s_low = ((f - product) - product_low - s * above_low) / above
+    z = s * s
+    cubed = s * z
+    tail = cubed * kit.polynomial(z, p.LOG_F64)
+    high, low = _LN2["double"]
+    scaled = e * high
+    # |e| * ln(2) is 0 or larger than the fraction's logarithm.
+    head, head_low = _two_sum(scaled, s * 2.0)
+    near = kit.where(e.equals(0.0), s * 2.0, head)
+    near_low = kit.where(e.equals(0.0), kit.const(0.0, "double"), head_low)
+    return _two_sum(near, near_low + (tail + s_low * 2.0 + e * low))
+
+
+def pow(kit: Kit, x: Register, y: Register, careful: bool) -> Register:
+    """``x ** y`` of doubles, as C defines it; ``careful`` keeps the logarithm in two parts."""
+    magnitude = kit.abs(x)
+    if careful:
+        log_high, log_low = _log_in_parts(kit, magnitude)
+        product, product_low = kit.two_product(y, log_high)
+        product_low = kit.fma(y, log_low, product_low)
+        finite = kit.abs(product) < 800.0
+        product_low = kit.where(finite, product_low, kit.const(0.0, "double"))
+    else:
+        product, product_low = y * log(kit, magnitude), kit.const(0.0, "double")
+    bounded = _clamped(kit, product, -746.0, 710.0)
+    r, n = _exp_reduced(kit, bounded)
+    result = _scaled(kit, _exp_polynomial(kit, r + product_low) + 1.0, n)
+    # Zero and infinite bases, whose logarithms the parts above do not hold.
+    zero, one = kit.const(0.0, "double"), kit.const(1.0, "double")
+    upward = y > 0.0
+    result = kit.where(magnitude.equals(0.0), kit.where(upward, zero, INFINITY), result)
+    result = kit.where(magnitude.equals(INFINITY), kit.where(upward, INFINITY, zero), result)
+    # An infinite exponent: by which side of 1 the base is on.
+    endless = kit.abs(y).equals(INFINITY)
+    grows = kit.where(magnitude > 1.0, one, -one) * kit.copysign(one, y)
+    limit = kit.where(magnitude.equals(1.0), one, kit.where(grows > 0.0, INFINITY, zero))
+    result = kit.where(endless, limit, result)
+    # The sign of a negative base: odd integers keep it, other integers drop it, fractions have no result.
+    whole = kit.rounded("trunc", y).equals(y)
+    halves = kit.rounded("trunc", y * 0.5).equals(y * 0.5)
+    odd = whole & (halves ^ 1)
+    negative = kit.copysign(one, x) < 0.0
+    result = kit.where(negative & odd, -result, result)
+    undefined = (x < 0.0) & (magnitude < INFINITY) & (whole ^ 1)
+    result = kit.where(undefined, NAN, result)
+    result = kit.where(kit.is_nan(x), x, kit.where(kit.is_nan(y), y, result))
+    return kit.where(y.equals(0.0), one, kit.where(x.equals(1.0), one, result))
