@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
 
+from relay.codegen.workers import available_cores
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable, load
 from relay.ir.diagnostics import FileError
@@ -19,6 +21,8 @@ from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.loop.target import Target
 from relay.options import Options
+
+_LARGE = 1 << 16  # bytes of a constant that are worth a turn of a thread
 
 
 @cache
@@ -37,18 +41,33 @@ def program_key(module: Module, options: Options, target: Target) -> str:
     """What identifies a compiled program: its text, its constants' contents, the target, the options that change code."""
     digest = hashlib.blake2b(compiler_digest(), digest_size=20)
     digest.update(str(module).encode())
+    constants: list[Constant] = []
     for name in module.functions:
         digest.update(name.encode())
-        for node in post_order(module.functions[name]):
-            if isinstance(node, Constant):
-                array = np.ascontiguousarray(node.data)
-                digest.update(repr((node.dtype, array.shape)).encode())
-                digest.update(array.tobytes() if array.size < 64 else array.reshape(-1).view(np.uint8).data)
-                release(array)
+        found = [node for node in post_order(module.functions[name]) if isinstance(node, Constant)]
+        digest.update(repr([(c.dtype, c.data.shape) for c in found]).encode())
+        constants += found
+    # Hashing gigabytes of weights is most of a start from the cache; it runs outside of the interpreter's lock.
+    large = [c for c in constants if c.data.nbytes >= _LARGE]
+    with ThreadPoolExecutor(available_cores()) as threads:
+        large_digests = threads.map(_content, large)
+        for constant in constants:
+            if constant.data.nbytes < _LARGE:
+                digest.update(_content(constant))
+        for content in large_digests:
+            digest.update(content)
     digest.update(repr((target, options.opt_level, options.entries, options.executor, options.precision)).encode())
     if options.memory_budget is not None:  # workspace is counted for each thread
         digest.update(repr((options.memory_budget, options.threads)).encode())
     return digest.hexdigest()
+
+
+def _content(constant: Constant) -> bytes:
+    """A digest of a constant's data. (Processors have instructions for SHA-256.)"""
+    array = np.ascontiguousarray(constant.data)
+    content = hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").digest()
+    release(array)
+    return content
 
 
 class ProgramCache:
