@@ -1,26 +1,127 @@
 #include "relay/device.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
 namespace relay {
 namespace {
 
+// Memory of the host on large pages, where the system has them: what is read from end to end (a cache of keys, a layer's
+// activations) is otherwise bound by address translation, and fresh memory by one fault for every small page.
+//
+// Blocks are cut from regions of many large pages, the first free stretch that is long enough; neighbours that are free join, and
+// a region that is all free goes back to the system if another one is.
+class Regions {
+ public:
+  void* allocate(size_t bytes) {
+    bytes = rounded(bytes, page);
+    std::lock_guard guard(mutex_);
+    for (auto& [base, region] : regions_)
+      for (auto& [at, size] : region.free)
+        if (size >= bytes) return take(base, region, at, size, bytes);
+    size_t size = rounded(bytes, bytes > region_bytes / 2 ? large_page : region_bytes);
+    std::byte* base = map(size);
+    if (base == nullptr) return nullptr;
+    Region& region = regions_[base];
+    region.bytes = size;
+    return take(base, region, 0, size, bytes);
+  }
+
+  void deallocate(void* data, size_t bytes) {
+    bytes = rounded(bytes, page);
+    std::lock_guard guard(mutex_);
+    auto* where = static_cast<std::byte*>(data);
+    auto entry = std::prev(regions_.upper_bound(where));
+    Region& region = entry->second;
+    auto at = static_cast<size_t>(where - entry->first);
+    auto after = region.free.lower_bound(at);
+    if (after != region.free.end() && at + bytes == after->first) {
+      bytes += after->second;
+      after = region.free.erase(after);
+    }
+    if (after != region.free.begin() && std::prev(after)->first + std::prev(after)->second == at)
+      bytes = std::prev(after)->second += bytes;
+    else
+      region.free.emplace_hint(after, at, bytes);
+    if (bytes != region.bytes) return;
+    if (spare_ == nullptr && bytes == region_bytes) {
+      spare_ = entry->first;
+      return;
+    }
+    munmap(entry->first, region.bytes);
+    regions_.erase(entry);
+  }
+
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  static constexpr size_t page = 4096, large_page = size_t{2} << 20, region_bytes = size_t{32} << 20;
+
+  struct Region {
+    size_t bytes = 0;
+    std::map<size_t, size_t> free;  // where from the base, and how long
+  };
+
+  static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+  void* take(std::byte* base, Region& region, size_t at, size_t size, size_t bytes) {
+    region.free.erase(at);
+    if (size > bytes) region.free.emplace(at + bytes, size - bytes);
+    if (base == spare_) spare_ = nullptr;
+    return base + at;
+  }
+
+  static std::byte* map(size_t bytes) {
+    size_t room = bytes + large_page;
+    void* data = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+    auto start = reinterpret_cast<uintptr_t>(data), aligned = rounded(start, large_page);
+    if (aligned != start) munmap(data, aligned - start);
+    munmap(reinterpret_cast<void*>(aligned + bytes), start + room - aligned - bytes);
+    auto* base = reinterpret_cast<std::byte*>(aligned);
+    madvise(base, bytes, MADV_HUGEPAGE);
+    return base;
+  }
+
+  std::mutex mutex_;
+  std::map<std::byte*, Region> regions_;
+  std::byte* spare_ = nullptr;  // a region that is all free
+};
+
 class Host final : public Device {
  public:
+  Host() {
+    static Regions* for_fork;
+    for_fork = &regions_;
+    // A child starts with one thread: no other may hold the lock at the moment of the fork.
+    pthread_atfork([] { for_fork->mutex().lock(); }, [] { for_fork->mutex().unlock(); }, [] { for_fork->mutex().unlock(); });
+  }
   const char* name() const override { return "cpu"; }
   void* allocate(int64_t bytes) override {
-    size_t rounded = (static_cast<size_t>(bytes) + storage_alignment - 1) & ~static_cast<size_t>(storage_alignment - 1);
-    return std::aligned_alloc(storage_alignment, rounded);
+    auto size = static_cast<size_t>(bytes);
+    if (bytes >= least_in_regions) return regions_.allocate(size);
+    return std::aligned_alloc(storage_alignment, (size + storage_alignment - 1) & ~size_t{storage_alignment - 1});
   }
-  void deallocate(void* data, int64_t) override { std::free(data); }
+  void deallocate(void* data, int64_t bytes) override {
+    if (bytes >= least_in_regions)
+      regions_.deallocate(data, static_cast<size_t>(bytes));
+    else
+      std::free(data);
+  }
   void open(void*, int64_t) override {}
   void close(void*, int64_t) override {}
+
+ private:
+  static constexpr int64_t least_in_regions = int64_t{256} << 10;
+  Regions regions_;
 };
 
 class Fake final : public Device {
