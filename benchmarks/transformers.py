@@ -3,9 +3,11 @@
 Every system runs the same seeded weights and inputs and is checked against float64 NumPy first. Ours is compiled once for every length;
 torch-compile compiles each length anew. Systems take turns with a pause between, so that threads that still wait busily for the last
 one's work do not disturb the next. ``floor`` is the time that the machine's limits allow: arithmetic at the multiply-add peak, or the
-weights at the bandwidth of memory, whichever is longer.
+weights at the bandwidth of memory, whichever is longer. ``--precisions`` adds ours in reduced precision, with how far its results are from
+float64 (the largest distance over the largest result); the floor stays that of float32.
 
     python benchmarks/transformers.py [--models bert-base,minilm,gpt2] [--threads 1,2] [--lengths 5,32,128 | all] [--memory]
+                                      [--precisions bf16,int8-weights]
 """
 
 from __future__ import annotations
@@ -36,10 +38,20 @@ from relay.view.svg import COLOURS, Picture, covering
 from relay.view.timing import interleaved
 
 ALL_LENGTHS = (5, 8, 13, 16, 22, 32, 48, 53, 64, 96, 128)
-SYSTEMS = ("relay", "onnxruntime", "onnxruntime-fused", "openvino", "torch", "torch-compile")
+SYSTEMS = (
+    "relay",
+    "relay-bf16",
+    "relay-int8-weights",
+    "onnxruntime",
+    "onnxruntime-fused",
+    "openvino",
+    "torch",
+    "torch-compile",
+)
 # Tokens of one timed generation.
 GENERATED = 8
 TOLERANCE = 2e-4  # float32 through twelve layers
+REDUCED = 0.1  # of the largest result, in reduced precision
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
@@ -61,8 +73,11 @@ def gpt2_flops(c: gpt2.Config, n: int, past: int) -> float:
 def bert_systems(c: bert.Config, w: Any, threads: int, wanted: Sequence[str], folder: Path) -> dict[str, Any]:
     import peers
 
-    exe = relay.compile(bert.program(c, w), threads=threads)
-    systems: dict[str, Any] = {"relay": lambda ids: np.asarray(exe(ids))}
+    def ours(precision: str) -> Callable[[Array], Array]:
+        exe = relay.compile(bert.program(c, w), threads=threads, precision=precision)
+        return lambda ids: np.asarray(exe(ids))
+
+    systems: dict[str, Any] = _ours(ours, wanted)
     exported, fused = folder / "exported.onnx", folder / "fused.onnx"
     if {"onnxruntime", "openvino"} & set(wanted):
         peers.exported(bert.program(c, w), exported)
@@ -79,11 +94,14 @@ def bert_systems(c: bert.Config, w: Any, threads: int, wanted: Sequence[str], fo
 def gpt2_systems(c: gpt2.Config, w: Any, threads: int, wanted: Sequence[str], folder: Path) -> dict[str, Any]:
     import peers
 
-    exe: Any = relay.compile(gpt2.program(c, w), threads=threads)
+    def ours(precision: str) -> Callable[[Array, Any], tuple[Array, Any]]:
+        exe: Any = relay.compile(gpt2.program(c, w), threads=threads, precision=precision)
 
-    def ours(ids: Array, cache: Any) -> tuple[Array, Any]:
-        scores, made = exe(ids, gpt2.empty_cache(c) if cache is None else cache)
-        return np.asarray(scores), made
+        def run(ids: Array, cache: Any) -> tuple[Array, Any]:
+            scores, made = exe(ids, gpt2.empty_cache(c) if cache is None else cache)
+            return np.asarray(scores), made
+
+        return run
 
     exported, fused = folder / "exported.onnx", folder / "fused.onnx"
     if "openvino" in wanted:
@@ -93,7 +111,13 @@ def gpt2_systems(c: gpt2.Config, w: Any, threads: int, wanted: Sequence[str], fo
         "openvino": lambda: peers.openvino_gpt2(c, exported, threads),
         "torch": lambda: peers.torch_gpt2(c, w, threads),
     }
-    return {"relay": ours} | _made(makers, wanted)
+    return _ours(ours, wanted) | _made(makers, wanted)
+
+
+def _ours(make: Callable[[str], Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """Ours in float32, and in the precisions that are wanted."""
+    reduced = [name for name in wanted if name.startswith("relay-")]
+    return {"relay": make("float32")} | {name: make(name.removeprefix("relay-")) for name in reduced}
 
 
 def generate(run: Any, ids: Array, cache: Any, count: int) -> None:
@@ -114,12 +138,14 @@ def _made(makers: dict[str, Callable[[], Any]], wanted: Sequence[str]) -> dict[s
 
 
 def checked(what: str, results: dict[str, Array], expected: Array) -> dict[str, float]:
-    """How far each system is from float64. Stops where one computes something else."""
+    """How far each system is from float64, relative to the largest result in reduced precision. Stops where one computes something
+    else."""
     apart = {name: float(np.abs(r - expected).max()) for name, r in results.items()}
     for name, distance in apart.items():
-        if not distance < TOLERANCE:
+        if not distance < (REDUCED * np.abs(expected).max() if name.startswith("relay-") else TOLERANCE):
             sys.exit(f"{name} is {distance:.1e} away from float64 NumPy on {what}: it does not compute the same")
-    return apart
+    largest = float(np.abs(expected).max())
+    return {name: d / largest if name.startswith("relay-") else d for name, d in apart.items()}
 
 
 def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[int], seconds: float) -> list[Row]:
@@ -257,12 +283,19 @@ def report(rows: Sequence[Row]) -> str:
     ratios: dict[tuple[str, int], list[float]] = {}
     for r in rows:
         times = {s: t["median"] for s, t in r["seconds"].items()}
-        others = [t for s, t in times.items() if s != "relay"]
+        others = [t for s, t in times.items() if not s.startswith("relay")]
         ratio = min(others) / times["relay"] if others else float("nan")
         ratios.setdefault((r["model"], r["threads"]), []).append(ratio)
         cells = "".join(f"{microseconds(times[s]) if s in times else '':>18}" for s in names)
         floor = f"{microseconds(r['floor']):>11} {ratio:>9.2f} {r['floor'] / times['relay']:>10.2f}"
         out.append(f"{r['model']:10} {r['threads']:>7} {r['what']:15}{cells}{floor}")
+    for name in (n for n in names if n.startswith("relay-")):
+        for r in (r for r in rows if name in r["seconds"]):
+            times = {s: t["median"] for s, t in r["seconds"].items()}
+            out.append(
+                f"{r['model']}, {r['threads']} thread(s), {r['what']}: {name} is {times['relay'] / times[name]:.2f} times as fast as "
+                f"float32; its results are off by at most {r['apart'][name]:.2%} of the largest"
+            )
     for (model, threads), found in ratios.items():
         mean = float(np.exp(np.mean(np.log(found))))
         out.append(
@@ -294,6 +327,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2", help="nothing measures no times")
     parser.add_argument("--lengths", default="5,16,64,128", help="all, or sentence lengths separated by commas")
     parser.add_argument("--systems", default="onnxruntime,onnxruntime-fused,openvino,torch,torch-compile")
+    parser.add_argument("--precisions", default="", help="ours also in these: bf16,int8-weights")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each system and length")
     parser.add_argument(
         "--memory", action="store_true", help="peak memory and time until ready, in fresh processes, of the first model"
@@ -308,7 +342,7 @@ def main() -> None:
     if args.job and args.job != "measure":
         job(args.job, models[0], args.folder)
         return
-    systems = args.systems.split(",")
+    systems = [n for n in args.systems.split(",") if n] + [f"relay-{p}" for p in args.precisions.split(",") if p]
     threads = [int(n) for n in args.threads.split(",") if n]
     if args.job:
         print(json.dumps(measure(models[0], threads[0], systems, lengths, args.seconds)))
@@ -330,7 +364,7 @@ def main() -> None:
                 "--lengths",
                 ",".join(map(str, lengths)),
                 "--systems",
-                args.systems,
+                ",".join(systems),
                 "--seconds",
                 str(args.seconds),
             ]

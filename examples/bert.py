@@ -148,11 +148,12 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(CONFIGS), default="minilm")
     parser.add_argument("--lengths", default="5,16,64,128", help="sentence lengths, in tokens")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--precision", choices=("float32", "bf16", "int8-weights"), default="float32")
     args = parser.parse_args()
     c = CONFIGS[args.model]
     weights = seeded_weights(c)
     start = time.perf_counter()
-    encode = relay.compile(program(c, weights), threads=args.threads)
+    encode = relay.compile(program(c, weights), threads=args.threads, precision=args.precision)
     source = "taken from the cache" if encode.from_cache else "compiled for any length"
     print(f"{args.model}: {source} in {time.perf_counter() - start:.2f} s")
     rng = np.random.default_rng(1)

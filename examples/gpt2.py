@@ -175,11 +175,12 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64, help="tokens of the (random) prompt")
     parser.add_argument("--count", type=int, default=32, help="tokens to generate")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--precision", choices=("float32", "bf16", "int8-weights"), default="float32")
     args = parser.parse_args()
     c = CONFIGS[args.model]
     weights = seeded_weights(c)
     start = time.perf_counter()
-    decode = relay.compile(program(c, weights), threads=args.threads)
+    decode = relay.compile(program(c, weights), threads=args.threads, precision=args.precision)
     source = "taken from the cache" if decode.from_cache else "compiled for any prompt and cache"
     print(f"{args.model}: {source} in {time.perf_counter() - start:.2f} s")
     prompt = np.random.default_rng(1).integers(0, c.vocabulary, args.prompt).astype(np.int32)

@@ -19,6 +19,7 @@ from relay.cli.shared import (
     Inputs,
     Json,
     Level,
+    PrecisionOption,
     TargetOption,
     Threads,
     Weights,
@@ -44,6 +45,7 @@ def bench(
     weights: Weights = None,
     target: TargetOption = "cpu",
     opt_level: Level = 3,
+    precision: PrecisionOption = "float32",
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
     seconds: Annotated[float, typer.Option(help="How long to measure each system.")] = 1.0,
@@ -58,7 +60,8 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison into this .svg file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Time calls of a program on given or random inputs, beside other systems if asked for."""
+    """Time calls of a program on given or random inputs, beside other systems if asked for. In reduced precision: beside float32
+    too, with how far results are from it."""
     if file is None and not limits:
         raise RelayError("nothing to measure", hint="give a program, or --limits")
     found: list[Limits] = []
@@ -69,10 +72,14 @@ def bench(
     result: Comparison | None = None
     if file is not None:
         names = chosen(peers)
-        exe, module, took = _compiled(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
+        options = {"target": target, "opt_level": opt_level, "threads": threads}
+        if precision != "float32" and file.suffix == ".rlx":
+            raise RelayError("the precision of a compiled executable is what it is", hint="give the .relay file")
+        exe, module, took = _compiled(file, entry, weights, precision=precision, **options)
+        exact = _compiled(file, entry, weights, **options)[0] if precision != "float32" else None
         args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
         with progress("measuring"):
-            result = compare(exe, module, entry, args, names, threads or available_threads(), seconds, took)
+            result = compare(exe, module, entry, args, names, threads or available_threads(), seconds, took, exact)
         if plot is not None:
             write_text(plot, result.picture())
     if as_json:

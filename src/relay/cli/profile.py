@@ -19,6 +19,7 @@ from relay.cli.shared import (
     Inputs,
     Json,
     Level,
+    PrecisionOption,
     TargetOption,
     Threads,
     Weights,
@@ -41,6 +42,7 @@ def profile(
     weights: Weights = None,
     target: TargetOption = "cpu",
     opt_level: Level = 3,
+    precision: PrecisionOption = "float32",
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 1.0,
@@ -55,13 +57,17 @@ def profile(
     steps, stages = [], {}
     if trace is not None and file.suffix != ".rlx":
         # A program from the cache has no passes to show.
-        options = relay.Options(target=target, opt_level=opt_level, entries=(entry,), threads=threads)
+        options = relay.Options(
+            target=target, opt_level=opt_level, precision=precision, entries=(entry,), threads=threads
+        )
         with progress(f"compiling {file}"):
             made = pipeline.build(read_module(file, weights, entry), options)
         steps, stages = list(made.steps), dict(made.seconds)
         exe = relay.Executable.from_bytes(made.image.to_bytes(), threads)
     else:
-        exe = read_executable(file, entry, weights, target=target, opt_level=opt_level, threads=threads)
+        exe = read_executable(
+            file, entry, weights, target=target, opt_level=opt_level, precision=precision, threads=threads
+        )
     args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
     with progress("measuring"):
         limits = machine_limits(threads)

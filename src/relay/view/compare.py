@@ -17,6 +17,7 @@ from relay.view.svg import COLOURS, Axis, Picture, covering
 from relay.view.timing import Timing, interleaved
 
 OURS = "relay"
+EXACT = "relay-float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,32 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounding:
+    """What reduced precision costs on these inputs: how far results are from float32, at most and on average, beside the largest
+    magnitude of a float32 result."""
+
+    most: float
+    mean: float
+    largest: float
+
+    def text(self) -> str:
+        """For people."""
+        if not self.largest:
+            return f"results differ from float32 by at most {self.most:.1e}, on average {self.mean:.1e}"
+        return (
+            f"results differ from float32 by at most {self.most:.1e} ({self.most / self.largest:.2%} of the largest, "
+            f"{self.largest:.3g}), on average {self.mean:.1e} ({self.mean / self.largest:.3%})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """The systems that ran, ours first, and why others did not."""
+    """The systems that ran, ours first, and why others did not; ``rounding``: of ours, where that is in reduced precision."""
 
     rows: tuple[Row, ...]
     refused: dict[str, str]
     threads: int
+    rounding: Rounding | None = None
 
     def table(self) -> str:
         """For people."""
@@ -51,11 +72,14 @@ class Comparison:
                 f"{r.difference:>11.1e} {made:>9}"
             )
         out += [f"{name}: left out: {why}" for name, why in self.refused.items()]
+        out += [self.rounding.text()] if self.rounding is not None else []
         return "\n".join(out)
 
     def json(self) -> dict[str, Any]:
         """For programs: seconds."""
-        return {"threads": self.threads, "systems": [asdict(r) for r in self.rows], "refused": self.refused}
+        rounding = None if self.rounding is None else asdict(self.rounding)
+        systems = [asdict(r) for r in self.rows]
+        return {"threads": self.threads, "systems": systems, "refused": self.refused, "rounding": rounding}
 
     def picture(self) -> str:
         """A bar for each system, as SVG."""
@@ -91,14 +115,21 @@ def compare(
     threads: int = 1,
     seconds: float = 1.0,
     setup: float | None = None,
+    exact: Executable | None = None,
 ) -> Comparison:
     """Time ``exe`` and the peers on ``args``. A peer that cannot have the program is left out, with the reason. ``module`` is the
-    program that ``exe`` was compiled from; peers need it."""
+    program that ``exe`` was compiled from; peers need it. ``exact``: the same program in float32, to be compared with too."""
     ours = leaves(exe.run(entry, *args))
     systems: dict[str, Callable[[], object]] = {OURS: lambda: exe.run(entry, *args)}
     differences: dict[str, float] = {OURS: 0.0}
     setups: dict[str, float | None] = {OURS: setup}
     refused: dict[str, str] = {}
+    rounding: Rounding | None = None
+    if exact is not None:
+        wide = leaves(exact.run(entry, *args))
+        rounding = _rounding(ours, wide)
+        systems[EXACT] = lambda: exact.run(entry, *args)
+        differences[EXACT], setups[EXACT] = rounding.most, None
     if peers:
         if module is None:
             raise RelayError("peers need the program, not a compiled executable", hint="give the .relay file")
@@ -120,12 +151,26 @@ def compare(
                 systems[name], setups[name] = system.run, system.seconds
     timings = interleaved(systems, seconds)
     rows = tuple(Row(name, t, setups[name], differences[name]) for name, t in timings.items())
-    return Comparison(rows, refused, threads)
+    return Comparison(rows, refused, threads, rounding)
+
+
+def _rounding(ours: Sequence[Any], wide: Sequence[Any]) -> Rounding:
+    pairs = [(a, b) for a, b in zip(ours, wide, strict=True) if a.size]
+    most = max((_difference(a, b) for a, b in pairs), default=0.0)
+    count = max(1, sum(a.size for a, _ in pairs))
+    total = sum(float(_apart(a, b).sum()) for a, b in pairs)
+    largest = max((float(np.abs(b.astype(np.float64)).max()) for _, b in pairs), default=0.0)
+    return Rounding(most, total / count, largest)
 
 
 def _difference(a: Any, b: Any) -> float:
     if a.shape != b.shape:
         return float("inf")
+    return float(_apart(a, b).max(initial=0.0))
+
+
+def _apart(a: Any, b: Any) -> Any:
+    """How far elements are apart; equal infinities and two that are no numbers are not."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    return float(np.where((a == b) | ((a != a) & (b != b)), 0.0, apart).max(initial=0.0))
+    return np.where((a == b) | ((a != a) & (b != b)), 0.0, apart)
