@@ -315,7 +315,9 @@ def test_a_capsule_convolution() -> None:
         a, b = generator.standard_normal((2, 3, 7, 8, 2, 3)), generator.standard_normal((4, 3, 3, 3, 3, 2))
         assert check("test.capsule", [a, b], {}, generator, symbolic=False) == 2
         shapes = ((8, 16, 14, 14, 4, 4), (16, 16, 3, 3, 4, 4))
-        assert variants("test.capsule", shapes) == ["elementwise+matrix", "matrix"]
+        assert all(
+            {"matrix"} <= set(v.split("+")) <= {"matrix", "elementwise"} for v in variants("test.capsule", shapes)
+        )
     finally:
         registry.remove("test.capsule")
 
@@ -354,7 +356,7 @@ def variants(
 def test_gradients_of_products_are_products(
     name: str, shapes: tuple[tuple[int, ...], ...], attrs: dict[str, Any]
 ) -> None:
-    assert all(v.split("+")[-1] == "matrix" for v in variants(name, shapes, attrs))
+    assert all({"matrix"} <= set(v.split("+")) <= {"matrix", "elementwise"} for v in variants(name, shapes, attrs))
 
 
 def test_gradients_of_gathers_are_scatters() -> None:
@@ -394,7 +396,7 @@ def _without_guards(patch: pytest.MonkeyPatch) -> None:
     right = vars(gather)["invert"]
 
     def wrong(*args: Any) -> Any:
-        return replace(right(*args), guard=TRUE, rest=TRUE, spans=())
+        return [replace(inverse, guard=TRUE, rest=TRUE, spans=()) for inverse in right(*args)]
 
     patch.setattr(gather, "invert", wrong)
 
@@ -420,7 +422,8 @@ def _states_after(patch: pytest.MonkeyPatch) -> None:
 
 
 def _last_use_only(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reverse, "add", lambda a, b: b if b is not None else a)
+    for module in (reverse, gather):
+        patch.setattr(module, "add", lambda a, b: b if b is not None else a)
 
 
 def _shifted_border(patch: pytest.MonkeyPatch) -> None:

@@ -128,3 +128,17 @@ def test_a_long_chain_is_planned_without_recursion_and_inlined_once() -> None:
 
     plan = make_plan(fn, Target("x86_64-unknown-linux-gnu"))
     assert len(loops(plan.kernel)) == 1
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16"])
+def test_every_few_elements(step: int, dtype: str) -> None:
+    """Loads at a distance, of whole vectors and of a rest, up to the last element that there is."""
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m(
+            "add", *[m("strided_slice", x, begin=(b,), end=(1 << 30,), strides=(step,), axes=(1,)) for b in (1, 0)]
+        )
+
+    for count in (1, 7, 16, 37, 64):
+        check(primitive([tensor((3, count * step), dtype)], build), {})

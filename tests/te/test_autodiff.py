@@ -85,17 +85,19 @@ def test_an_inverse_hits_each_iteration_once(drawn: tuple[list[Scalar], list[Axi
     # A box of elements, some of them never hit; hits outside of the box are none of its business.
     sizes = [max([z[n] for z in hit if z[n] < 9] + [0]) + 2 for n in range(len(reads))]
     element = [Axis(f"z{n}", s) for n, s in enumerate(sizes)]
-    inverse = invert(reads, element, axes, Indices(), reduced)
-    loops = 1
-    for a in inverse.free:
-        loops *= int(str(a.extent))
-    assert loops <= 40_000
+    parts = invert(reads, element, axes, Indices(), reduced)
+    for inverse in parts:
+        loops = 1
+        for a in inverse.free:
+            loops *= int(str(a.extent))
+        assert loops <= 40_000
     for z in itertools.product(*map(range, sizes)):
         found: Counter[tuple[int, ...]] = Counter()
-        for t in itertools.product(*(range(int(str(a.extent))) for a in inverse.free)):
-            env = {**dict(zip(element, z, strict=True)), **dict(zip(inverse.free, t, strict=True))}
-            if value(inverse.guard, env):
-                found[tuple(value(inverse.values[a], env) for a in axes)] += 1
+        for inverse in parts:
+            for t in itertools.product(*(range(int(str(a.extent))) for a in inverse.free)):
+                env = {**dict(zip(element, z, strict=True)), **dict(zip(inverse.free, t, strict=True))}
+                if value(inverse.guard, env):
+                    found[tuple(value(inverse.values[a], env) for a in axes)] += 1
         assert found == hit.get(z, Counter()), z
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -44,10 +44,12 @@ def local_bytes(dtype: str) -> int:
 
 
 class Memory:
-    """Emits accesses. ``mask`` is the mask of active lanes in a vectorized loop ("" when all are)."""
+    """Emits accesses. ``mask`` is the mask of active lanes in a vectorized loop ("" when all are); ``masked``: loads with masks
+    are cheap."""
 
-    def __init__(self, builder: Builder, arithmetic: Arithmetic, conversions: Conversions) -> None:
+    def __init__(self, builder: Builder, arithmetic: Arithmetic, conversions: Conversions, masked: bool) -> None:
         self.b = builder
+        self.masked = masked
         self.a = arithmetic
         self.c = conversions
         self._harmless = ""
@@ -182,9 +184,60 @@ class Memory:
                 type_, element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata
             )
             return self._reversed(text, type_, lanes) if offset.stride == -1 else text
+        if self._apart(offset, size):
+            return self._load_apart(place, offset, mask, element, size)
         return self._gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )
+
+    def _apart(self, offset: Value, size: int) -> bool:
+        """Whether the lanes are every second, third or fourth element, which masks are worth picking."""
+        return offset.is_ramp and offset.stride in (2, 3, 4) and self.masked and size in (4, 8)
+
+    def _parts(self, offset: Value, mask: str) -> Iterator[tuple[Value, dict[int, int], str]]:
+        """The whole vectors around lanes that are apart: where each begins, which lane each of its elements is, and the mask that
+        leaves out those between."""
+        lanes, step, base, masks = offset.lanes, offset.stride, base_of(offset), vec("i1", offset.lanes)
+        for part in range(step):
+            here = {n * step - lanes * part: n for n in range(lanes) if n * step // lanes == part}
+            if mask:
+                order = ", ".join(f"i32 {here.get(n, lanes)}" for n in range(lanes))
+                active = self.b.emit(
+                    f"shufflevector {masks} {mask}, {masks} zeroinitializer, <{lanes} x i32> <{order}>"
+                )
+            else:
+                active = f"<{', '.join(f'i1 {str(n in here).lower()}' for n in range(lanes))}>"
+            yield self.a.binary("add", base, self.a.index(lanes * part)), here, active
+
+    def _load_apart(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
+        """What lies around them is loaded as whole vectors and shuffled together. That takes a fraction of a gather's time, and
+        reads nothing that a gather would not."""
+        lanes, type_ = offset.lanes, vec(element, offset.lanes)
+        text = "poison"
+        for at, here, active in self._parts(offset, mask):
+            pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
+            got = self._masked_load(type_, element, lanes, pointer, align, active, place.metadata)
+            from_here = {lane: lanes + n for n, lane in here.items()}
+            order = ", ".join(f"i32 {from_here.get(n, n)}" for n in range(lanes))
+            text = self.b.emit(f"shufflevector {type_} {text}, {type_} {got}, <{lanes} x i32> <{order}>")
+        return text
+
+    def _store_apart(self, place: Place, offset: Value, text: str, mask: str, element: str, size: int) -> None:
+        """The lanes are spread over whole vectors, of which only they are written."""
+        lanes, type_ = offset.lanes, vec(element, offset.lanes)
+        for at, here, active in self._parts(offset, mask):
+            order = ", ".join(f"i32 {here[n]}" if n in here else "i32 poison" for n in range(lanes))
+            spread = self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{lanes} x i32> <{order}>")
+            pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
+            self._masked_store(type_, element, lanes, spread, pointer, align, active, place.metadata)
+
+    def _masked_store(
+        self, type_: str, element: str, lanes: int, text: str, pointer: str, align: int, mask: str, metadata: str
+    ) -> None:
+        name, masks = f"llvm.masked.store.{mangled(element, lanes)}.p0", vec("i1", lanes)
+        self.b.module.declare(name, "void", [type_, "ptr", masks])
+        given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
+        self.b.do(f"call void @{name}({given}){metadata}")
 
     def _masked_load(
         self, type_: str, element: str, lanes: int, pointer: str, align: int, mask: str, metadata: str
@@ -220,10 +273,10 @@ class Memory:
             if not mask:
                 self.b.do(f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}")
                 return
-            name = f"llvm.masked.store.{mangled(element, lanes)}.p0"
-            self.b.module.declare(name, "void", [type_, "ptr", masks])
-            given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
-            self.b.do(f"call void @{name}({given}){place.metadata}")
+            self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
+            return
+        if self._apart(offset, size):
+            self._store_apart(place, offset, text, mask, element, size)
             return
         pointers = vec("ptr", lanes)
         offsets = self.a.spread(offset, lanes).text
@@ -342,6 +395,8 @@ class Memory:
             align = self._aligned(place, base_of(offset), size)
             used = mask if guarded else ""
             return self._masked_load(vec(element, lanes), element, lanes, pointer, align, used, place.metadata)
+        if self._apart(offset, size):
+            return self._load_apart(place, offset, mask, element, size)
         return self._gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )

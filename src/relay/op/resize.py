@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from relay import te
@@ -73,22 +72,30 @@ def _resized(
             at[axis] = clipped(_nearest(above, below, rounding, mode), data.shape[axis])
         return te.cast(data[tuple(at)], dtype)
 
-    def linear(*i: te.Scalar) -> te.Scalar:
-        def mean(at: Sequence[te.Scalar], left: Sequence[int]) -> te.Scalar:
-            if not left:
-                return te.cast(data[tuple(at)], held)
-            axis = left[0]
-            above, below = _place(i[axis], data.shape[axis], shape_of[axis], mode)
-            share = te.cast(above % below, held) / te.const(below, held)
-            ends = [clipped(above // below + step, data.shape[axis]) for step in (0, 1)]
-            a, b = (mean([*at[:axis], end, *at[axis + 1 :]], left[1:]) for end in ends)
+    if method == "nearest_neighbor":
+        return te.compute(shape, nearest, op.removeprefix("image."))
+
+    def between(source: te.Tensor, axis: int, new: int) -> te.Tensor:
+        """The mean of the two neighbours along one axis."""
+        old = source.shape[axis]
+
+        def mean(*i: te.Scalar) -> te.Scalar:
+            above, below = _place(i[axis], old, new, mode)
+            share = te.cast(above % below, held) * te.const(1 / below, held)
+            ends = [clipped(above // below + step, old) for step in (0, 1)]
+            a, b = (te.cast(source[(*i[:axis], end, *i[axis + 1 :])], held) for end in ends)
             return a * (1 - share) + b * share
 
-        value = mean(i, axes)
-        return te.cast(value if is_float(dtype) else te.unary("floor", value + 0.5), dtype)
+        return te.compute([new if n == axis else d for n, d in enumerate(source.shape)], mean, "between")
 
-    shape_of = {axis: sizes[a] for axis, a in zip(axes, space, strict=True)}
-    return te.compute(shape, nearest if method == "nearest_neighbor" else linear, op.removeprefix("image."))
+    # One axis after the other, so that each derivative is a sum along one axis too.
+    for axis, a in zip(axes, space, strict=True):
+        data = between(data, axis, sizes[a])
+
+    def finished(*i: te.Scalar) -> te.Scalar:
+        return te.cast(data[i] if is_float(dtype) else te.unary("floor", data[i] + 0.5), dtype)
+
+    return data if dtype == held else te.compute(shape, finished, op.removeprefix("image."))
 
 
 @operator("image.resize2d", ignored=_UNUSED)

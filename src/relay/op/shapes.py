@@ -217,11 +217,11 @@ def pad(
     for n, (b, a) in enumerate(pad_width):
         te.require_at_most(max(b, a, 0) + 1 if least == 0 else 1, data.shape[n], f"the {pad_mode} padding of axis {n}")
 
-    def body(*i: te.Scalar) -> te.Scalar:
-        at: list[te.Scalar] = []
-        for n, index in enumerate(i):
-            last = te.size(dim_sub(data.shape[n], 1))
-            moved = index - before[n]
+    def along(source: te.Tensor, n: int) -> te.Tensor:
+        last = te.size(dim_sub(source.shape[n], 1))
+
+        def body(*i: te.Scalar) -> te.Scalar:
+            moved = i[n] - before[n]
             if pad_mode == "reflect":
                 if before[n] > 0:
                     moved = te.maximum(moved, -moved)
@@ -229,8 +229,14 @@ def pad(
                     moved = te.minimum(moved, last * 2 - moved)
             else:
                 moved = te.minimum(te.maximum(moved, 0), last)
-            at.append(moved)
-        return data[tuple(at)]
+            return source[(*i[:n], moved, *i[n + 1 :])]
 
-    shape = tuple(dim_add(d, b + a) for d, (b, a) in zip(data.shape, pad_width, strict=True))
-    return te.compute(shape, body, "pad")
+        wide = dim_add(source.shape[n], before[n] + after[n])
+        return te.compute([wide if k == n else d for k, d in enumerate(source.shape)], body, "pad")
+
+    # One axis after the other, so that the derivative of each has only the borders of one axis.
+    out = data
+    for n in range(data.ndim):
+        if before[n] or after[n]:
+            out = along(out, n)
+    return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out

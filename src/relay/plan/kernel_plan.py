@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, shape_size
+from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer, Kernel, Stmt
@@ -23,8 +23,10 @@ from relay.plan.product import Product, constant_operand, is_streamable, left_st
 from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.stages import Kept, contraction, keep
+from relay.plan.turned import arranged, with_panels
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
+from relay.te.interleave import as_interleave
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Unary, children, walk
 from relay.te.scatter import as_scatter
 from relay.te.tensor import Compute, Tensor, stage_bodies
@@ -81,8 +83,11 @@ def plan_graph(
     builder = Builder(target, indices)
     kept = keep(graph, constants, indices)
     stages, attentions = find_attentions(kept, graph, indices)
-    stages, products = _products(stages, attentions.keys(), constants, graph, indices, target)
+    outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
+    stages = _woven(builder, graph, stages)
+    stages, products = _products(stages, attentions.keys(), constants, graph, builder)
     packs, panels_of = _packs(stages, products, constants, graph, indices)
+    stages, made = _made_panels(stages, products, panels_of, indices)
     inputs: list[Buffer] = []
     for n, tensor in enumerate(graph.inputs):
         if n in packs:
@@ -90,7 +95,6 @@ def plan_graph(
             inputs.append(Buffer(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)))
         else:
             inputs.append(_operand(builder, tensor, f"in{n}"))
-    outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
     alone = products.keys() | attentions.keys() | scatters.keys()
@@ -106,8 +110,10 @@ def plan_graph(
         if first in attentions:
             return attention_nest(builder, attentions[first], found.members)
         if found.matrix:
-            number = panels_of.get(first)
-            return matrix_nest(builder, products[first], found.members, None if number is None else inputs[number])
+            packed = inputs[panels_of[first]] if first in panels_of else None
+            if first in made:
+                packed = builder.storage[made[first]].buffer
+            return matrix_nest(builder, products[first], found.members, packed)
         return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found)
 
     body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
@@ -124,6 +130,40 @@ def plan_graph(
     )
 
 
+def _woven(builder: Builder, graph: TeGraph, stages: list[Kept]) -> list[Kept]:
+    """The stages without outputs that only interleave others: these are stored in the output, where they belong."""
+    outputs = {id(t.stage): t for t in graph.outputs}
+    readers: dict[int, int] = {}
+    for kept in stages:
+        for source in {
+            id(n.source.stage) for b in stage_bodies(kept.stage) for n in loads(b) if isinstance(n.source, Tensor)
+        }:
+            readers[source] = readers.get(source, 0) + 1
+    out: list[Kept] = []
+    for kept in stages:
+        own = outputs.get(id(kept.origin))
+        parts = None if own is None or id(kept.origin) in readers else as_interleave(kept.origin)
+        mine = {id(k.origin) for k in stages}
+        if (
+            own is None
+            or parts is None
+            or any(
+                readers[id(p.tensor.stage)] != 1 or id(p.tensor.stage) not in mine or id(p.tensor.stage) in outputs
+                for p in parts
+            )
+        ):
+            out.append(kept)
+            continue
+        where = builder.storage[tensor_key(own)]
+        for part in parts:
+            strides = tuple(dim_mul(where.strides[n], step) for n, step, _ in part.along)
+            offset = where.offset
+            for n, _, first in part.along:
+                offset = dim_add(offset, dim_mul(where.strides[n], first))
+            builder.storage[tensor_key(part.tensor)] = Storage(where.buffer, strides, offset)
+    return out
+
+
 def _parted(nest: Nest, scatters: Container[int]) -> list[Nest]:
     """A scatter apart from what follows it element by element: it has no tiles to be finished on."""
     if id(nest.members[0].kept.origin) not in scatters or len(nest.members) == 1:
@@ -136,12 +176,11 @@ def _products(
     others: Container[int],
     constants: frozenset[int],
     graph: TeGraph,
-    indices: Indices,
-    target: Target,
+    builder: Builder,
 ) -> tuple[list[Kept], dict[int, Product]]:
     """The contractions but for ``others`` to run as matrix products (by the id of their stage), with a stage more for
     each left operand to make."""
-    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    ids, indices, target = frozenset(id(graph.inputs[n].stage) for n in constants), builder.indices, builder.target
     out: list[Kept] = []
     products: dict[int, Product] = {}
     for kept in stages:
@@ -149,7 +188,11 @@ def _products(
         if form is not None and not form.rows and not is_streamable(form, ids, indices):
             form = None
         if form is not None:
-            found = product(kept, form, indices, target)
+            where = builder.storage.get((id(kept.origin), 0))
+            strides = row_major(kept.stage.shape) if where is None else where.strides
+            found = product(kept, arranged(kept, form, strides, indices, target), indices, target)
+            if found is None:
+                found = product(kept, form, indices, target)
             if found is None:
                 made, form = left_stage(form)
                 out.append(made)
@@ -185,6 +228,23 @@ def _packs(
         packs[number] = Pack(number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))
         panels_of[key] = number
     return packs, panels_of
+
+
+def _made_panels(
+    stages: list[Kept], products: dict[int, Product], packed: Container[int], indices: Indices
+) -> tuple[list[Kept], dict[int, tuple[int, int]]]:
+    """The stages with one more for the panels of each turned product that no constant holds, and the keys of these."""
+    out: list[Kept] = []
+    made: dict[int, tuple[int, int]] = {}
+    for kept in stages:
+        found = products.get(id(kept.origin))
+        if found is not None and found.form.turned and id(kept.origin) not in packed:
+            before, kept = with_panels(found, indices)
+            out.append(before)
+            found.kept = kept
+            made[id(kept.origin)] = id(before.origin), 0
+        out.append(kept)
+    return out, made
 
 
 def _layout_key(source: Tensor, packed: Tensor) -> str:

@@ -31,6 +31,7 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 # Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
 _ROWS_CONSTANT = 192
 _ROWS_PACKED = 768
+_ROWS_TURNED = 96
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
 _FMA_DISCOUNT = 4
 # Reading a panel takes as long as the multiply-adds of so many rows.
@@ -56,7 +57,7 @@ def matrix_nest(builder: Builder, p: Product, members: Sequence[Member], packed:
     nest.normalise()
     if packed is not None:
         return _Tiles(nest, packed).nest()
-    few = few_rows(nest)
+    few = None if p.form.turned else few_rows(nest)
     if few is None:
         return _Tiles(nest, None).nest()
     rows = size_of(p.rows)
@@ -97,17 +98,19 @@ class _Tiles:
     def nest(self) -> Stmt:
         p, tile = self.shared.p, self.shared.p.tile
         columns, rows = size_of(p.columns), size_of(p.rows)
-        limit = _ROWS_CONSTANT if self.packed is not None else _ROWS_PACKED
+        limit = _ROWS_TURNED if p.form.turned else _ROWS_CONSTANT if self.packed is not None else _ROWS_PACKED
         block = max(tile.rows, limit // tile.rows * tile.rows)
         if isinstance(rows, int):
             # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
             blocks = -(-rows // block)
             block = rows if blocks <= 1 else -(-rows // (blocks * tile.rows)) * tile.rows
+            if p.form.turned and blocks > 1:
+                block = _even_block(rows, block, p.rows[-1].extent)
         panel, part = Axis("panel", ceil_div(columns, tile.columns)), Axis("part", ceil_div(rows, block))
         each = dim_mul(size_of(p.reduced), tile.columns)
         work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), _FMA_DISCOUNT)
         body = self._task(_variable(panel), _variable(part), rows, block)
-        return parallel_rows(self.shared.builder, [*p.batch, panel, part], work, body)
+        return parallel_rows(self.shared.builder, [*p.outer, *p.batch, panel, part], work, body)
 
     def _task(self, panel: Scalar, part: Scalar, rows: Dim, block: int) -> Stmt:
         shared, p = self.shared, self.shared.p
@@ -115,7 +118,9 @@ class _Tiles:
         first = binary("mul", panel, width)
         start = binary("mul", part, block)
         count: Scalar = (
-            Const(block, "int64") if rows == block else minimum(block, binary("sub", extent_of(rows), start))
+            Const(block, "int64")
+            if isinstance(rows, int) and rows % block == 0
+            else minimum(block, binary("sub", extent_of(rows), start))
         )
         buffers: list[Buffer] = []
         before: list[Stmt] = []
@@ -131,13 +136,17 @@ class _Tiles:
         def right(lane: Axis) -> Scalar:
             k = shared.position_in_depth()
             if self.packed is not None:
-                return cast(Load(self.packed, (*p.batch, panel, k, lane), self.packed.dtype), p.form.accumulate)
+                index = (*p.batch, panel, k, lane)
+                if len(self.packed.shape) == 1:  # made by the kernel itself
+                    sizes = (*(a.extent for a in p.batch), ceil_div(size_of(p.columns), width), depth, width)
+                    index = (shared.flat(index, sizes),)
+                return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
             if panel_buffer is not None:
                 return Load(panel_buffer, (shared.flat([k, lane], (depth, width)),), panel_buffer.dtype)
             return shared.right_element(binary("add", first, lane))
 
         blocks = self._depth_blocks(depth)
-        size: Dim = block * width if blocks is not None else p.tile.rows * width
+        size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
 
         def right_pair(pair: Scalar, half: int, lane: Axis) -> Scalar:
@@ -146,23 +155,27 @@ class _Tiles:
             return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
 
         task = _Task(start, count, block, first, across, right, right_pair, held, panel)
-        body = self._rows(task) if blocks is None else self._blocked_rows(task, blocks)
-        if blocks is not None or not self._direct:
+        whole = self._turned_rows if p.form.turned else self._rows
+        body = whole(task) if blocks is None else self._blocked_rows(task, blocks)
+        if blocks is not None or p.form.turned or not self._direct:
             buffers.append(held)
         return allocate(buffers, seq([*before, body]))
 
     def _depth_blocks(self, depth: Dim) -> int | None:
-        """The length of a block of ``k``, where a panel of all of it would not stay in the second-level cache."""
+        """The length of a block of ``k`` (of its outermost axis), where a panel of all of it would not stay in the
+        second-level cache."""
         p = self.shared.p
-        if not isinstance(depth, int) or len(p.reduced) != 1:
+        if not isinstance(depth, int) or not p.reduced or (len(p.reduced) > 1 and not p.form.turned):
             return None
         target = self.shared.builder.target
         bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
         most = max(128, target.l2_bytes * 8 // (2 * p.tile.columns * bits))
         if depth <= most:
             return None
-        length = -(-depth // -(-depth // most))
-        return length + length % 2
+        whole, rest = p.reduced[0].extent, size_of(p.reduced[1:])
+        assert isinstance(whole, int) and isinstance(rest, int)
+        length = -(-whole // -(-whole // max(1, most // rest)))
+        return length + length % 2 if rest == 1 else length
 
     # -- the right operand
 
@@ -254,10 +267,30 @@ class _Tiles:
 
         return self._each(task, through_memory, finish)
 
+    def _turned_rows(self, task: _Task) -> Stmt:
+        """All rows of a task, and then all its columns."""
+        width = self.shared.p.tile.columns
+
+        def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
+            return self._micro(task, row, n, offset, None, self._hand_over(task, n, binary("mul", offset, width)))
+
+        return seq([self._each(task, run), self._finish_turned(task)])
+
+    def _finish_turned(self, task: _Task) -> Stmt:
+        """Turn the rows that are held, and bring each column to where the result has it."""
+        width, nothing = self.shared.p.tile.columns, Const(0, "int64")
+        pitch = -(-task.most // 16) * 16
+        columns = temporary(self.shared.builder.fresh("columns"), width * pitch, task.held.dtype)
+        turn = Transpose(
+            columns, nothing, Const(pitch, "int64"), task.held, nothing, Const(width, "int64"), task.count, task.across
+        )
+        finish = self.shared.finish_columns(task.start, task.count, task.most, task.first, task.across, columns, pitch)
+        return allocate([columns], seq([turn, finish]))
+
     def _blocked_rows(self, task: _Task, length: int) -> Stmt:
         """All rows of a task by blocks of k: partial sums of all rows wait in memory."""
         width = self.shared.p.tile.columns
-        (k,) = self.shared.p.reduced
+        k = self.shared.p.reduced[0]
         assert isinstance(k.extent, int)
         blocks = Axis("kb", -(-k.extent // length))
 
@@ -271,9 +304,12 @@ class _Tiles:
         lane, line = Axis("j", width), Axis("i", task.most)
         place = binary("add", binary("mul", line, width), lane)
         clear = Store(task.held, (place,), initial("sum", task.held.dtype))
-        finish = self.shared.finish_rows(
-            task.start, task.count, task.first, task.across, task.held, Const(0, "int64"), width
-        )
+        if self.shared.p.form.turned:
+            finish = self._finish_turned(task)
+        else:
+            finish = self.shared.finish_rows(
+                task.start, task.count, task.first, task.across, task.held, Const(0, "int64"), width
+            )
         return seq([
             For(line, task.count, For(lane, Const(width, "int64"), clear, "vectorized")),
             For(blocks, extent_of(blocks.extent), self._each(task, run)),
@@ -304,7 +340,7 @@ class _Tiles:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates])
-        loop = serial(axes, loop) if extent is None else For(axes[0], extent, loop)
+        loop = serial(axes, loop) if extent is None else For(axes[0], extent, serial(axes[1:], loop))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
 
     def _along_k(
@@ -315,7 +351,7 @@ class _Tiles:
         shared, p = self.shared, self.shared.p
         axes, extent, step = list(p.reduced), None, 2 if self.pairs else 1
         if block is not None or self.pairs:
-            (k,) = p.reduced
+            k, *rest = p.reduced
             length = k.extent if block is None else block[1]
             assert isinstance(length, int)
             inner = Axis("k", length // step)
@@ -325,7 +361,7 @@ class _Tiles:
                 here = binary("add", begin, inner)
                 extent = minimum(length // step, binary("sub", extent_of(dim_floordiv(k.extent, step)), begin))
             shared.env = {**shared.env, k: binary("mul", here, step)}
-            axes = [inner]
+            axes = [inner, *rest]
         left = shared.left_rows(row, height, axes)
         if not self.pairs:
             b = task.right(lane)
@@ -343,8 +379,8 @@ class _Tiles:
         panel in order, which the prefetchers of the machine see for themselves.
         """
         packed, tile = self.packed, self.shared.p.tile
-        if packed is None or task.most <= tile.rows or 2 * height < tile.rows:
-            return []
+        if packed is None or task.most <= tile.rows or 2 * height < tile.rows or self.shared.p.form.turned:
+            return []  # the panels of a turned product serve many tasks, and stay in the cache between them
         depth = size_of(self.shared.p.reduced)
         assert isinstance(depth, int)
         each = tile.columns * (2 if self.pairs else 1)
@@ -405,6 +441,14 @@ class _Tiles:
             return [Branch(compare("eq", task.across, width), rows(tile, False), rows(tile, True))]
 
         return finish
+
+
+def _even_block(rows: int, block: int, line: Dim) -> int:
+    """About as many rows as a block, of which there is a whole number in all rows: no code is needed for other heights of
+    tiles. If it can be, whole lines of the rows."""
+    even = [n for n in range(3 * block // 2, block // 2, -1) if rows % n == 0]
+    lines = [n for n in even if isinstance(line, int) and n % line == 0]
+    return next(iter((*lines, *even)), block)
 
 
 def _neighbour(element: Scalar) -> Scalar:

@@ -64,6 +64,10 @@ class Product:
     def reduced(self) -> list[Axis]:
         return self.space.groups[3]
 
+    @property
+    def outer(self) -> list[Axis]:
+        return self.space.groups[4]
+
 
 def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim) -> Tile:
     """The register tile: as many columns as fit without much padding, as many rows as there are registers."""
@@ -95,14 +99,15 @@ def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> 
     load = form.left.a if isinstance(form.left, Cast) else form.left
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return None
-    space = Space([list(form.batch), list(form.rows), list(form.columns), list(form.reduced)], {}, frozenset((0, 2)))
+    groups = (form.batch, form.rows, form.columns, form.reduced, form.outer)
+    space = Space([list(g) for g in groups], {}, frozenset((0, 2)))
     tensor = load.source
 
     def evaluate(env: Env) -> Accesses:
         expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
         at = expander.evaluate(load, expander.frame(env))
         assert isinstance(at, Load)
-        return Accesses((_position(indices, tensor, at.indices),), frozenset())
+        return Accesses((position(indices, tensor, at.indices),), frozenset())
 
     trial = Space([list(g) for g in space.groups], {}, space.whole)
     (poly,) = trial.normalise_splits(indices, evaluate).polys
@@ -114,7 +119,8 @@ def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> 
     columns = shape_size(tuple(a.extent for a in form.columns))
     tile = tile_for(target, form.accumulate, rows, columns)
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
-    return Product(kept, form, load, space, tile, pairs=strides == [1] and _in_pairs(form, target))
+    pairs = strides == [1] and not form.turned and _in_pairs(form, target)
+    return Product(kept, form, load, space, tile, pairs=pairs)
 
 
 def _in_pairs(form: Contraction, target: Target) -> bool:
@@ -137,19 +143,23 @@ def narrow(operand: Scalar) -> Scalar:
 
 
 def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:
-    """Whether the right operand of a product of one row is packed beforehand or can be read in order where it is."""
+    """Whether the right operand of a product of one row is packed beforehand or can be read in order where it is, each element
+    once: a window that moves over it is none."""
     load = form.right.a if isinstance(form.right, Cast) else form.right
     if all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.right)):
         return True
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return False
-    at = _position(indices, load.source, load.indices)
+    at = position(indices, load.source, load.indices)
     moving = [a for a in (*form.columns, *form.reduced) if a.extent != 1]
     strides = [indices.coefficient(at, a) for a in moving]
-    return 1 in strides and not any(s is None or indices.is_index(s) for s in strides)
+    reads, there = size_of((*form.batch, *moving)), shape_size(load.source.shape)
+    again = isinstance(reads, int) and isinstance(there, int) and reads > there
+    return 1 in strides and not again and not any(s is None or indices.is_index(s) for s in strides)
 
 
-def _position(indices: Indices, tensor: Tensor, index: Sequence[Scalar]) -> Dim:
+def position(indices: Indices, tensor: Tensor, index: Sequence[Scalar]) -> Dim:
+    """Where an element of a dense tensor is."""
     total: Dim = 0
     for i, stride in zip(index, row_major(tensor.shape), strict=True):
         total = dim_add(total, dim_mul(indices.poly(i), stride))
@@ -220,6 +230,14 @@ def packed_element(form: Contraction) -> Scalar:
 
 def size_of(axes: Sequence[Axis]) -> Dim:
     return shape_size(tuple(a.extent for a in axes))
+
+
+def flat_position(axes: Sequence[Axis], indices: Indices) -> Scalar:
+    """The position in a group of axes, row-major."""
+    total: Dim = 0
+    for axis, stride in zip(axes, row_major(tuple(a.extent for a in axes)), strict=True):
+        total = dim_add(total, dim_mul(indices.axis(axis), stride))
+    return indices.scalar(total)
 
 
 def unflatten(axes: Sequence[Axis], position: Scalar) -> dict[Axis, Scalar]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Switch
-from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, row_major, seq
+from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
@@ -174,6 +174,41 @@ class ProductNest:
             binary("add", row, number), first, lane, value, lambda body: For(lane, across, body, "vectorized")
         )
         return LetScalar(i, Const(0, "int64"), line) if i.extent == 1 else For(i, count, line)
+
+    def finish_columns(
+        self, row: Scalar, count: Scalar, most: int, first: Scalar, across: Scalar, held: Buffer, pitch: int
+    ) -> Stmt:
+        """Columns of finished elements in ``held`` (``pitch`` apart), of up to ``most`` rows from a row on, through the
+        epilogue to the outputs: lanes run along the rows."""
+        indices, last = self.builder.indices, self.p.rows[-1].extent if self.p.rows else 1
+        i, j = Axis("i", most), Axis("j", held.shape[0])
+        column = Axis("column", size_of(self.p.columns))
+        bindings: list[tuple[Axis, Scalar]] = [(column, binary("add", first, j))]
+        columns: dict[Axis, Scalar] = {}
+        for axis, place in unflatten(self.p.columns, column).items():
+            columns[axis] = Axis(axis.name, axis.extent)
+            bindings.append((columns[axis], place))  # type: ignore[arg-type]
+
+        def at(line: Scalar) -> tuple[Callable[[Member], dict[Axis, Scalar]], dict[tuple[int, int], Scalar]]:
+            env = {**self.env, **unflatten(self.p.rows, binary("add", row, line)), **columns}
+            value = Load(held, (binary("add", binary("mul", j, pitch), line),), held.dtype)
+            return self._frames(env), self._given(value)
+
+        _, stores = pointwise_values(self.builder, self.members, *at(i))
+        near = (1, 2, 3, 4) if self.builder.target.masked else (1,)
+        if all(indices.coefficient(indices.poly(place), i) in near for place in stores):
+            body = pointwise_statements(self.builder, self.members, *at(i))
+            return For(j, across, bound(bindings, hoisted(For(i, count, body, "vectorized"))))
+        # Elements that lie further apart are stored one by one: a scatter of lanes takes longer.
+        if isinstance(count, Const) and isinstance(last, int) and int(count.value) % last == 0:
+            outer, inner = Axis("o", int(count.value) // last), Axis("i", last)
+            body = pointwise_statements(
+                self.builder, self.members, *at(binary("add", binary("mul", outer, last), inner))
+            )
+            return For(
+                j, across, bound(bindings, For(outer, extent_of(outer.extent), For(inner, extent_of(last), body)))
+            )
+        return For(j, across, bound(bindings, For(i, count, pointwise_statements(self.builder, self.members, *at(i)))))
 
     def across(self, first: Scalar, width: int) -> Scalar:
         """How many of ``width`` columns there are from column ``first`` on."""

@@ -45,6 +45,8 @@ from relay.te.scalar import (
 )  # fmt: skip
 from relay.te.tensor import Scan, stage_bodies
 
+# Lanes are loaded about as fast as neighbours from places up to so many elements apart.
+_NEAR = 4
 # Rows that take their steps together, and the longest for which that is done.
 _ROWS_TOGETHER, _LONGEST_TOGETHER = 4, 256
 
@@ -246,7 +248,7 @@ def _across_rows(
         return False
     last, indices = rows[-1], builder.indices
     lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
-    if isinstance(last.extent, int) and last.extent < lanes:
+    if isinstance(last.extent, int) and last.extent * 2 < lanes:
         return False
     votes = 0
     for plan in plans:
@@ -265,5 +267,7 @@ def _across_rows(
                 votes += 1
             elif along_axis == 1:
                 short = isinstance(axis.extent, int) and axis.extent * 2 <= lanes
-                votes += 1 if short and shape_size(tuple(a.extent for a in along)) == axis.extent else -1
+                near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
+                alone = shape_size(tuple(a.extent for a in along)) == axis.extent
+                votes += 1 if short and (near or alone) else -1
     return votes > 0

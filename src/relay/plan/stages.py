@@ -1,8 +1,8 @@
 """Which stages of a definition get memory, and what they read once everything else is inlined.
 
-A stage is kept when it is an output, a reduction or a scan; when it is dear and would be evaluated more than once per
-element (a softmax's exponentials, an inverse deviation read along a row); or when it is an operand of a contraction
-and more than a change of index. All other stages are inlined into those that read them.
+A stage is kept when it is an output, a part that an output interleaves, a reduction or a scan; when it is dear and would
+be evaluated more than once per element (a softmax's exponentials, an inverse deviation read along a row); or when it is
+an operand of a contraction and more than a change of index. All other stages are inlined into those that read them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads, output_dtypes
 from relay.te.index import Indices
+from relay.te.interleave import as_interleave
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
@@ -44,7 +45,8 @@ class Kept:
 @dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
     """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups
-    may be many."""
+    may be many. Along ``outer`` axes only ``left`` moves. In a ``turned`` product the rows lie along the result's
+    memory, else the columns."""
 
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
@@ -53,6 +55,8 @@ class Contraction:
     left: Scalar
     right: Scalar
     accumulate: str
+    outer: tuple[Axis, ...] = ()
+    turned: bool = False
 
 
 def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
@@ -75,7 +79,8 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     if product.dtype != widen and not (is_float(product.dtype) and is_float(widen)):
         return None
     first, second = _axes_of(product.a), _axes_of(product.b)
-    over = set(body.axes)
+    reduced = tuple(a for a in body.axes if a.extent != 1)
+    over = set(reduced)
     if not over <= first or not over <= second:
         return None
     wide = [a for a in stage.axes if a.extent != 1]
@@ -95,10 +100,10 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
         return None
     if not rows and not all(_is_constant(n, constants) for n in loads(right)) and not _is_load(right):
         return None  # nothing would repay packing the right operand, and it cannot be read where it is
-    if _small(batch + rows + columns + body.axes):
+    if _small(batch + rows + columns + reduced):
         return None
     accumulate = "float32" if widen in ("float16", "bfloat16") else widen
-    return Contraction(batch, rows, columns, body.axes, left, right, accumulate)
+    return Contraction(batch, rows, columns, reduced, left, right, accumulate)
 
 
 def _small(axes: tuple[Axis, ...]) -> bool:
@@ -181,6 +186,8 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         for load in loads(body)
         if isinstance(load.source, Tensor)
     }
+    woven = [parts for s in order if id(s) in outputs and (parts := as_interleave(s)) is not None]
+    apart = {id(p.tensor.stage) for parts in woven for p in parts}
     chosen: set[int] = set()
     # The kept stages that evaluate an inlined stage, by the inlined stage.
     users: dict[int, set[int]] = {}
@@ -194,6 +201,7 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         feeds = key in operands or any(id(r) in feeds_contraction for r in readers.get(key, ()))
         must = (
             key in outputs
+            or key in apart
             or isinstance(stage, Scan)
             or any(isinstance(b, Reduce) for b in stage.bodies)
             or (feeds and not is_index_map(stage))

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
-from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
-from relay.te.autodiff.arithmetic import both, choose, factors, is_const, mul, zero
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
+from relay.te.autodiff.arithmetic import add, both, choose, converted, factors, is_const, mul, zero
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.index import Indices
+from relay.te.interleave import interleaved
 from relay.te.scalar import (
     TRUE,
     Axis,
@@ -35,6 +38,11 @@ from relay.te.scalar import (
     walk,
 )
 from relay.te.tensor import Tensor, placeholder
+
+# A sum of so many terms at most, with conditions among them, is written out.
+_WRITTEN_OUT = 9
+# So many classes of remainders at most are made apart.
+_MOST_CLASSES = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,28 +65,166 @@ def summed_at(
     is left out. This is how the transpose of a linear map is said; what is made is the form that gathers. ``over`` are the axes to
     loop over where there is a choice."""
     target = placeholder(name, shape, value.dtype)
-    term = gathered(target[tuple(place)], value, axes, over)
-    if term is None:  # no iteration is inside
-        return stage(name, axes_of(shape), zero(value.dtype))
-    return stage(name, term.axes, term.body)
+    return added(gathered(target[tuple(place)], value, axes, over), shape, value.dtype, name)
 
 
-def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> Term | None:
-    """What a read with this adjoint, at every index of ``axes`` and ``over``, gives each element of the tensor that is read."""
+def added(terms: Sequence[Term], shape: Sequence[Dim], dtype: str, name: str) -> Tensor:
+    """The sum of terms as a tensor."""
+    if len(terms) == 1 and terms[0].body.dtype == dtype:
+        return stage(name, terms[0].axes, terms[0].body)
+    axes = axes_of(shape)
+    total: Scalar | None = None
+    wide = max((t.body.dtype for t in terms), key=lambda d: (d == "float64", d == "float32"), default=dtype)
+    for term in terms:
+        if isinstance(term.body, Reduce):
+            value: Scalar = stage(f"{name}_sum", term.axes, term.body)[axes]
+        else:
+            value = substitute(term.body, dict(zip(term.axes, axes, strict=True)))
+        total = add(total, converted(value, wide))
+    return stage(name, axes, zero(dtype) if total is None else converted(total, dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """A read and its adjoint at every index of ``axes`` and ``over``."""
+
+    load: Load
+    adjoint: Scalar
+    axes: tuple[Axis, ...]
+    over: tuple[Axis, ...]
+
+    def inverses(self, at: Sequence[Scalar], indices: Indices) -> list[Inverse]:
+        """The iterations that read the element ``at``."""
+        variables = (*self.axes, *self.over)
+        return invert(self.load.indices, at, variables, indices, len(self.over), equalities(self.adjoint))
+
+    def value(self, inverse: Inverse, indices: Indices) -> Scalar:
+        """The adjoint in those iterations."""
+        return simplified(substitute(self.adjoint, inverse.values), indices)
+
+
+def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> list[Term]:
+    """What a read with this adjoint, at every index of ``axes`` and ``over``, gives each element of the tensor that is read: a sum."""
     source = source_of(load)
     assert source is not None
+    read = _Read(load, adjoint, tuple(axes), tuple(over))
     element = axes_of(source.shape)
     indices = Indices()
-    inverse = invert(load.indices, element, (*axes, *over), indices, len(over), equalities(adjoint))
-    value = simplified(substitute(adjoint, inverse.values), indices)
-    if inverse.free and _reads(value) is not None:
-        term = _product(load, adjoint, axes, over, element, _residues(value, element, indices))
+    parts = read.inverses(element, indices)
+    if len(parts) == 1:
+        (inverse,) = parts
+        value = read.value(inverse, indices)
+        split = _residues(value, element, indices)
+        is_product = bool(inverse.free) and _reads(value) is not None
+        if split and (inverse.uneven or not is_product) and prod(r.by for r in split.values()) <= _MOST_CLASSES:
+            return [_by_classes(read, element, {a: r.by for a, r in split.items()})]
+        if split and is_product:
+            term = _by_remainders(read, element, split)
+            if term is not None:
+                return [term]
+    return _terms(read, parts, element, indices)
+
+
+def _terms(read: _Read, parts: Sequence[Inverse], element: tuple[Axis, ...], indices: Indices) -> list[Term]:
+    """The sums over the iterations that read an element: as a product where it is one."""
+    out: list[Term] = []
+    for inverse in parts:
+        value = read.value(inverse, indices)
+        term = None
+        if inverse.free and _reads(value) is not None:
+            made = _within_bounds(value, inverse, indices)
+            if made is not None:
+                term = _of_product(element, element, made, inverse)
+        if term is None:
+            term = _term(element, inverse, value, indices)
         if term is not None:
-            return term
-    guarded = choose(inverse.guard, value, None, value.dtype)
+            out.append(term)
+    return out
+
+
+def _of_product(element: tuple[Axis, ...], axes: tuple[Axis, ...], made: Scalar, inverse: Inverse) -> Term:
+    """The sum of products over axes, in the order that is computed best, read at an element."""
+    whole = _ordered(axes, made)
+    body = Reduce("sum", inverse.free, made, made.dtype)
+    return Term(element, body if whole == element else stage("product", whole, body)[whole])
+
+
+def _by_classes(read: _Read, element: tuple[Axis, ...], split: dict[Axis, int]) -> Term:
+    """The sum made apart for each class of elements with the same remainders: no class has iterations of another."""
+    steps = [split.get(a, 1) for a in element]
+    parts: list[tuple[Sequence[int], Tensor]] = []
+    for remainders in product(*map(range, steps)):
+        sizes = [ceil_div(dim_sub(a.extent, r), s) for a, r, s in zip(element, remainders, steps, strict=True)]
+        axes = tuple(Axis(a.name, size) for a, size in zip(element, sizes, strict=True))
+        if 0 in sizes:
+            continue
+        at = [
+            a if step == 1 else binary("add", binary("mul", a, step), r)
+            for a, step, r in zip(axes, steps, remainders, strict=True)
+        ]
+        indices = Indices()
+        terms = _terms(read, read.inverses(at, indices), axes, indices)
+        parts.append((remainders, added(terms, sizes, read.adjoint.dtype, "class")))
+    return Term(element, interleaved(element, steps, parts, read.adjoint.dtype))
+
+
+def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: Indices) -> Term | None:
+    """The sum over what is free, under the guard. Of a sum for one index of an axis only, that index is made alone."""
+    if not inverse.free:
+        guarded = choose(inverse.guard, value, None, value.dtype)
+        return None if guarded is None else Term(element, guarded)
+    inside: Scalar = TRUE
+    outside: Scalar = TRUE
+    fixed: dict[Axis, Scalar] = {}
+    for part in conjuncts(inverse.guard):
+        found = _fixed(part, element, indices)
+        if found is None or found[0] in fixed:
+            inside = both(inside, part)
+        else:
+            fixed[found[0]] = found[1]
+            outside = both(outside, part)
+    guarded = choose(inside, value, None, value.dtype)
     if guarded is None:
         return None
-    return Term(element, Reduce("sum", inverse.free, guarded, guarded.dtype) if inverse.free else guarded)
+    if not fixed:
+        return _sum(element, inverse.free, guarded)
+    narrow = tuple(Axis(a.name, 1 if a in fixed else a.extent) for a in element)
+    own: dict[Axis, Scalar] = {a: fixed.get(a, n) for a, n in zip(element, narrow, strict=True)}
+    body = simplified(substitute(guarded, own), indices)
+    alone = added([_sum(narrow, inverse.free, body)], tuple(a.extent for a in narrow), body.dtype, "edge")
+    at = tuple(Const(0, "int64") if a in fixed else a for a in element)
+    chosen = choose(outside, alone[at], None, body.dtype)
+    return None if chosen is None else Term(element, chosen)
+
+
+def _sum(element: tuple[Axis, ...], over: Sequence[Axis], body: Scalar) -> Term:
+    """A sum over axes; a short one with conditions is written out, so that these are decided where they can be."""
+    sizes = [a.extent for a in over]
+    numbers = [n for n in sizes if isinstance(n, int)]
+    short = len(numbers) == len(sizes) and prod(numbers) <= _WRITTEN_OUT and body.dtype in ("float32", "float64")
+    if not short or not any(isinstance(n, Select) for n in walk(body)):
+        return Term(element, Reduce("sum", tuple(over), body, body.dtype))
+    indices = Indices()
+    total: Scalar | None = None
+    for at in product(*map(range, numbers)):
+        own: dict[Axis, Scalar] = {a: Const(n, "int64") for a, n in zip(over, at, strict=True)}
+        each = simplified(substitute(body, own), indices)
+        if not is_const(each, 0):
+            total = add(total, each)
+    return Term(element, zero(body.dtype) if total is None else total)
+
+
+def _fixed(cond: Scalar, element: Sequence[Axis], indices: Indices) -> tuple[Axis, Scalar] | None:
+    """The axis of the element that a condition fixes to a value made of sizes, and the value."""
+    if not isinstance(cond, Compare) or cond.op != "eq" or cond.a.dtype != "int64":
+        return None
+    difference = dim_sub(indices.poly(cond.a), indices.poly(cond.b))
+    for axis in element:
+        sign = indices.coefficient(difference, axis)
+        if isinstance(sign, int) and abs(sign) == 1:
+            rest = dim_mul(-sign, dim_sub(difference, dim_mul(sign, indices.axis(axis))))
+            return None if indices.is_index(rest) else (axis, indices.scalar(rest))
+    return None
 
 
 def _load_of(factor: Scalar) -> Load | None:
@@ -117,7 +263,7 @@ class _Residue:
 def _residues(value: Scalar, element: Sequence[Axis], indices: Indices) -> dict[Axis, _Residue]:
     """The axes of the element that are read by quotient and remainder, each always by the same."""
     out: dict[Axis, _Residue] = {}
-    for load in _reads(value) or ():
+    for load in (n for n in walk(value) if isinstance(n, Load)):
         for index in load.indices:
             for above, by in indices.divisors(indices.poly(index)):
                 mine = [a for a in element if indices.mentions(above, a)]
@@ -129,15 +275,9 @@ def _residues(value: Scalar, element: Sequence[Axis], indices: Indices) -> dict[
     return out
 
 
-def _product(
-    load: Load,
-    adjoint: Scalar,
-    axes: Sequence[Axis],
-    over: Sequence[Axis],
-    element: tuple[Axis, ...],
-    split: dict[Axis, _Residue],
-) -> Term | None:
-    """The sum as one of products of tensors read within their bounds; None where it is not one."""
+def _by_remainders(read: _Read, element: tuple[Axis, ...], split: dict[Axis, _Residue]) -> Term | None:
+    """The sum as one product, with axes that are split made as quotient and remainder; None where it is not one. Right where all
+    classes of remainders are of one size."""
     indices = Indices()
     remainders: list[Axis] = []
     rest: list[Axis] = []
@@ -160,20 +300,16 @@ def _product(
         moved = binary("add", axis, offset)
         back[quotient] = binary("sub", binary("floordiv", moved, by), first)
         back[remainder] = binary("mod", moved, by)
-    inverse = invert(load.indices, at, (*axes, *over), indices, len(over), equalities(adjoint))
-    value = simplified(substitute(adjoint, inverse.values), indices)
+    (inverse,) = read.inverses(at, indices)
+    value = read.value(inverse, indices)
     # What was decided for all elements is open again for those that the split adds beyond the last; nothing reads those.
-    while split and isinstance(value, Select) and is_const(value.b, 0):
+    while isinstance(value, Select) and is_const(value.b, 0):
         value = value.a
-    if _reads(value) is None:
-        return None
-    made = _within_bounds(value, inverse, indices)
+    made = None if _reads(value) is None else _within_bounds(value, inverse, indices)
     if made is None:
         return None
     whole = _ordered((*remainders, *rest), made)
     body = Reduce("sum", inverse.free, made, made.dtype)
-    if whole == element:
-        return Term(element, body)
     return Term(element, stage("product", whole, body)[tuple(back.get(a, a) for a in whole)])
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from relay.ir.dim import dim_sub, known_equal
 from relay.ir.types import is_float
-from relay.te.autodiff.arithmetic import add, choose, converted, div, mul, zero
-from relay.te.autodiff.gather import Term, gathered
+from relay.te.autodiff.arithmetic import add, choose, div, mul, zero
+from relay.te.autodiff.gather import Term, added, gathered
 from relay.te.autodiff.scalar import adjoints
 from relay.te.autodiff.stages import axes_of, copied, hits, other_factors, source_of, stage, states
 from relay.te.index import Indices
@@ -79,19 +79,7 @@ class _Reverse:
             whole = source_of(term.body)
             if whole is not None and whole.dtype == tensor.dtype and _is_identity(term):
                 return whole
-            if term.body.dtype == tensor.dtype:
-                return stage(f"d_{tensor.name}", term.axes, term.body)
-        axes = axes_of(tensor.shape)
-        total: Scalar | None = None
-        wide = max((t.body.dtype for t in terms), key=lambda d: (d == "float64", d == "float32"))
-        for term in terms:
-            if isinstance(term.body, Reduce):
-                value: Scalar = stage(f"d_{tensor.name}_sum", term.axes, term.body)[axes]
-            else:
-                value = substitute(term.body, dict(zip(term.axes, axes, strict=True)))
-            total = add(total, converted(value, wide))
-        assert total is not None
-        return stage(f"d_{tensor.name}", axes, converted(total, tensor.dtype))
+        return added(terms, tensor.shape, tensor.dtype, f"d_{tensor.name}")
 
     def stage(self, each: Stage) -> None:
         """Pass the cotangents of a stage on to what it reads."""
@@ -167,9 +155,9 @@ class _Reverse:
                 assert isinstance(leaf, Load)
                 self._contribute(leaf, part, axes, over)
             return
-        term = gathered(load, adjoint, axes, over)
-        if term is not None:
-            self.terms.setdefault(_key(source), []).append(term)
+        terms = gathered(load, adjoint, axes, over)
+        if terms:
+            self.terms.setdefault(_key(source), []).extend(terms)
 
     def _moved(self, tensor: Tensor) -> Scalar | None:
         """The expression of a stage that puts each element of one tensor to at most one place, at a fixed distance along each axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay.te.autodiff.arithmetic import both, choose, either, is_const
 from relay.te.index import Indices
-from relay.te.scalar import Binary, Compare, Load, Scalar, Select, rebuild, transform
+from relay.te.scalar import Binary, Cast, Compare, Load, Scalar, Select, cast, rebuild, transform
 
 
 def simplified(root: Scalar, indices: Indices) -> Scalar:
@@ -14,6 +14,8 @@ def simplified(root: Scalar, indices: Indices) -> Scalar:
         match node:
             case Load() if node.indices:
                 return rebuild(node, tuple(indices.simplify(i) for i in node.indices))
+            case Cast() if node.a.dtype == "int64":
+                return cast(indices.simplify(node.a), node.dtype)
             case Compare() if node.a.dtype == "int64":
                 return indices.compare(node.op, node.a, node.b)
             case Binary(op="and") if node.dtype == "bool":

@@ -5,7 +5,7 @@ A stage reads ``A[f(x)]`` for every index ``x`` of a box. The gradient of ``A`` 
 may leave its range. The index functions are sums of variables times sizes; what is not affine becomes a variable of its own:
 
     q = u // c        u = c * q + r with a new r in [0, c)
-    m = min(a, b)     a = m + s with a new s, which is 0 or m is b (max alike)
+    min(a, b)         two pieces: a where a <= b, and b where a = b + 1 + s with a new s >= 0 (max alike)
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
 once the common divisor is out), so r runs only over its residue class and p is determined. What cannot be solved stays a guard,
@@ -18,10 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_min, dim_mul, dim_sub, known_equal
-from relay.te.autodiff.arithmetic import both, either
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_mul, dim_sub, known_equal
+from relay.te.autodiff.arithmetic import both
 from relay.te.index import Indices
-from relay.te.scalar import TRUE, Axis, Binary, CompareOp, Const, Scalar, binary, substitute, walk
+from relay.te.scalar import (
+    TRUE,
+    Axis,
+    Binary,
+    Compare,
+    CompareOp,
+    Const,
+    Load,
+    Scalar,
+    binary,
+    compare,
+    substitute,
+    transform,
+    walk,
+)
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
@@ -31,13 +45,25 @@ _LONG = 1 << 40
 class Inverse:
     """The iterations that hit an element: ``values`` of the stage's variables, in terms of the element's index and of the
     variables ``free``, each over its extent; only those count for which ``guard`` holds: that each of ``spans``, an index and a
-    size, is within its bounds, and ``rest``."""
+    size, is within its bounds, and ``rest``. ``uneven``: a loop over a residue class is longer than some classes are."""
 
     values: dict[Axis, Scalar]
     free: tuple[Axis, ...]
     guard: Scalar
     spans: tuple[tuple[Dim, Dim], ...]
     rest: Scalar
+    uneven: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A part of the iterations, in which the read has no minimum or maximum: ``variables`` has those to tell it, ``also`` the
+    equations and ``where`` the conditions for being in it."""
+
+    read: tuple[Scalar, ...]
+    variables: tuple[Axis, ...]
+    also: tuple[tuple[Scalar, Scalar], ...]
+    where: tuple[Scalar, ...]
 
 
 def invert(
@@ -47,15 +73,66 @@ def invert(
     indices: Indices,
     reduced: int = 0,
     also: Sequence[tuple[Scalar, Scalar]] = (),
-) -> Inverse:
-    """Solve ``read(variables) == element``. The last ``reduced`` of the variables are those of a reduction: of two that are
-    alike, they are kept as loops. ``also`` are pairs of indices of which is known that only equal ones count."""
-    system = _System(indices, variables, reduced)
-    for a, b in also:
-        system.equate(a, b)
-    for index, at in zip(read, element, strict=True):
-        system.equate(index, at)
-    return system.solve()
+) -> list[Inverse]:
+    """Solve ``read(variables) == element``: the iterations that hit the element are those of all parts, none of them in two. The
+    last ``reduced`` of the variables are those of a reduction: of two that are alike, they are kept as loops. ``also`` are pairs of
+    indices of which is known that only equal ones count."""
+    out: list[Inverse] = []
+    todo = [_Piece(tuple(read), tuple(variables), tuple(also), ())]
+    while todo:
+        piece = todo.pop()
+        parts = _parts(piece, indices)
+        if parts is not None:
+            todo += reversed(parts)
+            continue
+        own = piece.variables
+        system = _System(indices, own, reduced + len(own) - len(variables))
+        for a, b in piece.also:
+            system.equate(a, b)
+        for index, at in zip(piece.read, element, strict=True):
+            system.equate(index, at)
+        out.append(system.solve(piece.where))
+    return out
+
+
+def _parts(piece: _Piece, indices: Indices) -> list[_Piece] | None:
+    """The piece cut in two at a minimum or maximum of indices; None where there is none to cut at."""
+    for node in (n for index in piece.read for n in walk(index)):
+        if not isinstance(node, Binary) or node.op not in ("min", "max") or not _varies(node, piece.variables):
+            continue
+        a, b = (node.a, node.b) if _varies(node.a, piece.variables) else (node.b, node.a)
+        by = dim_sub(indices.poly(a), indices.poly(b))
+        low, high = indices.ends(by if node.op == "min" else dim_mul(-1, by))
+        if high is None or any(isinstance(n, Load) for n in walk(node)):
+            continue
+        over = Axis("s", dim_max(high, 0))  # how far a is beyond b, less one
+        known = isinstance(low, int) and low > 0, isinstance(high, int) and high <= 0
+        beyond = (
+            binary("add", b, binary("add", over, 1)) if node.op == "min" else binary("sub", b, binary("add", over, 1))
+        )
+        one, other = (
+            tuple(_replaced(i, node, to, indices) for i in piece.read) for to in (a, b)
+        )  # fmt: skip
+        within = compare("le" if node.op == "min" else "ge", a, b)
+        first = _Piece(one, piece.variables, piece.also, (*piece.where, within))
+        second = _Piece(other, (*piece.variables, over), (*piece.also, (a, beyond)), piece.where)
+        return [second] if known[0] else [first] if known[1] else [first, second]
+    return None
+
+
+def _varies(node: Scalar, variables: Sequence[Axis]) -> bool:
+    return any(isinstance(n, Axis) and n in variables for n in walk(node))
+
+
+def _replaced(index: Scalar, node: Binary, value: Scalar, indices: Indices) -> Scalar:
+    """The index with what is equal to a node replaced."""
+    key = (node.op, indices.poly(node.a), indices.poly(node.b))
+
+    def visit(each: Scalar) -> Scalar:
+        same = isinstance(each, Binary) and each.dtype == "int64" and each.op == node.op
+        return value if same and (each.op, indices.poly(each.a), indices.poly(each.b)) == key else each  # type: ignore[union-attr]
+
+    return transform(index, visit)
 
 
 class _System:
@@ -70,9 +147,9 @@ class _System:
         self.solved: dict[Axis, Dim] = {}
         self.equations: list[Dim] = []
         self.equal: list[tuple[Dim, Dim]] = []
-        self.either: list[tuple[tuple[Dim, Dim], tuple[Dim, Dim]]] = []
         self.nonnegative: set[Axis] = set()
         self.below_extent: set[Axis] = set()
+        self.uneven = False
         self._made: dict[Dim, Dim] = {}
 
     # -- making the equations linear
@@ -85,7 +162,7 @@ class _System:
         self.equations.append(equation)
 
     def _linear(self, poly: Dim) -> Dim:
-        """The polynomial with its divisions, minima and maxima replaced by variables (to any depth, innermost first)."""
+        """The polynomial with its divisions replaced by variables (to any depth, innermost first)."""
         for atom, node in self.indices.opaque_in(poly):
             if not self._unknown_inside(node):
                 continue
@@ -93,8 +170,6 @@ class _System:
             new = None
             if division is not None:
                 new = self._quotient(*division)
-            elif isinstance(node, Binary) and node.op in ("min", "max"):
-                new = self._extreme(node)
             if new is not None:
                 poly = self.indices.replace(poly, atom, new)
         return self._final(poly)
@@ -132,31 +207,10 @@ class _System:
             self.equations.append(dim_sub(above, value))
         return q
 
-    def _extreme(self, node: Binary) -> Dim | None:
-        key = self.indices.poly(node)
-        if key in self._made:
-            return self._made[key]
-        a, b = self.indices.poly(node.a), self.indices.poly(node.b)
-        if not self.indices.is_index(a):
-            a, b = b, a
-        a, b = self._linear(a), self._linear(b)
-        ends = [self.indices.ends(p) for p in (a, b, dim_sub(a, b) if node.op == "min" else dim_sub(b, a))]
-        (low_a, high_a), (low_b, high_b), (_, apart) = ends
-        if low_a is None or high_a is None or low_b is None or high_b is None or apart is None:
-            return None
-        pick = dim_min if node.op == "min" else dim_max
-        low, high = pick(low_a, low_b), pick(high_a, high_b)
-        m = dim_add(self._variable("m", dim_add(dim_sub(high, low), 1)), low)
-        self._made[key] = m
-        s = self._variable("s", dim_add(dim_max(apart, 0), 1))
-        self.equations.append(dim_sub(dim_sub(a, m), s if node.op == "min" else dim_mul(-1, s)))
-        self.either.append(((s, 0), (m, b)))
-        return m
-
     # -- solving
 
-    def solve(self) -> Inverse:
-        """Solve all equations, those first whose next step makes the shortest loop."""
+    def solve(self, where: Sequence[Scalar]) -> Inverse:
+        """Solve all equations, those first whose next step makes the shortest loop. ``where`` are conditions besides."""
         while self.equations:
             costs = [self._cost(e) for e in self.equations]
             best = min(costs)
@@ -179,12 +233,12 @@ class _System:
         rest: Scalar = TRUE
         for left, right in self.equal:
             rest = both(rest, self._compare("eq", self._final(left), self._final(right)))
-        for (a, b), (c, d) in self.either:
-            first = self._compare("eq", self._final(a), b)
-            second = self._compare("eq", self._final(c), self._final(d))
-            rest = both(rest, either(first, second))
         values = {a: self.indices.scalar(self._final(self.indices.axis(v))) for a, v in self.fresh.items()}
-        return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest)
+        for cond in where:
+            assert isinstance(cond, Compare)
+            a, b = substitute(cond.a, values), substitute(cond.b, values)
+            rest = both(rest, self.indices.compare(cond.op, a, b))
+        return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest, self.uneven)
 
     def _eliminate(self) -> bool:
         """Put a variable that two equations have in terms of others, by the one in which it stands alone: this decides nothing yet
@@ -293,10 +347,19 @@ class _System:
         inverse = pow(coefficient, -1, modulus)
         first = self.indices.mod(dim_mul(rest, inverse), modulus)
         value = first
-        trips = ceil_div(chosen.extent, modulus)
         self.nonnegative.add(chosen)
-        if known_equal(dim_mul(trips, modulus), chosen.extent):
+        if isinstance(first, int):  # the class is known, and so its length
+            trips = ceil_div(dim_sub(chosen.extent, first), modulus)
             self.below_extent.add(chosen)
+            if isinstance(trips, int) and trips <= 0:
+                trips = 1
+                self.equal.append((1, 0))
+        else:
+            trips = ceil_div(chosen.extent, modulus)
+            if known_equal(dim_mul(trips, modulus), chosen.extent):
+                self.below_extent.add(chosen)
+            else:
+                self.uneven = True
         if trips != 1:
             more = Axis("t", trips)
             self.rank[more] = True

@@ -1,0 +1,100 @@
+"""Products with their operands exchanged, where the right one would have to be packed element by element.
+
+In ``out[n, o, h, w]`` the columns, which are contiguous, belong to the image: as the right operand its windows would be
+gathered into panels, for the few rows that there are output channels. Exchanged, the image is read where it is, one element
+at a time, and the panels are of the weights: small, and packed once before all tasks (at compile time where they are
+constant). What this costs is that a tile's columns do not lie along the result, so finished tiles are turned in registers.
+The same goes for the gradients of a convolution by its data and by its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from relay.ir.dim import Dim, dim_mul, known_equal
+from relay.ir.types import dtype_bits
+from relay.loop.target import Target
+from relay.plan.product import Product, flat_position, panels, position, size_of
+from relay.plan.stages import Contraction, Kept
+from relay.te.index import Indices
+from relay.te.scalar import Axis, Cast, Load, Reduce, binary, cast
+from relay.te.tensor import Compute, Tensor, stage_bodies
+
+# So much of the lanes at least must hold columns.
+_USED = 0.6
+# Of panels, where their columns are runs in memory.
+_USED_BY_RUNS = 0.85
+# Fewer rows do not fill a tile.
+_FEWEST_ROWS = 4
+
+
+def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Indices, target: Target) -> Contraction:
+    """The contraction as it is computed best: with its operands exchanged, where its right one would have to be gathered, and with
+    the columns that do not lie behind each other as a batch, where that is enough. ``strides``: how the result lies in memory."""
+    load = form.right.a if isinstance(form.right, Cast) else form.right
+    if not form.rows or len(form.columns) < 2 or not isinstance(load, Load) or not isinstance(load.source, Tensor):
+        return form
+    at = position(indices, load.source, load.indices)
+    steps = {a: indices.coefficient(at, a) for a in (*form.columns, *form.reduced)}
+    if any(s is None or indices.is_index(s) for s in steps.values()):
+        return form
+    lanes = target.lanes(dtype_bits(form.accumulate))
+    run = _joined(form.columns, steps)
+    if steps[run[-1]] == 1 and (len(run) == len(form.columns) or _used(run, 4 * lanes) >= _USED_BY_RUNS):
+        lead = form.columns[: -len(run)]
+        return replace(form, batch=(*form.batch, *lead), columns=tuple(run))
+    depth = size_of(form.reduced)
+    if not isinstance(depth, int) or _used(form.rows, lanes) < _USED:
+        return form
+    memory = dict(zip(kept.stage.axes, strides, strict=True))
+    last: list[Axis] = []
+    for axis in reversed([a for a in kept.stage.axes if a.extent != 1]):
+        if axis not in form.columns:
+            break
+        last.insert(0, axis)
+    rows = _joined(last, memory) if memory[last[-1]] == 1 else last
+    number = size_of(rows)
+    if isinstance(number, int) and number < _FEWEST_ROWS:
+        return form
+    outer = tuple(a for a in form.columns if a not in rows)
+    return replace(
+        form, rows=tuple(rows), columns=form.rows, left=form.right, right=form.left, outer=outer, turned=True
+    )
+
+
+def _joined(axes: Sequence[Axis], steps: Mapping[Axis, Dim | None]) -> list[Axis]:
+    """The last of the axes that are traversed as one."""
+    out = [axes[-1]]
+    for axis in reversed(axes[:-1]):
+        step = steps[out[0]]
+        if step is None or steps[axis] is None or not known_equal(steps[axis], dim_mul(step, out[0].extent)):  # type: ignore[arg-type]
+            break
+        out.insert(0, axis)
+    return out
+
+
+def _used(axes: Sequence[Axis], width: int) -> float:
+    """How much of whole vectors (or panels) of a width the axes fill; nothing where that is not known."""
+    count = size_of(axes)
+    return count / (width * -(-count // width)) if isinstance(count, int) and count > 0 else 0.0
+
+
+def with_panels(p: Product, indices: Indices) -> tuple[Kept, Kept]:
+    """The panels of a right operand as a stage of its own, and the product's stage reading them."""
+    packed = panels(p, indices)
+    form, kept = p.form, p.kept
+    (body,) = stage_bodies(kept.stage)
+    assert isinstance(packed.stage, Compute) and isinstance(body, Reduce) and isinstance(kept.stage, Compute)
+    column, width = flat_position(form.columns, indices), p.tile.columns
+    place = (
+        *form.batch,
+        binary("floordiv", column, width),
+        flat_position(form.reduced, indices),
+        binary("mod", column, width),
+    )
+    product = binary("mul", form.left, cast(Load(packed, place, packed.dtype), form.left.dtype))
+    stage = Compute(
+        kept.stage.name, kept.stage.axes, (Reduce("sum", body.axes, cast(product, body.body.dtype), body.dtype),)
+    )
+    return Kept(packed.stage, packed.stage, (packed.dtype,)), replace(kept, stage=stage)

@@ -1,0 +1,71 @@
+"""Products with exchanged operands: convolutions and their gradients, whose windows are read where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Expr, Function
+from relay.loop.printer import kernel_text
+from relay.plan.kernel_plan import KernelPlan
+from tests.plan.harness import Maker, check, primitive, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+SOME = tuple({V: s} for s in (0, 2))
+WEIGHT = frozenset({1})
+
+
+def is_turned(plan: KernelPlan) -> bool:
+    return "transpose columns" in kernel_text(plan.kernel)
+
+
+def convolution(data: tuple[Any, ...], weight: tuple[int, ...], **attrs: Any) -> Function:
+    return primitive([tensor(data), tensor(weight)], lambda m, x, w: m("nn.conv2d", x, w, **attrs))
+
+
+@pytest.mark.parametrize(
+    ("data", "weight", "attrs"),
+    [
+        ((N, 10, 9, 11), (48, 10, 3, 3), {"padding": (1, 1)}),
+        ((N, 16, 14, 13), (33, 16, 3, 2), {"strides": (2, 3), "padding": (1, 0)}),
+        ((N, 8, 13, 13), (64, 8, 3, 3), {"dilation": (2, 2)}),
+    ],
+)
+def test_convolutions(data: tuple[Any, ...], weight: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    fn = convolution(data, weight, **attrs)
+    assert is_turned(check(fn, *SOME))
+    plan = check(fn, *SOME, constants=WEIGHT)
+    assert is_turned(plan) and len(plan.packs) == 1
+
+
+def test_an_epilogue_along_the_rows() -> None:
+    def build(m: Maker, x: Expr, w: Expr, b: Expr, r: Expr) -> Expr:
+        return m("nn.gelu", m("add", m("nn.bias_add", m("nn.conv2d", x, w, padding=(1, 1)), b), r))
+
+    given = [tensor((N, 12, 10, 10)), tensor((40, 12, 3, 3)), tensor((40,)), tensor((N, 40, 10, 10))]
+    assert is_turned(check(primitive(given, build), *SOME))
+
+
+@pytest.mark.parametrize(("operand", "stride"), [(0, 1), (0, 2), (1, 1), (1, 2)])
+def test_gradients_of_a_convolution(operand: int, stride: int) -> None:
+    """By the data, which for a stride is made in classes that are stored between each other; by the weight, whose sums over all
+    images are made in blocks."""
+    side = 28 // stride
+    given = [tensor((3, 24, 28, 28)), tensor((36, 24, 3, 3)), tensor((3, 36, side, side))]
+    attrs = {"padding": (1, 1), "strides": (stride, stride)}
+    fn = primitive(given, lambda m, x, w, g: m(f"nn.conv2d.vjp{operand}", x, w, g, **attrs))
+    plan = check(fn, {})
+    assert is_turned(plan) and set(plan.variant.split("+")) == {"elementwise", "matrix"}
+    # The classes are stored in the result from the start: none has memory of its own.
+    assert "alloc class" not in kernel_text(plan.kernel)
+
+
+def test_what_stays_as_it_is() -> None:
+    # Few output channels would leave lanes empty; windows of one element are runs in memory.
+    assert not is_turned(check(convolution((2, 16, 12, 12), (3, 16, 3, 3)), {}))
+    assert not is_turned(check(convolution((2, 64, 16, 16), (64, 64, 1, 1)), {}))
+    dense = primitive([tensor((40, 64)), tensor((64, 64))], lambda m, x, w: m("nn.dense", x, w))
+    assert not is_turned(check(dense, {}))
