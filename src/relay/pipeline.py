@@ -77,6 +77,7 @@ from relay.transform import (
     SumFusion,
     ToBlocks,
 )  # fmt: skip
+from relay.transform.access import AccessTable
 from relay.transform.ad.gradient import has_gradients
 from relay.transform.reward import Machine
 
@@ -113,6 +114,7 @@ class _Clock:
 def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[Pass]:
     """The passes, in order, from a typed monomorphic module to blocks of primitives; ``derivatives``: it has ``grad``."""
     level = options.opt_level
+    facts = AccessTable()
     fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
@@ -143,13 +145,17 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         *specialise,
         dead,
         NameDims(),
-        *([DropIdentities()] if level >= 3 else []),
+        *([DropIdentities(facts)] if level >= 3 else []),
         *tidy,
         *([*batch, *tidy] if level >= 3 else []),
         *(share if level >= 3 else []),
         *reduced_precision(options),
-        *([DropUnread(), DeadCode(), Recompute(machine=Machine.of(runner.target))] if level >= 3 else []),
-        FuseOps() if level >= 1 else FuseOps(max_size=1, outputs=False),
+        *(
+            [DropUnread(facts), DeadCode(), Recompute(machine=Machine.of(runner.target), table=facts)]
+            if level >= 3
+            else []
+        ),
+        FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,
     ]
 

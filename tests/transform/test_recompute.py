@@ -135,6 +135,17 @@ def test_zeros_that_are_read_elsewhere_are_made() -> None:
     assert fused('def @main() { let %a = ones(shape=[4], dtype="float32"); sum(%a) }') != []
 
 
+def test_what_a_view_reads_is_made() -> None:
+    text = """def @main[n: Dim](%x: Tensor[(n, 3), int32]) {
+      let %i = arange(start=0, stop=n, dtype="int32"); (%x + expand_dims(%i, axis=1), expand_dims(%i, axis=0)) }"""
+    x = np.arange(12, dtype=np.int32).reshape(4, 3)
+    fused(text, Machine(), x)
+    exe: Any = relay.compile(typed(text), cache=False)
+    first, second = exe(x)
+    np.testing.assert_array_equal(np.asarray(first), x + np.arange(4)[:, None])
+    np.testing.assert_array_equal(np.asarray(second), np.arange(4)[None, :])
+
+
 def test_zeros_beside_a_product_are_an_operand_of_it() -> None:
     text = """def @main(%w: Tensor[(4, 8), float32]) { nn.dense(zeros(shape=[3, 8], dtype="float32"), %w) }"""
     assert fused(text, Machine(), array(4, 8)) == [[], ["nn.dense"]]

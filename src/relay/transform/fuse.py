@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from relay.ir.effects import CHECK_EQUAL, Effect
@@ -64,13 +64,13 @@ class FuseOps(Pass):
     name: ClassVar[str] = "fuse"
     max_size: int = 64
     outputs: bool = True
+    table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
         effects = Effects(module)
-        table = AccessTable()
 
         def fuse(function: Function) -> Function:
-            return function if is_primitive(function) else Fuser(self, effects, table, function).run()
+            return function if is_primitive(function) else Fuser(self, effects, self.table, function).run()
 
         return map_functions(module, fuse)
 
@@ -125,7 +125,8 @@ class Fuser:
                     continue
                 access = self.table.of(binding.value) if isinstance(binding.value, Call) else None
                 # The operator itself is the first of a call's operands.
-                if access is None or not (access.injective or n - 1 in access.unread):
+                # A view may stand outside of primitives, and reads memory there.
+                if access is None or access.view or not (access.injective or n - 1 in access.unread):
                     del self.fills[atom]
         for block in all_blocks(body):
             if isinstance(block.result, Var):

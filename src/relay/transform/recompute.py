@@ -41,10 +41,10 @@ class Recompute(Pass):
     name: ClassVar[str] = "recompute"
     max_size: int = 64
     machine: Machine = field(default_factory=Machine)
+    table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
         effects = Effects(module)
-        table = AccessTable()
         options = FuseOps(max_size=self.max_size)
 
         def rewrite(function: Function) -> Function:
@@ -53,7 +53,7 @@ class Recompute(Pass):
             found, least = function, float("inf")
             new = function
             for _ in range(_ROUNDS + 1):
-                worker = _Recomputer(options, effects, table, new, self.machine)
+                worker = _Recomputer(options, effects, self.table, new, self.machine)
                 after = worker.run()
                 if worker.seconds >= least:
                     break

@@ -8,7 +8,7 @@ expressions (`relay.transform.access`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, cast
 
@@ -31,14 +31,13 @@ class DropIdentities(Pass):
     """
 
     name: ClassVar[str] = "drop_identities"
+    table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        table = AccessTable()
-
         def visit(scope: Scope, var: Var, value: Expr) -> Expr:
             if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not value.args:
                 return value
-            access = table.of(value)
+            access = self.table.of(value)
             if access is None or access.same is None:
                 return value
             operand = value.args[access.same]
@@ -56,15 +55,14 @@ class DropUnread(Pass):
     """
 
     name: ClassVar[str] = "drop_unread"
+    table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        table = AccessTable()
-
         def dropper() -> Forward:
             def visit(scope: Scope, var: Var, value: Expr) -> Expr:
                 if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not value.args:
                     return value
-                access = table.of(value)
+                access = self.table.of(value)
                 if access is None or not access.unread:
                     return value
                 args = list(value.args)
