@@ -1,8 +1,8 @@
-"""Attention, softmax, norms and other row kernels beside PyTorch and onnxruntime, in one run, interleaved.
+"""Softmax, norms, reductions, embeddings and other memory-bound kernels beside PyTorch and onnxruntime, in one run, interleaved.
 
-Each table row is one program on one shape: the median time of each system, and ours over the best of the others. For
-attention the rate in GFLOP/s (two products of 2 m n d each, nothing for the softmax), for all others in GB/s (operands read and
-written once). ``python benchmarks/rows.py [--threads 1] [--only softmax,attention] [--rounds 15]``
+Each table row is one program on one shape: the median time of each system, the rate in GB/s (operands read and written once),
+and ours over the best of the others. Row counts are symbolic. ``python benchmarks/rows.py [--threads 1] [--only softmax,mean]
+[--rounds 15] [--rows 1,16,1024]``
 """
 
 from __future__ import annotations
@@ -42,50 +42,77 @@ def programs() -> dict[str, Program]:
     """By name; PyTorch's functions are looked up only when it is installed."""
     there = importlib.util.find_spec("torch") is not None
     if there:
+        import torch
         import torch.nn.functional as f
 
     def theirs(function: Callable[..., object]) -> Callable[..., object] | None:
         return function if there else None
 
-    norm = theirs(lambda x, g, b: f.layer_norm(x, g.shape, g, b))
-    attend = theirs(lambda q, k, v: f.scaled_dot_product_attention(q[None], k[None], v[None]))
-
-    def heads(size: int) -> Callable[[int, int], Sequence[tuple[int, ...]]]:
-        return lambda m, n: [(12, m, size), (12, n, size), (12, n, size)]
-
     def text(params: str, body: str) -> str:
         typed = ", ".join(f"%{p.split()[0]}: Tensor[({p.split(maxsplit=1)[1]}), float32]" for p in params.split("; "))
-        return f'#[version = "0.0.5"]\ndef @main[m: Dim, n: Dim]({typed}) {{ {body} }}'
-
-    def attention(size: int) -> str:
-        return text(f"q 12, m, {size}; k 12, n, {size}; v 12, n, {size}", "nn.attention(%q, %k, %v)")
+        return f'#[version = "0.0.5"]\ndef @main[m: Dim]({typed}) {{ {body} }}'
 
     def matrix(n: int, w: int) -> Sequence[tuple[int, ...]]:
         return [(n, w)]
 
-    lengths = [(t, t) for t in (5, 16, 32, 64, 128, 256, 512)] + [(1, 512), (1, 4096)]
-    x, mean = "x m, WIDTH", {"axes": [0], "keepdims": 0}
-    vectors = "x m, WIDTH; g WIDTH,; b WIDTH,"
+    x, vectors = "x m, WIDTH", "x m, WIDTH; g WIDTH,; b WIDTH,"
+
+    def one(body: str, function: Callable[..., object], onnx: tuple[str, dict[str, Any]] | None = None) -> Program:
+        return Program(text(x, body), theirs(function), onnx, matrix, ROWS)
+
+    def blocks(body: str, function: Callable[..., object]) -> Program:
+        """Rows in blocks of 16: a reduction over an axis in the middle."""
+        return Program(
+            text("x m, 16, WIDTH", body), theirs(function), None, lambda n, w: [(max(1, n // 16), 16, w)], ROWS
+        )
+
+    def scaled(body: str, function: Callable[..., object], onnx: tuple[str, dict[str, Any]] | None = None) -> Program:
+        return Program(text(vectors, body), theirs(function), onnx, lambda n, w: [(n, w), (w,), (w,)], ROWS)
+
+    ids = '#[version = "0.0.5"]\ndef @main[m: Dim](%t: Tensor[(30000, WIDTH), float32], %i: Tensor[(m,), int32]) { take(%t, %i, axis=0) }'
+    images = "x m, 64, WIDTH; g 64,; b 64,"
     return {
-        "attention_32": Program(attention(32), attend, None, heads(32), lengths),
-        "attention_64": Program(attention(64), attend, None, heads(64), lengths),
-        "softmax": Program(
-            text(x, "nn.softmax(%x)"), theirs(lambda x: f.softmax(x, -1)), ("Softmax", {"axis": -1}), matrix, ROWS
-        ),
-        "layer_norm": Program(
-            text(vectors, "nn.layer_norm(%x, %g, %b)"),
-            norm,
+        "softmax": one("nn.softmax(%x)", lambda x: f.softmax(x, -1), ("Softmax", {"axis": -1})),
+        "softmax_first": one("nn.softmax(%x, axis=0)", lambda x: f.softmax(x, 0), ("Softmax", {"axis": 0})),
+        "log_softmax": one("nn.log_softmax(%x)", lambda x: f.log_softmax(x, -1), ("LogSoftmax", {"axis": -1})),
+        "layer_norm": scaled(
+            "nn.layer_norm(%x, %g, %b)",
+            lambda x, g, b: f.layer_norm(x, g.shape, g, b),
             ("LayerNormalization", {"axis": -1}),
-            lambda n, w: [(n, w), (w,), (w,)],
+        ),
+        "rms_norm": Program(
+            text(
+                "x m, WIDTH; g WIDTH,",
+                "%x * rsqrt(mean(%x * %x, axis=-1, keepdims=True) + 1e-5f) * %g",
+            ),
+            theirs(lambda x, g: f.rms_norm(x, g.shape, g, 1e-5)),
+            None,
+            lambda n, w: [(n, w), (w,)],
             ROWS,
         ),
-        "gelu": Program(text(x, "nn.gelu(%x)"), theirs(lambda x: f.gelu(x)), ("Gelu", {}), matrix, ROWS),
-        "mean": Program(
-            text(x, "mean(%x, axis=0)"),
-            theirs(lambda x: x.mean(0)),
-            ("ReduceMean", dict[str, Any](mean)),
-            matrix,
+        "group_norm": Program(
+            text(images, "nn.group_norm(%x, %g, %b, num_groups=8)"),
+            theirs(lambda x, g, b: f.group_norm(x, 8, g, b)),
+            None,
+            lambda n, w: [(max(1, n // 64), 64, w), (64,), (64,)],
             ROWS,
+        ),
+        "gelu": one("nn.gelu(%x)", lambda x: f.gelu(x), ("Gelu", {})),
+        "tanh": one("tanh(%x)", lambda x: torch.tanh(x), ("Tanh", {})),
+        "sigmoid": one("sigmoid(%x)", lambda x: torch.sigmoid(x), ("Sigmoid", {})),
+        "embedding": Program(ids, theirs(lambda t, i: f.embedding(i, t)), None, lambda n, w: [(30000, w), (n,)], ROWS),
+        "mean": one("mean(%x, axis=0)", lambda x: x.mean(0), ("ReduceMean", {"axes": [0], "keepdims": 0})),
+        "mean_last": one("mean(%x, axis=1)", lambda x: x.mean(1), ("ReduceMean", {"axes": [1], "keepdims": 0})),
+        "variance": one("variance(%x, axis=1)", lambda x: x.var(1, unbiased=False)),
+        "variance_first": one("variance(%x, axis=0)", lambda x: x.var(0, unbiased=False)),
+        "max_middle": blocks("max(%x, axis=1)", lambda x: x.amax(1)),
+        "argmax": one("argmax(%x, axis=1)", lambda x: x.argmax(1)),
+        "cumsum": one("cumsum(%x, axis=1)", lambda x: x.cumsum(1)),
+        "cumsum_first": one("cumsum(%x, axis=0)", lambda x: x.cumsum(0)),
+        "sort": one("sort(%x, axis=1)", lambda x: x.sort(1)[0]),
+        "transpose": one("transpose(%x, axes=[1, 0])", lambda x: x.T.contiguous()),
+        "add_column": Program(
+            text("x m, WIDTH; c m, 1", "%x + %c"), theirs(lambda x, c: x + c), None, lambda n, w: [(n, w), (n, 1)], ROWS
         ),
     }
 
@@ -102,8 +129,7 @@ def onnxruntime_call(op: str, attrs: dict[str, Any], arrays: Sequence[Array], th
         constants.append(numpy_helper.from_array(np.asarray(attrs.pop("axes"), np.int64), "axes"))
     node = helper.make_node(op, [*names, *(c.name for c in constants)], ["out"], **attrs)
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in zip(names, arrays, strict=True)]
-    shape = arrays[0].shape[1:] if constants else arrays[0].shape
-    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, shape)
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "rows", inputs, [out], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     options = ort.SessionOptions()
@@ -117,8 +143,9 @@ def calls(program: Program, size: tuple[int, int], threads: int) -> tuple[dict[s
     """One call of each system that is installed, on the same operands."""
     rng = np.random.default_rng(0)
     arrays = [np.asarray(rng.standard_normal(s), np.float32) for s in program.shapes(*size)]
-    dims = "[m: Dim, n: Dim]" if "12, n" in program.relay else "[m: Dim]"
-    exe = relay.compile(program.relay.replace("WIDTH", str(size[1])).replace("[m: Dim, n: Dim]", dims), threads=threads)
+    if "int32" in program.relay:
+        arrays[-1] = rng.integers(0, arrays[0].shape[0], arrays[-1].shape).astype(np.int32)
+    exe = relay.compile(program.relay.replace("WIDTH", str(size[1])), threads=threads)
     out: dict[str, Call] = {"relay": lambda: exe(*arrays)}
     if program.torch is not None:
         import torch
@@ -150,6 +177,9 @@ def measure(systems: dict[str, Call], rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(rounds):
         for name, call in systems.items():
+            time.sleep(
+                0.25 if name == "relay" and len(systems) > 1 else 0
+            )  # until others' threads stop looking for work
             call()
             start = time.perf_counter()
             for _ in range(repeats[name]):
@@ -163,6 +193,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", default="", help="only these numbers of rows")
     args = parser.parse_args()
     known = programs()
     chosen = args.only.split(",") if args.only else list(known)
@@ -171,14 +202,15 @@ def main() -> None:
     print(f"us per call, {args.threads} thread(s)")
     for name in chosen:
         for size in known[name].sizes:
+            if args.rows and str(size[0]) not in args.rows.split(","):
+                continue
             systems, arrays = calls(known[name], size, args.threads)
+            result = systems["relay"]()
             found = measure(systems, args.rounds)
             ours, others = found["relay"], [t for n, t in found.items() if n != "relay"]
-            if name.startswith("attention"):
-                rate = f"{4 * 12 * size[0] * size[1] * arrays[0].shape[-1] / ours / 1e9:7.1f} GFLOP/s"
-            else:
-                written = arrays[0].nbytes if name != "mean" else arrays[0].nbytes // size[0]
-                rate = f"{(sum(a.nbytes for a in arrays) + written) / ours / 1e9:7.1f} GB/s"
+            moved = sum(a.nbytes for a in arrays if name != "embedding") + np.asarray(result).nbytes
+            moved += np.asarray(result).nbytes if name == "embedding" else 0
+            rate = f"{moved / ours / 1e9:7.1f} GB/s"
             line = " ".join(f"{n} {t * 1e6:9.1f}" for n, t in found.items())
             ratio = f"{ours / min(others):.2f}" if others else "-"
             print(

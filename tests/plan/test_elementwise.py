@@ -8,7 +8,7 @@ import pytest
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.ir.types import TensorType
-from relay.loop.ir import For, Kernel
+from relay.loop.ir import For, Kernel, Transpose
 from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, tensor
 
@@ -142,3 +142,24 @@ def test_every_few_elements(step: int, dtype: str) -> None:
 
     for count in (1, 7, 16, 37, 64):
         check(primitive([tensor((3, count * step), dtype)], build), {})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "int64"])
+@pytest.mark.parametrize("axes", [(0, 2, 1), (2, 0, 1), (2, 1, 0)])
+def test_transposed_copies_are_turned_by_blocks(axes: tuple[int, int, int], dtype: str) -> None:
+    plan = check(
+        primitive([tensor((3, N, 70), dtype)], lambda m, x: m("transpose", x, axes=axes)), {V: 1}, {V: 17}, {V: 130}
+    )
+    assert any(isinstance(s, Transpose) for s in statements(plan.kernel.body))
+
+
+def test_slices_and_reverses_of_transposed_copies() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m(
+            "reverse", m("transpose", m("strided_slice", x, begin=[2], end=[60], strides=[1]), axes=(1, 0)), axis=1
+        )
+
+    check(primitive([tensor((64, 50))], build))
+    check(
+        primitive([tensor((64, 50), "float32")], lambda m, x: m("cast", m("transpose", x, axes=(1, 0)), dtype="int32"))
+    )

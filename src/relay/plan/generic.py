@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
-from relay.loop.ir import LetScalar, Stmt, Store
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Buffer, LetScalar, Stmt, Store, Transpose
 from relay.plan.build import (
     PARALLEL_COST,
     Accesses,
@@ -28,7 +29,7 @@ from relay.plan.build import (
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
-from relay.te.scalar import Axis, Scalar, binary, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, minimum, walk
 from relay.te.tensor import stage_bodies
 
 Frames = Callable[[Member], dict[Axis, Scalar]]
@@ -37,6 +38,8 @@ NO_VALUES: Values = MappingProxyType({})
 
 # Elements of one chunk of a flat loop at least: a few pages, so that chunks do not share cache lines to speak of.
 _BLOCK = 4096
+# Rows and columns of a block that is turned.
+_TURNED = 64
 
 
 def elementwise(builder: Builder, nest: Nest) -> Stmt:
@@ -59,11 +62,50 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
         return innermost(space.env)
     if len(axes) == 1:
         return _flat(builder, axes[0], work, space.env, innermost)
+    turned = _turned(builder, nest, axes, row_frames(original, space.env))
+    if turned is not None:
+        return turned
     last = axes[-1]
     outer, between = _parallel_axes(axes[:-1])
     body = serial(between, vectorized(last, extent_of(last.extent), innermost(space.env)))
     inside = dim_mul(shape_size(tuple(a.extent for a in (*between, last))), work)
     return parallel_rows(builder, outer, inside, body)
+
+
+def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) -> Stmt | None:
+    """A copy whose operand runs along memory on another axis than the result does: by blocks, which are turned in registers."""
+    values, stores = pointwise_values(builder, nest.members, frames)
+    if len(values) != 1 or len(stores) != 1:
+        return None
+    (value,), (place,) = values, stores
+    where = builder.storage[id(nest.members[0].kept.origin), 0].buffer
+    if not isinstance(value, Load) or not isinstance(value.source, Buffer) or value.dtype != where.dtype:
+        return None
+    if dtype_bits(value.dtype) < 8 or any(isinstance(n, Load) for n in walk(value.indices[0])):
+        return None
+    indices, last = builder.indices, axes[-1]
+    read, written = indices.poly(value.indices[0]), indices.poly(place)
+    stride = indices.coefficient(read, last)
+    along = [a for a in axes[:-1] if indices.coefficient(read, a) == 1]
+    if stride is None or stride in (0, 1) or not along or indices.coefficient(written, last) != 1:
+        return None
+    pitch = indices.coefficient(written, along[-1])
+    if pitch is None or any((low := dim_bounds(d)[0]) is None or low < 0 for d in (stride, pitch)):
+        return None
+    starts: dict[Axis, Scalar] = {}
+    counts: list[Scalar] = []
+    outer = [a for a in axes if a is not last and a is not along[-1]]
+    for axis in (last, along[-1]):
+        block = Axis(axis.name + "b", ceil_div(axis.extent, _TURNED))
+        outer.append(block)
+        at: Scalar = Const(0, "int64") if block.extent == 1 else block
+        starts[axis] = binary("mul", at, _TURNED)
+        counts.append(minimum(_TURNED, binary("sub", extent_of(axis.extent), starts[axis])))
+    start, to = builder.evaluate([value.indices[0], place], starts)
+    body = Transpose(
+        where, to, indices.scalar(pitch), value.source, start, indices.scalar(stride), counts[0], counts[1]
+    )
+    return parallel_rows(builder, outer, 2 * _TURNED * _TURNED, body)
 
 
 def _parallel_axes(axes: Sequence[Axis]) -> tuple[list[Axis], list[Axis]]:
