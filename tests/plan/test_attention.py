@@ -57,6 +57,34 @@ def test_causal() -> None:
     attend([(2, M, 32), (2, N, 32), (2, N, 32)], *sizes, causal=True)
 
 
+@pytest.mark.parametrize("hidden", [-1e30, -3e4, -2.0])
+def test_hidden_keys_that_count(hidden: float) -> None:
+    """A finite score of hidden keys counts where no other is far above it: rows that see no key, or only keys of lower scores."""
+    sizes = [{VM: m, VN: n} for m, n in [(1, 1), (3, 300), (7, 7), (300, 300), (50, 20), (3, 1), (270, 530)]]
+    attend([(2, M, 32), (2, N, 32), (2, N, 32)], *sizes, causal=True, hidden=hidden)
+    q, k, v = (random((1, 300, 32), "float32", s) for s in range(3))
+    fn = primitive(
+        [tensor(x.shape) for x in (q, k, v)], lambda m, *x: m("nn.attention", *x, causal=True, hidden=hidden)
+    )
+    check(fn, inputs=[q, k, v])
+    q[0, 5], k[0, :6] = 1e4, -1e4  # what row 5 sees has scores of about -6e8
+    check(fn, inputs=[q, k, v])
+
+
+@pytest.mark.parametrize("outer", [1, 3])
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_few_rows_over_heads_side_by_side(m: int, outer: int) -> None:
+    """A cache of keys as projections leave it: (batch, keys, heads * size)."""
+
+    def build(maker: Maker, q: Expr, k: Expr, v: Expr, mask: Expr) -> Expr:
+        apart = [maker("reshape", x, newshape=[0, 0, 20, 32]) for x in (q, k, v)]
+        out = maker("nn.attention", *(maker("transpose", x, axes=[0, 2, 1, 3]) for x in apart), mask)
+        return maker("transpose", out, axes=[0, 2, 1, 3])
+
+    fn = primitive([tensor((outer, m, 640)), tensor((outer, N, 640)), tensor((outer, N, 640)), tensor((N,))], build)
+    assert check(fn, *({VN: n} for n in (1, 3, 4, 255, 257, 520))).variant == "attention"
+
+
 def test_queries_without_keys() -> None:
     """Causal with fewer keys than queries: the first queries see none, and are nan; a sum over no keys is 0."""
     attend([(2, M, 32), (2, N, 32), (2, N, 32)], {VM: 50, VN: 20}, {VM: 3, VN: 1}, causal=True)

@@ -91,9 +91,9 @@ def test_masks(shape: str, scores: str) -> None:
         # Not a softmax over the keys.
         f"nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k), axis=1), {VALUES})",
         f"nn.batch_matmul(sigmoid(nn.batch_matmul(%q, %k)), {VALUES})",
-        # The mask is scaled, or what is hidden still counts.
+        # The mask is scaled, or made of the scores.
         f"nn.batch_matmul(nn.softmax((nn.batch_matmul(%q, %k) + 1f) * 0.3f), {VALUES})",
-        f"nn.batch_matmul(nn.softmax(where(nn.batch_matmul(%q, %k) > 0f, nn.batch_matmul(%q, %k), -9f)), {VALUES})",
+        f"let %s = nn.batch_matmul(%q, %k); nn.batch_matmul(nn.softmax(where(%s > 0f, %s, -9f)), {VALUES})",
         # The weights are transposed.
         "nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k)), %q, transpose_a=True, transpose_b=False)",
     ],
@@ -102,10 +102,72 @@ def test_what_is_something_else_stays(body: str) -> None:
     assert not found(f"{HEAD}) {{ {body} }}", Q, K, V)
 
 
+@pytest.mark.parametrize(
+    "scores", ["where(%b, %s, -9f) + 1f", "where(%b, where(%b, %s, -8f), -9f)", "where(%b, %s, -9f) + %c"]
+)
+def test_what_tells_hidden_keys_apart_stays(scores: str) -> None:
+    """A finite score of hidden keys is one for all of them."""
+    head = f"{HEAD}, %b: Tensor[(m, n), bool], %c: Tensor[(m, n), float32])"
+    text = f"{head} {{ let %s = nn.batch_matmul(%q, %k); nn.batch_matmul(nn.softmax({scores}), {VALUES}) }}"
+    mask = np.random.default_rng(0).random((7, 11)) > 0.5
+    assert not found(text, Q, K, V, mask, *arrays((7, 11)))
+
+
 def test_products_of_matrices() -> None:
     head = "def @main[m: Dim, n: Dim](%q: Tensor[(m, 8), float32], %k: Tensor[(n, 8), float32], %v: Tensor[(n, 5), float32])"
     text = f"{head} {{ nn.matmul(nn.softmax(nn.dense(%q, %k) * 0.3f), %v) }}"
     assert found(text, *arrays((7, 8), (11, 8), (11, 5)))
+
+
+SEEN = {
+    "cols <= rows": "%cols <= %rows",
+    "rows >= cols": "%rows >= %cols",
+    "not (cols > rows)": "logical_not(%cols > %rows)",
+    "cols < rows + 1": "%cols < %rows + 1",
+    "rows - cols > -1": "(%rows - %cols) > -1",
+    "a triangle": 'tril(ones(shape=[Dim[m], Dim[n]], dtype="float32"), k=2) > 0.5f',
+    "a triangle of booleans": 'cast(tril(ones(shape=[Dim[m], Dim[n]], dtype="int32"), k=2), dtype="bool")',
+}
+APPLIED = {
+    "where": "where({seen}, {scores}, {least})",
+    "masked_fill": "where(logical_not({seen}), {least}, {scores})",
+    "with heads": "where(expand_dims({seen}, axis=0), {scores}, {least})",
+    "added": "{scores} + where({seen}, 0f, {least})",
+    "added, of floats": '{scores} + (1f - cast({seen}, dtype="float32")) * {least}',
+}
+
+
+def causal(seen: str, applied: str, least: str) -> tuple[str, str]:
+    """A program of causal attention of 7 queries that see 2 keys more, and what its compiled form calls."""
+    mask = APPLIED[applied].format(seen=SEEN[seen], scores="%s", least=least)
+    text = f"""{HEAD}) {{
+      let %cols = arange(stop=Dim[n], dtype="int32");
+      let %rows = expand_dims(arange(start=Dim[n - m], stop=Dim[n], dtype="int32"), axis=1);
+      let %s = nn.batch_matmul(%q, %k) * 0.3f;
+      nn.batch_matmul(nn.softmax({mask}), {VALUES}) }}"""
+    before = typed(text)
+    after = run(before, NameDims(), Simplify(), FuseAttention(), DeadCode())
+    same_results(before, after, Q, *arrays((6, 9, 8), (6, 9, 5)))
+    return text, str(after)
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("least", ["const(-inf, float32)", "-1e30f", "-9f"])
+def test_causal_masks_in_every_spelling(seen: str, least: str) -> None:
+    _, after = causal(seen, "where", least)
+    offset_is_known = "triangle" not in seen
+    assert "nn.attention" in after and ("causal=True" in after) == offset_is_known
+    assert ("hidden" in after) == (least[0] == "-")
+
+
+@pytest.mark.parametrize("applied", APPLIED)
+def test_causal_masks_applied_in_every_way(applied: str) -> None:
+    _, after = causal("cols <= rows", applied, "const(-inf, float32)")
+    # 0 * -inf is no number: a mask made so hides everything.
+    assert "nn.attention" in after and ("causal=True" in after) == (applied != "added, of floats")
+    # What is added to a score does not replace it.
+    _, after = causal("cols <= rows", applied, "-1e30f")
+    assert "nn.attention" in after and ("causal=True" in after) == ("added" not in applied)
 
 
 def test_constants_keep_the_kernels_of_products() -> None:
@@ -117,6 +179,27 @@ def test_constants_keep_the_kernels_of_products() -> None:
 def test_shared_keys() -> None:
     head = "def @main[m: Dim, n: Dim](%q: Tensor[(6, m, 8), float32], %k: Tensor[(1, n, 8), float32], %v: Tensor[(1, n, 5), float32])"
     assert found(f"{head} {{ nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k)), {VALUES}) }}", Q, K[:1], V[:1])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "repeat({x}, repeats=4, axis=0)",
+        "reshape(broadcast_to(expand_dims({x}, axis=1), shape=[2, 4, Dim[n], 16]), newshape=[8, Dim[n], 16])",
+    ],
+)
+def test_heads_shared_by_repetition(form: str) -> None:
+    """Keys that are repeated for the heads that share them are read where they are."""
+    text = f"""def @main[m: Dim, n: Dim](%q: Tensor[(8, m, 16), float32], %k: Tensor[(2, n, 16), float32],
+        %v: Tensor[(2, n, 16), float32]) {{
+      let %p = nn.softmax(nn.batch_matmul(%q, {form.format(x="%k")}) * 0.25f);
+      nn.batch_matmul(%p, {form.format(x="%v")}, transpose_b=False) }}"""
+    module = typed(text)
+    exe = relay.compile(module)
+    assert len(exe.program.kernels) == 1
+    for m, n in ((1, 40), (30, 50)):
+        args = arrays((8, m, 16), (2, n, 16), (2, n, 16))
+        np.testing.assert_allclose(np.asarray(exe(*args)), np.asarray(relay.evaluate(module, *args)), atol=1e-5)
 
 
 def test_one_kernel_from_projections_to_projections() -> None:

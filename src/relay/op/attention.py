@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from relay import te
 from relay.ir.dim import Dim, dim_sub
 from relay.ir.types import is_float
@@ -20,6 +22,7 @@ def attention(
     *,
     scale: float | None = None,
     causal: bool = False,
+    hidden: float = -math.inf,
 ) -> te.Tensor:
     """``softmax(scale * query @ key^T + mask) @ value`` over the last two axes, one product for every head.
 
@@ -27,9 +30,10 @@ def attention(
     (..., g, n, e); the result is (..., h, m, e). Heads may be missing (rank 2). Where g is less than h, it divides h and
     h // g neighbouring heads of the query share a head of the key (Ainslie et al., GQA, 2023). ``mask`` broadcasts to
     (..., h, m, n): floats are added to the scores, of booleans the true ones are let through. ``scale`` is 1/sqrt(d)
-    unless given. With ``causal`` a query sees no later key, where the last query belongs to the last key. A query that
-    sees no key gives nan; what a key without weight has for a value must be finite. Floats of 16 bits are computed in
-    float32.
+    unless given. With ``causal`` a query sees no later key, where the last query belongs to the last key. ``hidden`` is
+    the score of a key that is not let through or not seen: -inf, or a finite one, which counts like any other. A query
+    that sees no key gives nan, or with a finite ``hidden`` the mean of all values; what a key without weight has for a
+    value must be finite. Floats of 16 bits are computed in float32.
     """
     require_float(query, _OP)
     given = require_same_dtype(_OP, query, key, value)
@@ -38,6 +42,7 @@ def attention(
         key.ndim == query.ndim and value.ndim == query.ndim,
         f"the operands of {_OP} must have one rank, not {query.ndim}, {key.ndim} and {value.ndim}",
     )
+    te.require(hidden < math.inf, f"the score of a hidden key of {_OP} must be finite or -inf, not {hidden}")
     dtype = accumulation_dtype(given)
     *lead, m, depth = query.shape
     n, columns = value.shape[-2:]
@@ -63,16 +68,16 @@ def attention(
 
     def masked(*i: te.Scalar) -> te.Scalar:
         out = raw[i] * factor
-        hidden = te.const(float("-inf"), dtype)
+        unseen = te.const(hidden, dtype)
         if mask is not None:
             te.require(
                 mask.dtype == "bool" or is_float(mask.dtype),
                 f"the mask of {_OP} must hold booleans or floats, not {mask.dtype}: cast it",
             )
             at = te.broadcast_index(mask, i)
-            out = te.select(at, out, hidden) if mask.dtype == "bool" else out + te.cast(at, dtype)
+            out = te.select(at, out, unseen) if mask.dtype == "bool" else out + te.cast(at, dtype)
         if causal:
-            out = te.select(i[-1] <= i[-2] + te.size(dim_sub(n, m)), out, hidden)
+            out = te.select(i[-1] <= i[-2] + te.size(dim_sub(n, m)), out, unseen)
         return out
 
     if mask is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, known_equal
 from relay.loop.walk import same
@@ -47,6 +48,8 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # A head's elements are held in registers and expanded into code.
 _LARGEST_HEAD = 512
+# A score up to this is taken for one that says that a key is hidden: that it weighs nothing is likely, and checked.
+_UNSEEN = -1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +59,7 @@ class Attention:
     ``kept`` is the second product, with a body that reads what the whole reads. ``score`` is what the softmax is taken
     of, over the variable ``raw`` that stands for the first product. ``space`` has one group: the result's axes but for
     ``column``, split where an index divides one. Keys at or before ``limit`` (a polynomial of the row's axes) are seen;
-    None: all.
+    None: all. The score of the others is ``hidden``.
     """
 
     kept: Kept
@@ -72,6 +75,7 @@ class Attention:
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
     limit: Dim | None
+    hidden: float
 
     @property
     def dtype(self) -> str:
@@ -221,11 +225,16 @@ class _Finder:
         whole = transform(score, lambda n: cast(binary("mul", query, key), raw.dtype) if n is raw else n)
         body = Reduce("sum", (keys, depth), binary("mul", whole, cast(value, raw.dtype)), kept.dtypes[0])
         kept = replace(kept, stage=Compute(kept.stage.name, kept.stage.axes, (body,)))
-        return Attention(kept, query, key, value, score, raw, keys, depth, column, space, batch, tuple(rows), limit)
+        hidden = _hidden(score)
+        hidden = -inf if hidden is None else hidden
+        return Attention(
+            kept, query, key, value, score, raw, keys, depth, column, space, batch, tuple(rows), limit, hidden
+        )
 
     def _limit(self, score: Scalar, keys: Axis, space: Space) -> Dim | None:
         """The last key that is seen, where a select hides all later ones."""
-        if not isinstance(score, Select) or not isinstance(score.b, Const) or score.b.value != float("-inf"):
+        hidden = _hidden(score)
+        if not isinstance(score, Select) or hidden is None or not hidden <= _UNSEEN:
             return None
         match score.cond:
             case Compare(op="le" | "lt", a=low, b=high):
@@ -288,6 +297,11 @@ class _Finder:
             return None
         over = [a for a in body.axes if a.extent != 1]
         return (over[0], self._evaluate(kept, body.body, at, {})) if len(over) == 1 else None
+
+
+def _hidden(score: Scalar) -> float | None:
+    """The score of what a select hides."""
+    return float(score.b.value) if isinstance(score, Select) and isinstance(score.b, Const) else None
 
 
 def _factors(value: Scalar) -> tuple[Scalar, Scalar] | None:

@@ -25,7 +25,8 @@ from relay.te.numeric import numpy_dtype
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
-from relay.transform.pattern import Definition, Pattern, is_constant, is_filled, is_op, match, wildcard
+from relay.transform.causal import hides_later_keys
+from relay.transform.pattern import Definition, Pattern, is_constant, is_op, match, wildcard
 from relay.transform.uses import use_counts
 
 
@@ -92,7 +93,12 @@ _SCALED: tuple[tuple[Pattern, bool], ...] = (
 _SUM, _MASK = is_op("add"), wildcard()
 # Steps between the two products that are looked at.
 _MOST_STEPS = 32
-_HIDDEN = is_op("where")(_MASK, _X, _C)
+_HIDDEN: tuple[tuple[Pattern, bool], ...] = (
+    (is_op("where")(_MASK, _X, _C), False),
+    (is_op("where")(_MASK, _C, _X), True),
+)
+# Stands for masks that cannot be one.
+_APART: Expr = Var("apart")
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +133,9 @@ class _Finder:
             return None
 
     def _replacement(self, value: Expr, last: _Product, scores: Expr, shape: tuple[Dim, ...]) -> Block | None:
-        scale, masks, hidden = 1.0, list[Expr](), list[Expr]()
+        scale, masks, chosen = 1.0, list[Expr](), list[Expr]()
+        # The score of what is hidden, and whether that counts like other scores.
+        hidden: float | None = None
         first: _Product | None = None
         while first is None:
             if not self._once(scores):
@@ -148,11 +156,22 @@ class _Finder:
                 scores, by = factor
                 scale *= by
                 continue
-            found = self._masked(step, shape)
-            if found is None or scale != 1.0:  # a mask under a scale would have to be scaled too
+            if scale != 1.0:  # a mask under a scale would have to be scaled too
                 return None
-            scores, mask = found
-            (hidden if _dtype(mask) == "bool" else masks).append(mask)
+            where = self._hidden(step, shape)
+            if where is not None:
+                scores, mask, least = where
+                # One score for all that is hidden, and nothing added to it that would tell it from others.
+                if hidden not in (None, least) or (masks and np.isfinite(least)):
+                    return None
+                hidden = least
+                chosen.append(mask)
+                continue
+            added = self._added(step, shape)
+            if added is None:
+                return None
+            scores, mask = added
+            masks.append(mask)
         query, by_query = self._unscaled(first.left)
         key, by_key = self._unscaled(first.right)
         lead = shape[:-2]
@@ -162,16 +181,24 @@ class _Finder:
         if q is None or k is None or v is None:
             return None
         args = [q, k, v]
-        for group, op in ((masks, "add"), (hidden, "logical_and")):
-            joined: Expr | None = None
-            for m in group:
-                joined = m if joined is None else self._bind(op, (joined, m))
-            if joined is not None and len(args) == 4:  # both kinds: what is hidden weighs nothing
-                least = constant(np.asarray(-np.inf, numpy_dtype(_dtype(args[3]))), _dtype(args[3]))
-                joined = self._bind("where", (joined, args.pop(), least))
-            if joined is not None:
-                args.append(joined)
-        out = self._bind("nn.attention", args, scale=scale * by_query * by_key)
+        m, n = shape[-2:]
+        bound = {b.var: b.value for b in self.made}
+
+        def known(e: Expr) -> Expr:
+            return bound.get(e) or self.definition(e) if isinstance(e, Var) else e
+
+        later = [x for x in (*chosen, *masks) if hides_later_keys(x, known, m, n)]
+        if any(x in masks for x in later) and hidden is not None and np.isfinite(hidden):
+            later = [x for x in later if x in chosen]
+        joined = self._joined([x for x in masks if x not in later], [x for x in chosen if x not in later], hidden)
+        if joined is _APART:
+            return None
+        attrs: dict[str, Attr] = {"causal": True} if later else {}
+        if hidden is not None and np.isfinite(hidden):
+            attrs["hidden"] = hidden
+        out = self._bind(
+            "nn.attention", args if joined is None else [*args, joined], scale=scale * by_query * by_key, **attrs
+        )
         wanted = _shape(value)
         if wanted is None:
             return None
@@ -179,17 +206,46 @@ class _Finder:
             out = self._bind("reshape", (out,), newshape=wanted)
         return Block(tuple(self.made), out, value.ty, value.span) if type_of(out) == value.ty else None
 
-    def _masked(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr] | None:
-        """Scores and mask of a step that adds one or hides what is not chosen."""
-        if _shape(step) != shape:
-            return None
-        found = match(_HIDDEN, step, self.definition)
-        if found is not None:
+    def _joined(self, masks: Sequence[Expr], chosen: Sequence[Expr], hidden: float | None) -> Expr | None:
+        """All that is added to the scores and all that chooses among them as one mask; `_APART` where there is none."""
+        if masks and chosen and hidden is not None and np.isfinite(hidden):
+            return _APART
+        joined: Expr | None = None
+        for mask in masks:
+            joined = mask if joined is None else self._bind("add", (joined, mask))
+        if not chosen:
+            return joined
+        seen = chosen[0]
+        for mask in chosen[1:]:
+            seen = self._bind("logical_and", (seen, mask))
+        if joined is None:
+            return seen
+        least = constant(np.asarray(-np.inf, numpy_dtype(_dtype(joined))), _dtype(joined))
+        return self._bind("where", (seen, joined, least))
+
+    def _hidden(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr, float] | None:
+        """Scores, mask and the score of what is hidden, of a step that hides what is not chosen."""
+        for pattern, inverse in _HIDDEN:
+            found = match(pattern, step, self.definition)
+            if found is None or _shape(step) != shape or _shape(found[_X]) != shape or _dtype(found[_MASK]) != "bool":
+                continue
             least = found[_C]
             assert isinstance(least, Constant)
-            hides = is_filled(least, -np.inf) and least.data.size == 1 and _dtype(found[_MASK]) == "bool"
-            return (found[_X], found[_MASK]) if hides and _shape(found[_X]) == shape else None
-        if match(_SUM, step, self.definition) is None:
+            score = float(least.data.reshape(-1)[0])
+            if least.data.size != 1 or not score < np.inf or not isinstance(found[_X], Var):
+                continue
+            return found[_X], self._inverse(found[_MASK]) if inverse else found[_MASK], score
+        return None
+
+    def _inverse(self, mask: Expr) -> Expr:
+        value = self.definition(mask)
+        if isinstance(value, Call) and match(is_op("logical_not"), value, self.definition) is not None:
+            return value.args[0]
+        return self._bind("logical_not", (mask,))
+
+    def _added(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr] | None:
+        """Scores and mask of a step that adds one."""
+        if _shape(step) != shape or match(_SUM, step, self.definition) is None:
             return None
         # Of two operands of the full shape the scores are the one that a product leads to.
         for scores, mask in (step.args, step.args[::-1]):

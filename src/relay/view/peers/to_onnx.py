@@ -232,7 +232,9 @@ class _Translator:
         assert isinstance(scale, float)
         scores = self.node("MatMul", self.name(flat[0]), self.swapped(flat[1]))
         scores = self.node("Mul", scores, self.scalar(scale, flat[0]))
-        lowest = self.scalar(-1e30, flat[0])
+        hidden = step.attrs["hidden"]
+        assert isinstance(hidden, int | float)
+        lowest = self.scalar(max(float(hidden), -1e30), flat[0])
         if len(flat) > 3:
             mask = self.name(flat[3])
             masked = dtype_of(flat[3]) == "bool"

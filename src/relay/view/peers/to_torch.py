@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Final
@@ -195,6 +196,8 @@ class _Translator:
         mask = self.tensor(flat[3]) if len(flat) > 3 else None
         if causal and mask is not None:
             raise untranslated(step, "PyTorch", "causal with a mask")
+        if mask is not None and step.attrs["hidden"] != -math.inf:
+            raise untranslated(step, "PyTorch", "with a finite score for hidden keys")
         if causal and shapes[0][-2] != shapes[1][-2]:
             rows, columns = self.dim(shapes[0][-2]), self.dim(shapes[1][-2])
             ones = self.call(self.torch.ones, rows, columns, dtype=self.torch.bool)

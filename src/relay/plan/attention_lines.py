@@ -1,0 +1,221 @@
+"""What the schedules of attention share: where elements are, and the steps of a softmax over blocks of keys.
+
+A *line* is one row of the result: a query of a head. Its maximum (``top``), the ``total`` of its weights and the ``sums`` of
+its weighted values so far are in the task's memory, and so are the ``scores`` of a block of keys, which become weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from relay.ir.dim import Dim, dim_bounds, dim_mul, dim_sub, shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.plan.attention import Attention
+from relay.plan.build import STACK_BYTES, Builder, bound, extent_of
+from relay.plan.generic import pointwise_statements
+from relay.plan.nests import Member
+from relay.plan.product import unflatten
+from relay.plan.reduction import combine, initial
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, maximum, select, unary
+
+# A multiply-add is this much cheaper than the simple operation that costs are counted in.
+_FMA_DISCOUNT = 4
+
+
+@dataclass(slots=True, eq=False)
+class Lines:
+    """Attention (``members[0]``) and its epilogue (the other members), a line at a time."""
+
+    builder: Builder
+    a: Attention
+    members: Sequence[Member]
+    lanes: int = 1
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    # What axes are inside the statement being made, where they are not loops of their own.
+    env: dict[Axis, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lanes = self.builder.target.lanes(dtype_bits(self.a.dtype))
+
+    # -- sizes
+
+    @property
+    def n_rows(self) -> Dim:
+        return shape_size(tuple(a.extent for a in self.a.rows))
+
+    @property
+    def n_keys(self) -> Dim:
+        return self.a.keys.extent
+
+    @property
+    def depth(self) -> int:
+        assert isinstance(self.a.depth.extent, int)
+        return self.a.depth.extent
+
+    @property
+    def columns(self) -> int:
+        assert isinstance(self.a.column.extent, int)
+        return self.a.column.extent
+
+    @property
+    def cost(self) -> int:
+        """Simple operations of a row and a key."""
+        return (self.depth + self.columns) // _FMA_DISCOUNT + 8
+
+    # -- elements
+
+    def frame(self, more: Mapping[Axis, Scalar]) -> dict[Axis, Scalar]:
+        """What the attention's axes are, given the split ones that are in scope and these."""
+        out: dict[Axis, Scalar] = {**self.env, **more}
+        for axis, value in self.a.space.env.items():
+            out[axis] = self.builder.evaluate([value], {**self.env, **more})[0]
+        return out
+
+    def element(self, value: Scalar, more: Mapping[Axis, Scalar]) -> Scalar:
+        return cast(self.builder.evaluate([value], self.frame(more))[0], self.a.dtype)
+
+    @property
+    def reads_keys_along_depth(self) -> bool:
+        return self.step(self.a.key, self.a.depth) == 1
+
+    @property
+    def reads_values_along_columns(self) -> bool:
+        return self.step(self.a.value, self.a.column) == 1
+
+    def step(self, value: Scalar, axis: Axis) -> Dim | None:
+        """How far apart in memory an operand's elements along an axis are; None where not evenly."""
+        load = self.element(value, {})
+        load = load.a if isinstance(load, Cast) else load
+        assert isinstance(load, Load)
+        return self.builder.indices.coefficient(self.builder.indices.poly(load.indices[0]), axis)
+
+    def row(self, at: Scalar) -> tuple[list[tuple[Axis, Scalar]], dict[Axis, Scalar]]:
+        """Bindings for a row's number, and what the row axes are in terms of them."""
+        line = Axis("row", self.n_rows)
+        bindings: list[tuple[Axis, Scalar]] = [(line, at)]
+        env: dict[Axis, Scalar] = {}
+        for axis, value in unflatten(self.a.rows, line).items():
+            name = Axis(axis.name, axis.extent)
+            bindings.append((name, value))
+            env[axis] = name
+        return bindings, env
+
+    def memory(self, name: str, size: int) -> Buffer:
+        """A buffer of the task's own."""
+        bits = dtype_bits(self.a.dtype)
+        return Buffer(
+            self.builder.fresh(name), (size,), self.a.dtype, "stack" if size * bits <= 8 * STACK_BYTES else "worker"
+        )
+
+    def query(self, row: Scalar, bindings: list[tuple[Axis, Scalar]]) -> Callable[[Axis], Scalar]:
+        """A row of the query, by the position in its depth; what it needs is bound first."""
+        named, env = self.row(row)
+        bindings += named
+        element = self.element(self.a.query, env)
+        load = element.a if isinstance(element, Cast) else element
+        assert isinstance(load, Load)
+        indices, depth = self.builder.indices, self.a.depth
+        at = indices.poly(load.indices[0])
+        step = indices.coefficient(at, depth)
+        assert step is not None
+        origin = Axis("q", 1 << 62)
+        bindings.append((origin, indices.scalar(dim_sub(at, dim_mul(step, indices.axis(depth))))))
+
+        def read(d: Axis) -> Scalar:
+            place = binary("add", origin, indices.scalar(dim_mul(step, indices.axis(d))))
+            return cast(Load(load.source, (place,), load.dtype), self.a.dtype)
+
+        return read
+
+    # -- the softmax of a line
+
+    def clear(self, line: Scalar) -> Stmt:
+        """No key yet."""
+        dtype, lane = self.a.dtype, Axis("j", self.columns)
+        zero = initial("sum", dtype)
+        place = binary("add", binary("mul", line, self.columns), lane)
+        return Seq((
+            Store(self.buffers["top"], (line,), initial("max", dtype)),
+            Store(self.buffers["total"], (line,), zero),
+            For(lane, Const(self.columns, "int64"), Store(self.buffers["sums"], (place,), zero), "vectorized"),
+        ))  # fmt: skip
+
+    def look(self, line: Scalar, row: Scalar, held: Scalar, first: Scalar, seen: Scalar, size: int) -> Stmt:
+        """Scores of a block of keys (``size`` at most, from ``first`` on; in place number ``held``) and their maximum:
+        ``top`` becomes the new one, what it was goes to ``before``."""
+        dtype, scores, lane, zero = self.a.dtype, self.buffers["scores"], Axis("j", size), Const(0, "int64")
+        bindings, env = self.row(row)
+        at = (binary("add", binary("mul", held, size), lane),)
+        env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: Load(scores, at, dtype)}
+        score, best = Axis("score", 1, dtype), Buffer(self.builder.fresh("best"), (1,), dtype, "register")
+        top, before = self.buffers["top"], self.buffers["before"]
+        higher = Store(best, (zero,), combine("max", Load(best, (zero,), dtype), score))
+        body = LetScalar(score, self.element(self.a.score, env), Seq((Store(scores, at, score), higher)))
+        # Where every key so far is hidden the maximum is no number to subtract: then the least finite one is.
+        least = Const(-float(np.finfo(dtype).max), dtype)
+        highest = maximum(maximum(Load(top, (line,), dtype), Load(best, (zero,), dtype)), least)
+        steps: list[Stmt] = [
+            Store(best, (zero,), initial("max", dtype)),
+            For(lane, seen, body, "vectorized"),
+            Store(before, (held,), Load(top, (line,), dtype)),
+            Store(top, (line,), highest),
+        ]
+        return bound(bindings, Alloc(best, Seq(tuple(steps))))
+
+    def shrink(self, line: Scalar, held: Scalar) -> Stmt:
+        """What was summed under the maximum before, under the new one."""
+        dtype, scale = self.a.dtype, Axis("scale", 1, self.a.dtype)
+        total, sums, column = self.buffers["total"], self.buffers["sums"], Axis("c", self.columns)
+        place = (binary("add", binary("mul", line, self.columns), column),)
+        less = Store(sums, place, binary("mul", Load(sums, place, dtype), scale))
+        body = Seq((
+            Store(total, (line,), binary("mul", Load(total, (line,), dtype), scale)),
+            For(column, Const(self.columns, "int64"), less, "vectorized"),
+        ))  # fmt: skip
+        fall = binary("sub", Load(self.buffers["before"], (held,), dtype), Load(self.buffers["top"], (line,), dtype))
+        return LetScalar(scale, unary("exp", fall), body)
+
+    def weigh(self, line: Scalar, held: Scalar, seen: Scalar, size: int) -> Stmt:
+        """Scores become weights, and are added to the total."""
+        dtype, scores, lane, zero = self.a.dtype, self.buffers["scores"], Axis("j", size), Const(0, "int64")
+        total, at = self.buffers["total"], (binary("add", binary("mul", held, size), lane),)
+        new, e = Axis("new", 1, dtype), Axis("e", 1, dtype)
+        sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
+        more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
+        weight = unary("exp", binary("sub", Load(scores, at, dtype), new))
+        body = LetScalar(e, weight, Seq((Store(scores, at, e), more)))
+        steps: list[Stmt] = [
+            Store(sum_, (zero,), Load(total, (line,), dtype)),
+            For(lane, seen, body, "vectorized"),
+            Store(total, (line,), Load(sum_, (zero,), dtype)),
+        ]
+        return LetScalar(new, Load(self.buffers["top"], (line,), dtype), Alloc(sum_, Seq(tuple(steps))))
+
+    def finish(self, line: Scalar, row: Scalar) -> Stmt:
+        """A line's sums over its total, through the epilogue, to the outputs."""
+        dtype, lane = self.a.dtype, Axis("j", self.columns)
+        bindings, env = self.row(row)
+        inverse = Axis("inverse", 1, dtype)
+        one = Const(1.0, dtype)
+        total: Scalar = binary("div", one, Load(self.buffers["total"], (line,), dtype))
+        low, _ = dim_bounds(self.n_keys)
+        if low is None or low < 1:  # a sum over no keys is zero
+            total = select(compare("gt", extent_of(self.n_keys), 0), total, one)
+        bindings.append((inverse, total))
+        place = binary("add", binary("mul", line, self.columns), lane)
+        value = binary("mul", Load(self.buffers["sums"], (place,), dtype), inverse)
+        inside = self.frame({**env, self.a.column: lane})
+        canonical = [x for x in self.a.kept.stage.axes if x.extent != 1]
+        units = {x: Const(0, "int64") for m in self.members for x in m.kept.stage.axes if x.extent == 1}
+
+        def frame(member: Member) -> dict[Axis, Scalar]:
+            own = {mine: inside.get(axis, axis) for mine, axis in zip(member.rows, canonical, strict=True)}
+            return {**units, **inside, **own}
+
+        given = {(id(self.a.kept.origin), 0): cast(value, self.a.kept.dtypes[0])}
+        body = pointwise_statements(self.builder, self.members, frame, given)
+        return bound(bindings, For(lane, Const(self.columns, "int64"), body, "vectorized"))

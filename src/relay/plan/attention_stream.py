@@ -1,0 +1,188 @@
+"""Attention of a few rows against many keys: keys and values are read once, where they are, in the order of memory.
+
+A query against a cache of keys is as fast as the cache can be read. Where the heads of a key lie side by side in memory, a task
+takes several heads, so that it reads long runs: all of a key's heads, then the next key's. Products with the keys are dot
+products in vector lanes; values are added to sums in the first-level cache, a few keys at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from relay.ir.dim import ceil_div, dim_mul, shape_size
+from relay.loop.ir import WORKERS, Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
+from relay.plan.attention_lines import Lines
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq
+from relay.plan.product import unflatten
+from relay.plan.reduction import initial
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum
+
+# With more rows packing the keys is repaid.
+FEW = 4
+# Keys of a block, heads of a task, keys whose values are added together.
+_KEYS, _HEADS, _TOGETHER = 256, 16, 4
+
+
+@dataclass(slots=True, eq=False)
+class Stream(Lines):
+    """At most `FEW` rows of some heads, over blocks of keys."""
+
+    @property
+    def block(self) -> int:
+        return min(_KEYS, self.n_keys) if isinstance(self.n_keys, int) else _KEYS
+
+    @property
+    def pitch(self) -> int:
+        """How far apart the scores of lines are: not a power of two, or they would meet in few sets of the first-level cache."""
+        return self.block + self.lanes
+
+    @property
+    def most_rows(self) -> int:
+        return min(FEW, self.n_rows) if isinstance(self.n_rows, int) else FEW
+
+    @property
+    def side_by_side(self) -> Axis | None:
+        """The axis of the heads, if those of one key lie nearer than the keys of one head."""
+        for axis in reversed(self.a.batch):
+            inner, outer = self.step(self.a.key, axis), self.step(self.a.key, self.a.keys)
+            if isinstance(inner, int) and isinstance(outer, int) and 0 < inner < outer:
+                return axis
+        return None
+
+    # -- tasks
+
+    def nest(self) -> Stmt:
+        heads = self.side_by_side
+        work = dim_mul(dim_mul(self.n_rows, self.n_keys), self.cost)
+        if heads is None:
+            one = Axis("head", 1)
+            return parallel_rows(self.builder, self.a.batch, work, self.task(None, one, Const(1, "int64"), 1))
+        outer = [a for a in self.a.batch if a is not heads]
+        others, all_ = shape_size(tuple(a.extent for a in outer)), extent_of(heads.extent)
+        total = dim_mul(others, heads.extent)
+        threads, width, chunks, per = (Axis(n, 1 << 16) for n in ("threads", "width", "chunks", "per"))
+        part, step, task = Axis("part", 1 << 16), Axis("t", total), Axis("task", total)
+        pair, chunk, first = Axis("pair", others), Axis("chunk", heads.extent), Axis("first", heads.extent)
+        most = min(_HEADS, heads.extent) if isinstance(heads.extent, int) else _HEADS
+        tasks = binary("mul", extent_of(others), chunks)
+        body = self.task(heads, first, minimum(width, binary("sub", all_, first)), most)
+        body = bound([
+            (task, binary("add", binary("mul", part, per), step)),
+            (pair, binary("floordiv", task, chunks)),
+            (chunk, binary("sub", task, binary("mul", pair, chunks))),
+            (first, binary("mul", chunk, width)),
+            *unflatten(outer, pair).items(),
+        ], body)  # fmt: skip
+        share = ceiling(all_, ceiling(threads, extent_of(others)))
+        cost = extent_of(dim_mul(work, total))
+        return bound([
+            (threads, maximum(minimum(WORKERS, binary("floordiv", cost, PARALLEL_COST)), 1)),
+            (width, maximum(minimum(share, most), 1)),
+            (chunks, ceiling(all_, width)),
+            (per, maximum(ceiling(tasks, threads), 1)),
+        ], For(
+            part, ceiling(tasks, per), For(step, minimum(per, binary("sub", tasks, binary("mul", part, per))), body),
+            "serial" if total == 1 else "parallel", 1,
+        ))  # fmt: skip
+
+    def task(self, heads: Axis | None, first: Axis, count: Scalar, most: int) -> Stmt:
+        """``count`` heads (``most`` at most) from ``first`` on; None: the one that is bound."""
+        size = most * self.most_rows
+        self.buffers = {
+            "sums": self.memory("sums", size * self.columns),
+            "top": self.memory("top", size),
+            "total": self.memory("total", size),
+            "before": self.memory("before", size),
+            "scores": self.memory("scores", size * self.pitch),
+        }
+        kb, seen = Axis("kb", ceil_div(self.n_keys, self.block)), Axis("seen", self.block + 1)
+        number: Scalar = Const(0, "int64") if kb.extent == 1 else kb
+        keys = extent_of(self.n_keys)
+        begin = binary("mul", number, self.block)
+
+        def lines(step: Callable[[Scalar, Scalar], Stmt]) -> Stmt:
+            """A statement for each line: of its number and its row."""
+            return self.lines_of(heads, first, count, most, step)
+
+        shrink = [Branch(compare("gt", number, 0), lines(lambda line, _: self.shrink(line, line)))]
+        body = seq([
+            self.dots(begin, seen, lines),
+            lines(lambda line, row: self.look(line, row, line, begin, seen, self.pitch)),
+            *(shrink if kb.extent != 1 else []),
+            lines(lambda line, _: self.weigh(line, line, seen, self.pitch)),
+            self.gather(begin, seen, lines),
+        ])  # fmt: skip
+        body = LetScalar(seen, minimum(self.block, binary("sub", keys, begin)), body)
+        body = body if kb.extent == 1 else For(kb, ceiling(keys, Const(self.block, "int64")), body)
+        clear, finish = lines(lambda line, _: self.clear(line)), lines(self.finish)
+        return allocate(list(self.buffers.values()), seq([clear, body, finish]))
+
+    def lines_of(
+        self, heads: Axis | None, first: Axis, count: Scalar, most: int, step: Callable[[Scalar, Scalar], Stmt]
+    ) -> Stmt:
+        rows = extent_of(self.n_rows)
+        head, place = Axis("head", most), Axis("place", 1 if heads is None else heads.extent)
+        row: Scalar = Const(0, "int64") if self.n_rows == 1 else Axis("row", self.most_rows)
+        base: Scalar = Const(0, "int64") if heads is None else binary("mul", head, rows)
+        self.env = {} if heads is None else {heads: place}
+        body = step(binary("add", base, row), row)
+        self.env = {}
+        body = For(row, rows, body) if isinstance(row, Axis) else body
+        return body if heads is None else For(head, count, LetScalar(place, binary("add", first, head), body))
+
+    # -- products
+
+    def dots(self, begin: Scalar, seen: Scalar, lines: Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]) -> Stmt:
+        """The scores of a block of keys: all lines of a key, then the next key."""
+        dtype, key = self.a.dtype, Axis("key", self.block)
+
+        def dot(line: Scalar, row: Scalar) -> Stmt:
+            d, zero = Axis("d", self.depth), Const(0, "int64")
+            bindings: list[tuple[Axis, Scalar]] = []
+            query = self.query(row, bindings)
+            element = self.element(self.a.key, {self.a.keys: binary("add", begin, key), self.a.depth: d})
+            total = Buffer(self.builder.fresh("dot"), (1,), dtype, "register")
+            now = Load(total, (zero,), dtype)
+            step = Store(total, (zero,), binary("add", now, binary("mul", query(d), element)))
+            place = binary("add", binary("mul", line, self.pitch), key)
+            body = seq([
+                Store(total, (zero,), initial("sum", dtype)),
+                For(d, Const(self.depth, "int64"), step, "vectorized"),
+                Store(self.buffers["scores"], (place,), now),
+            ])  # fmt: skip
+            return bound(bindings, Alloc(total, body))
+
+        return For(key, seen, lines(dot))
+
+    def gather(self, begin: Scalar, seen: Scalar, lines: Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]) -> Stmt:
+        """Add the block's weighted values to the sums of all lines, a few keys at a time."""
+        dtype, sums = self.a.dtype, self.buffers["sums"]
+        whole = binary("floordiv", seen, _TOGETHER)
+        group, single = Axis("group", self.block // _TOGETHER + 1), Axis("key", self.block)
+        done = binary("mul", whole, _TOGETHER)
+
+        def add(places: Sequence[Scalar]) -> Callable[[Scalar, Scalar], Stmt]:
+            def step(line: Scalar, row: Scalar) -> Stmt:
+                lane, zero = Axis("j", self.columns), Const(0, "int64")
+                named = [(Axis(f"w{n}", 1, dtype), self._score(line, p)) for n, p in enumerate(places)]
+                total = Buffer(self.builder.fresh("total"), (1,), dtype, "register")
+                spot = (binary("add", binary("mul", line, self.columns), lane),)
+                now = Load(total, (zero,), dtype)
+                more: list[Stmt] = []
+                for (weight, _), place in zip(named, places, strict=True):
+                    at = {self.a.keys: binary("add", begin, place), self.a.column: lane}
+                    value = self.element(self.a.value, at)
+                    more.append(Store(total, (zero,), binary("add", now, binary("mul", weight, value))))
+                inner = seq([Store(total, (zero,), Load(sums, spot, dtype)), *more, Store(sums, spot, now)])
+                return bound(named, For(lane, Const(self.columns, "int64"), Alloc(total, inner), "vectorized"))
+
+            return step
+
+        many = add([binary("add", binary("mul", group, _TOGETHER), n) for n in range(_TOGETHER)])
+        one = add([binary("add", done, single)])
+        return seq([For(group, whole, lines(many)), For(single, binary("sub", seen, done), lines(one))])
+
+    def _score(self, line: Scalar, key: Scalar) -> Scalar:
+        scores = self.buffers["scores"]
+        return Load(scores, (binary("add", binary("mul", line, self.pitch), key),), scores.dtype)
