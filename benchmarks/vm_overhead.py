@@ -1,7 +1,8 @@
-"""What the virtual machine itself costs: a plain instruction, a kernel call with its allocation, a call from Python.
+"""What the virtual machine itself costs: a plain instruction, a kernel call with its allocation, a call from Python; and whole
+programs of control flow, interpreted and as native code.
 
-Run: python benchmarks/vm_overhead.py. Programs are assembled by hand; the kernel does nothing. Each figure is the median of
-several rounds.
+Run: python benchmarks/vm_overhead.py. The first programs are assembled by hand; their kernel does nothing. Each figure is the median
+of several rounds.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
+import relay
 from relay.executable import (
     Assembler,
     EntryPoint,
@@ -148,6 +151,76 @@ def python_calls() -> tuple[float, float]:
     return results[0], results[1]
 
 
+HEAD = '#[version = "0.0.5"]\nimport prelude\n'
+PROGRAMS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "loop of 1,000,000 steps": (
+        """def @loop(%n: int64, %s: int64) -> int64 { if (%n == 0i64) { %s } else { @loop(%n - 1i64, %s + %n * 2i64) } }
+        def @main(%n: int64) -> int64 { @loop(%n, 0i64) }""",
+        (np.int64(1_000_000),),
+    ),
+    "Newton, 1,000,000 steps": (
+        """def @go(%x: float64, %y: float64, %n: int64) -> float64 {
+          if (%n == 0i64) { %y } else { @go(%x, (%y + %x / %y) * 0.5f64, %n - 1i64) }
+        }
+        def @main(%x: float64, %n: int64) -> float64 { @go(%x, 1f64, %n) }""",
+        (np.float64(2), np.int64(1_000_000)),
+    ),
+    "Collatz to 5,000": (
+        """def @steps(%n: int64, %k: int64) -> int64 {
+          if (%n == 1i64) { %k } else {
+            if (floor_mod(%n, 2i64) == 0i64) { @steps(floor_divide(%n, 2i64), %k + 1i64) } else { @steps(%n * 3i64 + 1i64, %k + 1i64) }
+          }
+        }
+        def @all(%n: int64, %best: int64) -> int64 {
+          if (%n == 0i64) { %best } else { @all(%n - 1i64, maximum(%best, @steps(%n, 0i64))) }
+        }
+        def @main(%n: int64) -> int64 { @all(%n, 0i64) }""",
+        (np.int64(5_000),),
+    ),
+    "fib(25)": (
+        """def @fib(%n: int64) -> int64 { if (%n < 2i64) { %n } else { @fib(%n - 1i64) + @fib(%n - 2i64) } }
+        def @main(%n: int64) -> int64 { @fib(%n) }""",
+        (np.int64(25),),
+    ),
+    "tree of 65,536 leaves": (
+        """type T { L(int64), N(T, T) }
+        def @make(%d: int64) -> T { if (%d == 0i64) { L(1i64) } else { N(@make(%d - 1i64), @make(%d - 1i64)) } }
+        def @sum(%t: T) -> int64 { match (%t) { L(%x) => %x, N(%a, %b) => @sum(%a) + @sum(%b) } }
+        def @main(%d: int64) -> int64 { @sum(@make(%d)) }""",
+        (np.int64(16),),
+    ),
+    "foldr over 100,000": (
+        """def @make(%n: int64, %l: List[int64]) -> List[int64] { if (%n == 0i64) { %l } else { @make(%n - 1i64, Cons(%n, %l)) } }
+        def @main(%n: int64) -> int64 { @foldr(fn(%a: int64, %b: int64) { %a + %b }, 0i64, @make(%n, Nil)) }""",
+        (np.int64(100_000),),
+    ),
+    "cell of 16, 20,000 steps": (
+        """def @go[n: Dim](%t: int64, %h: Tensor[(1, n), float32], %w: Tensor[(n, n), float32]) -> Tensor[(1, n), float32] {
+          if (%t == 0i64) { %h } else { @go(%t - 1i64, tanh(nn.dense(%h, %w)), %w) }
+        }
+        def @main(%t: int64, %h: Tensor[(1, 16), float32], %w: Tensor[(16, 16), float32]) -> Tensor[(1, 16), float32] {
+          @go(%t, %h, %w)
+        }""",
+        (np.int64(20_000), np.ones((1, 16), np.float32), np.full((16, 16), 0.1, np.float32)),
+    ),
+}
+
+
+def programs() -> None:
+    """Milliseconds of whole programs, interpreted and as native code, in turns."""
+    print(f"\n{'':<40}{'machine':>12}{'native':>12}{'':>8}")
+    for name, (text, arguments) in PROGRAMS.items():
+        exes = [relay.compile(HEAD + text, executor=e, threads=1) for e in ("vm", "aot")]
+        times: list[list[float]] = [[], []]
+        for _ in range(ROUNDS):
+            for exe, kept in zip(exes, times, strict=True):
+                start = time.perf_counter()
+                exe(*arguments)
+                kept.append(1e3 * (time.perf_counter() - start))
+        machine, native = map(statistics.median, times)
+        print(f"{name:<40}{machine:>9.2f} ms{native:>9.2f} ms{machine / native:>7.1f}x", flush=True)
+
+
 def main() -> None:
     n = 200_000
     loop = per_iteration(repeated(lambda asm, held: None, nothing), n)
@@ -167,6 +240,7 @@ def main() -> None:
     print(f"{'':<40}{'measured':>12}{'at most':>12}")
     for name, measured, limit in rows:
         print(f"{name:<40}{measured:>12}{limit:>12}")
+    programs()
 
 
 if __name__ == "__main__":
