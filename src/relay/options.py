@@ -12,6 +12,7 @@ import platformdirs
 
 from relay.executable.program import Limits
 from relay.ir.diagnostics import RelayError
+from relay.transform.reward import Machine
 
 EXECUTORS = ("vm", "aot")
 PRECISIONS = ("float32", "bf16", "int8-weights")
@@ -28,6 +29,8 @@ class Options:
                 float32), "int8-weights" (weights as integers with a scale for each column of the result)
     memory_budget  bytes that a run of an entry may add at its peak (results counted, arguments and constants not): what is needed
                 again late is computed again, and MemoryBudgetError raised where that is not enough; None: no limit
+    machine     what fusion weighs recomputation against traffic with (None: the target's defaults); measured:
+                ``relay.view.machine_limits(1).costs()``
     hot_sizes   sizes of the entries' symbolic dims, by name, to have variants for from the start (`relay.hot`)
     specialise_hot  count the sizes of calls, and compile variants for frequent ones in the background; a size goes to what was faster
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
@@ -43,6 +46,7 @@ class Options:
     opt_level: int = 3
     precision: str = "float32"
     memory_budget: int | None = None
+    machine: Machine | None = None
     hot_sizes: tuple[Mapping[str, int], ...] = ()
     specialise_hot: bool = False
     threads: int | None = None

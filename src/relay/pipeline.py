@@ -115,6 +115,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     """The passes, in order, from a typed monomorphic module to blocks of primitives; ``derivatives``: it has ``grad``."""
     level = options.opt_level
     facts = AccessTable()
+    weights = options.machine or Machine.of(runner.target)
     fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
@@ -150,11 +151,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
         *([*batch, *tidy] if level >= 3 else []),
         *(share if level >= 3 else []),
         *reduced_precision(options),
-        *(
-            [DropUnread(facts), DeadCode(), Recompute(machine=Machine.of(runner.target), table=facts)]
-            if level >= 3
-            else []
-        ),
+        *([DropUnread(facts), DeadCode(), Recompute(machine=weights, table=facts)] if level >= 3 else []),
         FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False),
         dead,
     ]
@@ -228,7 +225,7 @@ def within_budget(
         for asked in limits:
             if needed <= budget:
                 break
-            after = Rematerialise(asked, entry, strict=False, machine=Machine.of(target))(module)
+            after = Rematerialise(asked, entry, strict=False, machine=options.machine or Machine.of(target))(module)
             found = planned(after)
             needed = footprint(found, entry, workers)
             least = min(least, needed)

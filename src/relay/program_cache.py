@@ -57,6 +57,8 @@ def program_key(module: Module, options: Options, target: Target) -> str:
         for content in large_digests:
             digest.update(content)
     digest.update(repr((target, options.opt_level, options.entries, options.executor, options.precision)).encode())
+    if options.machine is not None:
+        digest.update(repr(options.machine).encode())
     if options.memory_budget is not None:  # workspace is counted for each thread
         digest.update(repr((options.memory_budget, options.threads)).encode())
     return digest.hexdigest()

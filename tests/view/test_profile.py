@@ -14,8 +14,10 @@ import pytest
 
 import relay
 from relay.options import Options
-from relay.pipeline import build
+from relay.pipeline import as_module, build
+from relay.transform.reward import Machine
 from relay.view import Limits, profile, roofline, trace
+from relay.view.limits import calling
 
 TEXT = """#[version = "0.0.5"]
 def @main[n: Dim](%x: Tensor[(n, 64), float32], %w: Tensor[(96, 64), float32]) {
@@ -92,3 +94,26 @@ def test_verbs(tmp_path: Path) -> None:
     assert "per call" in command("bench", str(program), "--seconds", "0.05")
     failed = subprocess.run([sys.executable, "-m", "relay", "bench"], capture_output=True, text=True)
     assert failed.returncode == 2 and "nothing to measure" in failed.stderr
+
+
+def test_measured_costs_are_what_fusion_weighs_with() -> None:
+    costs = LIMITS.costs()
+    assert costs.flops == LIMITS.flops / LIMITS.threads / 4
+    assert costs.reading(LIMITS.bytes["L2"]) == LIMITS.bytes["L2"] * LIMITS.threads / LIMITS.bandwidth["L2"]
+    assert costs.reading(1 << 40) > costs.reading(1 << 39) > costs.reading(1 << 10)
+
+
+def test_a_kernel_call_costs_less_than_a_millisecond() -> None:
+    assert 0 <= calling() < 1e-3
+
+
+def test_fusion_decides_by_the_machine_it_is_told() -> None:
+    text = """#[version = "0.0.5"]
+    def @main(%x: Tensor[(64, 300), float32]) {
+      let %a = exp(%x); (sum(%a, axis=[0]), sum(%a * %x, axis=[0]), sum(%a, axis=[1])) }"""
+
+    def exponentials(flops: float) -> int:
+        options = relay.Options(machine=Machine(flops=flops), cache=False, workers=0)
+        return sum(p.kernel.name.count("exp") for p in build(as_module(text), options).plan.kernels)
+
+    assert exponentials(1e6) == 1 < exponentials(1e15)

@@ -28,24 +28,31 @@ from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
 from relay.loop.target import Target
 from relay.options import Options
 from relay.te.scalar import Axis, Const, Load, Scalar, binary
+from relay.transform.reward import Machine
 
 LEVELS = ("L1", "L2", "L3", "DRAM")
 _STEPS = 20_000  # of multiply-adds in one call
 _STREAMS = 16  # vector accumulators of the reading loop: enough loads in flight for every level
 _ROUNDS, _SECONDS = 4, 0.05  # spread out, so that a moment of other work on the machine does not count
+# A multiply-add is two operations, and half of the slots of other code go to loads, stores and waiting.
+_SIMPLE = 4
+# Kernels of a program, more than one, whose calls are timed.
+_CALLS = 64
 _LEAST_READ = 64 << 20  # bytes that one call reads, so that its own cost does not count
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A machine's limits with so many threads: ``flops`` of float32 multiply-adds a second (a multiply-add is two), and bytes read a
-    second out of each level of ``LEVELS``; ``bytes`` is how many were read, by all threads together, to measure the level."""
+    second out of each level of ``LEVELS``; ``bytes`` is how many were read, by all threads together, to measure the level. ``call``: the
+    seconds that a kernel adds to a program by being called."""
 
     machine: str
     threads: int
     flops: float
     bandwidth: Mapping[str, float]
     bytes: Mapping[str, int]
+    call: float = Machine().call
 
     def level(self, size: int) -> str:
         """The level of memory that data of this size is read from again and again."""
@@ -54,6 +61,20 @@ class Limits:
     def floor(self, flops: float, size: float) -> float:
         """The least seconds for so many operations and bytes, whichever binds (bytes from the level they fit in)."""
         return max(flops / self.flops, size / self.bandwidth[self.level(int(size))])
+
+    def costs(self) -> Machine:
+        """These limits as fusion weighs with them (`relay.Options.machine`), for a thread."""
+        share = self.threads * _SIMPLE
+        return Machine(
+            flops=self.flops / share,
+            bandwidth=(
+                self.bandwidth["L2"] / self.threads,
+                self.bandwidth["L3"] / self.threads,
+                self.bandwidth["DRAM"] / self.threads,
+            ),
+            caches=(2 * self.bytes["L2"] // self.threads, 2 * self.bytes["L3"]),
+            call=self.call,
+        )
 
 
 def machine_limits(threads: int | None = None, options: Options | None = None, again: bool = False) -> Limits:
@@ -91,7 +112,21 @@ def measure(threads: int) -> Limits:
         flops = max(flops, work / _fastest(multiply))
         for level, (size, read) in calls.items():
             bandwidth[level] = max(bandwidth[level], size / _fastest(read))
-    return Limits(machine_name(), threads, flops, bandwidth, sizes)
+    return Limits(machine_name(), threads, flops, bandwidth, sizes, calling())
+
+
+def calling() -> float:
+    """The seconds that a kernel call costs in a program: of kernels that do next to nothing, more and fewer."""
+
+    def chain(calls: int) -> Callable[[], object]:
+        steps = "".join("let %x = cumsum(%x, axis=0); " for _ in range(calls))
+        exe = pipeline.compile(
+            f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(2,), float32]) {{ {steps} %x }}', threads=1
+        )
+        x = Tensor.from_numpy(np.ones(2, np.float32))
+        return lambda: exe(x)
+
+    return max(_fastest(chain(1 + _CALLS)) - _fastest(chain(1)), 0.0) / _CALLS
 
 
 def machine_name() -> str:
