@@ -74,3 +74,12 @@ def test_a_chain_in_place_needs_one_slot() -> None:
 def test_sub_byte_elements_are_packed() -> None:
     assert tensor_bytes(TensorType((3, 3), "int4")) == 5
     assert tensor_bytes(TensorType((3,), "bfloat16")) == 6
+
+
+def test_sizes_that_cannot_be_compared_share_memory_one_after_the_other() -> None:
+    square, wide = dim_mul(dim_mul(N, N), 64), dim_mul(N, 6400)
+    placement = place([Interval(0, square, 0, 1), Interval(1, wide, 2, 3), Interval(2, square, 4, 5)])
+    variable = next(iter(dim_vars(square)))
+    for n in (1, 50, 100, 200):
+        assert dim_evaluate(placement.total, {variable: n}) == max(64 * n * n, 6400 * n)
+    assert set(placement.offsets.values()) == {0}

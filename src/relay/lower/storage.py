@@ -2,18 +2,21 @@
 
 Each planned tensor has an interval, from the binding that makes it to its last use. Tensors whose intervals do not overlap
 may share a slot; the block's arena is its slots one after the other. Sizes are dims, so the same plan serves static and
-symbolic shapes: a slot fits a tensor when the slot is provably at least as large, and a free slot that is not is widened to the
-maximum when the tensor is provably larger. What cannot be compared gets a slot of its own.
+symbolic shapes: a slot fits a tensor when the slot is provably at least as large. A free slot that is not is widened to the maximum,
+which is no more than both would take one after the other: the tensor's size when that is provably larger, otherwise a maximum that is
+computed at run time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, dim_sub, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_max, dim_mul, dim_sub, shape_size
 from relay.ir.types import TensorType, dtype_bits
 
 ALIGNMENT = 64
+_MOST_SIZES = 4  # of a slot whose sizes cannot be compared: each costs instructions
 
 
 def tensor_bytes(ty: TensorType) -> Dim:
@@ -51,8 +54,24 @@ class Placement:
 
 @dataclass(slots=True)
 class _Slot:
-    size: Dim
+    """``sizes``: the slot is as large as the largest of these, none of which is known to be at least another."""
+
+    sizes: list[Dim]
     free_from: int  # the first binding at which it may be written again
+
+    @property
+    def size(self) -> Dim:
+        return reduce(dim_max, self.sizes)
+
+    def fits(self, size: Dim) -> bool:
+        return any(_at_least(s, size) for s in self.sizes)
+
+    def widen(self, size: Dim) -> None:
+        if not self.fits(size):
+            self.sizes = [s for s in self.sizes if not _at_least(size, s)] + [size]
+
+    def within(self, size: Dim) -> bool:
+        return all(_at_least(size, s) for s in self.sizes)
 
 
 def _at_least(a: Dim, b: Dim) -> bool:
@@ -72,10 +91,9 @@ def place(intervals: list[Interval]) -> Placement:
         chosen = _choose(slots, slot_of, want, size)
         if chosen is None:
             chosen = len(slots)
-            slots.append(_Slot(size, 0))
+            slots.append(_Slot([size], 0))
         slot = slots[chosen]
-        if not _at_least(slot.size, size):
-            slot.size = size
+        slot.widen(size)
         slot.free_from = max(slot.free_from, want.end + 1)
         slot_of[want.key] = chosen
     starts: list[Dim] = []
@@ -89,18 +107,22 @@ def place(intervals: list[Interval]) -> Placement:
 def _choose(slots: list[_Slot], slot_of: dict[int, int], want: Interval, size: Dim) -> int | None:
     if want.reuse is not None and want.reuse in slot_of:
         index = slot_of[want.reuse]
-        if slots[index].free_from <= want.start + 1 and _at_least(slots[index].size, size):
+        if slots[index].free_from <= want.start + 1 and slots[index].fits(size):
             return index
-    best: int | None = None
+    fitting: int | None = None
+    smaller: int | None = None
+    other: int | None = None
     for index, slot in enumerate(slots):
         if slot.free_from > want.start:
             continue
-        if slot.size == size:
+        if slot.sizes == [size]:
             return index
-        if _at_least(slot.size, size):
+        if slot.fits(size):
             # The smallest slot that fits; slots that cannot be compared stay in order of creation.
-            if best is None or not _at_least(slot.size, slots[best].size):
-                best = index
-        elif _at_least(size, slot.size) and best is None:
-            best = index
-    return best
+            if fitting is None or not all(slot.fits(s) for s in slots[fitting].sizes):
+                fitting = index
+        elif slot.within(size):
+            smaller = index if smaller is None else smaller
+        elif other is None and len(slot.sizes) < _MOST_SIZES:
+            other = index
+    return fitting if fitting is not None else smaller if smaller is not None else other
