@@ -1,14 +1,14 @@
 """What the translator knows of a function before it writes code: blocks, the parts it is cut into, which registers are read
 later, and which may hold a reference.
 
-Sets of registers are bits of numbers. Everything here is linear in the function's code, but for the sets.
+Everything here is linear in the function's code and in the registers that are wanted from block to block.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from relay.aot.kinds import destination
@@ -30,8 +30,8 @@ class Flow:
     blocks: dict[int, list[Instruction]]
     part: dict[int, int]
     scalars: dict[int, str]
-    live: dict[int, int]
-    held: dict[int, int]
+    live: dict[int, set[int]]
+    held: dict[int, set[int]]
 
 
 def flow(function: FunctionCode, scalars: Mapping[int, str]) -> Flow:
@@ -62,13 +62,12 @@ def flow(function: FunctionCode, scalars: Mapping[int, str]) -> Flow:
         part[begin] = only if size[only] + len(blocks[begin]) <= LONGEST else begin
         size[part[begin]] += len(blocks[begin])
     # What nothing assigns before it is read may be nil, and so is no scalar.
-    mask = sum(1 << r for r in scalars)
-    live = _live(blocks, part, sources, mask)
-    unset = live[0] & ~((1 << function.arity) - 1)
-    known = {r: dtype for r, dtype in scalars.items() if not unset >> r & 1}
-    mask &= ~unset
-    live = {begin: registers & mask for begin, registers in live.items()}
-    return Flow(blocks, part, known, live, _held(blocks, part, sources, ((1 << function.arity) - 1) & ~mask, mask))
+    live = _live(blocks, part, sources, scalars)
+    unset = {r for r in live[0] if r >= function.arity}
+    known = {r: dtype for r, dtype in scalars.items() if r not in unset}
+    live = {begin: registers - unset for begin, registers in live.items()}
+    first = {r for r in range(function.arity) if r not in known}
+    return Flow(blocks, part, known, live, _held(blocks, part, sources, first, known))
 
 
 def labels(instruction: Instruction) -> tuple[int, ...]:
@@ -93,15 +92,16 @@ def registers_read(instruction: Instruction) -> list[int]:
     return out
 
 
-def held_after(instruction: Instruction, held: int, scalars: int) -> int:
-    """The registers that may hold a reference after an instruction, by those that may before it."""
+def hold(instruction: Instruction, held: set[int], scalars: Container[int]) -> None:
+    """Bring the registers that may hold a reference from before an instruction to after it."""
     name, operands = instruction.opcode.name, instruction.operands
     if name in ("Take", "Kill"):
         emptied = operands[-1]
         assert isinstance(emptied, int)
-        held &= ~(1 << emptied)
+        held.discard(emptied)
     out = destination(instruction)
-    return held if out is None else held | 1 << out & ~scalars
+    if out is not None and out not in scalars:
+        held.add(out)
 
 
 def _blocks(instructions: list[Instruction]) -> dict[int, list[Instruction]]:
@@ -121,28 +121,27 @@ def _blocks(instructions: list[Instruction]) -> dict[int, list[Instruction]]:
 
 
 def _live(
-    blocks: dict[int, list[Instruction]], part: dict[int, int], sources: dict[int, list[int]], mask: int
-) -> dict[int, int]:
-    read: dict[int, int] = {}
-    assigned: dict[int, int] = {}
+    blocks: dict[int, list[Instruction]], part: dict[int, int], sources: dict[int, list[int]], scalars: Container[int]
+) -> dict[int, set[int]]:
+    live: dict[int, set[int]] = {}
+    assigned: dict[int, set[int]] = {}
     for begin in part:
-        uses = kills = 0
+        uses: set[int] = set()
+        kills: set[int] = set()
         for instruction in blocks[begin]:
-            for register in registers_read(instruction):
-                if instruction.opcode.name != "Kill" and not kills >> register & 1:
-                    uses |= 1 << register
+            if instruction.opcode.name != "Kill":
+                uses.update(r for r in registers_read(instruction) if r in scalars and r not in kills)
             out = destination(instruction)
             if out is not None:
-                kills |= 1 << out
-        read[begin], assigned[begin] = uses & mask, kills & mask
-    live = dict(read)
+                kills.add(out)
+        live[begin], assigned[begin] = uses, kills
     todo = sorted(part)
     waiting = set(todo)
     while todo:
         begin = todo.pop()
         waiting.discard(begin)
         for source in sources[begin]:
-            if source in part and (more := live[begin] & ~assigned[source] & ~live[source]):
+            if source in part and (more := live[begin] - assigned[source] - live[source]):
                 live[source] |= more
                 if source not in waiting:
                     waiting.add(source)
@@ -151,24 +150,28 @@ def _live(
 
 
 def _held(
-    blocks: dict[int, list[Instruction]], part: dict[int, int], sources: dict[int, list[int]], first: int, scalars: int
-) -> dict[int, int]:
+    blocks: dict[int, list[Instruction]],
+    part: dict[int, int],
+    sources: dict[int, list[int]],
+    first: set[int],
+    scalars: Container[int],
+) -> dict[int, set[int]]:
     targets: defaultdict[int, list[int]] = defaultdict(list)
     for begin in part:
         for source in sources[begin]:
             targets[source].append(begin)
-    held = dict.fromkeys(part, 0)
+    held: dict[int, set[int]] = {begin: set() for begin in part}
     held[0] = first
     todo = sorted(part, reverse=True)
     waiting = set(todo)
     while todo:
         begin = todo.pop()
         waiting.discard(begin)
-        now = held[begin]
+        now = set(held[begin])
         for instruction in blocks[begin]:
-            now = held_after(instruction, now, scalars)
+            hold(instruction, now, scalars)
         for target in targets[begin]:
-            if now & ~held[target]:
+            if not now <= held[target]:
                 held[target] |= now
                 if target not in waiting:
                     waiting.add(target)

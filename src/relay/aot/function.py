@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from relay.aot.flow import Flow, flow, held_after, registers_read
+from relay.aot.flow import Flow, flow, hold, registers_read
 from relay.aot.kinds import destination
 from relay.aot.layout import AT, BITS, FUNCTION, RUNTIME_PREFIX, VALUE, scalar_head
 from relay.codegen.arith import Arithmetic
@@ -45,9 +45,8 @@ class FunctionText:
         self.function: FunctionCode = image.functions[index]
         self.inline = inline
         self.flow: Flow = flow(self.function, scalars if inline else {})
-        self.known = sum(1 << r for r in self.flow.scalars)
         self.block = 0  # the one being written
-        self.held = 0  # the registers that may hold a reference, at the instruction being written
+        self.held: set[int] = set()  # the registers that may hold a reference, at the instruction being written
         self._open()
 
     def _open(self) -> None:
@@ -70,7 +69,7 @@ class FunctionText:
             self.assigned = {
                 d for begin in blocks for i in self.flow.blocks[begin] if (d := destination(i)) is not None
             }
-            for register in bits_of(self.flow.live[head]):
+            for register in sorted(self.flow.live[head]):
                 self.fetch(register)
             self.builder.jump(f"b{head}")
             for begin in blocks:
@@ -79,11 +78,11 @@ class FunctionText:
             self.builder.finish(f"define internal i32 @f{self.index}_{head}(ptr noalias %run, ptr %r) #0")
 
     def _block(self, begin: int, instruction: Translate) -> None:
-        self.block, self.held = begin, self.flow.held[begin]
+        self.block, self.held = begin, set(self.flow.held[begin])
         instructions = self.flow.blocks[begin]
         for at in instructions:
             instruction(self, at)
-            self.held = held_after(at, self.held, self.known)
+            hold(at, self.held, self.flow.scalars)
         last = instructions[-1]
         if last.opcode.name == "Fatal":  # the runtime's failure has ended the run
             self.builder.do("ret i32 1")
@@ -151,7 +150,7 @@ class FunctionText:
             self.builder.do(f"store i64 {bits}, ptr {self.cell(register)}")
             return
         slot = self.slot(register)
-        if self.held >> register & 1:
+        if register in self.held:
             self.builder.do(f"call void @set(ptr {slot}, i64 {head}, i64 {bits})")
         else:
             self.store("i64", head, slot, 0)
@@ -212,7 +211,7 @@ class FunctionText:
 
     def put_live(self, target: int, but: int = -1) -> None:
         """What is read from a block on goes to its place on the stack: the block begins another part."""
-        for register in bits_of(self.flow.live[target]):
+        for register in sorted(self.flow.live[target]):
             if register != but:
                 self.put(register)
 
@@ -260,7 +259,7 @@ class FunctionText:
 
     def release_frame(self, moved: set[int]) -> None:
         """Release this frame's registers but for those whose references went elsewhere."""
-        held = [r for r in bits_of(self.held) if r not in moved]
+        held = sorted(self.held - moved)
         if len(held) <= _MOST_UNROLLED:
             for register in held:
                 self.builder.do(f"call void @release_slot(ptr {self.slot(register)})")
@@ -268,11 +267,6 @@ class FunctionText:
         for register in moved:
             self.store("i64", 0, self.slot(register), 0)
         self.builder.do(f"call void @release_range(ptr %r, i64 {self.function.registers})")
-
-
-def bits_of(registers: int) -> list[int]:
-    """The numbers of a set's registers."""
-    return [n for n, bit in enumerate(reversed(bin(registers)[2:])) if bit == "1"]
 
 
 def end_of(instruction: Instruction) -> int:

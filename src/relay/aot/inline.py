@@ -33,7 +33,7 @@ def _take(f: FunctionText, at: Instruction) -> bool:
 
 def _kill(f: FunctionText, at: Instruction) -> bool:
     register = number(at.operands[0])
-    if f.held >> register & 1:
+    if register in f.held:
         f.builder.do(f"call void @set(ptr {f.slot(register)}, i64 0, i64 0)")
     return True
 
