@@ -170,6 +170,22 @@ def test_causal_masks_applied_in_every_way(applied: str) -> None:
     assert "nn.attention" in after and ("causal=True" in after) == ("added" not in applied)
 
 
+@pytest.mark.parametrize(("rows", "begin"), [(9, 0), (7, 2), (7, 1)])
+@pytest.mark.parametrize("kind", ["bool", "float32"])
+def test_a_stored_triangle_is_a_causal_mask(kind: str, rows: int, begin: int) -> None:
+    """Also a stretch of its rows, if that ends with the last."""
+    stored = np.tri(9, dtype=bool) if kind == "bool" else np.where(np.tri(9, dtype=bool), 0, -np.inf).astype(np.float32)
+    scores = "where(%mask, %s, const(-inf, float32))" if kind == "bool" else "%s + %mask"
+    text = f"""def @main(%q: Tensor[(6, {rows}, 8), float32], %k: Tensor[(6, 9, 8), float32], %v: Tensor[(6, 9, 5), float32]) {{
+      let %mask = strided_slice(meta[relay.Constant][0], begin=[{begin}], end=[{begin + rows}], axes=[0]);
+      let %s = nn.batch_matmul(%q, %k) * 0.3f;
+      nn.batch_matmul(nn.softmax({scores}), {VALUES}) }}"""
+    before = infer(parse_module(VERSION + text, constants=[stored]))
+    after = run(before, FuseAttention(), DeadCode())
+    same_results(before, after, *arrays((6, rows, 8), (6, 9, 8), (6, 9, 5)))
+    assert "nn.attention" in operators(after) and ("causal=True" in str(after)) == (begin + rows == 9)
+
+
 def test_constants_keep_the_kernels_of_products() -> None:
     text = "def @main(%q: Tensor[(7, 8), float32]) { nn.dense(nn.softmax(nn.dense(%q, meta[relay.Constant][0])), meta[relay.Constant][1]) }"
     module = infer(parse_module(VERSION + text, constants=arrays((11, 8), (5, 11))))
