@@ -163,3 +163,20 @@ def test_slices_and_reverses_of_transposed_copies() -> None:
     check(
         primitive([tensor((64, 50), "float32")], lambda m, x: m("cast", m("transpose", x, axes=(1, 0)), dtype="int32"))
     )
+
+
+def test_transposed_operands_are_turned_before_they_are_computed_with() -> None:
+    def build(m: Maker, x: Expr, y: Expr, b: Expr) -> Expr:
+        turned = m("transpose", x, axes=(1, 0))
+        return m("nn.relu", m("add", m("multiply", turned, y), m("multiply", turned, b)))
+
+    types = [tensor((N, 70)), tensor((70, N)), tensor((N,))]
+    plan = check(primitive(types, build), {V: 1}, {V: 17}, {V: 130})
+    assert sum(isinstance(s, Transpose) for s in statements(plan.kernel.body)) == 1
+    two = [tensor((N, 70)), tensor((N, 70), "float16"), tensor((70, N))]
+
+    def both(m: Maker, x: Expr, y: Expr, z: Expr) -> Expr:
+        x, y = (m("transpose", v, axes=(1, 0)) for v in (x, y))
+        return m("where", m("greater", x, z), m("cast", y, dtype="float32"), z)
+
+    check(primitive(two, both), {V: 5}, {V: 100})

@@ -12,13 +12,14 @@ from types import MappingProxyType
 
 from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Buffer, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.build import (
     PARALLEL_COST,
     Accesses,
     Builder,
     Space,
     accesses,
+    allocate,
     extent_of,
     parallel,
     parallel_rows,
@@ -29,7 +30,8 @@ from relay.plan.build import (
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, minimum, walk
+from relay.te.index import Indices
+from relay.te.scalar import Axis, Const, Load, Scalar, Select, binary, children, minimum, transform, walk
 from relay.te.tensor import stage_bodies
 
 Frames = Callable[[Member], dict[Axis, Scalar]]
@@ -73,39 +75,102 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
 
 
 def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) -> Stmt | None:
-    """A copy whose operand runs along memory on another axis than the result does: by blocks, which are turned in registers."""
+    """A nest whose operands run along memory on another axis than its result does: by blocks. A copy is turned in registers on
+    its way to the result, other operands are turned into a block on the stack first."""
     values, stores = pointwise_values(builder, nest.members, frames)
     if len(values) != 1 or len(stores) != 1:
         return None
     (value,), (place,) = values, stores
-    where = builder.storage[id(nest.members[0].kept.origin), 0].buffer
-    if not isinstance(value, Load) or not isinstance(value.source, Buffer) or value.dtype != where.dtype:
+    where, indices, last = builder.storage[id(nest.members[0].kept.origin), 0].buffer, builder.indices, axes[-1]
+    found = [(load, *how) for load in _always_read(value) if (how := _turning(indices, load, axes)) is not None]
+    written = indices.poly(place)
+    if not found or indices.coefficient(written, last) != 1:
         return None
-    if dtype_bits(value.dtype) < 8 or any(isinstance(n, Load) for n in walk(value.indices[0])):
-        return None
-    indices, last = builder.indices, axes[-1]
-    read, written = indices.poly(value.indices[0]), indices.poly(place)
-    stride = indices.coefficient(read, last)
-    along = [a for a in axes[:-1] if indices.coefficient(read, a) == 1]
-    if stride is None or stride in (0, 1) or not along or indices.coefficient(written, last) != 1:
-        return None
-    pitch = indices.coefficient(written, along[-1])
-    if pitch is None or any((low := dim_bounds(d)[0]) is None or low < 0 for d in (stride, pitch)):
+    along = found[0][1]
+    pitch = indices.coefficient(written, along)
+    if pitch is None or _may_be_negative(pitch):
         return None
     starts: dict[Axis, Scalar] = {}
     counts: list[Scalar] = []
-    outer = [a for a in axes if a is not last and a is not along[-1]]
-    for axis in (last, along[-1]):
+    outer = [a for a in axes if a is not last and a is not along]
+    for axis in (last, along):
         block = Axis(axis.name + "b", ceil_div(axis.extent, _TURNED))
         outer.append(block)
         at: Scalar = Const(0, "int64") if block.extent == 1 else block
         starts[axis] = binary("mul", at, _TURNED)
         counts.append(minimum(_TURNED, binary("sub", extent_of(axis.extent), starts[axis])))
-    start, to = builder.evaluate([value.indices[0], place], starts)
-    body = Transpose(
-        where, to, indices.scalar(pitch), value.source, start, indices.scalar(stride), counts[0], counts[1]
-    )
-    return parallel_rows(builder, outer, 2 * _TURNED * _TURNED, body)
+    work = 2 * max(1, cost(value)) * _TURNED * _TURNED
+
+    def turn(load: Load, stride: Dim, target: Buffer, to: Scalar, step: Scalar) -> Stmt:
+        (start,) = builder.evaluate(load.indices, starts)
+        assert isinstance(load.source, Buffer)
+        return Transpose(target, to, step, load.source, start, indices.scalar(stride), counts[0], counts[1])
+
+    if value is found[0][0] and value.dtype == where.dtype:
+        (to,) = builder.evaluate([place], starts)
+        return parallel_rows(builder, outer, work, turn(value, found[0][2], where, to, indices.scalar(pitch)))
+    few = builder.lanes([where.dtype])
+    if any(isinstance(a.extent, int) and a.extent < few for a in (last, along)):
+        return None  # too little to be turned in registers
+    row, lane, zero = Axis("j", _TURNED), Axis("i", _TURNED), Const(0, "int64")
+    blocks: list[Buffer] = []
+    steps: list[Stmt] = []
+    held: dict[int, Scalar] = {}
+    for load, axis, stride in found:
+        if axis is along:
+            block_of = Buffer(builder.fresh("turned"), (_TURNED * _TURNED,), load.dtype, "stack")
+            blocks.append(block_of)
+            steps.append(turn(load, stride, block_of, zero, Const(_TURNED, "int64")))
+            held[id(load)] = Load(block_of, (binary("add", binary("mul", row, _TURNED), lane),), load.dtype)
+    inside = {last: binary("add", starts[last], lane), along: binary("add", starts[along], row)}
+    # Those that are turned are kept apart: the others are read where they are.
+    names = {key: Axis(f"x{n}", 1, load.dtype) for n, (key, load) in enumerate(held.items())}
+    rest = _replaced(value, names)
+    changed, at_place = builder.evaluate([rest, place], inside)
+    changed = _replaced(changed, {id(name): held[key] for key, name in names.items()})
+    body = For(row, counts[1], vectorized(lane, counts[0], Store(where, (at_place,), changed)))
+    return parallel_rows(builder, outer, work, allocate(blocks, seq([*steps, body])))
+
+
+def _replaced(root: Scalar, by: Mapping[int, Scalar]) -> Scalar:
+    """An expression with some of its nodes exchanged, by their ids."""
+    memo = dict(by)
+    return transform(root, lambda n: n, memo)
+
+
+def _may_be_negative(dim: Dim) -> bool:
+    low, _ = dim_bounds(dim)
+    return low is None or low < 0
+
+
+def _always_read(root: Scalar) -> list[Load]:
+    """The loads that are evaluated whatever a select chooses, and none inside of an index."""
+    out: dict[int, Load] = {}
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load):
+            out[id(node)] = node
+        else:
+            todo += [node.cond] if isinstance(node, Select) else reversed(children(node))
+    return list(out.values())
+
+
+def _turning(indices: Indices, load: Load, axes: Sequence[Axis]) -> tuple[Axis, Dim] | None:
+    """The axis on which an operand runs along memory and its stride on the last one, where that is another."""
+    if not isinstance(load.source, Buffer) or dtype_bits(load.dtype) < 8:
+        return None
+    if any(isinstance(n, Load) for n in walk(load.indices[0])):
+        return None
+    read = indices.poly(load.indices[0])
+    stride = indices.coefficient(read, axes[-1])
+    along = [a for a in axes[:-1] if indices.coefficient(read, a) == 1]
+    if stride is None or stride in (0, 1) or not along or _may_be_negative(stride):
+        return None
+    return along[-1], stride
 
 
 def _parallel_axes(axes: Sequence[Axis]) -> tuple[list[Axis], list[Axis]]:
