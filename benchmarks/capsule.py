@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from table import Table, add_out
 
 import relay
 from relay import te
@@ -44,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--shape", type=int, nargs=6, default=[1, 32, 32, 14, 3, 4], metavar="N")
+    add_out(parser)
     args = parser.parse_args()
     b, c, k, h, r, size = args.shape
     text = f"""#[version = "0.0.5"]
@@ -83,8 +85,10 @@ def main() -> None:
     expected = at_once(ta, tw).detach().numpy()
     assert np.abs(np.asarray(ours["forward"](a, w)) - expected).max() < 1e-4 * np.abs(expected).max() + 1e-3
     print("ms; PyTorch's gradients include its forward pass")
+    columns = ["relay", "row by row", "at once"]
+    table = Table("capsule", "Capsule convolution from one expression, beside PyTorch's conv2d", "ms", "what", columns)
     for what, exe in ours.items():
-        line = f"{what:8} relay {median(lambda exe=exe: exe(a, w)):9.3f}"  # type: ignore[misc]
+        found = {"relay": median(lambda exe=exe: exe(a, w))}  # type: ignore[misc]
         for name, run in (("row by row", each_row), ("at once", at_once)):
 
             def peer(run: Any = run, what: str = what) -> object:
@@ -93,8 +97,10 @@ def main() -> None:
                         return run(ta, tw).contiguous()
                 return torch.autograd.grad(run(ta, tw).sum(), ta if what == "data" else tw)
 
-            line += f"   {name} {median(peer):9.3f}"
-        print(line)
+            found[name] = median(peer)
+        print(f"{what:8} " + "   ".join(f"{name} {t:9.3f}" for name, t in found.items()))
+        table.add(what, found)
+    table.keep(args.out)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={str(_known.th
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from machine import fastest, peak, reading  # noqa: E402
+from table import FLOOR, Table, add_out  # noqa: E402
 
 import relay  # noqa: E402
 
@@ -584,26 +585,33 @@ def main() -> None:
     parser.add_argument(
         "--soak", action="store_true", help="10,000 calls with lengths at random, and the memory they take"
     )
+    add_out(parser)
     given = parser.parse_args()
     wanted = given.systems.split(",")
     flops = peak(given.threads)
+    title = f"Networks whose work the data decides, batch 1, {given.threads} thread(s)"
+    table = Table(f"dynamic-{given.threads}", title, "us a token (or a call)", "program", [*wanted, FLOOR])
     print(f"microseconds per token, {given.threads} thread(s); floor: what the machine allows, ours over it")
     print(f"{'':10}" + "".join(f"{s:>12}" for s in wanted) + f"{'floor':>10}{'over it':>9}")
     for name in given.programs.split(","):
         program = PROGRAMS[name]()
         runs = {s: program.systems[s](given.threads) for s in wanted if s in program.systems}
         found = measure(program, runs, given.seconds)
+        figures = dict(found)
         row = f"{name:10}" + "".join(f"{found[s]:12.2f}" if s in found else f"{'':12}" for s in wanted)
         if program.floor is not None:
             read = fastest(reading(program.weight_bytes, given.threads), 0.3)
             top, bandwidth = flops(), program.weight_bytes / read
             floors = [1e6 * program.floor(x, top, bandwidth) for x in program.inputs]
             least = sum(floors) / (len(floors) if program.each_token else sum(map(len, program.inputs)))
+            figures[FLOOR] = least
             row += f"{least:10.2f}" + (f"{found['relay'] / least:9.2f}" if "relay" in found else "")
         print(row, flush=True)
+        table.add(name, figures)
         if given.soak and name in GATES:
             before, after = soak(runs["relay"], program)
             print(f"{'':10}  10,000 calls: {before:.0f} MiB after 1,000, {after:.0f} MiB after the last")
+    table.keep(given.out)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from table import Table, add_out
 
 import relay
 
@@ -275,6 +276,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=["eager"], choices=["eager", "compiled", "jax"])
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
+    add_out(parser)
     args = parser.parse_args()
     # JAX has no option for this: what it may use is what the process may use.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
@@ -287,6 +289,10 @@ def main() -> None:
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
         return
     print(f"{args.threads} thread(s); loss and gradients, ms")
+    title = f"Gradients of operators, {args.threads} thread(s)"
+    table = Table(
+        f"gradients-{args.threads}", title, "ms for the loss and its gradients", "operator", ["relay", *args.peers]
+    )
     ratios: list[float] = []
     for case in chosen:
         for batch in args.batch:
@@ -305,7 +311,9 @@ def main() -> None:
                 grown = [f"{s} {peak(case, batch, s, args.threads):.1f}" for s in runs if s in ("relay", "eager")]
                 shown += "  MiB: " + ", ".join(grown)
             print(f"{case.name:32} batch {batch:3}  {shown}  best peer / ours {ratios[-1]:.2f}", flush=True)
-    print(f"geometric mean {np.exp(np.mean(np.log(ratios))):.2f}")
+            table.add(f"{case.name}, batch {batch}", {n: t * 1e3 for n, t in times.items()})
+    print(table.note(f"geometric mean of the best peer's time over ours: {np.exp(np.mean(np.log(ratios))):.2f}"))
+    table.keep(args.out)
 
 
 if __name__ == "__main__":

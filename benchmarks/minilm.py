@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from table import Table, add_out
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import minilm
@@ -161,6 +162,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lengths", default="5,8,13,16,22,32,48,53,64,96,128")
     parser.add_argument("--rounds", type=int, default=25)
+    add_out(parser)
     args = parser.parse_args()
     w = minilm.load_weights()
     encoders: dict[str, Encoder] = {"relay": minilm.load_encoder(threads=args.threads)}
@@ -175,16 +177,19 @@ def main() -> None:
     for name, encode in encoders.items():
         difference = float(np.abs(np.asarray(encode(probe)) - expected).max())
         print(f"# {name}: differs from relay by at most {difference:.1e} on a sentence of 20 tokens")
-    table = measure(encoders, lengths, args.rounds)
+    measured = measure(encoders, lengths, args.rounds)
+    table = Table(f"minilm-{args.threads}", f"MiniLM, {args.threads} thread(s)", "us a token", "tokens", list(encoders))
     print(f"us per token, {args.threads} thread(s)")
     print("length " + "".join(f"{name:>14}" for name in encoders) + "   relay / best other")
     ratios = []
-    for n, row in table.items():
+    for n, row in measured.items():
         others = [t for name, t in row.items() if name != "relay"]
         ratio = row["relay"] / min(others) if others else float("nan")
         ratios.append(ratio)
         print(f"{n:6d} " + "".join(f"{t / n * 1e6:14.1f}" for t in row.values()) + f"   {ratio:.2f}")
-    print(f"geometric mean of the ratios: {np.exp(np.mean(np.log(ratios))):.2f}")
+        table.add(n, {name: t / n * 1e6 for name, t in row.items()})
+    print(table.note(f"geometric mean of our time over the best other's: {np.exp(np.mean(np.log(ratios))):.2f}"))
+    table.keep(args.out)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from table import Table, add_out
 
 import relay
 
@@ -194,12 +195,15 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rows", default="", help="only these numbers of rows")
+    add_out(parser)
     args = parser.parse_args()
     known = programs()
     chosen = args.only.split(",") if args.only else list(known)
     if unknown := set(chosen) - known.keys():
         parser.error(f"no program {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     print(f"us per call, {args.threads} thread(s)")
+    title = f"Norms, softmax, elementwise functions, look-ups, {args.threads} thread(s)"
+    table: Table | None = None
     for name in chosen:
         for size in known[name].sizes:
             if args.rows and str(size[0]) not in args.rows.split(","):
@@ -212,10 +216,14 @@ def main() -> None:
             moved += np.asarray(result).nbytes if name == "embedding" else 0
             rate = f"{moved / ours / 1e9:7.1f} GB/s"
             line = " ".join(f"{n} {t * 1e6:9.1f}" for n, t in found.items())
+            table = table or Table(f"rows-{args.threads}", title, "us a call", "operator", list(found))
+            table.add(f"{name} {size[0]} x {size[1]}", {n: t * 1e6 for n, t in found.items()})
             ratio = f"{ours / min(others):.2f}" if others else "-"
             print(
                 f"{name:13} {size[0]:5d} x {size[1]:<5d} {line:60} {rate:>16}  relay / best other {ratio}", flush=True
             )
+    if table is not None:
+        table.keep(args.out)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Table:
         lines = [
             f"### {self.title}",
             "",
-            f"{self.unit[0].upper()}{self.unit[1:]}.",
+            f"In {self.unit}.",
             "",
             f"| {self.key} | {' | '.join(self.columns)} |",
             "|" + " --- |" + " ---: |" * len(self.columns),

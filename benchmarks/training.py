@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from table import Table, add_out
 
 import relay
 
@@ -220,10 +221,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--cells", nargs="+", default=[c.name for c in CELLS])
     parser.add_argument("--without", nargs="+", default=[], choices=["eager", "compiled", "jax"])
+    add_out(parser)
     args = parser.parse_args()
     # JAX has no option for this: what it may use is what the process may use.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     print(f"{args.threads} thread(s); forward and backward, ms")
+    systems = {"ours": "relay", "jax": "JAX", "eager": "PyTorch eager", "compiled": "PyTorch compiled"}
+    title = f"Cells that no library has, forward and backward, {args.threads} thread(s)"
+    table = Table(f"training-{args.threads}", title, "ms", "cell", list(systems.values()))
     ratios: list[float] = []
     for cell in (c for c in CELLS if c.name in args.cells):
         for batch in args.batch:
@@ -244,7 +249,9 @@ def main() -> None:
             ratios.append(best / times["ours"])
             shown = "  ".join(f"{n} {t * 1e3:8.3f}" for n, t in times.items())
             print(f"{cell.name:8} batch {batch:3}  {shown}  best peer / ours {ratios[-1]:.2f}", flush=True)
-    print(f"geometric mean {np.exp(np.mean(np.log(ratios))):.2f}")
+            table.add(f"{cell.name}, batch {batch}", {systems[n]: t * 1e3 for n, t in times.items()})
+    print(table.note(f"geometric mean of the best peer's time over ours: {np.exp(np.mean(np.log(ratios))):.2f}"))
+    table.keep(args.out)
 
 
 if __name__ == "__main__":

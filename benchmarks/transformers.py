@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from table import FLOOR, Table, add_out
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -304,6 +305,23 @@ def report(rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """One table for each model and number of threads."""
+    made: dict[tuple[str, int], Table] = {}
+    names = ["relay", *(s for s in SYSTEMS if s != "relay" and any(s in r["seconds"] for r in rows))]
+    for r in rows:
+        model, threads = r["model"], r["threads"]
+        table = made.get((model, threads))
+        if table is None:
+            title = f"{model}, {threads} thread(s)"
+            table = made[model, threads] = Table(
+                f"transformers-{model}-{threads}", title, "ms", "what", [*names, FLOOR]
+            )
+        figures = {s: t["median"] * 1e3 for s, t in r["seconds"].items()}
+        table.add(r["what"], {**figures, FLOOR: r["floor"] * 1e3})
+    return list(made.values())
+
+
 def picture(rows: Sequence[Row]) -> str:
     """Microseconds per token against the length, one line for each system, of the first model and number of threads."""
     chosen = [r for r in rows if (r["model"], r["threads"]) == (rows[0]["model"], rows[0]["threads"])]
@@ -336,6 +354,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw the first model there (.svg)")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    add_out(parser)
     args = parser.parse_args()
     models = args.models.split(",")
     lengths = list(ALL_LENGTHS) if args.lengths == "all" else [int(n) for n in args.lengths.split(",")]
@@ -374,6 +393,8 @@ def main() -> None:
             rows += json.loads(done.stdout.splitlines()[-1])
     if rows:
         print(report(rows))
+    for made in tables(rows):
+        made.keep(args.out)
     if args.json:
         args.json.write_text(json.dumps({"rows": rows, "memory": kept}, indent=1))
     if args.plot and rows:
