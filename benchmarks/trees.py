@@ -1,91 +1,49 @@
-"""Tree-structured networks: batched by level, against the same program without batching and against the floor of the machine.
+"""Tree-structured networks (`examples/tree_lstm.relay`, `examples/child_sum.relay`), one tree at a time and all of them as one batch.
 
-    python benchmarks/trees.py [--trees 32] [--threads 1]
+    python benchmarks/trees.py [--trees 32] [--threads 1] [--systems relay,...]
 
-Trees have random splits and 5 to 50 leaves, 19 on average; float32, input 300, state 150, one tree at a time. The walk over the
-structure is inside the timing, the conversion of Python values is not. The floor counts, level by level, the larger of arithmetic at
-peak and weights from cache.
+Trees have random splits and 5 to 50 leaves, 19 on average; float32, input 300, state 150, microseconds a leaf, medians of rounds in which
+the systems take turns. The walk over the structure is inside the timing, the conversion of Python values (once, before) is not.
+PyTorch runs the recursion node by node, and level by level as a person would write it (``torch levels``); JAX loops over levels of a
+fixed width, compiled once for all trees. ``level 2`` is ours without batching. The floor counts, level by level, the larger of
+arithmetic at peak and weights from cache, both measured in the run; of a batch, the arithmetic alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tree_peers
+from machine import fastest, peak, reading
+from table import FLOOR, Table, add_out
 
 import relay
 from relay.ir.module import Module
 
 INPUT, STATE = 300, 150
-# Of one Zen 4 core: multiply-adds of float32 a second, and bytes of packed weights a second from cache.
-PEAK, CACHE = 117e9, 98e9
-
-BINARY = """#[version = "0.0.5"]
-type Binary[A] { Leaf(A), Node(Binary[A], Binary[A]), }
-def @encode[d: Dim, h: Dim](%t: Binary[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d), float32], %bl: Tensor[(3*h,), float32],
-    %wn: Tensor[(5*h, 2*h), float32], %bn: Tensor[(5*h,), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
-  match (%t) {
-    Leaf(%x) => {
-      let %g = split(nn.bias_add(nn.dense(%x, %wl), %bl), indices_or_sections=3, axis=1);
-      let %c = sigmoid(%g.0) * tanh(%g.2);
-      (sigmoid(%g.1) * tanh(%c), %c)
-    },
-    Node(%left, %right) => {
-      let %l = @encode(%left, %wl, %bl, %wn, %bn);
-      let %r = @encode(%right, %wl, %bl, %wn, %bn);
-      let %g = split(nn.bias_add(nn.dense(concatenate((%l.0, %r.0), axis=1), %wn), %bn), indices_or_sections=5, axis=1);
-      let %c = sigmoid(%g.0) * tanh(%g.4) + sigmoid(%g.1) * %l.1 + sigmoid(%g.2) * %r.1;
-      (sigmoid(%g.3) * tanh(%c), %c)
-    },
-  }
-}
-def @main[d: Dim, h: Dim](%t: Binary[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d), float32], %bl: Tensor[(3*h,), float32],
-    %wn: Tensor[(5*h, 2*h), float32], %bn: Tensor[(5*h,), float32]) -> Tensor[(1, h), float32] {
-  @encode(%t, %wl, %bl, %wn, %bn).0
-}
-"""
-
-CHILD_SUM = """#[version = "0.0.5"]
-import prelude
-def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wx: Tensor[(3*h, d), float32], %wh: Tensor[(3*h, h), float32],
-    %b: Tensor[(3*h,), float32], %wf: Tensor[(h, d), float32], %uf: Tensor[(h, h), float32], %bf: Tensor[(h,), float32],
-    %zero: Tensor[(1, h), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
-  match (%t) {
-    Rose(%x, %kids) => {
-      let %states = @map(fn (%k: Tree[Tensor[(1, d), float32]]) { @encode(%k, %wx, %wh, %b, %wf, %uf, %bf, %zero) }, %kids);
-      let %hs = @foldl(fn (%a: Tensor[(1, h), float32], %s: (Tensor[(1, h), float32], Tensor[(1, h), float32])) {
-        %a + %s.0
-      }, %zero, %states);
-      let %f = nn.bias_add(nn.dense(%x, %wf), %bf);
-      let %fc = @foldl(fn (%a: Tensor[(1, h), float32], %s: (Tensor[(1, h), float32], Tensor[(1, h), float32])) {
-        %a + sigmoid(%f + nn.dense(%s.0, %uf)) * %s.1
-      }, %zero, %states);
-      let %g = split(nn.bias_add(nn.dense(%x, %wx) + nn.dense(%hs, %wh), %b), indices_or_sections=3, axis=1);
-      let %c = sigmoid(%g.0) * tanh(%g.2) + %fc;
-      (sigmoid(%g.1) * tanh(%c), %c)
-    },
-  }
-}
-def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wx: Tensor[(3*h, d), float32], %wh: Tensor[(3*h, h), float32],
-    %b: Tensor[(3*h,), float32], %wf: Tensor[(h, d), float32], %uf: Tensor[(h, h), float32], %bf: Tensor[(h,), float32])
-    -> Tensor[(1, h), float32] {
-  @encode(%t, %wx, %wh, %b, %wf, %uf, %bf, zeros(shape=[1, Dim[h]], dtype="float32")).0
-}
-"""
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PROGRAMS = {"binary": "tree_lstm.relay", "child-sum": "child_sum.relay"}
+SYSTEMS = ("relay", "level 2", "torch", "torch levels", "jax")
+Run = Callable[[Sequence[Any]], list[Any]]  # what a system gives for some trees, one at a time or all at once
 
 
-def bound(text: str, rng: np.random.Generator) -> Module:
-    """The program with random weights for its parameters but the first."""
-    mod = relay.infer_type(relay.parse(text))
+def bound(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
+    """The program with random weights for its parameters but the first, and these weights."""
+    mod = relay.infer_type(relay.parse((EXAMPLES / PROGRAMS[name]).read_text()))
     shapes = {
         "wl": (3 * STATE, INPUT), "bl": (3 * STATE,), "wn": (5 * STATE, 2 * STATE), "bn": (5 * STATE,),
         "wx": (3 * STATE, INPUT), "wh": (3 * STATE, STATE), "b": (3 * STATE,), "wf": (STATE, INPUT), "uf": (STATE, STATE),
         "bf": (STATE,),
     }  # fmt: skip
     names = [p.name for p in mod.functions["main"].params[1:]]
-    return mod.bind({n: (rng.standard_normal(shapes[n]) * 0.05).astype(np.float32) for n in names})
+    weights = {n: (rng.standard_normal(shapes[n]) * 0.05).astype(np.float32) for n in names}
+    return mod.bind(weights), weights
 
 
 def leaf_counts(rng: np.random.Generator, trees: int) -> list[int]:
@@ -94,12 +52,12 @@ def leaf_counts(rng: np.random.Generator, trees: int) -> list[int]:
 
 def tree(mod: Module, rng: np.random.Generator, leaves: int, binary: bool) -> Any:
     """A tree of random splits; with ``binary`` only leaves have words."""
-    word = rng.standard_normal((1, INPUT), dtype=np.float32)
+    word, adt = rng.standard_normal((1, INPUT), dtype=np.float32), mod.adt("Tree")
     if leaves == 1:
-        return mod.adt("Binary").Leaf(word) if binary else mod.adt("Tree").Rose(word, [])
+        return adt.Leaf(word) if binary else adt.Rose(word, [])
     cut = int(rng.integers(1, leaves))
     parts = [tree(mod, rng, cut, binary), tree(mod, rng, leaves - cut, binary)]
-    return mod.adt("Binary").Node(*parts) if binary else mod.adt("Tree").Rose(word, parts)
+    return adt.Node(*parts) if binary else adt.Rose(word, parts)
 
 
 def nodes_by_level(root: Any) -> dict[int, int]:
@@ -107,8 +65,7 @@ def nodes_by_level(root: Any) -> dict[int, int]:
     counts: dict[int, int] = {}
 
     def height(t: Any) -> int:
-        kids = t.fields[1] if t.adt == "Tree" else t.fields if t.constructor == "Node" else ()
-        level = 1 + max((height(k) for k in kids), default=-1)
+        level = 1 + max((height(k) for k in tree_peers.children(t)), default=-1)
         counts[level] = counts.get(level, 0) + 1
         return level
 
@@ -116,52 +73,93 @@ def nodes_by_level(root: Any) -> dict[int, int]:
     return counts
 
 
-def floor(root: Any, binary: bool) -> float:
-    """Seconds below which the machine cannot go: by level, arithmetic or weights."""
+def floor(roots: Sequence[Any], binary: bool, flops: float, cache: float | None) -> float:
+    """Seconds below which the machine cannot go for these trees: by level, arithmetic or weights (None: arithmetic alone)."""
 
     def product(rows: int, weights: int) -> float:
-        return max(2 * rows * weights / PEAK, 4 * weights / CACHE)
+        return max(2 * rows * weights / flops, 0.0 if cache is None else 4 * weights / cache)
 
-    levels = nodes_by_level(root)
+    levels: dict[int, int] = {}
+    for root in roots:
+        for level, n in nodes_by_level(root).items():
+            levels[level] = levels.get(level, 0) + n
+    every, inner = sum(levels.values()), [n for level, n in levels.items() if level]
     if binary:
-        inner = sum(product(n, 5 * STATE * 2 * STATE) for level, n in levels.items() if level)
-        return product(levels[0], 3 * STATE * INPUT) + inner
-    every = sum(levels.values())
-    inner = sum(product(n, 3 * STATE * STATE) + product(2 * n, STATE * STATE) for level, n in levels.items() if level)
-    return product(every, 3 * STATE * INPUT) + product(every - levels[0], STATE * INPUT) + inner
+        return product(levels[0], 3 * STATE * INPUT) + sum(product(n, 5 * STATE * 2 * STATE) for n in inner)
+    below = sum(product(n, 3 * STATE * STATE) + product(2 * n, STATE * STATE) for n in inner)
+    return product(every, 3 * STATE * INPUT) + product(every - levels[0], STATE * INPUT) + below
 
 
-def measure(exe: Any, values: list[Any], repeats: int) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for value in values:
-            exe(value)
-        best = min(best, time.perf_counter() - start)
-    return best
+def systems(
+    name: str, mod: Module, weights: dict[str, Any], trees: list[Any], given: argparse.Namespace
+) -> dict[str, Run]:
+    """Each system's way to run some trees (numbers of them), one at a time and all at once."""
+    made: dict[str, Run] = {}
+    for system, level in (("relay", 3), ("level 2", 2)):
+        if system not in given.systems.split(","):
+            continue
+        exe = relay.compile(mod, threads=given.threads, opt_level=level)
+        values = [exe.signature().arguments((t,))[0] for t in trees]
+        made[system] = lambda which, exe=exe, values=values: [exe(values[n]) for n in which]  # type: ignore[misc]
+        if level == 3:
+            made["relay at once"] = lambda which, exe=exe, values=values: exe.run_batch(  # type: ignore[misc]
+                "main", [(values[n],) for n in which]
+            )
+    for system, make in tree_peers.MAKERS.items():
+        if system.removesuffix(" at once") in given.systems.split(","):
+            try:
+                made[system] = make(name, weights, trees, given.threads)
+            except ImportError as error:
+                print(f"{system}: {error}")
+    return made
+
+
+def measure(runs: dict[str, Run], which: Sequence[int], rounds: int) -> dict[str, float]:
+    """Median seconds of each system for these trees; the systems take turns, with a pause in which the others' threads park."""
+    times: dict[str, list[float]] = {system: [] for system in runs}
+    for _ in range(rounds):
+        for system, run in runs.items():
+            time.sleep(0.25)
+            run(which[:2])
+            start = time.perf_counter()
+            run(which)
+            times[system].append(time.perf_counter() - start)
+    return {system: statistics.median(found) for system, found in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=8)
-    args = parser.parse_args()
-    print(f"{'program':12}{'by level':>12}{'node by node':>14}{'floor':>10}   microseconds a leaf ({args.trees} trees)")
-    for name, text in (("binary", BINARY), ("child-sum", CHILD_SUM)):
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    add_out(parser)
+    given = parser.parse_args()
+    title = f"Tree-LSTMs of {STATE} over {given.trees} trees, {given.threads} thread(s)"
+    columns = [*(s for s in SYSTEMS if s in given.systems.split(",")), FLOOR]
+    table = Table(f"trees_{given.threads}", title, "microseconds a leaf", "program", columns)
+    print(table.head())
+    flops, weight_bytes = peak(given.threads)(), 4 * 10 * STATE * STATE
+    cache = weight_bytes / fastest(reading(weight_bytes, given.threads), 0.3)
+    for name in PROGRAMS:
         rng = np.random.default_rng(0)
-        mod = bound(text, rng)
-        counts = leaf_counts(rng, args.trees)
+        mod, weights = bound(name, rng)
+        counts = leaf_counts(rng, given.trees)
         trees = [tree(mod, rng, n, name == "binary") for n in counts]
-        columns = []
-        for level in (3, 2):
-            exe = relay.compile(mod, threads=args.threads, opt_level=level)
-            values = [exe.signature().arguments((t,))[0] for t in trees]
-            error = np.abs(np.asarray(exe(values[0])) - np.asarray(relay.evaluate(mod, trees[0]))).max()
-            assert error < 1e-4, f"{name}: differs from the interpreter by {error}"
-            columns.append(measure(exe, values, args.repeats) / sum(counts) * 1e6)
-        low = sum(floor(t, name == "binary") for t in trees) / sum(counts) * 1e6
-        print(f"{name:12}{columns[0]:12.2f}{columns[1]:14.2f}{low:10.2f}")
+        runs = systems(name, mod, weights, trees, given)
+        expected = np.asarray(relay.evaluate(mod, trees[0]))
+        for system, run in runs.items():
+            error = np.abs(np.asarray(run([0, 1])[0]) - expected).max()
+            assert error < 1e-4, f"{name}, {system}: differs from the interpreter by {error}"
+        every, scale = range(len(trees)), 1e6 / sum(counts)
+        for case, suffix in (("one at a time", ""), ("at once", " at once")):
+            chosen = {s.removesuffix(" at once"): r for s, r in runs.items() if s.endswith(" at once") == bool(suffix)}
+            found = {s: t * scale for s, t in measure(chosen, every, given.rounds).items()}
+            groups = [trees] if suffix else [[t] for t in trees]
+            least = sum(floor(g, name == "binary", flops, None if suffix else cache) for g in groups)
+            print(table.add(f"{name}, {case}", {**found, FLOOR: least * scale}), flush=True)
+    print(table.note(f"measured in the run: {flops / 1e9:.0f} GFLOP/s, {cache / 1e9:.0f} GB/s from the cache"))
+    table.keep(given.out)
 
 
 if __name__ == "__main__":

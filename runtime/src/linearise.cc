@@ -74,7 +74,8 @@ class Spec {
         if (site.list) site.items = items_of(site.target);
   }
   int64_t at(int64_t i) const {
-    if (i < 0 || i >= count_) fail(Status::failed, "rows.linearise: the description is broken");
+    if (static_cast<uint64_t>(i) >= static_cast<uint64_t>(count_)) [[unlikely]]
+      fail(Status::failed, "rows.linearise: the description is broken");
     return word_[i];
   }
   int64_t entry(int64_t function) const { return at(4 + function); }
@@ -295,10 +296,10 @@ class Walk {
     read_payloads(record);
     children(record);
     // The lists come after the children, and their items may use every register.
-    std::vector<std::pair<const Site*, Value>> lists;
+    found_.clear();
     for (const Site& site : record.sites)
-      if (site.list) lists.emplace_back(&site, reg(site.reg));
-    for (auto& [site, list] : lists) items(*site, list, id);
+      if (site.list) found_.emplace_back(&site, reg(site.reg));
+    for (auto& [site, list] : found_) items(*site, list, id);
     node.part_end = static_cast<uint32_t>(parts_.size());
     nodes_.push_back(node);
     open_.push_back({id, node.part});
@@ -364,11 +365,14 @@ class Walk {
   std::vector<std::vector<Item>> items_;
   std::vector<Frame> open_;
   std::vector<uint32_t> roots_;
+  std::vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed
   std::vector<Owned> results_;
   Known known_;
 };
 
 // --- tables --------------------------------------------------------------------------------------------------------
+
+constexpr size_t prefetched = 256;  // of a part; the rest the machine finds by itself
 
 void Walk::gather(const Payload& payload, const std::vector<uint32_t>& at, size_t number) {
   int64_t shape[max_rank];
@@ -378,8 +382,15 @@ void Walk::gather(const Payload& payload, const std::vector<uint32_t>& at, size_
   int64_t elements = count_elements(payload.rank, payload.shape);
   auto bytes = static_cast<size_t>(packed_bytes(payload.dtype, elements));
   std::byte* to = out->data();
-  for (uint32_t first : at) {
-    const Value& v = payloads_[first + number];
+  // The parts lie all over memory: what leads to them is asked for some steps ahead, and then their first bytes.
+  auto ahead = [&](size_t i) { return i < at.size() ? as_tensor(payloads_[at[i] + number]) : nullptr; };
+  for (size_t i = 0; i < at.size(); ++i) {
+    if (i + 8 < at.size())
+      if (const Value& later = payloads_[at[i + 8] + number]; later.kind == Kind::object) __builtin_prefetch(later.object);
+    if (Tensor* later = ahead(i + 5)) __builtin_prefetch(later->storage);
+    if (Tensor* later = ahead(i + 2))
+      for (size_t line = 0; line < std::min(bytes, prefetched); line += 64) __builtin_prefetch(later->data() + line);
+    const Value& v = payloads_[at[i] + number];
     if (v.kind == Kind::scalar && v.dtype == payload.dtype && payload.rank == 0) {
       std::memcpy(to, &v.bits, bytes);
     } else {
@@ -522,6 +533,11 @@ int64_t row_bytes(Tensor* tensor) {
 }
 
 template <class T>
+__attribute__((optimize("O3"))) void add_to(T* __restrict to, const T* __restrict value, int64_t width) {
+  for (int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(to[j] + value[j]);
+}
+
+template <class T>
 void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* starts, int64_t first, int64_t rows,
                   int64_t base, bool backwards) {
   int64_t width = count_elements(values->rank - 1u, values->shape() + 1);
@@ -533,7 +549,7 @@ void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* star
     int64_t from_item = starts[first + r], count = starts[first + r + 1] - from_item;
     for (int64_t i = 0; i < count; ++i) {
       const T* value = data<T>(values) + (from_item + (backwards ? count - 1 - i : i) - base) * width;
-      for (int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(to[j] + value[j]);
+      add_to(to, value, width);
     }
   }
 }

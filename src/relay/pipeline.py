@@ -129,7 +129,9 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60), DeadCode()]
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
-    batch: list[Pass] = [ConstantArguments(), BatchStructure(entries=options.entries), dead, HoistOverTime()]
+    # Weights that are in a recursion say its sizes: then the parts of a split are slices.
+    by_level = BatchStructure(entries=options.entries)
+    batch: list[Pass] = [ConstantArguments(), Simplify(), by_level, dead, HoistOverTime()]
     evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
     return [

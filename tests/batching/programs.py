@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from relay.transform import Pipeline
 from relay.transform.batching import NOTE
 
 Array = npt.NDArray[Any]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = '#[version = "0.0.5"]\n'
 
 TREE_RNN = """
@@ -32,58 +34,8 @@ def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(h, d),
     -> Tensor[(1, h), float32] { @encode(%t, %wl, %wn) }
 """
 
-TREE_LSTM = """
-type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), }
-def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d), float32], %bl: Tensor[(3*h,), float32],
-    %wn: Tensor[(5*h, 2*h), float32], %bn: Tensor[(5*h,), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
-  match (%t) {
-    Leaf(%x) => {
-      let %g = split(nn.bias_add(nn.dense(%x, %wl), %bl), indices_or_sections=3, axis=1);
-      let %c = sigmoid(%g.0) * tanh(%g.2);
-      (sigmoid(%g.1) * tanh(%c), %c)
-    },
-    Node(%left, %right) => {
-      let %l = @encode(%left, %wl, %bl, %wn, %bn);
-      let %r = @encode(%right, %wl, %bl, %wn, %bn);
-      let %g = split(nn.bias_add(nn.dense(concatenate((%l.0, %r.0), axis=1), %wn), %bn), indices_or_sections=5, axis=1);
-      let %c = sigmoid(%g.0) * tanh(%g.4) + sigmoid(%g.1) * %l.1 + sigmoid(%g.2) * %r.1;
-      (sigmoid(%g.3) * tanh(%c), %c)
-    },
-  }
-}
-def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(3*h, d), float32], %bl: Tensor[(3*h,), float32],
-    %wn: Tensor[(5*h, 2*h), float32], %bn: Tensor[(5*h,), float32]) -> Tensor[(1, h), float32] {
-  @encode(%t, %wl, %bl, %wn, %bn).0
-}
-"""
-
-CHILD_SUM = """
-import prelude
-def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wx: Tensor[(3*h, d), float32], %wh: Tensor[(3*h, h), float32],
-    %b: Tensor[(3*h,), float32], %wf: Tensor[(h, d), float32], %uf: Tensor[(h, h), float32], %bf: Tensor[(h,), float32],
-    %zero: Tensor[(1, h), float32]) -> (Tensor[(1, h), float32], Tensor[(1, h), float32]) {
-  match (%t) {
-    Rose(%x, %kids) => {
-      let %states = @map(fn (%k: Tree[Tensor[(1, d), float32]]) { @encode(%k, %wx, %wh, %b, %wf, %uf, %bf, %zero) }, %kids);
-      let %hs = @foldl(fn (%a: Tensor[(1, h), float32], %s: (Tensor[(1, h), float32], Tensor[(1, h), float32])) {
-        %a + %s.0
-      }, %zero, %states);
-      let %f = nn.bias_add(nn.dense(%x, %wf), %bf);
-      let %fc = @foldr(fn (%s: (Tensor[(1, h), float32], Tensor[(1, h), float32]), %a: Tensor[(1, h), float32]) {
-        sigmoid(%f + nn.dense(%s.0, %uf)) * %s.1 + %a
-      }, %zero, %states);
-      let %g = split(nn.bias_add(nn.dense(%x, %wx) + nn.dense(%hs, %wh), %b), indices_or_sections=3, axis=1);
-      let %c = sigmoid(%g.0) * tanh(%g.2) + %fc;
-      (sigmoid(%g.1) * tanh(%c), %c)
-    },
-  }
-}
-def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wx: Tensor[(3*h, d), float32], %wh: Tensor[(3*h, h), float32],
-    %b: Tensor[(3*h,), float32], %wf: Tensor[(h, d), float32], %uf: Tensor[(h, h), float32], %bf: Tensor[(h,), float32],
-    %zero: Tensor[(1, h), float32]) -> Tensor[(1, h), float32] {
-  @encode(%t, %wx, %wh, %b, %wf, %uf, %bf, %zero).0
-}
-"""
+TREE_LSTM = (EXAMPLES / "tree_lstm.relay").read_text()
+CHILD_SUM = (EXAMPLES / "child_sum.relay").read_text()
 
 # A list type of its own with the rest first, labels on the edges, a fold written out over the structure itself, another of the
 # same list that looks at the labels only, and one over the rest of the results of a map of a map.

@@ -119,7 +119,7 @@ def test_children_in_lists() -> None:
     mod = module(CHILD_SUM)
     names = ("wx", "wh", "b", "wf", "uf", "bf")
     made = weights(rng, (18, 5), (18, 6), (18,), (6, 5), (6, 6), (6,))
-    mod = mod.bind({**dict(zip(names, made, strict=True)), "zero": np.zeros((1, 6), np.float32)})
+    mod = mod.bind(dict(zip(names, made, strict=True)))
     agree(mod, [(random_rose(mod, rng, n, 5, kind),) for n in (1, 4, 9) for kind in ("random", "chain", "wide")])
 
 
