@@ -116,7 +116,11 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
         value = read.value(inverse, indices)
         split = _residues(value, element, indices)
         is_product = bool(inverse.free) and _reads(value) is not None
-        if split and (inverse.uneven or not is_product) and prod(r.by for r in split.values()) <= _MOST_CLASSES:
+        # Along memory a quotient would keep neighbours from being computed in lanes; along other axes loops are split.
+        wide = [a for a in element if a.extent != 1]
+        along = bool(wide) and wide[-1] in split and _is_short(inverse.free)
+        apart = inverse.uneven or (along and not is_product)
+        if split and apart and prod(r.by for r in split.values()) <= _MOST_CLASSES:
             return [_by_classes(read, element, {a: r.by for a, r in split.items()})]
         if split and is_product:
             term = _by_remainders(read, element, split)
@@ -199,19 +203,34 @@ def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: I
 
 def _sum(element: tuple[Axis, ...], over: Sequence[Axis], body: Scalar) -> Term:
     """A sum over axes; a short one with conditions is written out, so that these are decided where they can be."""
-    sizes = [a.extent for a in over]
-    numbers = [n for n in sizes if isinstance(n, int)]
-    short = len(numbers) == len(sizes) and prod(numbers) <= _WRITTEN_OUT and body.dtype in ("float32", "float64")
+    short = _is_short(over) and body.dtype in ("float32", "float64")
     if not short or not any(isinstance(n, Select) for n in walk(body)):
-        return Term(element, Reduce("sum", tuple(over), body, body.dtype))
+        return Term(element, Reduce("sum", _along_memory(over, body), body, body.dtype))
     indices = Indices()
     total: Scalar | None = None
-    for at in product(*map(range, numbers)):
+    for at in product(*(range(a.extent) for a in over if isinstance(a.extent, int))):
         own: dict[Axis, Scalar] = {a: Const(n, "int64") for a, n in zip(over, at, strict=True)}
         each = simplified(substitute(body, own), indices)
         if not is_const(each, 0):
             total = add(total, each)
     return Term(element, zero(body.dtype) if total is None else total)
+
+
+def _is_short(over: Sequence[Axis]) -> bool:
+    """Whether a sum over axes has so few terms that they may be written out."""
+    numbers = [a.extent for a in over if isinstance(a.extent, int)]
+    return len(numbers) == len(over) and prod(numbers) <= _WRITTEN_OUT
+
+
+def _along_memory(over: Sequence[Axis], body: Scalar) -> tuple[Axis, ...]:
+    """Axes to sum over, in the order in which the read that has most of them goes along them: the last one runs along memory."""
+    places = [
+        {n: at for at, index in enumerate(load.indices) for n in walk(index) if isinstance(n, Axis)}
+        for load in walk(body)
+        if isinstance(load, Load)
+    ]
+    most = max(places, key=lambda place: sum(a in place for a in over), default={})
+    return tuple(sorted(over, key=lambda a: most.get(a, -1)))
 
 
 def _fixed(cond: Scalar, element: Sequence[Axis], indices: Indices) -> tuple[Axis, Scalar] | None:
