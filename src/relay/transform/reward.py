@@ -36,7 +36,7 @@ class Machine:
     bandwidth: tuple[float, float, float] = (90e9, 60e9, 20e9)
     caches: tuple[int, int] = (1 << 20, 16 << 20)
     writing: float = 2.0
-    call: float = 0.5e-6
+    call: float = 0.1e-6
 
     @staticmethod
     def of(target: Target) -> Machine:
