@@ -1,0 +1,99 @@
+"""Python values on their way into a program: conversion in the runtime, by types that it asks for as it meets them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay import _runtime
+from relay.executable.program import Executable
+from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
+from relay.ir.module import Module
+
+TEXT = """#[version = "0.0.5"]
+import prelude
+type Pair[A, B] { Both(A, B), Neither, }
+type Grow[A] { More(A, Grow[(A, A)]), Last, }
+def @main(%p: Pair[List[Tensor[(2,), float32]], Option[int32]], %t: (Tree[float32], Grow[int32]))
+    -> (Pair[List[Tensor[(2,), float32]], Option[int32]], (Tree[float32], Grow[int32])) { (%p, %t) }
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> tuple[Module, Executable]:
+    mod = relay.parse(TEXT)
+    return mod, relay.compile(mod)
+
+
+def value(mod: Module, xs: Any = (), number: Any = None, grow: Any = None) -> tuple[Any, Any]:
+    tree = mod.adt("Tree").Rose(1.5, [mod.adt("Tree").Rose(2.5, [])])
+    last = mod.adt("Grow").Last()
+    return mod.adt("Pair").Both(list(xs), number), (tree, last if grow is None else grow)
+
+
+def test_there_and_back(program: tuple[Module, Executable]) -> None:
+    mod, exe = program
+    grow = mod.adt("Grow").More(1, mod.adt("Grow").More((2, 3), mod.adt("Grow").Last()))
+    pair, (tree, grown) = exe(*value(mod, [np.ones(2, np.float32), np.arange(4, dtype=np.float32)[::2]], 7, grow))  # type: ignore[misc]
+    assert pair.constructor == "Both" and int(pair.fields[1]) == 7
+    assert [np.asarray(x).tolist() for x in pair.fields[0]] == [[1, 1], [0, 2]]
+    assert float(tree.fields[0]) == 1.5 and float(tree.fields[1][0].fields[0]) == 2.5
+    assert [int(n) for n in grown.fields[1].fields[0]] == [2, 3]
+    empty: Any = exe(mod.adt("Pair").Neither(), value(mod)[1])
+    assert empty[0].constructor == "Neither"
+
+
+REFUSED = {
+    "a shape": (
+        {"xs": [np.ones(2, np.float32), np.ones(3, np.float32)]},
+        ShapeError,
+        "argument %p of @main, at Both.0[1] has shape (3,), expected (2)",
+    ),
+    "a dtype": ({"xs": [np.ones(2)]}, TypeError_, "Both.0[0] has dtype float64, expected float32"),
+    "no tensor": ({"xs": ["word"]}, TypeError_, "Both.0[0] must be a tensor of float32"),
+    "another number": ({"number": 1.5}, TypeError_, "must be a tensor of int32"),
+    "no list": ({"number": {}}, TypeError_, "Both.1/Some.0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_say_where(program: tuple[Module, Executable], name: str) -> None:
+    mod, exe = program
+    given, error, text = REFUSED[name]
+    before = _runtime.live_objects()
+    with pytest.raises(error, match=re.escape(text)):
+        exe(*value(mod, **given))
+    assert _runtime.live_objects() == before
+
+
+def test_other_errors(program: tuple[Module, Executable]) -> None:
+    mod, exe = program
+    pair, rest = value(mod)
+    with pytest.raises(TypeError_, match=r"argument %p of @main must be a Pair, not Rose\(1.5"):
+        exe(rest[0], rest)
+    with pytest.raises(TypeError_, match=r"argument %t of @main must be a tuple of 2"):
+        exe(pair, rest[:1])
+    with pytest.raises(TypeError_, match=r"at \.0/Rose\.1 must be a List, not 3"):
+        exe(pair, (mod.adt("Tree").Rose(1.0, 3), rest[1]))
+    deep = mod.adt("Tree").Rose(1.0, [])
+    for _ in range(50_000):
+        deep = mod.adt("Tree").Rose(1.0, [deep])
+    exe(pair, (deep, rest[1]))
+    wrong = mod.adt("Tree").Rose("x", [])
+    for _ in range(30):
+        wrong = mod.adt("Tree").Rose(1.0, [wrong])
+    with pytest.raises(RelayError, match=r"at \.\.\./"):
+        exe(pair, (wrong, rest[1]))
+
+
+def test_shared_parts_stay_shared(program: tuple[Module, Executable]) -> None:
+    mod, exe = program
+    tree = mod.adt("Tree").Rose(0.5, [])
+    for _ in range(40):
+        tree = mod.adt("Tree").Rose(0.5, [tree, tree])  # 2^40 nodes as a tree
+    converted = exe.signature().argument(1, (tree, mod.adt("Grow").Last()))
+    assert isinstance(converted, _runtime.Value)
