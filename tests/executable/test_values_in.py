@@ -38,7 +38,8 @@ def value(mod: Module, xs: Any = (), number: Any = None, grow: Any = None) -> tu
 def test_there_and_back(program: tuple[Module, Executable]) -> None:
     mod, exe = program
     grow = mod.adt("Grow").More(1, mod.adt("Grow").More((2, 3), mod.adt("Grow").Last()))
-    pair, (tree, grown) = exe(*value(mod, [np.ones(2, np.float32), np.arange(4, dtype=np.float32)[::2]], 7, grow))  # type: ignore[misc]
+    found: Any = exe(*value(mod, [np.ones(2, np.float32), np.arange(4, dtype=np.float32)[::2]], 7, grow))
+    pair, (tree, grown) = found
     assert pair.constructor == "Both" and int(pair.fields[1]) == 7
     assert [np.asarray(x).tolist() for x in pair.fields[0]] == [[1, 1], [0, 2]]
     assert float(tree.fields[0]) == 1.5 and float(tree.fields[1][0].fields[0]) == 2.5
@@ -47,7 +48,7 @@ def test_there_and_back(program: tuple[Module, Executable]) -> None:
     assert empty[0].constructor == "Neither"
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], type[RelayError], str]] = {
     "a shape": (
         {"xs": [np.ones(2, np.float32), np.ones(3, np.float32)]},
         ShapeError,
