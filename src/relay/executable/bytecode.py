@@ -7,6 +7,7 @@ explained there.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -99,6 +100,8 @@ class Assembler:
         self.name = name
         self.arity = num_params
         self._registers = num_params
+        self._open: list[tuple[int, str]] = []  # the registers that were given out, and for what
+        self._free: defaultdict[str, list[int]] = defaultdict(list)
         self._words: list[int] = []
         self._first: list[int] = []
         self._fixups: list[tuple[int, Label]] = []
@@ -106,10 +109,26 @@ class Assembler:
         self._names: list[tuple[int, int, str]] = []
         self._last: str | None = None
 
-    def reg(self) -> int:
-        """A new register."""
-        self._registers += 1
-        return self._registers - 1
+    def reg(self, kind: str = "") -> int:
+        """A register that nothing uses: a new one, or one for the same kind of values (a dtype's unboxed scalars; anything)."""
+        free = self._free[kind]
+        if free:
+            register = free.pop()
+        else:
+            register = self._registers
+            self._registers += 1
+        self._open.append((register, kind))
+        return register
+
+    def mark(self) -> int:
+        """For `reuse`: how many registers are given out."""
+        return len(self._open)
+
+    def reuse(self, mark: int) -> None:
+        """Nothing uses the registers any more that were given out since."""
+        for register, kind in reversed(self._open[mark:]):
+            self._free[kind].append(register)
+        del self._open[mark:]
 
     def label(self) -> Label:
         """A new label, to be bound once."""

@@ -113,6 +113,7 @@ class _Emitter:
             result = self.frame.value(block.result)
             if dst is None:
                 self.asm.emit("Ret", result)
+                self.frame.temporaries.clear()  # gone with the frame
             else:
                 self.asm.emit("Move", dst, result)
                 self.frame.release_temporaries()
@@ -187,7 +188,7 @@ class _Emitter:
         failed = self.asm.label()
         if arms:
             register = self.frame.materialise(place_)
-            tag = self.asm.reg()
+            tag = self.asm.reg("int64")
             self.asm.emit("GetTag", tag, register)
             first = next(c.pattern for c in match.clauses if isinstance(c.pattern, PConstructor))
             adt = self.frame.module.types[self.frame.module.constructors[first.name].adt]
@@ -345,6 +346,7 @@ class _Emitter:
             self.asm.emit("TailInvoke", self.unit.functions[value.fn.name], args)
         else:
             self.asm.emit("TailInvokeClosure", self.frame.value(value.fn), args)
+        self.frame.temporaries.clear()  # gone with the frame
 
     # -- a function that is a loop
 

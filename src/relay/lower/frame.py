@@ -42,15 +42,20 @@ class Frame:
         self.owners: ChainMap[int, frozenset[Var]] = ChainMap()  # who still reads a register; forked in branches
         self.constants: ChainMap[int, int] = ChainMap()
         self.temporaries: list[int] = []
+        self._marks: list[int] = []
         self.kept: set[int] = set()  # registers that are not released: the next iteration finds there what it wants
 
     def enter(self) -> None:
-        """A branch begins: what it reads off and releases is forgotten at its end."""
+        """A branch begins: what it reads off and releases is forgotten at its end, where its registers are free again."""
+        self._marks.append(self.asm.mark())
         self.sizes.enter()
         self.owners = self.owners.new_child()
         self.constants = self.constants.new_child()
 
     def leave(self) -> None:
+        mark = self._marks.pop()
+        if not self.sizes.looping:  # what is computed ahead of a loop, or kept, has registers from anywhere
+            self.asm.reuse(mark)
         self.owners = self.owners.parents
         self.constants = self.constants.parents
         self.sizes.leave()

@@ -120,7 +120,7 @@ class KernelCalls:
         for index, ty in enumerate(planned.outputs):
             assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
             shape = ty.shape
-            out = self.frame.asm.reg()
+            out = self.frame.asm.reg("" if shape else ty.dtype)
             outputs.append(out)
             key = origins[index] if index < len(origins) else None
             if not shape:

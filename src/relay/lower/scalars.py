@@ -150,15 +150,15 @@ def opcode_of(operation: str) -> str:
 
 
 def emit_scalars(
-    code: ScalarCode, inputs: Sequence[int], register: Callable[[], int], emit: Callable[..., None], sizes: Sizes
+    code: ScalarCode, inputs: Sequence[int], register: Callable[[str], int], emit: Callable[..., None], sizes: Sizes
 ) -> list[int]:
     """Emit the instructions; the registers of the results. ``inputs``: the registers of the operands."""
     operands = {tensor_key(t): r for t, r in zip(code.inputs, inputs, strict=True)}
     done: dict[int, int] = {}
     known: dict[int, Array] = {}
 
-    def result(opcode: str, *rest: int | str) -> int:
-        out = register()
+    def result(dtype: str, opcode: str, *rest: int | str) -> int:
+        out = register(dtype)
         emit(opcode, out, *rest)
         return out
 
@@ -173,10 +173,10 @@ def emit_scalars(
             if not (id(index) in known and known[id(index)] == 0):
                 part = done[id(index)]
                 if stride != 1:
-                    part = result("ScalarMul", "int64", part, sizes.register(stride))
-                at = part if at is None else result("ScalarAdd", "int64", at, part)
+                    part = result("int64", "ScalarMul", "int64", part, sizes.register(stride))
+                at = part if at is None else result("int64", "ScalarAdd", "int64", at, part)
             stride = dim_mul(stride, extent)
-        return result("ScalarLoad", node.dtype, tensor, sizes.register(0) if at is None else at)
+        return result(node.dtype, "ScalarLoad", node.dtype, tensor, sizes.register(0) if at is None else at)
 
     def visit(node: Scalar) -> int:
         if id(node) in known:
@@ -188,11 +188,11 @@ def emit_scalars(
             case Load():
                 return element(node)
             case Cast():
-                return result("ScalarCast", node.a.dtype, node.dtype, *kids)
+                return result(node.dtype, "ScalarCast", node.a.dtype, node.dtype, *kids)
             case Select():
-                return result("ScalarSelect", *kids)
+                return result(node.dtype, "ScalarSelect", *kids)
             case Unary(op=op) | Binary(op=op) | Compare(op=op):
-                return result(opcode_of(op), node.a.dtype, *kids)
+                return result(node.dtype, opcode_of(op), node.a.dtype, *kids)
             case _:
                 raise AssertionError(f"{type(node).__name__} has no instruction")
 

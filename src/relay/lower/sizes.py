@@ -61,7 +61,7 @@ class Sizes:
         for axis, dim in enumerate(ty.shape):
             variable = as_var(dim)
             if variable is not None and variable not in self._registers and (only is None or variable in only):
-                out = self._asm.reg()
+                out = self._asm.reg("int64")
                 self.emit("DimOf", out, register, axis)
                 self._registers[variable] = out
 
@@ -74,7 +74,7 @@ class Sizes:
         solved = dim_linear(dim)
         if solved is not None and solved[0] not in self._registers and (only is None or solved[0] in only):
             variable, factor, constant = solved
-            out = self._asm.reg()
+            out = self._asm.reg("int64")
             self.emit("DimOf", out, register, axis)
             out = self._binary("ISub", out, self.register(constant))
             self._registers[variable] = self._binary("IFloorDiv", out, self.register(factor))
@@ -111,7 +111,7 @@ class Sizes:
         key = (dtype, scalar_bits(dtype, value))
         found = self._numbers.get(key)
         if found is None:
-            found = self._asm.reg()
+            found = self._asm.reg(dtype)
             if self.looping or self.ahead:
                 self._asm.emit_first("LoadConsti", found, dtype, value)
                 self._numbers.maps[-1][key] = found
@@ -130,7 +130,7 @@ class Sizes:
         return found
 
     def _binary(self, opcode: str, a: int, b: int) -> int:
-        out = self._asm.reg()
+        out = self._asm.reg("int64")
         self.emit(opcode, out, a, b)
         return out
 
