@@ -129,6 +129,30 @@ def _topk(at: Applied) -> Expr:
     return call("gather.vjp0", at.args[0], at.outputs[1], at.cotangents[0], axis=axis)
 
 
+def _level_begin(at: Applied, offsets: Expr, level: Expr) -> Expr:
+    """The first of all rows of a function that a level of a clause has (of the whole clause for level -1)."""
+    row = call("take", offsets, call("maximum", level, constant(np.array(0, np.int64))), axis=0)
+    return call("take", row, constant(np.array(at.attrs["clause"], np.int64)), axis=0)
+
+
+def _rows_slice(at: Applied) -> Expr:
+    data, offsets, level = at.args
+    begin = _level_begin(at, offsets, level)
+    first = _level_begin(at, offsets, constant(np.array(0, np.int64)))
+    return call("rows.place", at.cotangents[0], call("subtract", begin, first), data)
+
+
+def _rows_update(at: Applied) -> Expr | None:
+    _, rows, offsets, level = at.args
+    begin = _level_begin(at, offsets, level)
+    name = {0: "rows.without", 1: "rows.pick"}.get(at.index)
+    return None if name is None else call(name, at.cotangents[0], begin, rows)
+
+
+def _rows_repeat(at: Applied) -> Expr | None:
+    return call("sum", at.cotangents[0], axis=(0,)) if at.index == 0 else None
+
+
 @operator("nn.softmax_cotangent")
 def softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int = -1) -> te.Tensor:
     """``y * (g - sum(g * y))`` along ``axis``: the cotangent of the operand of `nn.softmax`, from its result y and cotangent g."""
@@ -174,6 +198,8 @@ def _common(a: te.Tensor, b: te.Tensor, op: str) -> tuple[Dim, ...]:
     )
 
 
+# Of these, what a rule says of an element does not depend on where it stands.
+ELEMENTWISE = frozenset({"add", "subtract", "multiply", "exp", "tanh", "sigmoid", "sqrt", "nn.relu"})
 RULES: Mapping[str, Rule] = {
     "reshape": _reshaped_back,
     "reshape_like": _reshaped_back,
@@ -196,4 +222,7 @@ RULES: Mapping[str, Rule] = {
     "nn.log_softmax": _log_softmax,
     "sort": _sort,
     "topk": _topk,
+    "rows.slice": _rows_slice,
+    "rows.update": _rows_update,
+    "rows.repeat": _rows_repeat,
 }

@@ -27,7 +27,7 @@ from relay.ir.expr import Attrs, Expr, Tuple
 from relay.ir.types import TensorType, TupleType, Type, is_float
 from relay.op import registry
 from relay.op.build import call
-from relay.op.custom_gradients import RULES, Applied
+from relay.op.custom_gradients import ELEMENTWISE, RULES, Applied
 from relay.op.registry import Input, Operator
 from relay.te.autodiff import NotDifferentiable, jvp, vjp
 
@@ -45,7 +45,7 @@ def input_cotangent(
     tensor of the result). None where it is zero. Raises CompileError for an operator that has no derivative."""
     if not differentiable(op_name, attrs, arg_types, index):
         return None
-    rule = RULES.get(op_name)
+    rule = RULES.get(_unbatched(op_name, attrs))
     if rule is not None:
         own = rule(Applied(attrs, tuple(args), tuple(arg_types), tuple(outputs), tuple(cotangents), index))
         if own is not None:
@@ -53,6 +53,14 @@ def input_cotangent(
     op = _expression(op_name)
     given: Expr = Tuple(tuple(cotangents)) if _gives_tuple(op) else cotangents[0]
     return call(f"{op_name}.vjp{index}", *args, given, **dict(attrs))
+
+
+def _unbatched(op_name: str, attrs: Attrs) -> str:
+    """The operator whose rule serves a call: an elementwise operator's also for its batched form, where all operands are batched."""
+    base = op_name.removesuffix(".batched")
+    mask = attrs.get("mask")
+    same = (base in ELEMENTWISE and isinstance(mask, tuple) and all(mask)) or (base == "nn.bias_add" and mask == (1, 0))
+    return base if same else op_name
 
 
 def input_tangent(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, cast
 
-from relay.ir.dim import Dim, DimVar, as_dim, is_any, known_equal
+from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, is_any, known_equal
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import (
     Binding,
@@ -42,6 +42,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import as_block, body_of, is_atom, is_primitive, map_functions, operands, with_operands
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import solve_dims
+from relay.transform.dims import whole_axes
 from relay.typing import op_checks, op_type
 from relay.typing.substitution import map_type
 
@@ -80,6 +81,8 @@ class _Namer:
     # The checks made so far by what they check; one made in a block that is closed is as good as none.
     checked: dict[object, list[Binding]] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
+    # The dims that have values so far.
+    bound: set[DimVar] = field(default_factory=set)
 
     def function(self, function: Function) -> Function:
         new = run(self._function(function))
@@ -87,6 +90,8 @@ class _Namer:
 
     def _function(self, f: Function) -> Step[Function]:
         params = tuple(self.variable(p) for p in f.params)
+        self.bound.update(p for p in f.type_params if isinstance(p, DimVar))
+        self.bound.update(d for p in params for d, _ in whole_axes(p.ty))
         declared = f.ret_type if f.ret_type is not None else f.ty.ret if isinstance(f.ty, FuncType) else None
         body = yield self.block(body_of(f), declared, "the result of a function")
         if body is f.body and all(a is b for a, b in zip(params, f.params, strict=True)):
@@ -133,13 +138,14 @@ class _Namer:
                 value = with_type(value, found)
             var = self.variable(binding.var, found)
             if not says_sizes(found, var.ty):
-                self.flow(found, var.ty, f"the value of %{var.name}", out, value.span)
+                self.flow(self.told(found, var.ty), var.ty, f"the value of %{var.name}", out, value.span)
                 value = with_type(value, var.ty) if not is_atom(value) else value
             elif var is not binding.var and not is_atom(value):
                 value = with_type(value, var.ty)
             if var is not binding.var or value is not binding.value or len(out) != checks:
                 changed = True
                 binding = Binding(var, value)
+            self.bound.update(d for d, _ in whole_axes(var.ty))
             out.append(binding)
         result = self.atom(block.result)
         if declared is not None:
@@ -225,6 +231,20 @@ class _Namer:
             return
         out.append(check(d.left, d.right, d.why, d.relation, span))
         self.checked[key] = out
+
+    def told(self, found: Type | None, ty: Type | None) -> Type | None:
+        """What is found of a variable's type, but for the sizes that nothing else than the variable tells."""
+        match found, ty:
+            case TensorType(shape=tuple() as a), TensorType(shape=tuple() as b) if len(a) == len(b):
+                own = [(v := as_var(y)) is not None and v not in self.bound for y in b]
+                return TensorType(
+                    tuple(ANY if o else x for x, o in zip(a, own, strict=True)), found.dtype, found.device
+                )
+            case TupleType(), TupleType():
+                fields = zip(found.fields, ty.fields, strict=True)
+                return TupleType(tuple(cast(Type, self.told(f, t)) for f, t in fields))
+            case _:
+                return found
 
     def flow(self, found: Type | None, expected: Type | None, what: str, out: list[Binding], span: Span | None) -> None:
         """Check that a value of one type is one of another that may say more about sizes."""

@@ -70,6 +70,7 @@ def summed_at(
 
 def added(terms: Sequence[Term], shape: Sequence[Dim], dtype: str, name: str) -> Tensor:
     """The sum of terms as a tensor."""
+    terms = list(map(_settled, terms))
     if len(terms) == 1 and terms[0].body.dtype == dtype:
         return stage(name, terms[0].axes, terms[0].body)
     axes = axes_of(shape)
@@ -82,6 +83,16 @@ def added(terms: Sequence[Term], shape: Sequence[Dim], dtype: str, name: str) ->
             value = substitute(term.body, dict(zip(term.axes, axes, strict=True)))
         total = add(total, converted(value, wide))
     return stage(name, axes, zero(dtype) if total is None else converted(total, dtype))
+
+
+def _settled(term: Term) -> Term:
+    """A term without axes of another stage: equal indices share what stands for them, which may mention one of a single index."""
+    own = set(term.axes)
+    for node in walk(term.body):
+        if isinstance(node, Reduce):
+            own.update(node.axes)
+    strange = {a for a in walk(term.body) if isinstance(a, Axis) and a.extent == 1 and a not in own}
+    return Term(term.axes, substitute(term.body, dict.fromkeys(strange, Const(0, "int64")))) if strange else term
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -154,9 +154,15 @@ class Forward(Lifter):
         frame.forward.bindings.append(Binding(new, value.whole))
         return self.received(frame, new, ty)
 
+    def recast(self, value: Value, new: Expr, frame: Frame) -> Value:
+        ty = type_of(new)
+        if isinstance(value, Tensor):
+            return Dual(ty, frame, new, None, value.active, tangent=value.ref if value.active else None)
+        return value if self.lifting.changes(value.ty) else Other(ty, new)
+
     def operator(self, var: Var, e: Call, op: OpRef, args: list[Value], frame: Frame) -> Value:
         code = frame.forward
-        operands = tuple(a.primal for a in args)
+        operands = tuple(self.unlifted(a, e.span) for a in args)
         result = Var(var.name, None, type_of(var), var.span)
         code.bindings.append(Binding(result, Call(op, operands, e.attrs, e.type_args, type_of(e), e.span)))
         inputs = self.flat(op.name, args)

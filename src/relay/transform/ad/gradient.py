@@ -18,7 +18,7 @@ from relay.transform.ad.conversions import Functions
 from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
 from relay.transform.ad.forward import Forward
 from relay.transform.ad.lifter import Rule, fresh_dims
-from relay.transform.ad.prepare import leads_to_recursion, with_loops
+from relay.transform.ad.prepare import goes_by_level, leads_to_recursion, with_loops
 from relay.transform.ad.reverse import Reverse
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward as BlockDriver
@@ -58,7 +58,17 @@ class Gradient(Pass):
             return module
         module = ExpandCompositions()(EtaExpand()(module))
         if leads_to_recursion(module):
-            module = with_loops(module, self.entries)
+            made = with_loops(module, self.entries, levels=True)
+            if goes_by_level(made):
+                try:
+                    return self.eliminated(made)
+                except CompileError:  # what is under differentiation is not all in the rows of a level: node by node
+                    made = with_loops(module, self.entries, levels=False)
+            module = made
+        return self.eliminated(module)
+
+    def eliminated(self, module: Module) -> Module:
+        """The module without `Grad`, as it stands otherwise."""
         if not all(map(_all_known, module.functions.values())):
             for transformation in (Inline(), LambdaLift(), Specialise(), Inline(), DeadFunctions(self.entries)):
                 module = transformation(module)

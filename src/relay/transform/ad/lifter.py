@@ -102,6 +102,10 @@ class Lifter(ABC):
         """A value under a type that says more, checked where it is bound."""
 
     @abstractmethod
+    def recast(self, value: Value, new: Expr, frame: Frame) -> Value:
+        """A value under a type that says more, where its own value already has it."""
+
+    @abstractmethod
     def operator(self, var: Var, e: Call, op: OpRef, args: list[Value], frame: Frame) -> Value:
         """A call of an operator."""
 
@@ -209,7 +213,19 @@ class Lifter(ABC):
                 for n, t in enumerate(ty.fields)
             )
             return Fields(ty, frame, tuple(parts), None, atom)
-        return Other(ty, self.lift.convert(frame.forward, atom, ty, span))
+        if active or not isinstance(ty, AdtType):
+            return Other(ty, self.lift.convert(frame.forward, atom, ty, span))
+        return Other(ty, None, atom, lambda: self.lift.convert(frame.here(), atom, ty, span))
+
+    def unlifted(self, value: Value, span: Span | None) -> Expr:
+        """A value itself, for an operator."""
+        if isinstance(value, Other) and value.plain is None and self.lifting.changes(value.ty):
+            raise CompileError(
+                f"an operator takes a value of type {type_text(value.ty)} that is under differentiation",
+                span,
+                "pass its tensors",
+            )
+        return value.primal
 
     def dropped(self, value: Value, frame: Frame, span: Span | None) -> Expr:
         """The result itself."""
@@ -269,8 +285,14 @@ class Lifter(ABC):
             case Proj():
                 value = self.atom(e.tuple, frame)
                 if isinstance(value, Fields):
-                    return value.fields[e.index]
-                return Other(type_of(e), code.bind(project(value.whole, e.index), var.name))
+                    part = value.fields[e.index]
+                    if value.plain is None or part.ty == type_of(e):
+                        return part
+                    # The type here may name sizes that the whole's does not.
+                    atom = code.bind(Proj(value.plain, e.index, type_of(e)), var.name)
+                    return self.recast(part, atom, frame)
+                field = Proj(value.whole, e.index, self.lifting.type(type_of(e)))
+                return Other(type_of(e), code.bind(field, var.name))
             case If():
                 blocks = (as_block(e.then), as_block(e.orelse))
                 cond = self.atom(e.cond, frame).whole

@@ -18,12 +18,12 @@ from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.duals import differentiable
 from relay.transform.ad.lifter import fresh_dims
-from relay.transform.ad.loop_terms import Collected, collected
+from relay.transform.ad.loop_terms import Collected, collected, reads
 from relay.transform.ad.loops import Loop, Role, keeps, tensors_of
 from relay.transform.ad.terms import Code, add, project, tuple_of
 from relay.transform.ad.values import Frame, Tensor, Value
-from relay.transform.blocks import all_bindings, operands
-from relay.transform.build import constant, op_call, type_of
+from relay.transform.blocks import all_bindings, operands, with_operands
+from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 from relay.transform.partial_eval import LOOP
@@ -133,7 +133,7 @@ class LoopWriter:
         forward = self._forward(ending)
         back, found = self._whole(ending, self._steps())
         dims = tuple(p for p in loop.function.type_params if isinstance(p, DimVar))
-        rows = tuple(cast(TensorType, type_of(v)) for v in self.tapes)
+        rows = (*map(self._row_type, self.tapes), *(INDEX for _ in self.counts))
         return Written(forward, back, dims, loop.fixed_dims, rows, len(ending) + 1 + len(rows), found)
 
     # -- the way back through one iteration
@@ -222,12 +222,13 @@ class LoopWriter:
                 for n in found.rows:
                     row = found.call.args[n]
                     assert isinstance(row, Var)
-                    if row in self.forward_values or row in self.lifted.params:
+                    made = row in self.forward_values or row in self.lifted.params
+                    if made and all(self._count(cast(Var, found.call.args[m])) is None for m in found.rows):
                         kept[row] = None
                     else:
                         self.columns[row] = None
                         roots.append(row)
-        self.live = needed(self.lifted.again.back.bindings, roots)
+        self.live = self._without_unread(needed(self.lifted.again.back.bindings, roots))
         bound = {b.var for b in self.live} | {self.index, *self.bases.values(), *self.grown.values()}
         bound.update(ct for cts in self.after.values() for ct in cts)
         reads = [a for b in self.live for a in operands(b.value)] + roots
@@ -261,8 +262,21 @@ class LoopWriter:
         shapes = {(n, m): t for n, v in enumerate(self.lifted.params) for m, t in enumerate(tensors_of(type_of(v)))}
         self.sums = {key: Var("sum", shapes[key], shapes[key]) for key, _ in self.added}
         for v in (*self.tapes, *self.columns):
-            if not is_tensor(v) or not keeps(type_of(v), self.lifted.loop.fixed_dims):
+            if not is_tensor(v) or not (keeps(type_of(v), self.lifted.loop.fixed_dims) or self._count(v) is not None):
                 raise Unsuited
+        self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self._count(v)) is not None))
+
+    def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
+        """The bindings, where operands that tell only their type are values of the same type that are there anyway."""
+        there = {type_of(ct): ct for cts in self.after.values() for ct in cts}
+        out: list[Binding] = []
+        for b in bindings:
+            if isinstance(b.value, Call) and isinstance(b.value.fn, OpRef):
+                read = reads(b.value)
+                new = [a if n in read else there.get(type_of(a), a) for n, a in enumerate(b.value.args)]
+                b = Binding(b.var, with_operands(b.value, (b.value.fn, *new)))
+            out.append(b)
+        return out
 
     def _cheap(self) -> set[Var]:
         """What follows from counters and what all iterations share, and is as fast to compute again as to keep."""
@@ -300,31 +314,43 @@ class LoopWriter:
         """``f.forward(params, count, tapes) -> (result, what the end leaves, count, tapes)``."""
         lifted, loop = self.lifted, self.lifted.loop
         count, done = Var("count", INDEX, INDEX), as_dim(DimVar("done"))
-        tapes = [self._tape(v, done) for v in self.tapes]
+        totals = self._totals(self.tapes)
+        tapes, starts = [self._tape(v, done, totals) for v in self.tapes], self._starts(done)
         ret = TupleType(
             (
                 loop.result,
                 *(self._outside(type_of(v)) for v in ending),
                 INDEX,
                 *(self._tape_type(v, ANY) for v in self.tapes),
+                *(TensorType((ANY,), "int64") for _ in starts),
             )
         )
-        params = (*lifted.params, count, *tapes)
+        params = (*lifted.params, count, *tapes, *starts)
         target, dims = self._target("forward", params, ret, own=True)
         copier = Copier(dict(zip(loop.function.params, lifted.params, strict=True)))
         start = Code(list(copier.copy(Block(loop.before, loop.cond, type_of(loop.cond))).bindings))
         more = lifted.again.forward
-        grown = [longer(more, t, v) for t, v in zip(tapes, self.tapes, strict=True)]
+        begun = [
+            longer(more, s, more.bind(row_count(more, self._of(d, tapes))))
+            for d, s in zip(self.counts, starts, strict=True)
+        ]
+        grown = [self._longer(more, t, v) for t, v in zip(tapes, self.tapes, strict=True)]
         following = more.bind(op_call("add", (count, integer(1))), "count")
-        given = dict(zip(loop.function.type_params, loop.call.type_args, strict=True))
-        again_dims = [dim_add(done, 1) if as_dim(d) == done else given.get(d, as_dim(d)) for d in dims]
-        call = Call(target, (*self.given, following, *grown), type_args=tuple(again_dims), ty=ret)
+        given = {
+            d: a for d, a in zip(loop.function.type_params, loop.call.type_args, strict=True) if isinstance(d, DimVar)
+        }
+        again_dims = self._following(dims, done, totals, given)
+        call = Call(target, (*self.given, following, *grown, *begun), type_args=again_dims, ty=ret)
         then = more.block(more.bind(call, "rest"))
         end = lifted.leave.forward
-        orelse = end.block(end.bind(tuple_of((self.result, *ending, count, *tapes)), "result"))
+        orelse = end.block(end.bind(tuple_of((self.result, *ending, count, *tapes, *starts)), "result"))
         branches = (then, orelse) if loop.on else (orelse, then)
         result = start.bind(If(copier.atom(loop.cond), *branches, ret), "result")
         return self._add(target, params, start.block(result), dims)
+
+    def _of(self, count: DimVar, tapes: Sequence[Var]) -> Var:
+        """A tape of values of so many rows."""
+        return next(t for t, v in zip(tapes, self.tapes, strict=True) if self._count(v) is count)
 
     def _outside(self, ty: Type) -> Type:
         """A type where the loop has ended: only sizes that all iterations share have names."""
@@ -336,14 +362,53 @@ class LoopWriter:
         known = [all(v in fixed for v in self.uses.of_type(TensorType((d,), ty.dtype))) for d in ty.shape]
         return TensorType(tuple(d if k else ANY for d, k in zip(ty.shape, known, strict=True)), ty.dtype)
 
-    def _tape_type(self, v: Var, rows: Dim) -> TensorType:
+    def _count(self, v: Var) -> DimVar | None:
+        """The number of rows of a value that has more or fewer of them in every iteration: these stand one after the other in a tape.
+        None for a value that has the same sizes in all iterations."""
+        ty = type_of(v)
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not ty.shape:
+            return None
+        fixed = self.lifted.loop.fixed_dims
+        if keeps(ty, fixed) or not keeps(TensorType(ty.shape[1:], ty.dtype), fixed):
+            return None
+        return as_var(ty.shape[0])
+
+    def _tape_type(self, v: Var, rows: Dim, totals: Mapping[DimVar, Dim] | None = None) -> TensorType:
+        """The type of a tape of ``rows`` iterations; of all ``totals`` rows where their number differs."""
         ty = type_of(v)
         assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-        return TensorType((rows, *ty.shape), ty.dtype)
+        count = self._count(v)
+        if count is None:
+            return TensorType((rows, *ty.shape), ty.dtype)
+        return TensorType((ANY if totals is None else totals[count], *ty.shape[1:]), ty.dtype)
 
-    def _tape(self, v: Var, rows: Dim) -> Var:
-        ty = self._tape_type(v, rows)
+    def _tape(self, v: Var, rows: Dim, totals: Mapping[DimVar, Dim]) -> Var:
+        ty = self._tape_type(v, rows, totals)
         return Var(f"{v.name}s", ty, ty)
+
+    def _totals(self, values: Iterable[Var]) -> dict[DimVar, Dim]:
+        """A new dim for the number of rows in the tapes of all values that share one."""
+        found = dict.fromkeys(d for v in values if (d := self._count(v)) is not None)
+        return {d: as_dim(DimVar(d.name)) for d in found}
+
+    def _starts(self, rows: Dim) -> list[Var]:
+        """For values of differing numbers of rows: where those of each iteration begin in the tapes."""
+        ty = TensorType((rows,), "int64")
+        return [Var("starts", ty, ty) for _ in self.counts]
+
+    def _longer(self, code: Code, tape: Expr, v: Var) -> Expr:
+        """A tape with the value of one more iteration."""
+        if self._count(v) is None:
+            return longer(code, tape, v)
+        return code.bind(op_call("concatenate", (code.bind(tuple_of((tape, v))),), {"axis": 0}), "tape")
+
+    def _following(
+        self, dims: Sequence[DimVar], done: Dim, totals: Mapping[DimVar, Dim], given: Mapping[DimVar, TypeArg]
+    ) -> tuple[TypeArg, ...]:
+        """The dims of the next iteration, where the tapes are longer."""
+        more = {as_var(total): dim_add(total, as_dim(d)) for d, total in totals.items()}
+        more[as_var(done)] = dim_add(done, 1)
+        return tuple(more[d] if d in more else given.get(d, as_dim(d)) for d in dims)
 
     def _steps(self) -> GlobalVar:
         """``f.back(i, what is shared, growing, tapes, cotangents, sums, columns)``: go back through iterations ``i`` to 0."""
@@ -351,10 +416,14 @@ class LoopWriter:
         starts = {c: Var(f"{c.name}_0", type_of(c), type_of(c)) for c in self.needs if c in self.counters}
         shared = [starts.get(v, v) for v in self.needs]
         growing = [v for n in self.grown for v in (self.bases[n], self.grown[n])]
-        tapes = {v: self._tape(v, rows) for v in self.read}
+        totals, held = self._totals(self.read), self._totals(self.columns)
+        tapes = {v: self._tape(v, rows, totals) for v in self.read}
+        index = TensorType((as_dim(DimVar("ends")), 1), "int64")
+        offsets = {d: Var("offsets", index, index) for d in totals}
         cts = [ct for of in self.after.values() for ct in of]
-        columns = [self._tape(v, done) for v in self.columns]
-        params = (self.index, *shared, *growing, *tapes.values(), *cts, *self.sums.values(), *columns)
+        columns = [self._tape(v, done, held) for v in self.columns]
+        fixed = (*shared, *growing, *tapes.values(), *offsets.values())
+        params = (self.index, *fixed, *cts, *self.sums.values(), *columns)
         ret = TupleType(
             (
                 *(type_of(ct) for ct in cts),
@@ -367,18 +436,22 @@ class LoopWriter:
         for c, initial in starts.items():
             code.bindings.append(Binding(c, self._counter(code, initial, self.counters[c])))
         for v, tape in tapes.items():
-            code.bindings.append(Binding(v, op_call("take", (tape, self.index), {"axis": 0, "mode": "fast"})))
+            count = self._count(v)
+            if count is None:
+                value = op_call("take", (tape, self.index), {"axis": 0, "mode": "fast"})
+            else:
+                given = (tape, offsets[count], self.index)
+                value = internal_call("rows.slice", given, type_of(v), MappingProxyType({"clause": 0}))
+            code.bindings.append(Binding(v, value))
         code.bindings += (*self.again, *self.live)
         sums = dict(self.sums)
         for key, part in self.added:
             sums[key] = code.bind(add(sums[key], part), "sum")
-        grown = [longer(code, c, v) for c, v in zip(columns, self.columns, strict=True)]
+        grown = [self._longer(code, c, v) for c, v in zip(columns, self.columns, strict=True)]
         before = code.bind(op_call("subtract", (self.index, one())), "i")
-        args = (
-            before, *shared, *growing, *tapes.values(), *(d for of in self.before.values() for d in of), *sums.values(), *grown,
-        )  # fmt: skip
-        more_dims = [dim_add(done, 1) if as_dim(d) == done else as_dim(d) for d in dims]
-        then = code.block(code.bind(Call(target, args, type_args=tuple(more_dims), ty=ret), "rest"))
+        args = (before, *fixed, *(d for of in self.before.values() for d in of), *sums.values(), *grown)
+        call = Call(target, args, type_args=self._following(dims, done, held, {}), ty=ret)
+        then = code.block(code.bind(call, "rest"))
         end = Code()
         orelse = end.block(end.bind(tuple_of((*cts, *self.sums.values(), *columns)), "found"))
         start = Code()
@@ -406,8 +479,13 @@ class LoopWriter:
         types = [instance(type_of(p), fresh) for p in lifted.params]
         first = [p if p in self.fixed else Var(p.name, t, t, p.span) for p, t in zip(lifted.params, types, strict=True)]
         count, rows = Var("count", INDEX, INDEX), as_dim(DimVar("rows"))
-        tapes = {v: self._tape(v, rows) for v in self.tapes}
+        of_all = self._totals(self.tapes)
+        tapes, starts = {v: self._tape(v, rows, of_all) for v in self.tapes}, self._starts(rows)
         code = Code(list(self.end_live))
+        offsets = {
+            d: self._offsets(code, s, self._of(d, list(tapes.values())))
+            for d, s in zip(self.counts, starts, strict=True)
+        }
         bases = {n: code.bind(row_count(code, first[n]), "base") for n in self.grown}
         cts: list[Expr] = []
         for n in self.after:
@@ -417,16 +495,19 @@ class LoopWriter:
         last = code.bind(op_call("subtract", (count, integer(1))), "i")
         shared = [first[lifted.params.index(v)] for v in self.needs]
         sums = [code.bind(zeros_like(part(code, first[n], m))) for n, m in self.sums]
-        columns = [code.bind(no_rows(cast(TensorType, type_of(v))), "column") for v in self.columns]
+        columns = [code.bind(no_rows(self._row_type(v)), "column") for v in self.columns]
         growing = [a for n in self.grown for a in (bases[n], grown[n])]
-        args = (last, *shared, *growing, *(tapes[v] for v in self.read), *cts, *sums, *columns)
+        ends = (offsets[d] for d in self._totals(self.read))
+        args = (last, *shared, *growing, *(tapes[v] for v in self.read), *ends, *cts, *sums, *columns)
         found = code.bind(call_of(steps, args, {}, loop.call.span), "found")
         fields = [code.bind(project(found, n)) for n in range(len(cast(TupleType, type_of(found)).fields))]
         before = iter(fields[: len(cts)])
         summed = dict(zip(self.sums, fields[len(cts) : len(cts) + len(sums)], strict=True))
         rows_of: dict[Expr, Expr] = dict(tapes.items())
         for v, field_ in zip(self.columns, fields[len(cts) + len(sums) :], strict=True):
-            rows_of[v] = code.bind(op_call("reverse", (field_,), {"axis": 0}), v.name)
+            # Rows one after the other only ever meet rows in the same order.
+            forward = self._count(v) is None
+            rows_of[v] = code.bind(op_call("reverse", (field_,), {"axis": 0}), v.name) if forward else field_
         totals: dict[tuple[int, int], list[Expr]] = {k: list(parts) for k, parts in self.end_terms.items()}
         for key, value in summed.items():
             totals[key].append(value)
@@ -447,16 +528,30 @@ class LoopWriter:
                 if not wanted:
                     out.pop((n, m), None)
         result = code.bind(tuple_of(list(out.values())), "cotangents")
-        params = (*first, *ending, count, *tapes.values(), *self.results)
+        params = (*first, *ending, count, *tapes.values(), *starts, *self.results)
         target, dims = self._target("gradient", params, type_of(result))
         return self._add(target, params, code.block(result), dims), tuple(out)
+
+    def _offsets(self, code: Code, starts: Var, tape: Var) -> Expr:
+        """Where the rows of each iteration begin, and the end of them all, as one column."""
+        end = code.bind(op_call("expand_dims", (code.bind(row_count(code, tape)),), {"axis": 0}))
+        joined = code.bind(op_call("concatenate", (code.bind(tuple_of((starts, end))),), {"axis": 0}))
+        return code.bind(op_call("reshape", (joined,), {"newshape": (-1, 1)}), "offsets")
+
+    def _row_type(self, v: Var) -> TensorType:
+        """The type of one row of a tape."""
+        ty = type_of(v)
+        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+        return ty if self._count(v) is None else TensorType(ty.shape[1:], ty.dtype)
 
     def _at_once(self, code: Code, term: Collected, rows_of: Mapping[Expr, Expr]) -> Expr:
         """A term for all iterations."""
         args = list(term.call.args)
         for n in term.rows:
-            rows = rows_of[args[n]]
-            if not term.stacked:
+            row = args[n]
+            assert isinstance(row, Var)
+            rows = rows_of[row]
+            if not term.stacked and self._count(row) is None:
                 ty = cast(TensorType, type_of(args[n]))
                 assert isinstance(ty.shape, tuple)
                 rows = code.bind(op_call("reshape", (rows,), {"newshape": (-1, *ty.shape[1:])}))

@@ -97,6 +97,29 @@ def sums_over_rows(call: Call, rows: Sequence[int]) -> bool:
     return isinstance(body, Reduce) and body.kind == "sum" and _is_over_rows(body, sources)
 
 
+def reads(call: Call) -> frozenset[int]:
+    """The operands whose elements an operator reads, by position; all of them where that is not known."""
+    assert isinstance(call.fn, OpRef)
+    every = frozenset(range(len(call.args)))
+    if not registry.exists(call.fn.name):
+        return every
+    op = registry.get(call.fn.name)
+    if op.kind != "expression" or op.by_routine or op.shape_mode != "independent" or any(s.variadic for s in op.inputs):
+        return every
+    given: list[tuple[tuple[Dim, ...], str]] = []
+    for a in call.args:
+        ty = type_of(a)
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
+            return every
+        given.append((ty.shape, ty.dtype))
+    try:
+        traced = registry.trace(op, given, call.attrs)
+    except (te.Undetermined, te.DefinitionError, RelayError):
+        return every
+    stages = set(te.stages(traced.outputs))
+    return frozenset(n for n in every if traced.inputs[n].stage in stages)
+
+
 def _is_over_rows(total: Reduce, sources: Set[object]) -> bool:
     """Whether one axis of a sum is the row of every load from the sources, and is nothing else."""
     found: set[Axis] = set()

@@ -10,6 +10,7 @@ from relay.ir.retype import substitute_types
 from relay.ir.walk import post_order
 from relay.transform.ad.terms import tuple_of
 from relay.transform.base import Pass
+from relay.transform.batching import BatchStructure
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
@@ -37,14 +38,25 @@ def leads_to_recursion(module: Module) -> bool:
     return any(len(group) > 1 or group[0] in names[group[0]] for group in components(names))
 
 
-def with_loops(module: Module, entries: tuple[str, ...] | str) -> Module:
+def goes_by_level(module: Module) -> bool:
+    """Whether some function goes through a structure level by level."""
+    return any(
+        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == "rows.linearise"
+        for f in module.functions.values()
+        if not is_primitive(f)
+        for b in all_bindings(body_of(f))
+    )
+
+
+def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> Module:
     """The module after the passes by which functions meet those that they are given, so that a recursion over time is a loop of
-    tensors, and what does not depend on its state is computed in front of it."""
+    tensors, and what does not depend on its state is computed in front of it. ``levels``: recursion over a structure becomes a loop
+    over its levels too."""
     dead = DeadFunctions(entries)
     passes: list[Pass] = [
         Inline(), CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), Inline(), dead, FixInvariants(), dead,
-        Inline(max_bindings=60), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(), HoistOverTime(), dead,
-        Inline(), DeadCode(),
+        Inline(max_bindings=60), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
+        *([BatchStructure(), dead] if levels else []), HoistOverTime(), dead, Inline(), DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
         module = transformation(module)

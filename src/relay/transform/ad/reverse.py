@@ -128,10 +128,9 @@ class Reverse(Lifter):
         return self.recast(value, plain, frame)
 
     def recast(self, value: Value, new: Expr, frame: Frame) -> Value:
-        """A value under a type that says more, where its own value already has it."""
-        if isinstance(value, Other):
-            return value
         ty = type_of(new)
+        if isinstance(value, Other):
+            return value if self.lifting.changes(value.ty) else Other(ty, new)
         if isinstance(value, Fields):
             parts = [frame.forward.bind(project(new, n)) for n in range(len(value.fields))]
             fields = (self.recast(f, p, frame) for f, p in zip(value.fields, parts, strict=True))
@@ -149,7 +148,7 @@ class Reverse(Lifter):
 
     def operator(self, var: Var, e: Call, op: OpRef, args: list[Value], frame: Frame) -> Value:
         code, ty = frame.forward, type_of(e)
-        operands = tuple(a.primal for a in args)
+        operands = tuple(self.unlifted(a, e.span) for a in args)
         made = Call(op, operands, e.attrs, e.type_args, ty, e.span)
         result = Var(var.name, None, type_of(var), var.span)
         code.bindings.append(Binding(result, made))

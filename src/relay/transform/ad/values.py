@@ -138,14 +138,26 @@ class Fields:
 
 @dataclass(slots=True, eq=False)
 class Other:
-    """Any other value: an atom of the lifted type (the type itself, where lifting does not change it)."""
+    """Any other value: an atom of the lifted type (the type itself, where lifting does not change it).
+
+    ``plain`` is the value itself, where that is there: then ``lift`` writes the lifted value when somebody wants it.
+    """
 
     ty: Type
-    whole: Expr
+    lifted: Expr | None
+    plain: Expr | None = None
+    lift: Callable[[], Expr] | None = None
+
+    @property
+    def whole(self) -> Expr:
+        if self.lifted is None:
+            assert self.lift is not None
+            self.lifted = self.lift()
+        return self.lifted
 
     @property
     def primal(self) -> Expr:
-        return self.whole
+        return self.whole if self.plain is None else self.plain
 
     def tensors(self) -> Iterator[Tensor]:
         return iter(())

@@ -1,0 +1,109 @@
+"""Gradients of recursion over trees: taken of the form that goes level by level, where all that is wanted lies in its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay.differentiate import differentiated
+from relay.ir.module import Module
+from relay.transform import DeadCode, DeadFunctions, DeadReferences, Inline, PartialEvaluate, Pipeline
+from relay.transform.ad.prepare import goes_by_level
+from tests.ad.checks import problem
+from tests.ad.test_loops import first_order
+
+D, H = 3, 4
+TREE = f"""#[version = "0.0.5"]
+type Binary {{ Leaf(Tensor[(1, {D}), float64]), Node(Binary, Binary), }}
+def @encode(%t: Binary, %wl: Tensor[({2 * H}, {D}), float64], %wn: Tensor[({3 * H}, {2 * H}), float64], %b: Tensor[({3 * H},), float64])
+    -> (Tensor[(1, {H}), float64], Tensor[(1, {H}), float64]) {{
+  match (%t) {{
+    Leaf(%x) => {{
+      let %g = split(nn.dense(%x, %wl), indices_or_sections=2, axis=1);
+      (tanh(%g.0), sigmoid(%g.1))
+    }},
+    Node(%left, %right) => {{
+      let %l = @encode(%left, %wl, %wn, %b);
+      let %r = @encode(%right, %wl, %wn, %b);
+      let %g = split(nn.bias_add(nn.dense(concatenate((%l.0, %r.0), axis=1), %wn), %b), indices_or_sections=3, axis=1);
+      let %c = sigmoid(%g.0) * %l.1 + tanh(%g.1) * %r.1;
+      (sigmoid(%g.2) * tanh(%c), %c)
+    }},
+  }}
+}}
+def @main(%t: Binary, %wl: Tensor[({2 * H}, {D}), float64], %wn: Tensor[({3 * H}, {2 * H}), float64], %b: Tensor[({3 * H},), float64]) {{
+  let %r = @encode(%t, %wl, %wn, %b);
+  sum(%r.0 * %r.1)
+}}
+"""
+
+
+def normal(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).normal(size=shape) * 0.5
+
+
+def tree(module: Module, leaves: int, random: np.random.Generator) -> Any:
+    t = module.adt("Binary")
+    if leaves == 1:
+        return t.Leaf(random.normal(size=(1, D)))
+    cut = int(random.integers(1, leaves))
+    return t.Node(tree(module, cut, random), tree(module, leaves - cut, random))
+
+
+WEIGHTS = (normal(2 * H, D), normal(3 * H, 2 * H), normal(3 * H))
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 7])
+def test_weights(leaves: int) -> None:
+    module = relay.parse(TREE)
+    args = (tree(module, leaves, np.random.default_rng(leaves)), *WEIGHTS)
+    assert problem(module, args, (1, 2, 3), compiled=leaves == 7) is None
+
+
+def test_it_goes_by_level() -> None:
+    """No closures, no references, and one product for each weight."""
+    made = differentiated(relay.grad(relay.parse(TREE), (1, 2, 3)))
+    made = Pipeline([PartialEvaluate(), DeadReferences(), DeadFunctions(), Inline(), DeadCode()])(made)
+    assert goes_by_level(made) and first_order(made)
+
+
+def test_words_too() -> None:
+    """The cotangent of the tree itself is found node by node."""
+    module = relay.parse(TREE)
+    args = (tree(module, 3, np.random.default_rng(0)), *WEIGHTS)
+    assert not goes_by_level(differentiated(relay.grad(module, (0, 1))))
+    assert problem(module, args, (0, 1)) is None
+
+
+def test_a_part_that_is_shared() -> None:
+    module = relay.parse(TREE)
+    t = module.adt("Binary")
+    part = tree(module, 2, np.random.default_rng(5))
+    assert problem(module, (t.Node(t.Node(part, part), part), *WEIGHTS), (1, 2, 3), compiled=True) is None
+
+
+def test_one_index() -> None:
+    """The cotangent of a table from which one row is taken by a tensor of one index."""
+    text = """#[version = "0.0.5"]
+def @main(%x: Tensor[(3, 2), float64], %i: Tensor[(1,), int64]) { sum(sin(take(%x, %i, axis=0))) }"""
+    assert problem(relay.parse(text), (normal(3, 2), np.array([1])), (0,)) is None
+
+
+def test_rows() -> None:
+    """The operators of these gradients, against NumPy."""
+    x, rows = normal(5, 2), normal(2, 2)
+    for begin in range(4):
+        at = np.int64(begin)
+
+        def run(name: str, *args: Any) -> Any:
+            params = [relay.var(f"x{n}", a.shape, str(a.dtype)) for n, a in enumerate(args)]
+            return relay.evaluate(Module({"main": relay.Function(params, relay.op.call(name, *params))}), *args)
+
+        np.testing.assert_array_equal(run("rows.pick", x, at, rows), x[begin : begin + 2])
+        placed, without = np.zeros_like(x), x.copy()
+        placed[begin : begin + 2], without[begin : begin + 2] = rows, 0
+        np.testing.assert_array_equal(run("rows.place", rows, at, x), placed)
+        np.testing.assert_array_equal(run("rows.without", x, at, rows), without)
