@@ -309,7 +309,7 @@ void init_convert(nb::module_& m) {
   nb::class_<Converter>(m, "Converter", "Python values to values of a program, by numbered types.")
       .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("expand"), nb::arg("value"),
            nb::arg("type_error"), nb::arg("shape_error"))
-      .def("convert", &Converter::convert, nb::arg("object"), nb::arg("type"), nb::arg("what"),
+      .def("convert", &Converter::convert, nb::arg("object").none(), nb::arg("type"), nb::arg("what"),
            "The value of type number `type`; errors begin with `what`.");
 }
 

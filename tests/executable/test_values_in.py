@@ -98,3 +98,9 @@ def test_shared_parts_stay_shared(program: tuple[Module, Executable]) -> None:
         tree = mod.adt("Tree").Rose(0.5, [tree, tree])  # 2^40 nodes as a tree
     converted = exe.signature().argument(1, (tree, mod.adt("Grow").Last()))
     assert isinstance(converted, _runtime.Value)
+
+
+def test_none_is_the_option_without_a_value() -> None:
+    text = '#[version = "0.0.5"]\nimport prelude\n'
+    exe = relay.compile(text + "def @main(%o: Option[int64]) -> int64 { match (%o) { Some(%x) => %x, None => 7i64 } }")
+    assert [int(np.asarray(exe(o))) for o in (None, np.int64(3))] == [7, 3]
