@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import minilm
 
 Array = npt.NDArray[np.float32]
-# Seconds between two systems' turns.
-PAUSE = 0.02
+# Seconds between two systems' turns: OpenMP's threads go on spinning for 200 milliseconds after theirs.
+PAUSE = 0.25
 Encoder = Callable[[npt.NDArray[np.int32]], object]
 Weights = dict[str, npt.NDArray[np.float32]]
 
