@@ -75,27 +75,35 @@ def _resized(
     if method == "nearest_neighbor":
         return te.compute(shape, nearest, op.removeprefix("image."))
 
+    exact = not is_float(data.dtype)
+    scale = 1
+
     def between(source: te.Tensor, axis: int, new: int) -> te.Tensor:
-        """The mean of the two neighbours along one axis."""
+        """The mean of the two neighbours along one axis; of integers times the fraction's denominator, so that halves stay halves."""
         old = source.shape[axis]
 
         def mean(*i: te.Scalar) -> te.Scalar:
             above, below = _place(i[axis], old, new, mode)
-            share = te.cast(above % below, held) * te.const(1 / below, held)
+            rest = te.cast(above % below, held)
             ends = [clipped(above // below + step, old) for step in (0, 1)]
             a, b = (te.cast(source[(*i[:axis], end, *i[axis + 1 :])], held) for end in ends)
+            if exact:
+                return a * (below - rest) + b * rest
+            share = rest * te.const(1 / below, held)
             return a * (1 - share) + b * share
 
         return te.compute([new if n == axis else d for n, d in enumerate(source.shape)], mean, "between")
 
     # One axis after the other, so that each derivative is a sum along one axis too.
     for axis, a in zip(axes, space, strict=True):
+        scale *= _place(te.const(0, "int64"), data.shape[axis], sizes[a], mode)[1] if exact else 1
         data = between(data, axis, sizes[a])
 
     def finished(*i: te.Scalar) -> te.Scalar:
-        return te.cast(data[i] if is_float(dtype) else te.unary("floor", data[i] + 0.5), dtype)
+        value = data[i] / float(scale) if exact else data[i]
+        return te.cast(value if is_float(dtype) else te.unary("floor", value + 0.5), dtype)
 
-    return data if dtype == held else te.compute(shape, finished, op.removeprefix("image."))
+    return data if dtype == held and not exact else te.compute(shape, finished, op.removeprefix("image."))
 
 
 @operator("image.resize2d", ignored=_UNUSED)
