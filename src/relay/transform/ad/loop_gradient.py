@@ -22,7 +22,8 @@ from relay.ir.expr import Binding, Block, Call, Expr, Var
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, Type
 from relay.transform.ad.conversions import zeros_like
-from relay.transform.ad.loop_code import Lifted, LoopWriter, Unsuited, Written, call_of, instance, integer, no_rows
+from relay.transform.ad.loop_code import Lifted, LoopWriter, Written
+from relay.transform.ad.loop_parts import Unsuited, call_of, instance, integer, no_rows
 from relay.transform.ad.loops import Loop, loop_of, tensors_of
 from relay.transform.ad.terms import project
 from relay.transform.ad.values import Frame, Value
