@@ -204,8 +204,11 @@ class Generator {
           case 'o': words.push_back(pick(-1, f.registers - 1)); break;
           case 'i': words.push_back(pick(0, 3)); break;
           case 'I':
-            words.push_back(op == number(AllocStorage) ? 1 << pick(0, 12) : pick(-4, 40));
-            words.push_back(op == number(AllocStorage) || words.back() >= 0 ? 0 : -1);
+            if (op == number(AllocStorage) || op == number(KeepStorage))
+              words.push_back(1 << pick(0, 12));  // an alignment
+            else
+              words.push_back(pick(-4, 40));
+            words.push_back(words.back() >= 0 ? 0 : -1);
             break;
           case 't': words.push_back(pick(0, 2) ? 6 : pick(0, dtype_count - 1)); break;
           case 'v': words.push_back(pick(0, device_count - 1)); break;
