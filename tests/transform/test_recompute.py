@@ -199,3 +199,23 @@ def test_a_gradient_moves_less() -> None:
     # less for each of the sums. Written and read, deviation, square and result alone are three tensors more.
     tensors = _traffic(module) / (256 * 256 * 4)
     assert tensors < 11
+
+
+def test_an_operand_that_tells_a_size_stays() -> None:
+    """The leaf's tensor alone says n, although no element of it is read."""
+    text = """
+    type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), }
+    def @fold[n: Dim, m: Dim](%t: Tree[Tensor[(n, 4), float32]], %y: Tensor[(m,), float32]) -> Tensor[(n, m), float32] {
+      match (%t) {
+        Leaf(%x) => tanh(expand_dims(max(zeros_like(%x), axis=[1]), axis=1) + %y),
+        Node(%l, %r) => @fold(%r, %y),
+      }
+    }
+    def @main[n: Dim, m: Dim](%x: Tensor[(n, 4), float32], %y: Tensor[(m,), float32]) -> Tensor[(n, m), float32] {
+      @fold(Node(Leaf(%x), Leaf(%x)), %y)
+    }"""
+    module = relay.parse('#[version = "0.0.5"]\n' + text)
+    x, y = np.ones((3, 4), np.float32), np.ones(2, np.float32)
+    np.testing.assert_allclose(
+        np.asarray(relay.compile(module)(x, y)), np.asarray(relay.evaluate(module, x, y)), rtol=1e-6
+    )

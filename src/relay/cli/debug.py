@@ -210,13 +210,19 @@ class Debugger(Observer):
 
     def _variables(self, place: Place) -> dict[str, object]:
         """What variables hold at a place; the newest of a name. Registers that have been released hold nothing."""
-        found: dict[str, object] = {}
+        current: list[tuple[int, str]] = []
         for at, register, name in self.functions[place.function].names:
             if at <= place.word:
-                value = place.register(register)
-                found.pop(name, None)
-                if value is not None:
-                    found[name] = value
+                if name:
+                    current.append((register, name))
+                else:  # another branch may use the register from here on
+                    current = [c for c in current if c[0] != register]
+        found: dict[str, object] = {}
+        for register, name in current:
+            value = place.register(register)
+            found.pop(name, None)
+            if value is not None:
+                found[name] = value
         return found
 
     def _text(self, value: object, depth: int = 3) -> str:

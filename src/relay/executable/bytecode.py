@@ -128,6 +128,7 @@ class Assembler:
         """Nothing uses the registers any more that were given out since."""
         for register, kind in reversed(self._open[mark:]):
             self._free[kind].append(register)
+            self._names.append((len(self._words), register, ""))
         del self._open[mark:]
 
     def label(self) -> Label:
@@ -149,7 +150,7 @@ class Assembler:
             self._spans.append((at, text))
 
     def holds(self, register: int, name: str) -> None:
-        """From here on the register holds the variable."""
+        """From here on the register holds the variable (a name of nothing: none any more)."""
         self._names.append((len(self._words), register, name))
 
     def emit_first(self, opcode: str, *operands: EmitOperand) -> None:

@@ -8,18 +8,20 @@ expressions (`relay.transform.access`).
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, cast
 
-from relay.ir.dim import is_any, known_equal
-from relay.ir.expr import Attr, Binding, Call, Expr, OpRef, Var
+from relay.ir.dim import DimVar, dim_vars, is_any, known_equal
+from relay.ir.expr import Attr, Binding, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, Type
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, map_functions
 from relay.transform.build import internal_call, type_of
+from relay.transform.dims import whole_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,17 @@ class DropUnread(Pass):
     """Put ``zeros`` of its type in the place of every operand that no element of a call's result depends on.
 
     Before: typed blocks without ``?`` in tensor types. After: the same values. The zeros are never made: a kernel that does not read
-    an operand has none (`FuseOps`); what only such calls read is dead code.
+    an operand has none (`FuseOps`); what only such calls read is dead code. An operand that may be what tells a size at run time
+    (one whose sizes no parameter of the function has as an axis) stays.
     """
 
     name: ClassVar[str] = "drop_unread"
     table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        def dropper() -> Forward:
+        def dropper(function: Function) -> Forward:
+            known = {d for p in function.params for d, _ in whole_axes(p.ty)}
+
             def visit(scope: Scope, var: Var, value: Expr) -> Expr:
                 if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not value.args:
                     return value
@@ -68,7 +73,7 @@ class DropUnread(Pass):
                 args = list(value.args)
                 for n in access.unread:
                     ty = type_of(args[n])
-                    if _can_fill(ty) and not _is_fill(driver.definition(args[n])):
+                    if _can_fill(ty, known) and not _is_fill(driver.definition(args[n])):
                         args[n] = zeros = Var("unread", None, ty)
                         scope.bindings.append(Binding(zeros, _zeros(ty)))
                 if all(a is b for a, b in zip(args, value.args, strict=True)):
@@ -78,7 +83,7 @@ class DropUnread(Pass):
             driver = Forward(visit)
             return driver
 
-        return map_functions(module, lambda f: dropper().function(f))
+        return map_functions(module, lambda f: dropper(f).function(f))
 
 
 def _same_type(a: Type, b: Type | None) -> bool:
@@ -89,11 +94,13 @@ def _same_type(a: Type, b: Type | None) -> bool:
     return all(known_equal(x, y) for x, y in zip(a.shape, b.shape, strict=True))
 
 
-def _can_fill(ty: Type) -> bool:
-    """Whether it is a tensor that is worth dropping, and that an attribute can say the shape of."""
+def _can_fill(ty: Type, known: Set[DimVar]) -> bool:
+    """Whether it is a tensor that is worth dropping, and that an attribute can say the shape of, in sizes that are known."""
     if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.device is not None:
         return False
-    return ty.shape != () and isinstance(ty.dtype, str) and not any(is_any(d) for d in ty.shape)
+    if ty.shape == () or not isinstance(ty.dtype, str) or any(is_any(d) for d in ty.shape):
+        return False
+    return all(v in known for d in ty.shape for v in dim_vars(d))
 
 
 def _is_fill(e: Expr) -> bool:
