@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Callable, Sequence
 
 import machine
 import numpy as np
+from turns import PAUSE, medians
 
 import relay
 
@@ -55,31 +55,12 @@ def systems(m: int, n: int, size: int, causal: bool, threads: int) -> dict[str, 
     return out
 
 
-def measure(calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Median seconds of a call. Systems take turns; ours waits until the others' threads have stopped looking for work."""
-    repeats: dict[str, int] = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, min(100, int(1e-3 / max(time.perf_counter() - start, 1e-7))))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time.sleep(0.25 if name == "relay" and len(calls) > 1 else 0)
-            call()
-            start = time.perf_counter()
-            for _ in range(repeats[name]):
-                call()
-            times[name].append((time.perf_counter() - start) / repeats[name])
-    return {name: float(np.median(t)) for name, t in times.items()}
-
-
 def report(sizes: Sequence[tuple[int, int]], size: int, causal: bool, threads: int, rounds: int) -> list[float]:
     """Measure and print; the ratios of our times to PyTorch's."""
     ratios: list[float] = []
     for m, n in sizes:
-        found = measure(systems(m, n, size, causal, threads), rounds)
+        calls = systems(m, n, size, causal, threads)
+        found = medians(calls, rounds, {"relay": PAUSE if len(calls) > 1 else 0.0}, turn=1e-3, most=100)
         ours = found["relay"]
         if m == 1:
             rate = f"{2 * HEADS * n * size * 4 / ours / 1e9:7.1f} GB/s"

@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from table import Table, add_out
+from turns import PAUSE, medians
 
 import relay
 
@@ -229,21 +228,6 @@ def in_jax(case: Case, given: list[Array], wanted: Sequence[int]) -> Run:
     return run
 
 
-def measure(runs: dict[str, Run], rounds: int, pause: float) -> dict[str, float]:
-    """Median seconds of each, in turns: threads of one spin for a while after its turn, so the next one waits for their end."""
-    spent: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run(), run()
-    for _ in range(rounds):
-        for name, run in runs.items():
-            time.sleep(pause)
-            run()
-            start = time.perf_counter()
-            run()
-            spent[name].append(time.perf_counter() - start)
-    return {name: statistics.median(s) for name, s in spent.items()}
-
-
 def peak(case: Case, batch: int, system: str, threads: int) -> float:
     """Mebibytes by which one system's peak grows from before its first call to after its third, in a process of its own."""
     options = ["--peak", system, "--threads", str(threads), "--batch", str(batch), "--only", case.name]
@@ -303,7 +287,7 @@ def main() -> None:
                     # By norm: where another rounding takes an operand of relu past zero, single elements differ.
                     apart = float(np.linalg.norm(b - a) / max(np.linalg.norm(a), 1e-30))
                     assert a.shape == b.shape and apart < 5e-3, f"{case.name}: {name} differs by {apart}"
-            times = measure(runs, args.rounds, 0.01 if args.threads == 1 else 0.25)
+            times = medians(runs, args.rounds, dict.fromkeys(runs, 0.01 if args.threads == 1 else PAUSE))
             best = min((t for n, t in times.items() if n != "relay"), default=times["relay"])
             ratios.append(best / times["relay"])
             shown = "  ".join(f"{n} {t * 1e3:9.3f}" for n, t in times.items())

@@ -36,13 +36,12 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from machine import peak, reading  # noqa: E402
+from turns import PAUSE  # noqa: E402
 
 import relay  # noqa: E402
 
 Array = npt.NDArray[np.float32]
 Run = Callable[[], object]
-# The threads of the system before go on spinning for a while: OpenMP's for 200 milliseconds.
-PAUSE = 0.25
 
 SUITES = {
     "square": [f"{kind}:{n}x{n}x{n}" for n in (256, 512, 1024) for kind in ("constant", "run-time", "transposed")],

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from table import Table, add_out
+from turns import PAUSE, medians
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import minilm
 
 Array = npt.NDArray[np.float32]
-# Seconds between two systems' turns: OpenMP's threads go on spinning for 200 milliseconds after theirs.
-PAUSE = 0.25
 Encoder = Callable[[npt.NDArray[np.int32]], object]
 Weights = dict[str, npt.NDArray[np.float32]]
 
@@ -140,20 +139,8 @@ def measure(encoders: dict[str, Encoder], lengths: list[int], rounds: int) -> di
     out: dict[int, dict[str, float]] = {}
     for n in lengths:
         ids = random.integers(1000, 30000, n).astype(np.int32)
-        times: dict[str, list[float]] = {name: [] for name in encoders}
-        for warm in range(2):
-            for encode in encoders.values():
-                encode(ids)
-            _ = warm
-        for _ in range(rounds):
-            for name, encode in encoders.items():
-                # The threads of the system before go on spinning for a while: let them park, then wake this one's.
-                time.sleep(PAUSE)
-                encode(ids)
-                start = time.perf_counter()
-                encode(ids)
-                times[name].append(time.perf_counter() - start)
-        out[n] = {name: float(np.median(t)) for name, t in times.items()}
+        calls = {name: partial(encode, ids) for name, encode in encoders.items()}
+        out[n] = medians(calls, rounds, dict.fromkeys(calls, PAUSE))
     return out
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from table import Table, add_out
+from turns import PAUSE, medians
 
 import relay
 
@@ -167,28 +167,6 @@ def calls(program: Program, size: tuple[int, int], threads: int) -> tuple[dict[s
     return out, arrays
 
 
-def measure(systems: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Median seconds of a call; systems take turns within every round."""
-    repeats: dict[str, int] = {}
-    for name, call in systems.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, min(200, int(1e-3 / max(time.perf_counter() - start, 1e-7))))
-    times: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(rounds):
-        for name, call in systems.items():
-            time.sleep(
-                0.25 if name == "relay" and len(systems) > 1 else 0
-            )  # until others' threads stop looking for work
-            call()
-            start = time.perf_counter()
-            for _ in range(repeats[name]):
-                call()
-            times[name].append((time.perf_counter() - start) / repeats[name])
-    return {name: float(np.median(t)) for name, t in times.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=1)
@@ -210,7 +188,7 @@ def main() -> None:
                 continue
             systems, arrays = calls(known[name], size, args.threads)
             result = systems["relay"]()
-            found = measure(systems, args.rounds)
+            found = medians(systems, args.rounds, {"relay": PAUSE if len(systems) > 1 else 0.0}, turn=1e-3)
             ours, others = found["relay"], [t for n, t in found.items() if n != "relay"]
             moved = sum(a.nbytes for a in arrays if name != "embedding") + np.asarray(result).nbytes
             moved += np.asarray(result).nbytes if name == "embedding" else 0

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from table import Table, add_out
+from turns import medians
 
 import relay
 
@@ -193,21 +192,6 @@ def in_jax(cell: Cell, given: list[Array]) -> Run:
     return run
 
 
-def measure(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """Median seconds of each, in turns, with a pause after each so that spinning threads of one do not disturb the next."""
-    spent: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run(), run()
-    for _ in range(rounds):
-        for name, run in runs.items():
-            time.sleep(0.01)
-            run()
-            start = time.perf_counter()
-            run()
-            spent[name].append(time.perf_counter() - start)
-    return {name: statistics.median(s) for name, s in spent.items()}
-
-
 def floor(cell: Cell, batch: int, flops: float, bandwidth: float) -> float:
     """Seconds: the weights read once per step forward and once backward, or the multiply-adds at the peak, whichever is more."""
     matrices = sum(a * b for a, b in (s for s in cell.weights.values() if len(s) == 2))
@@ -244,7 +228,7 @@ def main() -> None:
             for name, found in results.items():
                 for a, b in zip(found, results["ours"], strict=True):
                     np.testing.assert_allclose(b, a, rtol=2e-3, atol=2e-3 * float(np.abs(a).max()), err_msg=name)
-            times = measure(runs, args.rounds)
+            times = medians(runs, args.rounds, dict.fromkeys(runs, 0.01))
             best = min((t for n, t in times.items() if n != "ours"), default=times["ours"])
             ratios.append(best / times["ours"])
             shown = "  ".join(f"{n} {t * 1e3:8.3f}" for n, t in times.items())

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from table import FLOOR, Table, add_out
+from turns import PAUSE
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -158,7 +159,7 @@ def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[i
     def row(
         what: str, n: int, calls: dict[str, Callable[[], object]], apart: dict[str, float], floor: float, each: int = 1
     ) -> None:
-        found = interleaved(calls, seconds)
+        found = interleaved(calls, seconds, pause=PAUSE if len(calls) > 1 else 0.0)
         timing = {
             name: {"median": t.median / each, "low": t.low / each, "high": t.high / each} for name, t in found.items()
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import platformdirs
 
+from relay.codegen.workers import available_cores
 from relay.executable.program import Limits
 from relay.ir.diagnostics import RelayError
 from relay.transform.reward import Machine
@@ -77,7 +77,7 @@ class Options:
 
     @property
     def worker_count(self) -> int:
-        return self.workers if self.workers is not None else len(os.sched_getaffinity(0))
+        return self.workers if self.workers is not None else available_cores()
 
 
 def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:

@@ -9,7 +9,7 @@ called atom; passes do not look inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
@@ -137,6 +137,15 @@ def with_operands(value: Expr, new: Sequence[Expr]) -> Expr:
             return value
         case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
             return new[0]
+
+
+def renamed(binding: Binding, names: Mapping[Var, Expr]) -> Binding:
+    """The binding with other atoms in the place of some variables that its operation reads (nested blocks are left alone)."""
+    if not names:
+        return binding
+    old = operands(binding.value)
+    value = with_operands(binding.value, [names.get(a, a) if isinstance(a, Var) else a for a in old])
+    return binding if value is binding.value else Binding(binding.var, value)
 
 
 def nested_blocks(value: Expr) -> tuple[Block, ...]:

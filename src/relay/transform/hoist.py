@@ -6,7 +6,6 @@ the state: as a matrix product over all steps it reads the weights once, where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -26,6 +25,7 @@ from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 from relay.transform.fix_invariants import Invariants, invariants, self_calls
 from relay.transform.rows import Lifting
+from relay.transform.uses import needed
 from relay.typing.effects import Effects
 
 
@@ -329,7 +329,7 @@ class _Hoister:
         args = (*function.params, *given.values())
         result = Var("result", None, ret)
         call = Call(target, args, type_args=tuple(map(as_dim, own_dims)), ty=ret)
-        bindings = (*_needed(self.made, given.values()), Binding(result, call))
+        bindings = (*needed(self.made, given.values()), Binding(result, call))
         return {self.name: replace(function, body=Block(bindings, result, ret)), steps: made}
 
 
@@ -337,17 +337,6 @@ def _result_type(function: Function) -> Type:
     ret = function.ty.ret if isinstance(function.ty, FuncType) else function.ret_type
     assert ret is not None, "hoisting needs a typed program"
     return ret
-
-
-def _needed(bindings: list[Binding], results: Iterable[Expr]) -> list[Binding]:
-    """The bindings that the results need, in order."""
-    used = {r for r in results if isinstance(r, Var)}
-    out: list[Binding] = []
-    for b in reversed(bindings):
-        if b.var in used:
-            out.append(b)
-            used.update(a for a in operands(b.value) if isinstance(a, Var))
-    return out[::-1]
 
 
 def _has_axes(e: Expr) -> bool:

@@ -19,7 +19,7 @@ from relay.ir.expr import Binding, Call, Function, Var
 from relay.ir.module import Module
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
-from relay.transform.blocks import is_primitive, map_functions, operands, with_operands
+from relay.transform.blocks import is_primitive, map_functions, operands, renamed
 from relay.transform.dead_code import without_dead_code
 from relay.transform.fuse import FuseOps, Fuser
 from relay.transform.grouping import Group, Grouping, Node
@@ -97,17 +97,17 @@ class _Recomputer(Fuser):
             return list(bindings)
         position = list(nodes)
         before: dict[int, list[Binding]] = {}
-        renamed: dict[int, dict[Var, Var]] = {}
+        names: dict[int, dict[Var, Var]] = {}
         for choice in chosen:
             for readers in choice.readers:
                 copies, var = _copied([bindings[position[n]] for n in choice.chain])
                 before.setdefault(min(position[r] for r in readers), []).extend(copies)
                 for r in readers:
-                    renamed.setdefault(position[r], {})[choice.node.var] = var
+                    names.setdefault(position[r], {})[choice.node.var] = var
         out: list[Binding] = []
         for p, binding in enumerate(bindings):
             out += before.get(p, ())
-            out.append(_renamed(binding, renamed.get(p, {})))
+            out.append(renamed(binding, names.get(p, {})))
         return out
 
 
@@ -117,17 +117,9 @@ def _copied(chain: Sequence[Binding]) -> tuple[list[Binding], Var]:
     out: list[Binding] = []
     for binding in chain:
         var = Var(binding.var.name, None, binding.var.ty, binding.var.span)
-        out.append(Binding(var, _renamed(binding, names).value))
+        out.append(Binding(var, renamed(binding, names).value))
         names[binding.var] = var
     return out, out[-1].var
-
-
-def _renamed(binding: Binding, names: Mapping[Var, Var]) -> Binding:
-    if not names:
-        return binding
-    old = operands(binding.value)
-    value = with_operands(binding.value, [names.get(a, a) if isinstance(a, Var) else a for a in old])
-    return binding if value is binding.value else Binding(binding.var, value)
 
 
 class _Block:

@@ -22,7 +22,7 @@ from relay.plan.stages import keep
 from relay.plan.work import arithmetic
 from relay.te.index import Indices
 from relay.transform.base import Pass
-from relay.transform.blocks import body_of, is_primitive, nested_blocks, operands, with_operands
+from relay.transform.blocks import body_of, is_primitive, nested_blocks, operands, renamed
 from relay.transform.reward import Machine, nominal, size_of
 
 # Kernels of one chain, and candidates that are tried before giving up.
@@ -204,17 +204,11 @@ class _Search:
         lives = _Lives()
         owners = lives.owners
 
-        def reach(e: Expr, p: int) -> None:
-            for m in owners.get(e, ()) if isinstance(e, Var) else ():
-                lives.end[m] = p
-
         for p, binding in enumerate(bindings):
             value = binding.value
             used = [a for a in operands(value) if isinstance(a, Var)]
             for block in nested_blocks(value):
                 used += _mentioned(block)
-            for a in used:
-                reach(a, p)
             given = tuple(dict.fromkeys(m for a in used for m in owners.get(a, ())))
             if _passes_on(value):
                 owners[binding.var] = given
@@ -239,7 +233,6 @@ class _Search:
 
     def _narrow(self, bindings: Sequence[Binding], lives: _Lives) -> None:
         """The last uses, now that projections are told apart."""
-        lives.end = list(lives.start)
         for p, binding in enumerate(bindings):
             used = [a for a in operands(binding.value) if isinstance(a, Var)]
             for block in nested_blocks(binding.value):
@@ -277,7 +270,7 @@ def _again(
     for p in chain:
         old = bindings[p]
         var = Var(old.var.name, None, old.var.ty, old.var.span)
-        copies.append(Binding(var, _renamed(old.value, names)))
+        copies.append(Binding(var, renamed(old, names).value))
         names[old.var] = var
     replaced = {v: names[v] for v in late}
     places = {p for positions in late.values() for p in positions}
@@ -285,12 +278,8 @@ def _again(
     for p, binding in enumerate(bindings):
         if p == first:
             out += copies
-        out.append(Binding(binding.var, _renamed(binding.value, replaced)) if p in places else binding)
+        out.append(renamed(binding, replaced) if p in places else binding)
     return out
-
-
-def _renamed(value: Expr, names: Mapping[Var, Var]) -> Expr:
-    return with_operands(value, [names.get(a, a) if isinstance(a, Var) else a for a in operands(value)])
 
 
 def _mentioned(block: Block) -> set[Var]:

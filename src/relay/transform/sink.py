@@ -24,9 +24,9 @@ from relay.transform.blocks import (
     map_functions,
     nested_blocks,
     operands,
+    renamed,
     with_nested_blocks,
-    with_operands,
-)
+)  # fmt: skip
 from relay.transform.dims import first_binders
 from relay.typing.effects import Effects
 
@@ -80,7 +80,7 @@ class _Sinker:
 
     def block(self, block: Block, moved: Sequence[Binding], names: Mapping[Var, Var]) -> Step[Block]:
         """The block with ``moved`` bindings at its start and variables renamed by ``names``."""
-        bindings = [*moved, *(_renamed(b, names) for b in block.bindings)]
+        bindings = [*moved, *(renamed(b, names) for b in block.bindings)]
         result = names.get(block.result, block.result) if isinstance(block.result, Var) else block.result
         into, gone = self._plan(bindings, result, names)
         out: list[Binding] = []
@@ -140,14 +140,6 @@ class _Sinker:
         return isinstance(value, Call) and isinstance(value.fn, OpRef) and self.effects.of(value) is Effect.PURE
 
 
-def _renamed(binding: Binding, names: Mapping[Var, Var]) -> Binding:
-    if not names:
-        return binding
-    old = operands(binding.value)
-    value = with_operands(binding.value, [names.get(a, a) if isinstance(a, Var) else a for a in old])
-    return binding if value is binding.value else Binding(binding.var, value)
-
-
 def _copies(moved: Sequence[Binding], names: Mapping[Var, Var]) -> tuple[Sequence[Binding], Mapping[Var, Var]]:
     """The bindings for one branch, under names of their own, and the names in it."""
     if not moved:
@@ -156,6 +148,6 @@ def _copies(moved: Sequence[Binding], names: Mapping[Var, Var]) -> tuple[Sequenc
     out: list[Binding] = []
     for binding in moved:
         var = Var(binding.var.name, binding.var.annotation, binding.var.ty)
-        out.append(Binding(var, _renamed(binding, fresh).value))
+        out.append(Binding(var, renamed(binding, fresh).value))
         fresh[binding.var] = var
     return out, {**{old: fresh.get(new, new) for old, new in names.items()}, **fresh}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from relay.ir.expr import Block, Function, GlobalVar, Var
+from relay.ir.expr import Binding, Block, Expr, Function, GlobalVar, Var
 from relay.transform.blocks import all_blocks, is_primitive, operands
 
 
@@ -19,6 +20,18 @@ def use_counts(root: Block) -> Counter[Var]:
         if isinstance(block.result, Var):
             counts[block.result] += 1
     return counts
+
+
+def needed(bindings: Sequence[Binding], results: Iterable[Expr]) -> list[Binding]:
+    """The bindings that the results need, in order; of bindings without blocks inside."""
+    used = {r for r in results if isinstance(r, Var)}
+    out: list[Binding] = []
+    for b in reversed(bindings):
+        if b.var in used:
+            out.append(b)
+            used.update(a for a in operands(b.value) if isinstance(a, Var))
+    out.reverse()
+    return out
 
 
 def globals_used(function: Function) -> list[str]:

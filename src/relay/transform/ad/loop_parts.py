@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_var, is_any
-from relay.ir.expr import Binding, Call, Constant, Expr, GlobalVar, OpRef, Proj, Tuple, Var
+from relay.ir.expr import Binding, Call, Constant, Expr, GlobalVar, OpRef, Proj, Tuple
 from relay.ir.span import Span
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
+from relay.transform import uses
 from relay.transform.ad.duals import differentiable
 from relay.transform.ad.terms import Code, project, tuple_of
-from relay.transform.blocks import operands
 from relay.transform.build import constant, op_call, type_of
 from relay.typing.substitution import map_type
 
@@ -52,13 +52,7 @@ def instance(ty: Type, dims: Mapping[DimVar, TypeArg]) -> Type:
 
 def needed(bindings: Sequence[Binding], roots: Iterable[Expr]) -> list[Binding]:
     """The bindings that values need, in order. Only operators, tuples and calls may stand there."""
-    wanted = {r for r in roots if isinstance(r, Var)}
-    out: list[Binding] = []
-    for b in reversed(bindings):
-        if b.var in wanted:
-            out.append(b)
-            wanted.update(a for a in operands(b.value) if isinstance(a, Var))
-    out.reverse()
+    out = uses.needed(bindings, roots)
     for b in out:
         called = b.value.fn if isinstance(b.value, Call) else None
         if not isinstance(b.value, Call | Tuple | Proj) or not isinstance(called, OpRef | GlobalVar | None):
