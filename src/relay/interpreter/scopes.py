@@ -4,7 +4,7 @@ The text's ``%0 = e;`` shares a node, and a shared node is computed once. It bel
 function, a branch of an ``if``, a clause of a ``match``) that contains all its uses. Where some use lies in a region further
 inside, the node is computed before that region is entered (after the condition, before the branch), so that evaluation stays strict.
 
-Linear in the size of the function but for the logarithm of jump pointers; nothing recurses.
+Linear in the size of the function but for the logarithm of climbs; nothing recurses.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from relay.ir.expr import (
     OpRef,
     Var,
 )  # fmt: skip
+from relay.ir.regions import Region
 from relay.ir.walk import children, pattern_vars, post_order
 
 ATOMS = (Var, GlobalVar, Constant, OpRef, ConstructorRef)
@@ -42,62 +43,29 @@ class Scopes:
     captures: dict[Function, dict[Expr, None]] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class _Region:
-    """A node of the region tree, held by a function, an ``if`` or a ``match``. ``body`` is the region of the innermost function's
-    body; ``jump`` points to some ancestor, so that walking up takes logarithmic time."""
+class _Region(Region):
+    """A region held by a function, an ``if`` or a ``match``. ``body`` is the region of the innermost function's body."""
 
-    parent: _Region | None
-    depth: int
-    holder: Expr
-    body: _Region | None = None
-    jump: _Region | None = None
+    __slots__ = ("body",)
 
-    def __post_init__(self) -> None:
-        if isinstance(self.holder, Function):
-            self.body = self
-        p = self.parent
-        if p is not None:
-            far = p.jump
-            if far is not None and far.jump is not None and p.depth - far.depth == far.depth - far.jump.depth:
-                self.jump = far.jump
-            else:
-                self.jump = p
-
-
-def _ancestor(region: _Region, depth: int) -> _Region:
-    while region.depth > depth:
-        far = region.jump
-        up = far if far is not None and far.depth >= depth else region.parent
-        assert up is not None
-        region = up
-    return region
-
-
-def _common(a: _Region, b: _Region) -> _Region:
-    a, b = _ancestor(a, b.depth), _ancestor(b, a.depth)
-    while a is not b:
-        if a.jump is not b.jump and a.jump is not None and b.jump is not None:
-            a, b = a.jump, b.jump
-        else:
-            assert a.parent is not None and b.parent is not None
-            a, b = a.parent, b.parent
-    return a
+    def __init__(self, parent: _Region | None, holder: Expr) -> None:
+        super().__init__(parent, holder)
+        self.body: _Region = self if parent is None or isinstance(holder, Function) else parent.body
 
 
 def _edges(node: Expr, region: _Region) -> Iterator[tuple[Expr, _Region]]:
     """The children of a node, each with the region it is used in."""
     match node:
         case Function():
-            yield node.body, _Region(region, region.depth + 1, node)
+            yield node.body, _Region(region, node)
         case If():
             yield node.cond, region
-            yield node.then, _Region(region, region.depth + 1, node, region.body)
-            yield node.orelse, _Region(region, region.depth + 1, node, region.body)
+            yield node.then, _Region(region, node)
+            yield node.orelse, _Region(region, node)
         case Match():
             yield node.data, region
             for clause in node.clauses:
-                yield clause.body, _Region(region, region.depth + 1, node, region.body)
+                yield clause.body, _Region(region, node)
         case _:
             for kid in children(node):
                 yield kid, region
@@ -110,7 +78,7 @@ def analyse(root: Function) -> Scopes:
     uses: dict[Expr, list[_Region]] = {root: []}
     owner: dict[Expr, _Region] = {}
     scopes = Scopes()
-    top = _Region(None, 0, root)
+    top = _Region(None, root)
     # Parents come before children, so the region of a node is known when its uses of others are met.
     for node in reversed(order):
         if isinstance(node, ATOMS):
@@ -120,13 +88,13 @@ def analyse(root: Function) -> Scopes:
         if used:
             region = used[0]
             for other in used[1:]:
-                region = _common(region, other)
+                region = region.common(other)
         if len(used) > 1:
             scopes.shared.add(node)
             owner[node] = region
             for inner in used:
                 if inner is not region:
-                    holder = _ancestor(inner, region.depth + 1).holder
+                    holder = inner.ancestor(region.depth + 1).holder
                     scopes.before.setdefault(holder, []).append(node)
                     _capture(scopes, node, inner, region)
         if isinstance(node, Block):
@@ -152,10 +120,10 @@ def analyse(root: Function) -> Scopes:
 def _capture(scopes: Scopes, what: Expr, inner: _Region, home: _Region | None) -> None:
     """Note a use in region ``inner`` of something that lives in region ``home`` in every function between the two."""
     limit = 1 if home is None else home.depth
-    body: _Region | None = inner.body
-    while body is not None and body.depth > limit:
+    body = inner.body
+    while body.depth > limit:
         function = body.holder
-        assert isinstance(function, Function) and body.parent is not None
+        assert isinstance(function, Function)
         captured = scopes.captures.setdefault(function, {})
         if what in captured:
             return  # and so in every function further out

@@ -1,6 +1,6 @@
 """Where the nodes of a graph belong: the innermost braces around all uses of each node.
 
-A scope is what stands between braces in the text: the body of a function, a branch, a clause, a block that is not such a body.
+Braces are the body of a function, a branch, a clause, a block that is not such a body.
 A node that is used in several scopes belongs to their lowest common ancestor, and is printed before the statement there that
 leads to a use.
 """
@@ -11,44 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.expr import Block, Constant, ConstructorRef, Expr, Function, GlobalVar, If, Match, OpRef, Var
+from relay.ir.regions import Region
 from relay.ir.walk import children
 
 _ATOMS = frozenset({Var, GlobalVar, Constant, OpRef, ConstructorRef})
-
-
-class Scope:
-    """A node of the scope tree. ``owner`` is the expression whose braces it is; ``jump`` an ancestor for logarithmic climbs."""
-
-    __slots__ = ("depth", "jump", "owner", "parent")
-
-    def __init__(self, parent: Scope | None, owner: Expr) -> None:
-        self.owner = owner
-        if parent is None:
-            self.parent = self.jump = self
-            self.depth = 0
-            return
-        self.parent = parent
-        self.depth = parent.depth + 1
-        jump = parent.jump
-        self.jump = jump.jump if parent.depth - jump.depth == jump.depth - jump.jump.depth else parent
-
-    def ancestor(self, depth: int) -> Scope:
-        """The ancestor (or the scope itself) at this depth."""
-        scope = self
-        while scope.depth > depth:
-            scope = scope.jump if scope.jump.depth >= depth else scope.parent
-        return scope
-
-
-def common(a: Scope, b: Scope) -> Scope:
-    """The lowest common ancestor."""
-    a, b = a.ancestor(b.depth), b.ancestor(a.depth)
-    while a is not b:
-        if a.jump is not b.jump:
-            a, b = a.jump, b.jump
-        else:
-            a, b = a.parent, b.parent
-    return a
 
 
 def _compound_nodes(root: Expr) -> list[Expr]:
@@ -92,29 +58,29 @@ class Layout:
         layout = cls()
         uses, variables = layout._uses, layout.variable_uses
         order = _compound_nodes(root)
-        home: dict[int, Scope] = {}
-        elsewhere: dict[int, list[Scope]] = {}  # further scopes of use
+        home: dict[int, Region] = {}
+        elsewhere: dict[int, list[Region]] = {}  # further scopes of use
         as_body: set[int] = {id(root)}
 
-        def use(e: Expr, scope: Scope) -> None:
+        def use(e: Expr, scope: Region) -> None:
             key = id(e)
             uses[key] = uses.get(key, 0) + 1
             first = home.setdefault(key, scope)
             if first is not scope:
                 elsewhere.setdefault(key, [first]).append(scope)
 
-        home[id(root)] = Scope(None, root)
+        home[id(root)] = Region(None, root)
         for e in reversed(order):
             key = id(e)
             scope = home[key]
             if key in elsewhere:
                 places = elsewhere[key]
                 for place in places:
-                    scope = common(scope, place)
+                    scope = scope.common(place)
                 for owner in {
                     id(s): s for s in (p.ancestor(scope.depth + 1) for p in places if p is not scope)
                 }.values():
-                    layout._before.setdefault(id(owner.owner), []).append(e)
+                    layout._before.setdefault(id(owner.holder), []).append(e)
                 home[key] = scope
             match e:
                 case Function():
@@ -128,7 +94,7 @@ class Layout:
                     if key in as_body and uses.get(key, 1) == 1:
                         layout.inlined.add(key)
                     else:
-                        scope = Scope(scope, e)
+                        scope = Region(scope, e)
                     inside, outside = (), (*(b.value for b in e.bindings), e.result)
                 case _:
                     inside, outside = (), children(e)
@@ -142,7 +108,7 @@ class Layout:
                     variables[id(kid)] = variables.get(id(kid), 0) + 1
                 elif kid.__class__ not in _ATOMS:
                     as_body.add(id(kid))
-                    use(kid, Scope(scope, e))
+                    use(kid, Region(scope, e))
         for nodes in layout._before.values():
             nodes.reverse()
         return layout

@@ -23,6 +23,7 @@ from relay.ir.expr import (
     Var,
 )
 from relay.ir.module import Module
+from relay.ir.regions import Region
 from relay.ir.trampoline import Step, run
 from relay.ir.walk import children, post_order
 from relay.transform.base import Pass
@@ -51,88 +52,64 @@ def to_blocks(function: Function) -> Function:
     """
     if is_primitive(function):
         return function
-    scopes = _Scopes()
-    _place(function.body, scopes)
-    lowering = _Lowering(scopes)
-    body = run(lowering.block(function.body, 0))
+    places, top = _place(function.body)
+    body = run(_Lowering(places).block(function.body, top))
     return replace(function, body=body)
 
 
 @dataclass(slots=True, eq=False)
-class _Scopes:
-    """The tree of blocks-to-be: 0 is the function's body. ``of`` maps node ids to scopes, ``inner`` to the scopes a
-    node opens.
+class _Places:
+    """``of`` maps node ids to the region that a node belongs to, ``inner`` to the regions that a node opens."""
 
-    Ancestors are found in logarithmic time by jump pointers (each as long as the two before it together, when those
-    are equal).
-    """
+    of: dict[int, Region] = field(default_factory=dict)
+    inner: dict[int, tuple[Region, ...]] = field(default_factory=dict)
 
-    parent: list[int] = field(default_factory=lambda: [0])
-    jump: list[int] = field(default_factory=lambda: [0])
-    depth: list[int] = field(default_factory=lambda: [0])
-    of: dict[int, int] = field(default_factory=dict)
-    inner: dict[int, tuple[int, ...]] = field(default_factory=dict)
-
-    def child(self, parent: int) -> int:
-        far = self.jump[parent]
-        equal = self.depth[parent] - self.depth[far] == self.depth[far] - self.depth[self.jump[far]]
-        self.parent.append(parent)
-        self.jump.append(self.jump[far] if equal else parent)
-        self.depth.append(self.depth[parent] + 1)
-        return len(self.parent) - 1
-
-    def common(self, a: int, b: int) -> int:
-        """The innermost scope that contains both."""
-        depth, jump, parent = self.depth, self.jump, self.parent
-        if depth[a] < depth[b]:
-            a, b = b, a
-        while depth[a] > depth[b]:
-            a = jump[a] if depth[jump[a]] >= depth[b] else parent[a]
-        while a != b:
-            a, b = (jump[a], jump[b]) if jump[a] != jump[b] else (parent[a], parent[b])
-        return a
-
-    def use(self, node: Expr, scope: int) -> None:
+    def use(self, node: Expr, region: Region) -> None:
         known = self.of.get(id(node))
-        self.of[id(node)] = scope if known is None or known == scope else self.common(known, scope)
+        self.of[id(node)] = region if known is None or known is region else known.common(region)
 
 
-def _place(root: Expr, scopes: _Scopes) -> None:
-    """Find every node's scope: the innermost one that contains all its uses. Users are visited before what they use."""
+def _place(root: Expr) -> tuple[_Places, Region]:
+    """Find every node's place, the innermost region that contains all its uses, and the outermost region.
+
+    Users are visited before what they use.
+    """
     order = list(post_order(root))
-    scopes.of[id(root)] = 0
+    places = _Places()
+    top = places.of[id(root)] = Region(None, root)
     for node in reversed(order):
-        here = scopes.of[id(node)]
+        here = places.of[id(node)]
         match node:
             case If():
-                scopes.use(node.cond, here)
+                places.use(node.cond, here)
                 bodies: tuple[Expr, ...] = (node.then, node.orelse)
             case Match():
-                scopes.use(node.data, here)
+                places.use(node.data, here)
                 bodies = tuple(c.body for c in node.clauses)
             case Function():
                 bodies = (node.body,)
             case _:
                 for kid in children(node):
-                    scopes.use(kid, here)
+                    places.use(kid, here)
                 continue
-        inner = tuple(scopes.child(here) for _ in bodies)
-        scopes.inner[id(node)] = inner
-        for body, scope in zip(bodies, inner, strict=True):
-            scopes.use(body, scope)
+        inner = tuple(Region(here, node) for _ in bodies)
+        places.inner[id(node)] = inner
+        for body, region in zip(bodies, inner, strict=True):
+            places.use(body, region)
+    return places, top
 
 
 @dataclass(slots=True, eq=False)
 class _Lowering:
-    """Emits bindings into the open scopes.
+    """Emits bindings into the open regions.
 
     ``done`` maps node ids to atoms, ``env`` let-bound variables that are other atoms.
     """
 
-    scopes: _Scopes
+    places: _Places
     done: dict[int, Expr] = field(default_factory=dict)
     env: dict[Var, Expr] = field(default_factory=dict)
-    bindings: dict[int, list[Binding]] = field(default_factory=dict)
+    bindings: dict[Region, list[Binding]] = field(default_factory=dict)
 
     def known(self, e: Expr) -> Expr | None:
         """The atom for an expression that needs no (more) code."""
@@ -140,12 +117,12 @@ class _Lowering:
             return self.env.get(e, e)
         return e if is_atom(e) else self.done.get(id(e))
 
-    def block(self, body: Expr, scope: int) -> Step[Block]:
-        bindings = self.bindings[scope] = []
+    def block(self, body: Expr, region: Region) -> Step[Block]:
+        bindings = self.bindings[region] = []
         result = self.known(body)
         if result is None:
             result = yield self.lower(body, None)
-        del self.bindings[scope]
+        del self.bindings[region]
         return Block(tuple(bindings), result, body.ty, body.span)
 
     def lower(self, e: Expr, var: Var | None) -> Step[Expr]:
@@ -163,7 +140,7 @@ class _Lowering:
                 if says_no_less(atom.ty, b.var.ty):
                     self.env[b.var] = atom
                 else:
-                    self.bindings[self.scopes.of[id(e)]].append(Binding(b.var, atom))
+                    self.bindings[self.places.of[id(e)]].append(Binding(b.var, atom))
             result = self.known(e.result)
             if result is None:
                 result = yield self.lower(e.result, var)
@@ -174,13 +151,13 @@ class _Lowering:
             known = self.known(kid)
             kids.append(known if known is not None else (yield self.lower(kid, None)))
         blocks: list[Block] = []
-        for body, scope in zip(self._bodies(e), self.scopes.inner.get(id(e), ()), strict=False):
-            blocks.append((yield self.block(body, scope)))
+        for body, region in zip(self._bodies(e), self.places.inner.get(id(e), ()), strict=False):
+            blocks.append((yield self.block(body, region)))
         # A let-bound variable with the value's own type keeps its identity; another type is a cast, bound by the
         # caller.
         keeps = var is not None and says_no_less(e.ty, var.ty)
         target = var if var is not None and keeps else Var("t", None, e.ty, e.span)
-        self.bindings[self.scopes.of[id(e)]].append(Binding(target, _operation(e, kids, blocks)))
+        self.bindings[self.places.of[id(e)]].append(Binding(target, _operation(e, kids, blocks)))
         self.done[id(e)] = target
         return target
 
