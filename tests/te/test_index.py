@@ -57,7 +57,8 @@ def grow(inner: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
         inner,
         st.sampled_from([3, 12, 32, 384]),
     )
-    return sums | scaled | divided
+    products = st.builds(lambda a, b: binary("mul", a, b), inner, inner)
+    return sums | scaled | divided | products
 
 
 @settings(max_examples=300, deadline=None)
@@ -69,6 +70,15 @@ def test_simplified_expressions_keep_their_value(root: Scalar, n: int, data: st.
     assert value(indices.simplify(root), env) == value(root, env)
     low, high = indices.bounds(indices.poly(root))
     assert (low is None or low <= value(root, env)) and (high is None or value(root, env) <= high)
+
+
+def test_a_quotient_of_what_may_be_negative_may_be_negative() -> None:
+    indices = Indices()
+    i, j, k = AXES
+    low, _ = indices.bounds(indices.poly(binary("floordiv", binary("min", i, binary("sub", j, k)), 3)))
+    assert low == -11
+    low, high = indices.bounds(indices.poly(binary("min", binary("max", binary("sub", k, i), 0), 7)))
+    assert (low, high) == (0, 7)
 
 
 def test_reshapes_cancel() -> None:

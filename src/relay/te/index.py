@@ -48,11 +48,12 @@ from relay.te.scalar import (
 class Indices:
     """The variables of one analysis, and the way between expressions and polynomials. Not shared between analyses."""
 
-    __slots__ = ("_axes", "_divisions", "_memo", "_opaque", "_scalars", "_upper")
+    __slots__ = ("_axes", "_divisions", "_lower", "_memo", "_opaque", "_scalars", "_upper")
 
     def __init__(self) -> None:
         self._axes: dict[Axis, SymDim] = {}
         self._scalars: dict[DimVar, Scalar] = {}
+        self._lower: dict[DimVar, Dim] = {}
         self._upper: dict[DimVar, Dim] = {}
         self._opaque: dict[tuple[object, ...], SymDim] = {}
         self._divisions: dict[DimVar, tuple[Dim, Dim]] = {}
@@ -65,14 +66,17 @@ class Indices:
             return 0
         found = self._axes.get(axis)
         if found is None:
-            found = self._new(axis, dim_sub(axis.extent, 1) if axis.dtype == "int64" else None)
+            counts = axis.dtype == "int64"
+            found = self._new(axis, 0 if counts else None, dim_sub(axis.extent, 1) if counts else None)
             self._axes[axis] = found
         return found
 
-    def _new(self, value: Scalar, upper: Dim | None) -> SymDim:
+    def _new(self, value: Scalar, lower: Dim | None, upper: Dim | None) -> SymDim:
         name = value.name if isinstance(value, Axis) else "t"
         var = DimVar(name)
         self._scalars[var] = value
+        if lower is not None:
+            self._lower[var] = lower
         if upper is not None and not is_any(upper):
             self._upper[var] = upper
         return as_dim(var)
@@ -135,10 +139,17 @@ class Indices:
             return a if op == "max" else b
         if hi is not None and hi <= 0:
             return b if op == "max" else a
-        return self._intern((op, a, b), binary(op, self.scalar(a), self.scalar(b)), None)
+        (low_a, high_a), (low_b, high_b) = self.bounds(a), self.bounds(b)
+        lows, highs = [n for n in (low_a, low_b) if n is not None], [n for n in (high_a, high_b) if n is not None]
+        # The least of two is at most either and at least the lower of both lower ends; the greatest the other way round.
+        if op == "min":
+            least, most = min(lows) if len(lows) == 2 else None, min(highs, default=None)
+        else:
+            least, most = max(lows, default=None), max(highs) if len(highs) == 2 else None
+        return self._intern((op, a, b), binary(op, self.scalar(a), self.scalar(b)), least, most)
 
     def _opaque_of(self, node: Scalar) -> Dim:
-        return self._intern(self._key(node), node, None)
+        return self._intern(self._key(node), node)
 
     def _key(self, node: Scalar) -> tuple[object, ...]:
         if isinstance(node, Load):
@@ -147,10 +158,12 @@ class Indices:
             return ("cast", node.a.dtype, *self._key(node.a))
         return ("node", id(node))
 
-    def _intern(self, key: tuple[object, ...], value: Scalar, upper: Dim | None) -> SymDim:
+    def _intern(
+        self, key: tuple[object, ...], value: Scalar, lower: int | None = None, upper: int | None = None
+    ) -> SymDim:
         found = self._opaque.get(key)
         if found is None:
-            found = self._opaque[key] = self._new(value, upper)
+            found = self._opaque[key] = self._new(value, lower, upper)
         return found
 
     # -- arithmetic with ranges
@@ -171,9 +184,13 @@ class Indices:
             numerator, denominator = self._divisions[inner]
             if isinstance(denominator, int):
                 return dim_add(exact, self.floordiv(numerator, denominator * b))
-        _, high = self.bounds(rest)
-        upper = high // b if high is not None and isinstance(b, int) and b > 0 else None
-        found = self._intern(("floordiv", rest, b), binary("floordiv", self.scalar(rest), self.scalar(b)), upper)
+        low, high = self.bounds(rest)
+        if isinstance(b, int) and b > 0:
+            low, high = None if low is None else low // b, None if high is None else high // b
+        else:
+            # A size is not negative, and division by 0 gives 0.
+            low, high = 0 if low is not None and low >= 0 and not isinstance(b, int) else None, None
+        found = self._intern(("floordiv", rest, b), binary("floordiv", self.scalar(rest), self.scalar(b)), low, high)
         var = _var(found)
         assert var is not None
         self._divisions.setdefault(var, (rest, b))
@@ -274,26 +291,25 @@ class Indices:
         total: Dim = 0
         for monomial, coefficient in a.terms:
             product: Dim = coefficient
+            ends = self._upper if upper == (coefficient > 0) else self._lower
+            mine = [(atom, power) for atom, power in monomial if isinstance(atom, DimVar) and atom in self._scalars]
+            if sum(power for _, power in mine) > 1 and not all(self._nonnegative(atom) for atom, _ in mine):
+                return None  # a product is largest at its factors' upper ends only if none is negative
             for atom, power in monomial:
+                value: Dim | None = as_dim(atom)
                 if isinstance(atom, DimVar) and atom in self._scalars:
-                    if upper == (coefficient > 0):
-                        if atom not in self._upper:
-                            return None
-                        value: Dim = self._upper[atom]
-                    else:
-                        value = 0 if self._nonnegative(atom) else None  # type: ignore[assignment]
-                        if value is None:
-                            return None
-                else:
-                    value = as_dim(atom)
+                    value = ends.get(atom)
+                if value is None:
+                    return None
                 for _ in range(power):
                     product = dim_mul(product, value)
             total = dim_add(total, product)
-        # Upper ends may themselves be index polynomials (a clamped loop); sizes are the fixed point.
+        # Ends may themselves be index polynomials (a clamped loop); sizes are the fixed point.
         return total if not self.is_index(total) else self._extent(total, upper)
 
     def _nonnegative(self, var: DimVar) -> bool:
-        return var in self._upper or var in self._divisions
+        lower = self._lower.get(var)
+        return isinstance(lower, int) and lower >= 0
 
     def is_index(self, a: Dim) -> bool:
         """Whether a polynomial mentions an index variable (else it is made of sizes alone)."""
