@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_var, dim_var
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import is_float
-from relay.loop.evaluate import evaluate, numpy_dtype
+from relay.loop.evaluate import evaluate
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, LetScalar, LoopKind, Scope, Seq, Stmt, Store, Switch
 from relay.loop.verify import verify
 from relay.loop.workspace import workspace_bytes

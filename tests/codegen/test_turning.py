@@ -9,7 +9,8 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import as_var, dim_var
-from relay.loop.evaluate import evaluate, numpy_dtype
+from relay.ir.dtypes import numpy_dtype
+from relay.loop.evaluate import evaluate
 from relay.loop.ir import Buffer, Kernel, Stmt, Transpose
 from relay.loop.printer import kernel_text
 from relay.loop.simplify import simplify

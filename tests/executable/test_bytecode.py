@@ -17,11 +17,11 @@ from relay.executable.bytecode import (
     EmitOperand,
     Opcode,
     decode,
-    numpy_dtype,
     scalar_bits,
 )
 from relay.executable.disassemble import disassemble
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
+from relay.ir.dtypes import numpy_dtype
 
 _INDEX = st.integers(0, 3)
 _LETTERS: dict[str, st.SearchStrategy[EmitOperand]] = {

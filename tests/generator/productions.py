@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
 from relay.op.build import call, constant
-from relay.te.numeric import numpy_dtype
 from tests.generator.kinds import INTS, Size, T
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.value import AdtValue
-from relay.te.numeric import Array, numpy_dtype
+from relay.te.numeric import Array
 from tests.generator.kinds import Adt, G, Size, T, Tup
 from tests.generator.source import Choices
 

@@ -15,6 +15,7 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text, machine
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.types import TensorType, Type
 from relay.loop.ir import Kernel
@@ -23,7 +24,6 @@ from relay.loop.verify import verify
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.te.evaluate import evaluate
-from relay.te.numeric import numpy_dtype
 
 Array = npt.NDArray[np.generic]
 WORKERS = 3

@@ -11,7 +11,8 @@ import pytest
 
 from relay import _runtime
 from relay.executable import ArgumentError, Assembler, Tensor, Value
-from relay.executable.bytecode import DTYPES, numpy_dtype
+from relay.executable.bytecode import DTYPES
+from relay.ir.dtypes import numpy_dtype
 from tests.runtime.programs import function, program
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.constant import numpy_dtype
 from relay.ir.diagnostics import FileError, RelayError, TypeError_
+from relay.ir.dtypes import numpy_dtype
 
 Array = npt.NDArray[Any]
 Spec = Mapping[str, Any]

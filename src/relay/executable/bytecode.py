@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from relay import _runtime
+from relay.ir.dtypes import numpy_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,6 @@ ANY_DTYPE: Final = 255
 
 _NUMBERS: Final = frozenset("drivfkcmuo")  # operand letters whose word is the given number
 ENDS_CONTROL: Final = frozenset({"Ret", "TailInvoke", "TailInvokeClosure", "Goto", "Switch", "Fatal"})
-
-
-def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """The NumPy dtype (an ml_dtypes extension for bfloat16, int4, uint4) of an element type's name."""
-    return np.dtype(getattr(ml_dtypes, name)) if name in ("bfloat16", "int4", "uint4") else np.dtype(name)
 
 
 def scalar_bits(dtype: str, value: int | float | bool) -> int:

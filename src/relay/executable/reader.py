@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relay import _runtime
-from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPES, FunctionCode, numpy_dtype
+from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPES, FunctionCode
 from relay.executable.format import (
     MAGIC,
     VERSION,
@@ -23,6 +23,7 @@ from relay.executable.format import (
     Section,
 )
 from relay.ir.diagnostics import FileError
+from relay.ir.dtypes import numpy_dtype
 
 
 def read_image(source: str | os.PathLike[str] | bytes | bytearray) -> ExecutableImage:

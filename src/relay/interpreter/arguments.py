@@ -15,12 +15,12 @@ from relay.interpreter.sizes import check_sizes, size_checks
 from relay.interpreter.values import Array, Closure, ConstructorValue, OperatorValue, Reference, Value
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, is_float
 from relay.ir.value import AdtValue
-from relay.te.numeric import numpy_dtype
 from relay.typing.substitution import substitute
 from relay.typing.text import shape_text, type_text
 

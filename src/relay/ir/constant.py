@@ -1,59 +1,18 @@
-"""Base types as NumPy dtypes, and constants made from arrays."""
+"""Constants made from arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from relay.ir.diagnostics import RelayError
+from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant
 from relay.ir.span import Span
-from relay.ir.types import DTYPE_BITS, TensorType
-
-NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
-    **{
-        name: np.dtype(name)
-        for name in (
-            "bool",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "float16",
-            "float32",
-            "float64",
-        )
-    },
-    "int4": np.dtype(ml_dtypes.int4),
-    "uint4": np.dtype(ml_dtypes.uint4),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
-_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
-
-
-def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
-    """The NumPy (or ml_dtypes) dtype of a base type. Raises RelayError for one that no array can hold."""
-    found = NUMPY_DTYPES.get(dtype)
-    if found is None:
-        raise RelayError(f"no constant of base type {dtype!r}", hint=f"base types with values: {', '.join(DTYPE_BITS)}")
-    return found
-
-
-def dtype_name(dtype: np.dtype[np.generic]) -> str:
-    """The base type of a NumPy dtype. Raises RelayError for one that is not a base type."""
-    found = _NAMES.get(dtype.newbyteorder("=") if dtype.byteorder in "<>" else dtype)
-    if found is None:
-        raise RelayError(f"arrays of dtype {dtype} have no base type", hint=f"base types: {', '.join(NUMPY_DTYPES)}")
-    return found
+from relay.ir.types import TensorType
 
 
 def make_constant(data: npt.ArrayLike, dtype: str | None = None, span: Span | None = None) -> Constant:

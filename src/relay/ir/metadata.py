@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.constant import MissingData, make_constant, missing_constant, numpy_dtype
+from relay.ir.constant import MissingData, make_constant, missing_constant
 from relay.ir.diagnostics import FileError, RelayError, SyntaxError_
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Constant
 from relay.ir.mapped import TensorFile
 from relay.ir.span import Span
@@ -175,6 +175,6 @@ def _released_array(blob: bytes) -> npt.NDArray[np.generic]:
     shape = struct.unpack_from(f"<{rank}q", blob, start)
     (size,) = struct.unpack_from("<q", blob, start + 8 * rank)
     name = "bool" if (code, bits) == (1, 1) else f"{_DLPACK_CODES[code]}{bits}"
-    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else numpy_dtype(name)
+    dtype = numpy_dtype(name)
     data = blob[start + 8 * rank + 8 :][:size]
     return np.frombuffer(data, dtype).reshape(shape)

@@ -11,8 +11,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.constant import NUMPY_DTYPES, make_constant, numpy_dtype
+from relay.ir.constant import make_constant
 from relay.ir.diagnostics import FileError, RelayError
+from relay.ir.dtypes import NUMPY_DTYPES, numpy_dtype
 from relay.ir.expr import (
     Attr,
     Constant,

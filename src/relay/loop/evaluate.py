@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
-import ml_dtypes
 import numpy as np
 
 from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
@@ -50,13 +50,6 @@ from relay.te.scalar import (
 
 Array = np.ndarray[Any, Any]
 Number = bool | int | float
-_SMALL = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "bfloat16": ml_dtypes.bfloat16}
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's dtype for a base type (ml_dtypes' where NumPy has none)."""
-    found: np.dtype[Any] = np.dtype(_SMALL.get(dtype, dtype))
-    return found
 
 
 class _Failed(Exception):

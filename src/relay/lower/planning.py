@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from relay import te
 from relay.ir.dim import DimVar, dim_vars
+from relay.ir.dtypes import dtype_name
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.mapped import release
 from relay.ir.module import Module
@@ -22,7 +23,6 @@ from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
-from relay.te.numeric import dtype_name
 from relay.transform.blocks import all_blocks, body_of, is_primitive
 
 Array = npt.NDArray[np.generic]

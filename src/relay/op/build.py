@@ -12,8 +12,9 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
+from relay.ir.dtypes import dtype_name
 from relay.ir.expr import Attr, Call, Constant, Expr, OpRef, Tuple
-from relay.te.numeric import Array, dtype_name
+from relay.te.numeric import Array
 
 _EXPRESSIONS = get_args(Expr)
 

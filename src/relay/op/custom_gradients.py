@@ -13,13 +13,13 @@ import numpy as np
 
 from relay import te
 from relay.ir.dim import Dim, is_any, known_equal
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs, Expr
 from relay.ir.types import TensorType, Type
 from relay.op.build import call, constant
 from relay.op.reduction import kept_index, reduction
 from relay.op.registry import operator
 from relay.op.support import accumulation_dtype, axis_of, require_float, require_same_dtype
-from relay.te.numeric import numpy_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from typing import Any, Final
 
 from relay import te
+from relay.ir.dtypes import NUMPY_DTYPES
 from relay.ir.types import is_float
 from relay.op.build import call
 from relay.op.registry import composition, operator
@@ -134,10 +135,7 @@ def _bound(value: float, dtype: str) -> te.Const:
 @operator("cast")
 def cast(data: te.Tensor, *, dtype: str) -> te.Tensor:
     """``data`` in another dtype: to integer truncates and saturates (nan gives 0), integers wrap, to bool is ``!= 0``."""
-    try:
-        numeric.numpy_dtype(dtype)
-    except TypeError:
-        te.require(False, f"there is no dtype {dtype!r} to cast to")
+    te.require(dtype in NUMPY_DTYPES, f"there is no dtype {dtype!r} to cast to")
     return elementwise(data, lambda x: te.cast(x, dtype), "cast")
 
 

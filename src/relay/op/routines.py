@@ -9,11 +9,12 @@ import numpy as np
 from relay import te
 from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import ANY, dim_min
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.op.registry import routine
-from relay.te.numeric import Array, compute_dtype, numpy_dtype
+from relay.te.numeric import Array, compute_dtype
 
 
 def _tensor(op: str, type_: Type, rank: int | None = None) -> TensorType:

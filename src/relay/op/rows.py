@@ -14,12 +14,13 @@ import numpy as np
 from relay import te
 from relay.ir.diagnostics import ExecutionError, OperatorError, TypeError_
 from relay.ir.dim import ANY, Dim
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs
 from relay.ir.types import TensorType, TupleType, Type
 from relay.ir.value import AdtValue
 from relay.op.registry import routine
 from relay.op.support import DimLike
-from relay.te.numeric import Array, numpy_dtype
+from relay.te.numeric import Array
 
 # The element types by their codes in the runtime (runtime/dtypes.def).
 DTYPES = (

@@ -16,10 +16,11 @@ from typing import Any, Final, assert_never
 import numpy as np
 
 from relay.ir.dim import Dim, DimVar, dim_evaluate
+from relay.ir.dtypes import numpy_dtype
 from relay.te import numeric
 from relay.te.grid import Affine, Grid, fits, gather, inside, matrix_product, pieces, strided
 from relay.te.index import Indices
-from relay.te.numeric import Array, numpy_dtype
+from relay.te.numeric import Array
 from relay.te.scalar import (
     Axis,
     Binary,

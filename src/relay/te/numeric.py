@@ -11,20 +11,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import is_float, is_integer
 from relay.te.scalar import BinaryOp, CompareOp, UnaryOp
 
 Array = npt.NDArray[Any]
 
-_EXTENDED: Final[Mapping[str, Any]] = {
-    "bfloat16": ml_dtypes.bfloat16,
-    "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-}
 # The dtype in which values of a narrow dtype are computed.
 _COMPUTE: Final[Mapping[str, str]] = {
     "float16": "float32",
@@ -32,17 +27,6 @@ _COMPUTE: Final[Mapping[str, str]] = {
     "int4": "int8",
     "uint4": "uint8",
 }
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype (one of ml_dtypes for bfloat16, int4, uint4) of a base type. Raises TypeError for one without storage."""
-    dtype: np.dtype[Any] = np.dtype(_EXTENDED.get(name, name))
-    return dtype
-
-
-def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The base type of a NumPy dtype."""
-    return dtype.name
 
 
 def compute_dtype(name: str) -> str:

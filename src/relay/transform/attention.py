@@ -17,11 +17,11 @@ import numpy as np
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, known_equal, shape_size
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, is_float
 from relay.op import registry
-from relay.te.numeric import numpy_dtype
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from relay.ir.constant import numpy_dtype
 from relay.ir.dim import Dim, DimVar, dim_fold, dim_text
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Constant
 from relay.view.peers.straight import (
     Step,

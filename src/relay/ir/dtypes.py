@@ -1,0 +1,54 @@
+"""Base types as NumPy dtypes, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from relay.ir.diagnostics import RelayError
+from relay.ir.types import DTYPE_BITS
+
+NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **{
+        name: np.dtype(name)
+        for name in (
+            "bool",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float16",
+            "float32",
+            "float64",
+        )
+    },
+    "int4": np.dtype(ml_dtypes.int4),
+    "uint4": np.dtype(ml_dtypes.uint4),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The NumPy (or ml_dtypes) dtype of a base type. Raises RelayError for one that no array can hold."""
+    found = NUMPY_DTYPES.get(dtype)
+    if found is None:
+        raise RelayError(
+            f"no array holds the base type {dtype!r}", hint=f"base types with values: {', '.join(DTYPE_BITS)}"
+        )
+    return found
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The base type of a NumPy dtype. Raises RelayError for one that is not a base type."""
+    found = _NAMES.get(dtype.newbyteorder("=") if dtype.byteorder in "<>" else dtype)
+    if found is None:
+        raise RelayError(f"arrays of dtype {dtype} have no base type", hint=f"base types: {', '.join(NUMPY_DTYPES)}")
+    return found
