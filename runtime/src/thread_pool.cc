@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <climits>
 #include <cmath>
@@ -82,11 +83,17 @@ thread_local int64_t current_worker = -1;
 
 constexpr int spin_rounds = 2000;  // some tens of microseconds
 // More pieces than threads, so that one that is late to start or loses its core does not hold up the region.
-constexpr int64_t pieces_per_worker = 4;
+constexpr int64_t pieces_per_worker = 16;
+constexpr uint64_t piece_mask = 0xffff;
+static_assert(max_threads * pieces_per_worker <= static_cast<int64_t>(piece_mask));
 
-// One region at a time. `ticket` holds the region's generation (upper half) and the next piece to take (lower half); a
-// thread takes a piece by advancing it. The region's fields are only rewritten when all its pieces are done, so fields
-// read before a ticket was won in the same generation belong to that generation.
+// One region at a time. Each participant has a run of neighbouring pieces, which it takes from the front: what it reads is
+// one stretch of memory, as the machine's prefetchers and kernels that read ahead expect. Who has none left takes the last
+// piece of another's run, so a thread that comes late, or never, has less to do and nobody waits for it.
+//
+// A run is one word: the region's generation (upper half), the first piece and the piece behind the last; a thread takes
+// a piece by changing it. The region's fields are only rewritten when all its pieces are done, so fields read before a
+// piece was won from a word of a generation belong to that generation.
 class Pool {
  public:
   int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain,
@@ -101,8 +108,11 @@ class Pool {
     workers_.store(workers, std::memory_order_relaxed);
     result_.store(0, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
-    uint32_t generation = static_cast<uint32_t>(ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    ticket_.store(static_cast<uint64_t>(generation) << 32, std::memory_order_seq_cst);
+    uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+    for (int64_t w = 0; w < workers; ++w) {
+      auto first = static_cast<uint64_t>(pieces * w / workers), last = static_cast<uint64_t>(pieces * (w + 1) / workers);
+      runs_[static_cast<size_t>(w)].word.store(static_cast<uint64_t>(generation) << 32 | first << 16 | last, std::memory_order_release);
+    }
     generation_.store(generation, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(generation_);
     work(0);
@@ -171,38 +181,54 @@ class Pool {
     }
   }
 
+  struct alignas(64) Run {
+    std::atomic<uint64_t> word{0};
+  };
+
+  // Takes and runs pieces until there are none: the worker's own from the front, then those of others from the back.
   void work(int64_t worker) {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    uint32_t done = 0;
+    int64_t workers = workers_.load(std::memory_order_relaxed);
+    for (int64_t turn = 0; turn < workers && worker < workers; ++turn) {
+      Run& run = runs_[static_cast<size_t>((worker + turn) % workers)];
+      while (take(run, worker, turn == 0)) ++done;
+      workers = workers_.load(std::memory_order_relaxed);
+    }
+    // Told once: the counter is a line that all share. Until then the region is not over.
+    if (done > 0) done_.fetch_add(done, std::memory_order_release);
+  }
+
+  bool take(Run& run, int64_t worker, bool own) {
+    uint64_t word = run.word.load(std::memory_order_acquire);
     for (;;) {
       relay_kernel_context* context = context_.load(std::memory_order_relaxed);
       relay_parallel_body body = body_.load(std::memory_order_relaxed);
       void* env = env_.load(std::memory_order_relaxed);
       int64_t n = n_.load(std::memory_order_relaxed), grain = grain_.load(std::memory_order_relaxed);
       uint32_t pieces = pieces_.load(std::memory_order_relaxed);
-      if (worker >= workers_.load(std::memory_order_relaxed)) return;
-      auto piece = static_cast<uint32_t>(ticket);
-      if (piece >= pieces) return;
-      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire))
-        continue;
-      if (result_.load(std::memory_order_relaxed) == 0) {
-        int64_t blocks = (n - 1) / grain + 1;
-        int64_t share = blocks / pieces, more = blocks % pieces;
-        int64_t first = piece * share + std::min<int64_t>(piece, more);
-        int64_t last = first + share + (piece < more);
-        current_worker = worker;
-        int32_t result = body(context, env, first * grain, std::min(n, last * grain), worker);
-        current_worker = -1;
-        int32_t none = 0;
-        if (result != 0) result_.compare_exchange_strong(none, result, std::memory_order_relaxed);
-      }
-      done_.fetch_add(1, std::memory_order_release);
-      ticket = ticket_.load(std::memory_order_acquire);
+      if (worker >= workers_.load(std::memory_order_relaxed)) return false;
+      uint64_t first = word >> 16 & piece_mask, last = word & piece_mask;
+      if (first >= last) return false;
+      uint64_t next = own ? word + (uint64_t{1} << 16) : word - 1;
+      if (!run.word.compare_exchange_weak(word, next, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      if (result_.load(std::memory_order_relaxed) != 0) return true;  // the rest is not run
+      auto piece = static_cast<int64_t>(own ? first : last - 1);
+      int64_t blocks = (n - 1) / grain + 1;
+      int64_t share = blocks / pieces, more = blocks % pieces;
+      int64_t from = piece * share + std::min<int64_t>(piece, more);
+      int64_t to = from + share + (piece < more);
+      current_worker = worker;
+      int32_t result = body(context, env, from * grain, std::min(n, to * grain), worker);
+      current_worker = -1;
+      int32_t none = 0;
+      if (result != 0) result_.compare_exchange_strong(none, result, std::memory_order_relaxed);
+      return true;
     }
   }
 
   std::atomic<bool> busy_{false};
   int64_t threads_ = 0;  // guarded by busy_
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::array<Run, max_threads> runs_;
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<int32_t> sleepers_{0};
   alignas(64) std::atomic<uint32_t> done_{0};

@@ -94,6 +94,27 @@ TEST(contended_regions_run_inline) {
   for (auto& thread : threads) thread.join();
 }
 
+TEST(a_late_thread_is_not_waited_for) {
+  // Whoever has the first index holds on to it until all others are done: they must be taken from its run.
+  struct Env {
+    Marks marks{32, 1};
+    std::atomic<int> others{0};
+  } env;
+  auto body = [](relay_kernel_context*, void* e, int64_t begin, int64_t end, int64_t) -> int32_t {
+    auto* env = static_cast<Env*>(e);
+    CHECK(end == begin + 1);
+    env->marks.times[static_cast<size_t>(begin)]++;
+    if (begin != 0)
+      env->others++;
+    else
+      while (env->others != 31) std::this_thread::yield();
+    return 0;
+  };
+  auto ctx = context(2);
+  CHECK(parallel_for(&ctx, body, &env, 32, 1) == 0);
+  for (auto& times : env.marks.times) CHECK(times == 1);
+}
+
 TEST(a_failure_is_reported) {
   auto body = [](relay_kernel_context*, void*, int64_t begin, int64_t, int64_t) -> int32_t {
     return begin == 0 ? 7 : 0;

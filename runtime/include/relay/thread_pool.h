@@ -1,8 +1,9 @@
 // The process's thread pool, for the parallel regions of kernels.
 //
-// A region's index range is cut at multiples of its grain into one contiguous piece per participant; what a body
-// computes for one grain never depends on the piece it is in, so results are the same for any number of threads and
-// whichever thread runs a piece. The calling thread takes part. A region that starts inside another, or while another
+// A region's index range is cut at multiples of its grain into pieces; each participant goes through a run of neighbouring
+// ones, and takes from the others' runs when its own is done. What a body computes for one grain never depends on the piece
+// it is in, so results are the same for any number of threads and whichever thread runs a piece. The calling thread takes
+// part, and never waits for a thread that has not begun. A region that starts inside another, or while another
 // thread's region is in progress, runs inline on its caller. Threads spin for a short while when a region ends and then
 // sleep. A forked child starts with no threads and makes its own.
 #pragma once
