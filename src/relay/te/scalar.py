@@ -174,7 +174,7 @@ class Cast(Operators):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce(Operators):
-    """A reduction over ``axes``; only at the root of a stage's body. ``argmax``/``argmin``: the first index along its axis."""
+    """A reduction over ``axes``; in a stage, only at the root of its body. ``argmax``/``argmin``: the first index along its axis."""
 
     kind: ReduceKind
     axes: tuple[Axis, ...]

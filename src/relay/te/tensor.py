@@ -5,8 +5,9 @@
         return te.compute((x.shape[0], w.shape[0]), lambda i, j: te.sum(x[i, k] * w[j, k], k))
 
 `compute` makes a stage: index variables and a body (several bodies make a stage of several outputs, all of one shape). A
-body is a scalar expression, or one `Reduce` of such. `scan` is a recurrence along one axis. A definition is an acyclic
-graph of stages from placeholders to outputs; shapes are dims, so one definition serves every size.
+body is a scalar expression, or one `Reduce` of such: reductions inside an expression become stages (`relay.te.inner`).
+`scan` is a recurrence along one axis. A definition is an acyclic graph of stages from placeholders to outputs; shapes are
+dims, so one definition serves every size.
 
 While a definition is traced, `require_equal` and `require` record what it demands of its sizes, and asking for a fact about a
 dim that inference has not found yet raises `Undetermined`, upon which the type relation waits for news of that dim.
@@ -33,6 +34,7 @@ from relay.ir.dim import (
     known_different,
     known_equal,
 )
+from relay.te.inner import stray_axis, without_inner_reductions
 from relay.te.scalar import Axis, Const, Load, Operators, Reduce, ReduceKind, Scalar, Size, Source, minimum, walk, wrap
 
 
@@ -133,11 +135,14 @@ def _axes(shape: Sequence[Dim]) -> tuple[Axis, ...]:
 
 
 def compute(shape: Sequence[Dim], body: Callable[..., object], name: str = "out", dtype: str | None = None) -> Tensor:
-    """The tensor whose element at ``i, j, ...`` is ``body(i, j, ...)``. ``dtype`` is needed only where the body is a number."""
+    """The tensor whose element at ``i, j, ...`` is ``body(i, j, ...)``. ``dtype`` is needed only where the body is a number.
+
+    Reductions inside the body become stages of their own. Raises DefinitionError where an index variable stands outside of a reduction
+    over it.
+    """
     axes = _axes(shape)
-    value = wrap(body(*axes), dtype or "float32")
-    stage = Compute(name, axes, (value,))
-    return Tensor(stage, 0, stage.shape, value.dtype)
+    value = _body(body(*axes), dtype or "float32", axes, name)
+    return _stage(axes, value, name)
 
 
 def compute_many(
@@ -145,7 +150,7 @@ def compute_many(
 ) -> tuple[Tensor, ...]:
     """Several tensors of one shape from one traversal; reductions among the bodies must be over the same axes."""
     axes = _axes(shape)
-    values = tuple(wrap(v, "float32") for v in body(*axes))
+    values = tuple(_body(v, "float32", axes, name) for v in body(*axes))
     stage = Compute(name, axes, values)
     return tuple(Tensor(stage, n, stage.shape, v.dtype) for n, v in enumerate(values))
 
@@ -165,10 +170,31 @@ def scan(
     axes = _axes(shape)
     state = Axis("state", 1, dtype)
     others = tuple(a for n, a in enumerate(axes) if n != dim)
-    stage = Scan(
-        name, axes, dim, state, wrap(init(*others), dtype), wrap(update(state, *axes), dtype), reverse, exclusive
-    )
+    first = _body(init(*others), dtype, others, name, root=False)
+    step = _body(update(state, *axes), dtype, (*axes, state), name, root=False)
+    stage = Scan(name, axes, dim, state, first, step, reverse, exclusive)
     return Tensor(stage, 0, stage.shape, dtype)
+
+
+def _stage(axes: tuple[Axis, ...], value: Scalar, name: str) -> Tensor:
+    stage = Compute(name, axes, (value,))
+    return Tensor(stage, 0, stage.shape, value.dtype)
+
+
+def _body(value: object, dtype: str, axes: tuple[Axis, ...], name: str, *, root: bool = True) -> Scalar:
+    """A stage's body as an expression or (where it may be the ``root``) one reduction of such, over the stage's index variables."""
+    body = wrap(value, dtype)
+    stray = stray_axis(body, axes)
+    if stray is not None:
+        raise DefinitionError(f"in {name}, the index variable {stray.name} stands outside of a reduction over it")
+    return without_inner_reductions(body, lambda over, inside: _lifted(over, inside, name), root)
+
+
+def _lifted(axes: tuple[Axis, ...], value: Scalar, name: str) -> Tensor:
+    for axis in axes:
+        if axis.dtype != "int64":
+            raise DefinitionError(f"in {name}, a reduction inside the recurrence depends on its state")
+    return _stage(axes, value, f"{name}_inner")
 
 
 def _reduce(

@@ -1,0 +1,136 @@
+"""Operators that nobody has: random definitions, compiled for any size and for one, between neighbours, and differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import relay
+from relay import te
+from relay.ir.diagnostics import RelayError
+from relay.op import registry
+from tests.generator.definitions import Definition, definition
+from tests.op.harness import Array
+
+COUNT = 24
+
+
+@pytest.fixture
+def declared(request: pytest.FixtureRequest) -> Iterator[tuple[str, Definition]]:
+    drawn = definition(request.param)
+    name = f"novel.op{request.param}"
+    registry.operator(name)(drawn.operator())
+    yield name, drawn
+    registry.remove(name)
+
+
+def close(found: object, expected: object, tolerance: float) -> bool:
+    a, b = np.asarray(found), np.asarray(expected)
+    return a.shape == b.shape and np.allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def text(drawn: Definition, size: int, dtype: str, result: str) -> relay.Module:
+    """A program over the operands that computes ``result``; of any size ``n`` where the definition has one."""
+    n = "n" if drawn.symbolic and size == 0 else size or 6
+    dims = "[n: Dim]" if n == "n" else ""
+    operands = ", ".join(f"%{a}: {t}" for a, t in zip(drawn.names, drawn.types(n, dtype), strict=True))  # type: ignore[arg-type]
+    return relay.parse(f'#[version = "0.0.5"]\ndef @main{dims}({operands}) {{ {result} }}')
+
+
+@pytest.mark.parametrize("declared", range(COUNT), indirect=True)
+def test_a_novel_operator_computes_what_it_says(declared: tuple[str, Definition]) -> None:
+    name, drawn = declared
+    generator = np.random.default_rng(1)
+    plain = f"{name}({', '.join('%' + a for a in drawn.names)})"
+    between = f"{name}({', '.join('tanh(%x * %x)' if a == 'x' else '%' + a for a in drawn.names)})"
+    for result in (plain, f"sigmoid({between}) * {between}"):
+        program = text(drawn, 0, "float32", result)
+        compiled = relay.compile(program)
+        for n in (6, 1, 13) if drawn.symbolic else (6,):
+            given = drawn.arguments(n, "float32", generator)
+            assert close(compiled(*given), relay.evaluate(program, *given), 1e-4)
+        given = drawn.arguments(5, "float32", generator)
+        if drawn.symbolic:
+            assert close(relay.compile(text(drawn, 5, "float32", result))(*given), compiled(*given), 1e-4)
+
+
+@pytest.mark.parametrize("declared", range(COUNT), indirect=True)
+def test_a_novel_operator_has_a_derivative(declared: tuple[str, Definition]) -> None:
+    name, drawn = declared
+    generator = np.random.default_rng(2)
+    program = text(drawn, 0, "float64", f"sum(tanh({name}({', '.join('%' + a for a in drawn.names)})))")
+    count = len(drawn.operands)
+    forward = relay.compile(program)
+    backward = relay.compile(relay.grad(program, argnums=tuple(range(count))))
+    for n in (6, 3) if drawn.symbolic else (6,):
+        given = drawn.arguments(n, "float64", generator)
+        slopes = backward(*given)
+        moves: list[Array] = [generator.standard_normal(a.shape) for a in given[:count]]
+
+        def at(step: float, given: list[Array] = given, moves: list[Array] = moves) -> float:
+            return float(
+                np.asarray(forward(*(a + step * m for a, m in zip(given, moves, strict=False)), *given[count:]))
+            )
+
+        measured = (at(1e-6) - at(-1e-6)) / 2e-6
+        found: tuple[object, ...] = slopes if isinstance(slopes, tuple) else (slopes,)
+        told = sum(float(np.sum(np.asarray(s) * m)) for s, m in zip(found, moves, strict=True))
+        assert abs(measured - told) <= 1e-5 * max(1.0, abs(measured), abs(told))
+
+
+def test_reductions_stand_anywhere_in_an_expression() -> None:
+    """Below arithmetic, inside another reduction, in a recurrence, and where a select keeps a load out of the way."""
+
+    @registry.operator("novel.inside")
+    def inside(x: te.Tensor) -> te.Tensor:
+        rows, columns = x.shape
+        j, k = te.reduce_axis(rows, "j"), te.reduce_axis(columns, "k")
+        near = te.sum(x[j, k] * te.max(te.unary("abs", x[j, k]), k), [j, k])
+
+        def element(i: te.Scalar, c: te.Scalar) -> te.Scalar:
+            before = te.select(i > 0, te.sum(x[i - 1, k], k), 0.0)
+            return x[i, c] * before + near / te.sum(x[i, k] * x[i, k], k)
+
+        return te.compute((rows, columns), element)
+
+    @registry.operator("novel.recurrence")
+    def recurrence(x: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis(x.shape[1], "k")
+        return te.scan(
+            (x.shape[0],), 0, lambda: te.sum(x[0, k], k), lambda s, i: s * 0.5 + te.sum(x[i, k], k), "float32"
+        )
+
+    x = np.random.default_rng(3).standard_normal((5, 4)).astype("float32")
+    near = np.sum(x * np.abs(x).max(1, keepdims=True))
+    before = np.concatenate([[0], x.sum(1)[:-1]])[:, None]
+    states = [x[0].sum()]
+    for row in x:
+        states.append(states[-1] * 0.5 + row.sum())
+    try:
+        for name, expected in (
+            ("inside", x * before + near / np.sum(x * x, 1, keepdims=True)),
+            ("recurrence", np.array(states[1:])),
+        ):
+            program = relay.parse(
+                f'#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n, 4), float32]) {{ novel.{name}(%x) }}'
+            )
+            assert close(relay.evaluate(program, x), expected, 1e-5)
+            assert close(relay.compile(program)(x), expected, 1e-5)
+    finally:
+        registry.remove("novel.inside")
+        registry.remove("novel.recurrence")
+
+
+def test_an_index_variable_outside_of_its_reduction() -> None:
+    @registry.operator("novel.stray")
+    def stray(x: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis(x.shape[0], "k")
+        return te.compute(x.shape, lambda i: x[i] * te.sum(x[k], k) + x[k])
+
+    try:
+        with pytest.raises(RelayError, match="the index variable k stands outside of a reduction over it"):
+            relay.parse('#[version = "0.0.5"]\ndef @main(%x: Tensor[(4,), float32]) { novel.stray(%x) }')
+    finally:
+        registry.remove("novel.stray")
