@@ -176,11 +176,11 @@ def test_an_equation_waits_for_its_second_unknown() -> None:
     s.relate_dims(product, 12, Mode.GRADUAL)
     assert s.resolve_dim(product) == product
     s.relate_dims(as_dim(d), 3, Mode.GRADUAL)
-    s.drain()
+    s.queue.drain()
     s.relate_dims(as_dim(e), 4, Mode.GRADUAL)
-    s.drain()
+    s.queue.drain()
     assert s.resolve_dim(product) == 12
-    s.finish()
+    s.queue.finish(s.unknowns)
 
 
 def test_an_equation_that_waited_can_fail() -> None:
@@ -190,7 +190,7 @@ def test_an_equation_that_waited_can_fail() -> None:
     s.relate_dims(as_dim(d), 3, Mode.GRADUAL)
     s.relate_dims(as_dim(e), 5, Mode.GRADUAL)
     with pytest.raises(Mismatch, match="15 where 12"):
-        s.drain()
+        s.queue.drain()
 
 
 def test_only_relations_with_news_are_retried() -> None:
@@ -203,13 +203,13 @@ def test_only_relations_with_news_are_retried() -> None:
             tries.append(name)
             return (v,) if v not in s.types else None
 
-        s.defer(attempt, lambda: name, None, (v,), (v,))
+        s.queue.defer(attempt, lambda: name, None, (v,), (v,))
 
     for n in range(10):
         relation(f"a{n}", a)
         relation(f"b{n}", b)
     s.relate(a, scalar("int32"), Mode.EQUAL)
-    s.drain()
+    s.queue.drain()
     assert sorted(tries) == sorted(f"a{n}" for n in range(10))
 
 

@@ -61,10 +61,11 @@ from relay.ir.types import (
 from relay.typing.gradients import derivative_type
 from relay.typing.operators import relation_attrs
 from relay.typing.relations import attrs_key
-from relay.typing.solver import Mismatch, Mode, Waiting
+from relay.typing.solver import Mismatch, Mode
 from relay.typing.state import InferenceState
 from relay.typing.substitution import param_arg
 from relay.typing.text import type_text
+from relay.typing.waiting import Waiting
 from relay.typing.widening import widened
 
 BOOL = scalar("bool")
@@ -190,7 +191,7 @@ class Inference(InferenceState):
         if failed is not None:
             callee = self._widened(e, found, failed)
         self.solver.soften(soft)
-        self.solver.drain()
+        self.solver.queue.drain()
         return callee.ret
 
     def _closure(self, e: Call) -> Step[Type]:
@@ -228,7 +229,7 @@ class Inference(InferenceState):
             self.equal(head.ret, wanted.ret, e.span, f"the result of {name}")
         else:
             self.equal(callee, wanted, e.span, f"the call of {name}")
-        self.solver.drain()
+        self.solver.queue.drain()
 
     def _callee(self, e: Call) -> Step[tuple[str, Type]]:
         """A name for messages and the instantiated type of what a call calls."""
@@ -273,7 +274,7 @@ class Inference(InferenceState):
         if not generalise and not fn.type_params:
             return (yield from self.function(fn))
         solver = self.solver
-        start = len(solver.pending)
+        start = len(solver.queue.pending)
         solver.level += 1
         if own is not None:
             scheme = self.declared(fn)
@@ -286,7 +287,7 @@ class Inference(InferenceState):
         if own is not None and scheme is None:
             self.equal(t, self_type, fn.span, "the recursive uses of the function")
             del self.open_params[own]
-        solver.drain()
+        solver.queue.drain()
         solver.level -= 1
         self.hold(start)
         return self.generalise(fn, t, implicit=generalise)
@@ -391,7 +392,7 @@ class Inference(InferenceState):
             self.complete(result, now(), span, context)
             return None
 
-        solver.defer(attempt, lambda: context, span, (a, b, result), first)
+        solver.queue.defer(attempt, lambda: context, span, (a, b, result), first)
         return result
 
     def when_known(self, t: Type, use: Callable[[Type], Type], span: Span | None, what: str) -> Type:
@@ -410,7 +411,7 @@ class Inference(InferenceState):
             self.complete(result, use(cast(Type, now)), span, what)
             return None
 
-        solver.defer(attempt, lambda: what, span, (t, result), (head,))
+        solver.queue.defer(attempt, lambda: what, span, (t, result), (head,))
         return result
 
     def _projection(self, e: Proj, t: Type) -> Type:

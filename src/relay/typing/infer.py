@@ -83,7 +83,7 @@ def _check_types(module: Module) -> None:
 
 
 def _finish(state: Inference) -> Annotator:
-    state.solver.finish()
+    state.solver.queue.finish(state.solver.unknowns)
     done = Annotator(state)
     for match, data in state.matches:
         check_match(match, done.type(data), state.module)
@@ -127,7 +127,7 @@ def _infer(module: Module, entry_types: EntryTypes) -> Module:
     for name, fn in functions.items():
         if name not in open_functions:
             state.types[id(fn)] = run(_declared_body(state, fn))
-    solver.drain()
+    solver.queue.drain()
     done = _finish(state)
     return module.with_functions((name, cast(Function, done.expr(fn))) for name, fn in functions.items())
 
@@ -164,10 +164,10 @@ def _calls(functions: Mapping[str, Function]) -> dict[str, list[str]]:
 
 def _declared_body(state: Inference, fn: Function) -> Step[FuncType]:
     solver = state.solver
-    start = len(solver.pending)
+    start = len(solver.queue.pending)
     solver.level += 1
     yield from state.function(fn)
-    solver.drain()
+    solver.queue.drain()
     solver.level -= 1
     state.hold(start)
     scheme = state.declared(fn)
@@ -178,7 +178,7 @@ def _declared_body(state: Inference, fn: Function) -> Step[FuncType]:
 def _infer_group(state: Inference, group: Mapping[str, Function]) -> None:
     """Infer functions that call each other, and generalise them together."""
     solver = state.solver
-    start = len(solver.pending)
+    start = len(solver.queue.pending)
     solver.level += 1
     for name, fn in group.items():
         if len(group) > 1 and fn.type_params:
@@ -194,7 +194,7 @@ def _infer_group(state: Inference, group: Mapping[str, Function]) -> None:
     for name, fn in group.items():
         found[name] = run(state.function(fn))
         state.equal(found[name], state.globals[name], fn.span, f"the calls of @{name}")
-    solver.drain()
+    solver.queue.drain()
     solver.level -= 1
     state.hold(start)
     new = state.close(TupleType(tuple(found.values())), lower=False)

@@ -182,3 +182,24 @@ def base_of(dtype: str) -> str:
     """The base type without its lanes: ``float32x4`` is ``float32``."""
     base, x, lanes = dtype.rpartition("x")
     return base if x and lanes.isdigit() else dtype
+
+
+def kind_of(t: TypeArg) -> Kind:
+    """The kind of a type argument."""
+    match t:
+        case TypeVar():
+            return t.kind
+        case str():
+            return Kind.BASE_TYPE
+        case tuple():
+            return Kind.SHAPE
+        case int() | SymDim() | AnyDim():
+            return Kind.DIM
+        case TensorType() | TupleType() | FuncType() | RefType() | AdtType():
+            return Kind.TYPE
+        case _:
+            assert_never(t)
+
+
+def kind_of_param(p: TypeParam) -> Kind:
+    return Kind.DIM if isinstance(p, DimVar) else p.kind

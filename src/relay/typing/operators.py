@@ -28,8 +28,9 @@ from relay.typing.relations import (
     solved_signature,
     unprovable,
 )  # fmt: skip
-from relay.typing.solver import Mismatch, Mode, Solver, Waiting
+from relay.typing.solver import Mismatch, Mode, Solver
 from relay.typing.text import type_text
+from relay.typing.waiting import Waiting
 
 Expand = Callable[[Operator, tuple[Type, ...], Attrs], Function]
 Assumption = tuple[str, tuple[TypeArg, ...], object]
@@ -87,7 +88,7 @@ class OperatorTyping:
         def what() -> str:
             return f"the call {op.name}({', '.join(type_text(self.solver.resolve(a)) for a in args)})"
 
-        self.solver.defer(attempt, what, span, (*args, result), got)
+        self.solver.queue.defer(attempt, what, span, (*args, result), got)
         return result
 
     def _relation(

@@ -1,4 +1,4 @@
-"""Unknowns and what is known about them: substitution, levels, unification, sub-shaping, joins, and the queue.
+"""Unknowns and what is known about them: substitution, levels, unification, sub-shaping, joins.
 
 Unknowns are flexible `TypeVar`s (of kind Type, Shape or BaseType) and the `DimVar`s that this solver made. A level
 says in which generalising function a variable was made; only variables of inner levels are generalised, and a rigid
@@ -16,12 +16,11 @@ How a type found may stand where another is expected (`Mode`):
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import gcd
-from typing import assert_never, cast
+from typing import cast
 
 from relay.ir.diagnostics import ShapeError, TypeError_
 from relay.ir.dim import (
@@ -56,9 +55,10 @@ from relay.ir.types import (
     TypeParam,
     TypeVar,
 )
-from relay.typing.kinds import Variance
+from relay.typing.kinds import Variance, kind_of, kind_of_param
 from relay.typing.substitution import map_type, param_arg, substitute, variables
 from relay.typing.text import type_text
+from relay.typing.waiting import Queue, Waiting
 
 
 class Mode(Enum):
@@ -84,22 +84,6 @@ class Mismatch(Exception):
         return kind(f"{context}: {self.message}" if context else self.message, span, hint or self.hint)
 
 
-# What a deferred relation still needs; None when it is done.
-Waiting = tuple[TypeParam, ...] | None
-
-
-@dataclass(slots=True, eq=False)
-class Deferred:
-    """A relation in the queue. ``attempt(last)`` solves it, or says what it waits for; ``last`` asks for defaults."""
-
-    attempt: Callable[[bool], Waiting]
-    what: Callable[[], str]
-    span: Span | None
-    types: tuple[TypeArg, ...]
-    done: bool = False
-    queued: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class Solver:
     """The state of one inference. ``variances``: of each parameter of each algebraic type, by its name."""
@@ -110,10 +94,8 @@ class Solver:
     dims: dict[DimVar, Dim] = field(default_factory=dict)
     levels: dict[TypeParam, int] = field(default_factory=dict)
     unknown_dims: set[DimVar] = field(default_factory=set)
-    pending: list[Deferred] = field(default_factory=list)
+    queue: Queue = field(default_factory=Queue)
     outputs: set[TypeVar] = field(default_factory=set)
-    _watch: dict[TypeParam, list[Deferred]] = field(default_factory=dict)
-    _queue: deque[Deferred] = field(default_factory=deque)
     _soft: list[DimVar] | None = None
 
     # -- variables
@@ -223,7 +205,7 @@ class Solver:
             self.outputs.discard(v)
             if isinstance(t, TypeVar):
                 self.outputs.add(t)
-        self._wake(v)
+        self.queue.wake(v)
 
     def bind_dim(self, v: DimVar, d: Dim) -> None:
         """Solve an unknown dim. Raises Mismatch for a size out of the variable's bounds."""
@@ -236,13 +218,7 @@ class Solver:
             upper = "" if v.hi is None else f" and at most {v.hi}"
             raise Mismatch(f"the dim {v.name} is {dim_text(d)} but must be at least {v.lo}{upper}", shapes=True)
         self.dims[v] = d
-        self._wake(v)
-
-    def _wake(self, v: TypeParam) -> None:
-        for relation in self._watch.pop(v, ()):
-            if not relation.done and not relation.queued:
-                relation.queued = True
-                self._queue.append(relation)
+        self.queue.wake(v)
 
     # -- agreement of types
 
@@ -434,7 +410,7 @@ class Solver:
             self.relate_dims(x, y, mode, where)
             return None
 
-        self.defer(attempt, lambda: f"the dims {dim_text(a)} and {dim_text(b)} must agree", None, (a, b), unknown)
+        self.queue.defer(attempt, lambda: f"the dims {dim_text(a)} and {dim_text(b)} must agree", None, (a, b), unknown)
 
     def relate_softly(self, found: TypeArg, expected: TypeArg) -> list[DimVar]:
         """`relate`, gradually; gives the unknown dims that met only ``?`` so far, for `soften`. Raises Mismatch."""
@@ -501,80 +477,3 @@ class Solver:
             self.relate_dims(y, x, Mode.EQUAL)
             return self.resolve_dim(x)
         return ANY
-
-    # -- the queue (the relations with their dependency graph from variables)
-
-    def defer(
-        self,
-        attempt: Callable[[bool], Waiting],
-        what: Callable[[], str],
-        span: Span | None,
-        types: tuple[TypeArg, ...],
-        waits: tuple[TypeParam, ...],
-    ) -> None:
-        """Queue a relation that waits for these; ``types``, which it mentions, are not generalised meanwhile."""
-        relation = Deferred(attempt, what, span, types)
-        self.pending.append(relation)
-        self._await(relation, waits)
-
-    def _await(self, relation: Deferred, waits: tuple[TypeParam, ...]) -> None:
-        for v in waits:
-            self._watch.setdefault(v, []).append(relation)
-
-    def _try(self, relation: Deferred, *, last: bool) -> bool:
-        waits = relation.attempt(last)
-        if waits is None:
-            relation.done = True
-            return True
-        self._await(relation, waits)
-        return False
-
-    def drain(self) -> None:
-        """Retry the relations that there is news for, until there is none."""
-        while self._queue:
-            relation = self._queue.popleft()
-            relation.queued = False
-            if not relation.done:
-                self._try(relation, last=False)
-
-    def finish(self) -> None:
-        """Solve what is left with defaults. Raises TypeError_ for a relation that still lacks something."""
-        self.drain()
-        while True:
-            left = [r for r in self.pending if not r.done]
-            if not left:
-                self.pending.clear()
-                return
-            for relation in left:
-                if not relation.done:
-                    self._try(relation, last=True)
-                    self.drain()
-            if all(not r.done for r in left):
-                names = ", ".join(sorted({v.name for t in left[0].types for v in self.unknowns(t)}))
-                raise TypeError_(
-                    f"the types do not determine {left[0].what()}" + (f" (unknown: {names})" if names else ""),
-                    left[0].span,
-                    "annotate the parameters that it depends on",
-                )
-            self.pending = [r for r in left if not r.done]
-
-
-def kind_of(t: TypeArg) -> Kind:
-    """The kind of a type argument."""
-    match t:
-        case TypeVar():
-            return t.kind
-        case str():
-            return Kind.BASE_TYPE
-        case tuple():
-            return Kind.SHAPE
-        case int() | SymDim() | AnyDim():
-            return Kind.DIM
-        case TensorType() | TupleType() | FuncType() | RefType() | AdtType():
-            return Kind.TYPE
-        case _:
-            assert_never(t)
-
-
-def kind_of_param(p: TypeParam) -> Kind:
-    return Kind.DIM if isinstance(p, DimVar) else p.kind

@@ -40,10 +40,10 @@ from relay.ir.types import (
 )  # fmt: skip
 from relay.op import registry
 from relay.op.registry import Operator
-from relay.typing.kinds import KindChecker
+from relay.typing.kinds import KindChecker, kind_of, kind_of_param
 from relay.typing.operators import Expand, OperatorTyping, relation_attrs
 from relay.typing.relations import located
-from relay.typing.solver import Mismatch, Mode, Solver, kind_of, kind_of_param
+from relay.typing.solver import Mismatch, Mode, Solver
 from relay.typing.substitution import param_arg, variables
 from relay.typing.text import type_text
 
@@ -271,7 +271,7 @@ class InferenceState:
     def hold(self, start: int) -> None:
         """Unknowns of relations that still wait belong to the outer level: they are not generalised."""
         solver = self.solver
-        for relation in solver.pending[start:]:
+        for relation in solver.queue.pending[start:]:
             if not relation.done:
                 for t in relation.types:
                     for v in solver.unknowns(t):
