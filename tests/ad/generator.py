@@ -194,17 +194,33 @@ def _grown(b: Builder, s: Scope, d: int) -> str:
 
 
 def _gradient(b: Builder, s: Scope, d: int) -> str:
-    """A gradient inside, of a function that captures what has a known derivative."""
+    """A gradient inside, of a function that captures anything, functions and references included, or of one that is chosen."""
     if b.gradients <= 0:
         return _binary(b, s, d)
     b.gradients -= 1
-    inner = {k: v for k, v in s.items() if k in "TSLPW"}
-    under = b.function(inner, d)
+    under = b.make("F", s, d) if b.choices.chance(30) else b.function(s, d)
     out = f"grad({under})({b.make('T', s, d)}).1.0"
     if b.choices.chance(30):
         out = f"jvp({under})({b.make('T', s, d)}, {b.make('T', s, d)}).1"
     b.gradients += 1
     return f"tanh({out})"
+
+
+def _entering(b: Builder, s: Scope, d: int) -> str:
+    """Gradients of a function that reads and writes a reference of its surroundings, or is chosen there."""
+    if b.gradients <= 0:
+        return _binary(b, s, d)
+    b.gradients -= 1
+    r, f, v = b.name("R"), b.name("F"), b.name("T")
+    inner = extended(extended(s, "R", r), "T", v)
+    write = f"{r} := tanh(!{r} * {b.make('T', inner, d)});"
+    under = f"fn ({v}: {VECTOR}) -> {VECTOR} {{ {write} {b.make('T', inner, d)} * sin(!{r}) }}"
+    if b.choices.chance(50):
+        under = f"if ({b.condition(s, d)}) {{ {under} }} else {{ {b.make('F', s, d)} }}"
+    first = f"grad({f})({b.make('T', s, d)}).1.0"
+    second = b.choices.pick([f"jvp({f})({b.make('T', s, d)}, {b.make('T', s, d)}).1", first, f"{f}(!{r})"])
+    b.gradients += 1
+    return f"{{ let {r} = ref({b.make('T', s, d)}); let {f} = {under}; tanh({first}) + tanh({second}) * !{r} }}"
 
 
 def _projection(b: Builder, s: Scope, d: int) -> str:
@@ -214,7 +230,7 @@ def _projection(b: Builder, s: Scope, d: int) -> str:
 _MAKERS: dict[str, list[Maker]] = {
     "T": [
         _unary, _unary, _binary, _binary, _broadcast, _choice, _let, _let, _call, _twice, _match_list, _match_pair, _fold,
-        _recursion, _local_recursion, _reference, _read, _grown, _gradient, _projection,
+        _recursion, _local_recursion, _reference, _read, _grown, _gradient, _entering, _projection,
     ],
     "S": [
         lambda b, s, d: f"sum({b.make('T', s, d)})",

@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, dim_substitute
-from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Clause, Expr, Function, Match, Var
+from relay.ir.expr import (
+    Attr,
+    Attrs,
+    Binding,
+    Block,
+    Call,
+    Clause,
+    ConstructorRef,
+    Expr,
+    Function,
+    GlobalVar,
+    Match,
+    OpRef,
+    Var,
+)  # fmt: skip
 from relay.ir.types import (
     AdtType,
     BaseType,
@@ -90,6 +104,10 @@ class Substitution:
     def optional(self, t: Type | None) -> Type | None:
         return None if t is None else self.type(t)
 
+    def signature(self, t: Type | None) -> Type | None:
+        """The type of what is called by its name: a function of the module, an operator, a constructor."""
+        return self.optional(t)
+
     def relations(self, relations: tuple[Relation, ...]) -> tuple[Relation, ...]:
         return tuple(Relation(r.name, tuple(map(self.argument, r.args)), r.attrs) for r in relations)
 
@@ -115,7 +133,11 @@ def substitute_types(root: Expr, mapping: TypeMap) -> Expr:
 
     Parameters of functions that ``mapping`` replaces are no longer parameters. Free variables are kept.
     """
-    types = Substitution(mapping)
+    return retyped(root, Substitution(mapping))
+
+
+def retyped(root: Expr, types: Substitution) -> Expr:
+    """A copy with every annotation, type and attribute mapped, and with new bound variables. Free variables are kept."""
     fresh: dict[Var, Var] = {}
     for node in post_order(root):
         for v in bound_vars(node):
@@ -128,8 +150,8 @@ def substitute_types(root: Expr, mapping: TypeMap) -> Expr:
             case Function():
                 return Function(
                     tuple(fresh[p] for p in e.params), e.body, types.optional(e.ret_type),
-                    tuple(p for p in e.type_params if p not in mapping), types.attrs(e.attrs), types.relations(e.constraints),
-                    types.optional(e.ty), e.span,
+                    tuple(p for p in e.type_params if p not in types.mapping), types.attrs(e.attrs), types.relations(e.constraints),
+                    types.signature(e.ty), e.span,
                 )  # fmt: skip
             case Block():
                 bindings = tuple(Binding(fresh[b.var], b.value) for b in e.bindings)
@@ -140,6 +162,8 @@ def substitute_types(root: Expr, mapping: TypeMap) -> Expr:
             case Call():
                 args = tuple(map(types.argument, e.type_args))
                 return Call(e.fn, e.args, types.attrs(e.attrs), args, types.optional(e.ty), e.span)
+            case GlobalVar() | OpRef() | ConstructorRef():
+                return e if e.ty is None else replace(e, ty=types.signature(e.ty))
             case _:
                 return e if e.ty is None else replace(e, ty=types.type(e.ty))
 

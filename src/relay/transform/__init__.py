@@ -21,6 +21,7 @@ from relay.transform.constant_arguments import ConstantArguments
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
+from relay.transform.defunctionalise import Defunctionalise
 from relay.transform.eta import EtaExpand
 from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_constants import FoldConstants
@@ -52,6 +53,7 @@ __all__ = [
     "DeadCode",
     "DeadFunctions",
     "DeadReferences",
+    "Defunctionalise",
     "DropIdentities",
     "DropUnread",
     "EtaExpand",

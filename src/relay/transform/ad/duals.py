@@ -29,6 +29,7 @@ from relay.ir.types import (
     is_float,
 )  # fmt: skip
 from relay.transform.ad.terms import BACK
+from relay.typing.mentions import mentioned
 from relay.typing.substitution import substitute
 
 _A = TypeVar("A")
@@ -64,6 +65,9 @@ class Lifting(ABC):
     _types: dict[TypeArg, TypeArg] = field(default_factory=dict)
     _changed: dict[_Key, bool] = field(default_factory=dict)
     _lifted: dict[_Key, str] = field(default_factory=dict)
+    # Algebraic types that stand for functions, and those whose values hold lifted content already (`cells`).
+    functions: set[str] = field(default_factory=set)
+    cells: set[str] = field(default_factory=set)
 
     prefix = ""
     # Whether every function type changes.
@@ -90,6 +94,14 @@ class Lifting(ABC):
 
     def changes(self, t: Type) -> bool:
         return self.type(t) != t
+
+    def concerns(self, t: Type) -> bool:
+        """Whether something in a value of this type can depend on what the derivative is taken for."""
+        if self.changes(t):
+            return True
+        if not self.cells:
+            return False
+        return any(isinstance(p, AdtType) and p.name in self.cells for p in mentioned(t, self.definitions))
 
     def _lift(self, t: TypeArg) -> TypeArg:
         match t:
@@ -118,6 +130,8 @@ class Lifting(ABC):
         return t.name, tuple(base)
 
     def _adt(self, t: AdtType) -> AdtType:
+        if t.name in self.cells:
+            return t
         key = self.key(t)
         if not self._changes(key):
             return AdtType(t.name, tuple(map(self.arg, t.args)))
@@ -150,7 +164,11 @@ class Lifting(ABC):
     def _define(self, key: _Key) -> str:
         source, fields = self.definitions[key[0]], self._fields(key)
         suffix = "".join(f".{a}" for a in key[1] if isinstance(a, str))
+        while f"{self.prefix}.{source.name}{suffix}" in self.definitions:
+            suffix += "_"
         name = self._lifted[key] = f"{self.prefix}.{source.name}{suffix}"
+        if key[0] in self.functions:
+            self.functions.add(name)
         params = tuple(p for p in source.params if not _is_base(p))
         # The fields mention the definition itself, so it must be there, by name, before they are lifted.
         self.definitions[name] = TypeDef(name, params, ())
@@ -180,7 +198,7 @@ class Lifting(ABC):
                             found = found or differentiable(part)
                         case FuncType():
                             found = found or self.functions_change
-                        case AdtType() if self.key(part) not in seen:
+                        case AdtType() if part.name not in self.cells and self.key(part) not in seen:
                             seen.add(self.key(part))
                             todo.append(self.key(part))
             self._changed[key] = found

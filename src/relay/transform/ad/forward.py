@@ -16,6 +16,7 @@ from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
+from relay.transform.ad.cells import Settle
 from relay.transform.ad.conversions import Conversion, Drop, Lift, zeros_like
 from relay.transform.ad.duals import ReverseLifting, differentiable
 from relay.transform.ad.lifter import Lifter, nothing_to_differentiate
@@ -113,6 +114,7 @@ class Forward(Lifter):
 
     zip: Zip = field(init=False)
     tangent: Tangent = field(init=False)
+    settle: Settle = field(init=False)
     # Goes back through the cotangents of single operators.
     transpose: Reverse = field(init=False)
 
@@ -121,10 +123,11 @@ class Forward(Lifter):
         self.drop = Drop(self.lifting, self.functions, lift=self.lift)
         self.zip = Zip(self.lifting, self.functions)
         self.tangent = Tangent(self.lifting, self.functions)
+        self.settle = Settle(self.lifting, self.functions)
         self.transpose = Reverse(self.functions, ReverseLifting(self.lifting.definitions), self.rule)
 
     def conversions(self) -> Sequence[Conversion]:
-        return (self.lift, self.drop, self.zip, self.tangent)
+        return (self.lift, self.drop, self.zip, self.tangent, self.settle)
 
     def tensor(
         self, ty: Type, frame: Frame, primal: Expr | None, pair: Expr | None = None, active: bool = True
@@ -236,6 +239,7 @@ class Forward(Lifter):
         types = ty.params[len(params) :]
         tangents = tuple(Var(f"d{v.name}", t, t) for v, t in zip(fn.params, types, strict=True))
         yield self.captured(fn, frame)
+        entered = self.entered
         for v, p, d in zip(fn.params, params, tangents, strict=True):
             self.env[v] = self.moving(frame, p, d, type_of(v), v.span or fn.span)
         result = yield self.block(as_block(fn.body), frame)
@@ -243,6 +247,9 @@ class Forward(Lifter):
             raise nothing_to_differentiate(fn)
         value = self.dropped(result, frame, fn.span)
         tangent = self.found(result, frame, fn.span)
+        held: tuple[Expr, ...] = (*entered, *params, value)
+        for atom in held:
+            self.settle.convert(code, atom, type_of(atom), fn.span)
         body = code.block(code.bind(tuple_of((value, tangent))))
         return Function((*params, *tangents), body, ty.ret, fn.type_params, ty=ty, span=fn.span)
 

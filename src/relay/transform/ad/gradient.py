@@ -14,10 +14,12 @@ from relay.ir.trampoline import run
 from relay.ir.types import AdtType, FuncType, RefType, TupleType, Type, TypeArg, TypeDef
 from relay.ir.walk import free_vars, post_order
 from relay.op.gradient import input_cotangent
+from relay.transform.ad.cells import Cells
 from relay.transform.ad.conversions import Functions
 from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
+from relay.transform.ad.entering import all_known, definition, entering, lifts
 from relay.transform.ad.forward import Forward
-from relay.transform.ad.lifter import Rule, fresh_dims
+from relay.transform.ad.lifter import Lifter, Rule, fresh_dims
 from relay.transform.ad.prepare import goes_by_level, leads_to_recursion, with_loops
 from relay.transform.ad.reverse import Reverse
 from relay.transform.base import Pass
@@ -27,7 +29,9 @@ from relay.transform.build import type_of
 from relay.transform.compositions import ExpandCompositions
 from relay.transform.copying import Copier, solve_dims
 from relay.transform.dead_code import DeadFunctions
+from relay.transform.defunctionalise import Defunctionalise
 from relay.transform.eta import EtaExpand
+from relay.transform.function_types import PREFIX
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
 from relay.transform.specialise import Specialise
@@ -35,6 +39,7 @@ from relay.transform.to_blocks import to_blocks
 from relay.transform.uses import globals_used
 from relay.typing.check import consistent
 from relay.typing.gradients import derivative_type
+from relay.typing.mentions import holds_reference
 from relay.typing.text import type_text
 
 
@@ -69,10 +74,16 @@ class Gradient(Pass):
 
     def eliminated(self, module: Module) -> Module:
         """The module without `Grad`, as it stands otherwise."""
-        if not all(map(_all_known, module.functions.values())):
+        if not _known(module):
             for transformation in (Inline(), LambdaLift(), Specialise(), Inline(), DeadFunctions(self.entries)):
                 module = transformation(module)
-        return _Elimination(module, self.rule).module()
+            if not _known(module):
+                module = DeadFunctions(self.entries)(Defunctionalise(self.entries)(module))
+        return _Elimination(module, self.rule, self.entries).module()
+
+
+def _known(module: Module) -> bool:
+    return all(all_known(f, module.types) for f in module.functions.values())
 
 
 def has_gradients(module: Module) -> bool:
@@ -80,26 +91,11 @@ def has_gradients(module: Module) -> bool:
     return any(isinstance(node, Grad) for f in module.functions.values() for node in post_order(f))
 
 
-def _all_known(function: Function) -> bool:
-    """Whether every function under a ``grad`` is known where that stands."""
-    if is_primitive(function):
-        return True
-    bindings = list(all_bindings(body_of(function)))
-    values = {b.var: b.value for b in bindings}
-    return all(Reverse.lifts(_definition(b.value.fn, values)) for b in bindings if isinstance(b.value, Grad))
-
-
-def _definition(e: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """What an atom is bound to, other names for it passed over."""
-    while isinstance(e, Var) and e in values:
-        e = values[e]
-    return e
-
-
 @dataclass(slots=True, eq=False)
 class _Elimination:
     source: Module
     rule: Rule
+    entries: tuple[str, ...] | str
     functions: Functions = field(init=False)
     reverse: Reverse = field(init=False)
     forward: Forward = field(init=False)
@@ -107,12 +103,21 @@ class _Elimination:
     made: dict[tuple[str, bool], GlobalVar] = field(default_factory=dict)
     waiting: list[Span | None] = field(default_factory=list)
     dirty: set[str] = field(default_factory=set)
+    # In a round in which references enter from outside: the mode whose derivatives are taken, the others wait.
+    cells: Cells | None = None
+    only: bool | None = None
+    before: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.functions = Functions(dict(self.source.functions))
-        definitions = {**self.source.types, COTANGENT.name: COTANGENT}
-        self.reverse = Reverse(self.functions, ReverseLifting(definitions), self.rule)
-        self.forward = Forward(self.functions, ForwardLifting(definitions), self.rule)
+        self.start({**self.source.types, COTANGENT.name: COTANGENT})
+
+    def start(self, definitions: dict[str, TypeDef]) -> None:
+        """New transformations, which know nothing of what was made before."""
+        functions = {n for n in definitions if n.startswith(PREFIX)}
+        self.reverse = Reverse(self.functions, ReverseLifting(definitions, functions=functions), self.rule)
+        self.forward = Forward(self.functions, ForwardLifting(definitions, functions=functions), self.rule)
+        self.made.clear()
 
     def module(self) -> Module:
         """Rounds: each takes the gradients of functions that have none inside."""
@@ -121,8 +126,10 @@ class _Elimination:
         while counts:
             self.dirty = self.reaching(counts)
             self.waiting.clear()
+            self.open_references(counts)
             for name in counts:
                 known[name] = self.eliminate(known[name])
+            self.close_references()
             left = {n: c for n in counts if (c := _gradients(known[n]))}
             if left == counts:
                 raise CompileError(
@@ -159,14 +166,14 @@ class _Elimination:
 
     def gradient(self, e: Grad, driver: BlockDriver) -> Expr:
         """What stands for one ``grad``; itself while what is under it still has gradients inside."""
-        target = _definition(e.fn, driver.definitions)
-        if not Reverse.lifts(target):
+        target = definition(e.fn, driver.definitions)
+        if not lifts(target):
             raise CompileError(
                 "the function under grad is not known here",
                 e.span,
                 "write it here, or call the function that takes it where it can be inlined or specialised",
             )
-        if not self.ready(target, driver):
+        if self.only not in (None, e.forward) or not self.ready(target, driver.definitions):
             self.waiting.append(e.span)
             return e
         ty, taken = type_of(e), type_of(e.fn)
@@ -198,24 +205,74 @@ class _Elimination:
         copier = Copier(dict(zip(known.params, call.args, strict=True)), dict(dims), own_dims=True)
         return Function(params, copier.copy(body_of(known)), closure.ty.ret, ty=closure.ty, span=span)
 
-    def ready(self, target: Expr, driver: BlockDriver) -> bool:
+    def open_references(self, names: Iterable[str]) -> None:
+        """Make cells of the references that enter functions under differentiation from outside, for one mode."""
+        types: list[Type] = []
+        definitions = self.reverse.lifting.definitions
+        for name in names:
+            bindings = list(all_bindings(body_of(self.functions.known[name])))
+            values = {b.var: b.value for b in bindings}
+            for b in bindings:
+                if isinstance(b.value, Grad) and self.only in (None, b.value.forward):
+                    found = [t for t in entering(b.value.fn, values) if holds_reference(t, definitions)]
+                    if found and self.ready(definition(b.value.fn, values), values):
+                        self.only = b.value.forward
+                        types += found
+        if self.only is None:
+            return
+        self.start(dict(definitions))
+        lifter: Lifter = self.forward if self.only else self.reverse
+        cells = Cells(lifter.lifting, self.functions, types)
+        known = self.functions.known
+        entries = (self.entries,) if isinstance(self.entries, str) else self.entries
+        if not cells.contents or any(cells.concern(type_of(known[n])) for n in entries if n in known):
+            self.only = None
+            return
+        for name, function in list(known.items()):
+            known[name] = cells.opened(function)
+        for name, d in list(lifter.lifting.definitions.items()):
+            lifter.lifting.definitions[name] = cells.definition(d)
+        self.cells = cells
+        for cell in cells.made.values():
+            lifter.accesses.update({cell.plain[what].name: cell.lifted[what] for what in cell.plain})
+        self.before = {*known, *lifter.accesses}
+        self.forward.settle.cells = cells.by_name()
+
+    def close_references(self) -> None:
+        """Write what cells are made, read and written by; from now on they are data like other."""
+        if self.cells is None:
+            return
+        lifter: Lifter = self.forward if self.only else self.reverse
+        self.cells.write(lifter.lift, lifter.drop)
+        lifter.finish()
+        self.start(dict(lifter.lifting.definitions))
+        self.cells, self.only = None, None
+
+    def ready(self, target: Expr, definitions: Mapping[Var, Expr]) -> bool:
         seen: set[Expr] = {target}
         todo = [target]
         while todo:
             e = todo.pop()
             if isinstance(e, GlobalVar):
-                if e.name in self.dirty:
+                if self.waits(e):
                     return False
                 continue
             for node in post_order(e):
-                if isinstance(node, Grad) or (isinstance(node, GlobalVar) and node.name in self.dirty):
+                if isinstance(node, Grad) or (isinstance(node, GlobalVar) and self.waits(node)):
                     return False
             for v in free_vars(e):
-                value = driver.definition(v)
+                value = definitions.get(v, v)
                 if value is not v and isinstance(v.ty, FuncType) and value not in seen:
                     seen.add(value)
                     todo.append(value)
         return True
+
+    def waits(self, g: GlobalVar) -> bool:
+        """Whether a function is not to be differentiated in this round: there is a gradient in it, or it is a derivative that uses the
+        cells of this round, whose contents are only known afterwards."""
+        if g.name in self.dirty:
+            return True
+        return self.cells is not None and g.name not in self.before
 
     def of_global(self, g: GlobalVar, ty: FuncType, forward: bool) -> GlobalVar:
         found = self.made.get((g.name, forward))

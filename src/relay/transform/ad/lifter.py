@@ -47,6 +47,7 @@ from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
+from relay.transform.ad.entering import lifts
 from relay.transform.ad.terms import UNIT, construct, new_ref, project, read, tuple_of, write
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
 from relay.transform.blocks import as_block, is_primitive
@@ -72,6 +73,9 @@ class Lifter(ABC):
     todo: list[str] = field(default_factory=list)
     # The functions bound in the function around, for those that a differentiated one captures.
     outside: dict[Var, Expr] = field(default_factory=dict)
+    # What lifted code calls instead of the functions that make, read and write cells (`cells`).
+    accesses: dict[str, GlobalVar] = field(default_factory=dict)
+    entered: list[Var] = field(default_factory=list)
     lift: Conversion = field(init=False)
     drop: Conversion = field(init=False)
 
@@ -167,6 +171,7 @@ class Lifter(ABC):
     def captured(self, fn: Function, frame: Frame) -> Step[None]:
         """Lift what a function captures: tensors as constants, functions that are known here as lifted ones."""
         known: dict[Var, Expr] = {}
+        self.entered = []
         todo: list[Expr] = [fn]
         while todo:
             e = todo.pop()
@@ -174,7 +179,7 @@ class Lifter(ABC):
                 if v in known or v in self.env:
                     continue
                 value = self.outside.get(v)
-                if isinstance(v.ty, FuncType) and self.lifts(value):
+                if isinstance(v.ty, FuncType) and lifts(value):
                     assert value is not None
                     known[v] = value
                     todo.append(value)
@@ -185,6 +190,7 @@ class Lifter(ABC):
                         "differentiate where the function is known: inside the function that is given it, or inlined",
                     )
                 else:
+                    self.entered.append(v)
                     self.env[v] = self.argument(frame, v, type_of(v), fn.span, active=False)
         order = {v: n for n, v in enumerate(self.outside)}
         for v in sorted(known, key=order.__getitem__):
@@ -193,13 +199,6 @@ class Lifter(ABC):
                 yield self.local_function(v, value, frame)
             else:
                 self.env[v] = yield from self.binding(v, value, frame)
-
-    @staticmethod
-    def lifts(value: Expr | None) -> bool:
-        """Whether a function value can be lifted where it is known to be this."""
-        if isinstance(value, Call) and isinstance(value.fn, OpRef):
-            return value.fn.name == CLOSURE
-        return isinstance(value, Function | GlobalVar)
 
     def argument(self, frame: Frame, atom: Expr, ty: Type, span: Span | None, active: bool = True) -> Value:
         """An argument of the gradient's own, or (not ``active``) something captured."""
@@ -383,6 +382,10 @@ class Lifter(ABC):
                 name = self.lifting.constructor(ty, e.fn.name)
                 made = construct(self.lifting.definition(ty), name, [a.whole for a in args], lifted)
                 return Other(ty, code.bind(made, var.name))
+            case GlobalVar(name=name) if name in self.accesses:
+                lifted_args = tuple(a.whole for a in args)
+                access = Call(self.accesses[name], lifted_args, e.attrs, e.type_args, self.lifting.type(ty), e.span)
+                return self.received(frame, code.bind(access, var.name), ty)
             case GlobalVar() if self.plain(type_of(e.fn)):
                 return Other(ty, code.bind(Call(e.fn, tuple(a.whole for a in args), e.attrs, e.type_args, ty, e.span)))
             case GlobalVar(name=name) if (value := self.loop(e, name, args, frame)) is not None:
@@ -396,7 +399,7 @@ class Lifter(ABC):
 
     def plain(self, t: Type) -> bool:
         """Whether nothing that has a derivative goes into a global function or comes out of it."""
-        return isinstance(t, FuncType) and not any(map(self.lifting.changes, (*t.params, t.ret)))
+        return isinstance(t, FuncType) and not any(map(self.lifting.concerns, (*t.params, t.ret)))
 
     def flat(self, name: str, args: Sequence[Value]) -> list[Value]:
         """The tensors that an operator is given, those of tuples in order."""

@@ -114,7 +114,7 @@ def _role(
     rows: dict[int, Expr],
 ) -> Role | None:
     ty = type_of(param)
-    if not lifting.changes(ty):
+    if not lifting.concerns(ty):
         if arg is param:
             return Role.FIXED
         step = _step(param, arg, values)
@@ -144,7 +144,7 @@ def made_of_tensors(ty: Type, lifting: Lifting) -> bool:
         t = todo.pop()
         if isinstance(t, TupleType):
             todo += t.fields
-        elif not isinstance(t, TensorType) and lifting.changes(t):
+        elif not isinstance(t, TensorType) and lifting.concerns(t):
             return False
     return True
 
