@@ -2,12 +2,16 @@
 32 to 128), beside PyTorch (eager, compiled) and JAX, in turns, in one run.
 
 Every system computes the loss and the gradients of all weights. Ours is `relay.value_and_grad` of the program as it is written
-here. Run it as ``python benchmarks/training.py [--threads 1] [--batch 1 16]``.
+here. The floor is what the machine allows, measured in the same run: the weights that meet the state are read once in every step,
+forward and backward (back from the first step nobody asks), at the bandwidth of the level that they fit into, or multiplied at the
+peak of multiply-adds, whichever takes longer; weights that meet the inputs alone are one product over all steps, and so is the
+gradient of each weight. Run it as ``python benchmarks/training.py [--threads 1] [--batch 1 16]``.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +20,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from table import Table, add_out
-from turns import medians
+from machine import fastest, peak, reading
+from table import FLOOR, Table, add_out
+from turns import PAUSE, medians
 
 import relay
 
@@ -31,7 +36,8 @@ STEPS, WIDTH, CONTEXT, DECAY = 28, 512, 64, 0.95
 class Cell:
     """A cell: its weights by name, its states' widths, and a step in Relay text, in PyTorch and in JAX (``m`` is torch or jnp).
 
-    The step takes ``x``, the states and the weights, and gives the new states.
+    The step takes ``x``, the states and the weights, and gives the new states. ``recurrent``: the weights whose products need
+    the state of the step before.
     """
 
     name: str
@@ -41,10 +47,11 @@ class Cell:
     states: tuple[int, ...]
     text: str
     step: Callable[..., tuple[Any, ...]]
+    recurrent: tuple[str, ...]
 
 
 def _lstm_like(name: str, text: str, step: Callable[..., tuple[Any, ...]], weights: dict[str, tuple[int, ...]]) -> Cell:
-    return Cell(name, STEPS, WIDTH, weights, (WIDTH, WIDTH), text, step)
+    return Cell(name, STEPS, WIDTH, weights, (WIDTH, WIDTH), text, step, ("u",))
 
 
 def _mi_lstm(m: Any, x: Any, h: Any, c: Any, w: Any, u: Any, a: Any, b1: Any, b2: Any, b: Any) -> tuple[Any, ...]:
@@ -99,6 +106,7 @@ CELLS = (
         f"let %c{{m}} = {1 - DECAY!r}f * nn.dense(%x{{n}}, %b) + {DECAY!r}f * %c{{n}};"
         "let %h{m} = sigmoid(nn.dense(%c{m}, %p) + nn.dense(%x{n}, %a) + nn.dense(%h{n}, %r));",
         _sc_rnn,
+        ("r",),
     ),
     Cell(
         "LLTM", 1, 32,
@@ -108,6 +116,7 @@ CELLS = (
         "let %e{n} = where(%z{n}.2 > 0f, %z{n}.2, exp(minimum(%z{n}.2, 0f)) - 1f);"
         "let %c{m} = %c{n} + %e{n} * sigmoid(%z{n}.0); let %h{m} = tanh(%c{m}) * sigmoid(%z{n}.1);",
         _lltm,
+        ("w",),
     ),
 )  # fmt: skip
 
@@ -192,10 +201,19 @@ def in_jax(cell: Cell, given: list[Array]) -> Run:
     return run
 
 
-def floor(cell: Cell, batch: int, flops: float, bandwidth: float) -> float:
-    """Seconds: the weights read once per step forward and once backward, or the multiply-adds at the peak, whichever is more."""
-    matrices = sum(a * b for a, b in (s for s in cell.weights.values() if len(s) == 2))
-    return max(2 * cell.steps * matrices * 4 / bandwidth, 3 * 2 * cell.steps * batch * matrices / flops)
+def floor(cell: Cell, batch: int, flops: float, threads: int) -> float:
+    """Seconds that the machine needs at least; ``flops`` is its peak. Elementwise operations count nothing."""
+    matrices = {name: math.prod(shape) for name, shape in cell.weights.items() if len(shape) == 2}
+    again = sum(size for name, size in matrices.items() if name in cell.recurrent)
+    read = fastest(reading(4 * again, threads), 0.3)
+
+    def product(rows: int, size: int) -> float:
+        """A product of so many rows with weights that are read, or a gradient that is written, once."""
+        return max(2 * rows * size / flops, read * size / again)
+
+    steps = (2 * cell.steps - 1) * product(batch, again)
+    inputs = sum(product(cell.steps * batch, size) for name, size in matrices.items() if name not in cell.recurrent)
+    return steps + inputs + sum(product(cell.steps * batch, size) for size in matrices.values())
 
 
 def main() -> None:
@@ -212,7 +230,9 @@ def main() -> None:
     print(f"{args.threads} thread(s); forward and backward, ms")
     systems = {"ours": "relay", "jax": "JAX", "eager": "PyTorch eager", "compiled": "PyTorch compiled"}
     title = f"Cells that no library has, forward and backward, {args.threads} thread(s)"
-    table = Table(f"training-{args.threads}", title, "ms", "cell", list(systems.values()))
+    table = Table(f"training-{args.threads}", title, "ms", "cell", [*systems.values(), FLOOR])
+    flops = peak(args.threads)
+    pause = 0.01 if args.threads == 1 else PAUSE
     ratios: list[float] = []
     for cell in (c for c in CELLS if c.name in args.cells):
         for batch in args.batch:
@@ -228,12 +248,17 @@ def main() -> None:
             for name, found in results.items():
                 for a, b in zip(found, results["ours"], strict=True):
                     np.testing.assert_allclose(b, a, rtol=2e-3, atol=2e-3 * float(np.abs(a).max()), err_msg=name)
-            times = medians(runs, args.rounds, dict.fromkeys(runs, 0.01))
+            times = medians(runs, args.rounds, dict.fromkeys(runs, pause), turn=0.005)
+            least = floor(cell, batch, flops(), args.threads)
             best = min((t for n, t in times.items() if n != "ours"), default=times["ours"])
             ratios.append(best / times["ours"])
             shown = "  ".join(f"{n} {t * 1e3:8.3f}" for n, t in times.items())
-            print(f"{cell.name:8} batch {batch:3}  {shown}  best peer / ours {ratios[-1]:.2f}", flush=True)
-            table.add(f"{cell.name}, batch {batch}", {systems[n]: t * 1e3 for n, t in times.items()})
+            shown = f"{cell.name:8} batch {batch:3}  {shown}  floor {least * 1e3:.3f}"
+            shown += f"  best peer / ours {ratios[-1]:.2f}  ours / floor {times['ours'] / least:.2f}"
+            print(shown, flush=True)
+            table.add(
+                f"{cell.name}, batch {batch}", {**{systems[n]: t * 1e3 for n, t in times.items()}, FLOOR: least * 1e3}
+            )
     print(table.note(f"geometric mean of the best peer's time over ours: {np.exp(np.mean(np.log(ratios))):.2f}"))
     table.keep(args.out)
 

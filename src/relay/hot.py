@@ -120,20 +120,31 @@ class HotExecutable(Executable):
 
     def variants(self, entry: str = "main") -> list[dict[str, int]]:
         """The sizes, by name, that an entry has a variant for (one that is in use or being measured)."""
-        names = [b.dim.name for b in self._binders.get(entry, ())]
-        table = self._table
+        names, table = self._names(entry), self._table
         return [dict(zip(names, s, strict=True)) for (e, s), v in table.items() if e == entry and v is not None]
 
     def prepare(self, entry: str, sizes: Mapping[str, int]) -> None:
         """Make the variant for these sizes now, and use it without measuring. Raises RelayError for sizes that the entry has not."""
-        names = [b.dim.name for b in self._binders.get(entry, ())]
+        names = self._names(entry)
         if set(names) != set(sizes) or not names:
-            raise RelayError(
-                f"@{entry} has {'the sizes ' + ', '.join(names) if names else 'no symbolic sizes'}, not {', '.join(sizes)}",
-                hint="hot_sizes takes a value for every symbolic size of the entry's tensor arguments",
-            )
+            raise _no_such_sizes([(entry, names)], sizes)
         wanted = tuple(int(sizes[n]) for n in names)
         self._replace((entry, wanted), self._variant(entry, wanted))
+
+    def prepare_fitting(self, sizes: Mapping[str, int]) -> None:
+        """`prepare` every entry all of whose sizes are given, with those of them that it has: entries of one program share names
+        of sizes. Raises RelayError where a name is no size of such an entry."""
+        fitting = {
+            entry: names for entry in self._binders if (names := self._names(entry)) and set(names) <= set(sizes)
+        }
+        if not fitting or set(sizes) != {n for names in fitting.values() for n in names}:
+            raise _no_such_sizes([(entry, self._names(entry)) for entry in self._binders], sizes)
+        for entry, names in fitting.items():
+            if (entry, tuple(int(sizes[n]) for n in names)) not in self._table:
+                self.prepare(entry, {n: sizes[n] for n in names})
+
+    def _names(self, entry: str) -> list[str]:
+        return [b.dim.name for b in self._binders.get(entry, ())]
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until no variant is being compiled."""
@@ -256,6 +267,17 @@ def _binders(function: Function) -> tuple[_Binder, ...]:
     if len(wanted) != len(function.type_params) or any(d not in found for d in wanted):
         return ()
     return tuple(found[d] for d in wanted)
+
+
+def _no_such_sizes(entries: Sequence[tuple[str, Sequence[str]]], sizes: Mapping[str, int]) -> RelayError:
+    """The error of sizes that are none of these entries'."""
+    have = [
+        f"@{entry} has {'the sizes ' + ', '.join(names) if names else 'no symbolic sizes'}" for entry, names in entries
+    ]
+    return RelayError(
+        f"{'; '.join(have)}, not {', '.join(sizes)}",
+        hint="hot_sizes takes a value for every symbolic size of an entry's tensor arguments",
+    )
 
 
 def with_sizes(module: Module, entry: str, dims: Mapping[DimVar, int]) -> tuple[Module, str]:

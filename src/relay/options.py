@@ -31,7 +31,8 @@ class Options:
                 again late is computed again, and MemoryBudgetError raised where that is not enough; None: no limit
     machine     what fusion weighs recomputation against traffic with (None: the target's defaults); measured:
                 ``relay.view.machine_limits(1).costs()``
-    hot_sizes   sizes of the entries' symbolic dims, by name, to have variants for from the start (`relay.hot`)
+    hot_sizes   sizes of the entries' symbolic dims, by name, to have variants for from the start: of every entry all of whose dims
+                are named (`relay.hot`)
     specialise_hot  count the sizes of calls, and compile variants for frequent ones in the background; a size goes to what was faster
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
     entries     the functions that can be called from outside

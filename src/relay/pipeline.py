@@ -282,8 +282,7 @@ def _with_variants(exe: Executable, module: Module, options: Options, record: Pa
     )
     found.specialise = options.specialise_hot
     for sizes in options.hot_sizes:
-        for entry in options.entries:
-            found.prepare(entry, sizes)
+        found.prepare_fitting(sizes)
     return found
 
 

@@ -113,6 +113,27 @@ def test_sizes_that_the_entry_has_not(tmp_path: Path) -> None:
         relay.compile(TEXT, threads=1, cache_dir=tmp_path, hot_sizes=[{"k": 1}])
 
 
+TWO = """#[version = "0.0.5"]
+def @one[n: Dim](%x: Tensor[(n, 8), float32]) { nn.softmax(%x) }
+def @two[n: Dim, m: Dim](%x: Tensor[(n, 8), float32], %y: Tensor[(m, 8), float32]) { nn.dense(%x, %y) }
+def @none(%x: Tensor[(3,), float32]) { tanh(%x) }"""
+
+
+def test_sizes_are_for_the_entries_that_have_them(tmp_path: Path) -> None:
+    def compiled(*sizes: dict[str, int]) -> Any:
+        entries = ("one", "two", "none")
+        return relay.compile(TWO, threads=1, cache_dir=tmp_path, entries=entries, hot_sizes=sizes)
+
+    exe = compiled({"n": 5, "m": 7}, {"n": 5, "m": 2}, {"n": 3})
+    assert exe.variants("one") == [{"n": 5}, {"n": 3}]
+    assert exe.variants("two") == [{"n": 5, "m": 7}, {"n": 5, "m": 2}]
+    x, y = given()
+    np.testing.assert_allclose(np.asarray(exe.run("two", x, y)), x @ y.T, rtol=1e-4, atol=1e-6)
+    for wrong in ({"m": 7}, {"n": 5, "k": 1}, {}):
+        with pytest.raises(relay.RelayError, match="@one has the sizes n; @two has the sizes n, m; @none has no"):
+            compiled(wrong)
+
+
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     exe = hot_program(tmp_path)
     exe.specialise = False
