@@ -324,6 +324,11 @@ def as_module(program: Module | Function | str) -> Module:
         program = parse_module(program)
     if isinstance(program, Function):
         program = Module({"main": program})
+    if not isinstance(program, Module):
+        raise CompileError(
+            f"a {type(program).__name__} is not a program",
+            hint="give a Module, a Function or Relay text (relay.parse reads files' text)",
+        )
     return program if is_typed(program) else typing.infer(program)
 
 

@@ -104,3 +104,48 @@ def test_none_is_the_option_without_a_value() -> None:
     text = '#[version = "0.0.5"]\nimport prelude\n'
     exe = relay.compile(text + "def @main(%o: Option[int64]) -> int64 { match (%o) { Some(%x) => %x, None => 7i64 } }")
     assert [int(np.asarray(exe(o))) for o in (None, np.int64(3))] == [7, 3]
+
+
+def test_arguments_by_name() -> None:
+    exe = relay.compile(
+        """#[version = "0.0.5"]
+def @main(%x: Tensor[(2,), float32], %by: float32, %pair: (float32, float32)) -> Tensor[(2,), float32] { %x * %by + %pair.1 }"""
+    )
+    x = np.array([1, 2], np.float32)
+    pair = (np.float32(0), np.float32(1))
+    for found in (
+        exe(x, np.float32(3), pair),
+        exe(x, pair=pair, by=np.float32(3)),
+        exe(by=np.float32(3), x=x, pair=pair),
+    ):
+        assert np.asarray(found).tolist() == [4, 7]
+    with pytest.raises(TypeError_, match="@main has no parameter %z"):
+        exe(x, np.float32(3), z=pair)
+    with pytest.raises(TypeError_, match="the argument %x is given twice"):
+        exe(x, np.float32(3), pair, x=x)
+    with pytest.raises(TypeError_, match="@main lacks %by, %pair"):
+        exe(x=x)
+    with pytest.raises(TypeError_, match="takes 3 arguments"):
+        exe(x, np.float32(3), pair, pair)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            np.ones(2),
+            r"argument %x of @main: expected float32, found float64\s+hint: convert it: x.astype\('float32'\)",
+        ),
+        ([1.0, 2.0], r"argument %x of @main: .* list, .*\s+hint: give a NumPy array or a DLPack tensor of float32"),
+        (None, r"argument %x of @main"),
+    ],
+)
+def test_what_a_tensor_parameter_refuses(given: object, message: str) -> None:
+    exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2,), float32]) { %x + 1f }')
+    with pytest.raises(RelayError, match=message):
+        exe(given)
+
+
+def test_what_is_not_a_program() -> None:
+    with pytest.raises(RelayError, match="a NoneType is not a program"):
+        relay.compile(None)  # type: ignore[arg-type]

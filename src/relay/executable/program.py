@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay import _runtime
+from relay.executable.errors import ArgumentError
 from relay.executable.values import Signature
 from relay.ir.diagnostics import ExecutionError, FileError, RelayError, ShapeError
 
@@ -52,7 +53,8 @@ class Batch:
 
 
 class Executable:
-    """A compiled program. ``exe(x, ...)`` calls ``@main``; `run` any entry. Threads may share one executable.
+    """A compiled program. ``exe(x, w=w)`` calls ``@main``, with arguments by place or by name; `run` any entry. Threads may share one
+    executable.
 
     A call takes NumPy arrays or DLPack tensors of the declared dtypes and shapes (numbers for rank 0; tuples, lists for ``List``,
     None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying.
@@ -103,7 +105,9 @@ class Executable:
             raise RelayError(f"the executable has no entry @{entry}", hint=f"it has: {', '.join(self._signatures)}")
         return found
 
-    def __call__(self, *args: object) -> object:
+    def __call__(self, /, *args: object, **named: object) -> object:
+        if named:
+            args = tuple(self.signature().placed(args, named))
         return self.run("main", *args)
 
     def run(
@@ -128,6 +132,10 @@ class Executable:
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
                 raise ShapeError(text) from None
             raise
+        except ArgumentError as error:
+            signature = self.signature(entry)
+            signature.check_count(args)
+            raise signature.about(error) from None
 
     def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[object]:
         """Call an entry on each of several argument lists; gives the results in order.

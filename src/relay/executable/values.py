@@ -9,12 +9,13 @@ may be long and a tree deep.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay import _runtime
 from relay.executable.bytecode import DTYPE_CODES
-from relay.ir.diagnostics import ShapeError, TypeError_
+from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.trampoline import Step, run
 from relay.ir.value import AdtValue
 
@@ -44,7 +45,37 @@ class Signature:
         """Raises TypeError_ for a wrong number of arguments."""
         if len(args) != len(self.params):
             names = ", ".join(f"%{p['name']}" for p in self.params) or "none"
-            raise TypeError_(f"@{self.name} takes {len(self.params)} arguments ({names}), {len(args)} were given")
+            raise TypeError_(f"@{self.name} takes {len(self.params)} arguments ({names}), not {len(args)}")
+
+    def placed(self, args: Sequence[object], named: Mapping[str, object]) -> list[object]:
+        """The arguments in the order of the parameters, those given by name behind the others. Raises TypeError_ for a name that no
+        parameter has, that is given twice, or that is missing."""
+        names = [p["name"] for p in self.params]
+        placed = dict(zip(names, args, strict=False))
+        for name, arg in named.items():
+            if name not in names:
+                known = ", ".join(f"%{n}" for n in names) or "none"
+                raise TypeError_(f"@{self.name} has no parameter %{name}", hint=f"its parameters: {known}")
+            if name in placed:
+                raise TypeError_(f"@{self.name}: the argument %{name} is given twice")
+            placed[name] = arg
+        missing = [f"%{n}" for n in names if n not in placed]
+        if missing:
+            raise TypeError_(f"@{self.name} lacks {', '.join(missing)}")
+        return [placed[n] for n in names]
+
+    def about(self, error: RelayError) -> RelayError:
+        """An error of the runtime's about an argument, which it knows by its number, as one about the parameter."""
+        found = re.fullmatch(r"argument (\d+) of [^:]*: (expected (\w+), found \w+|.*)", str(error), re.DOTALL)
+        if found is None:
+            return error
+        number, what, dtype = found.groups()
+        name = self.params[int(number)]["name"]
+        hint = f"convert it: {name}.astype({dtype!r})" if dtype in DTYPE_CODES else ""
+        if what.endswith("cannot be used as one"):
+            wanted = self.params[int(number)]["type"].get("dtype")
+            hint = f"give a NumPy array or a DLPack tensor{f' of {wanted}' if wanted else ''}"
+        return type(error)(f"argument %{name} of @{self.name}: {what}", hint=hint)
 
     def argument(self, number: int, arg: object, where: str = "") -> object:
         """One argument as the runtime takes it; ``where`` ends the name that errors give it."""
