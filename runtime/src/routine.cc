@@ -436,7 +436,7 @@ constexpr Routine routines[] = {
     {"rows.linearise", 3, rows_linearise},
     {"rows.slice", 4, rows_slice},
     {"rows.update", 6, rows_update},
-    {"rows.empty", 4, rows_empty},
+    {"rows.empty", 5, rows_empty},
     {"rows.repeat", 4, rows_repeat},
     {"rows.segment_sum", 7, rows_segment_sum},
 };

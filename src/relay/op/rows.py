@@ -330,13 +330,16 @@ def _empty_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return TensorType((ANY, *shape), dtype)  # type: ignore[arg-type]
 
 
-def _empty(offsets: Array, *, clause: int, shape: tuple[int, ...], dtype: str) -> Array:
+def _empty(offsets: Array, *, clause: int, shape: tuple[int, ...], dtype: str, number: int) -> Array:
     return np.zeros((int(offsets[-1, clause]), *shape), numpy_dtype(dtype))
 
 
 @routine("rows.empty", relation=_empty_relation, reference=_empty)
-def empty(offsets: te.Tensor, *, clause: int, shape: tuple[DimLike, ...], dtype: str) -> te.Tensor:
-    """Room for the rows of a function, up to those of its last clause; what is in it means nothing. Gives (n, *shape)."""
+def empty(offsets: te.Tensor, *, clause: int, shape: tuple[DimLike, ...], dtype: str, number: int = 0) -> te.Tensor:
+    """Room for the rows of a function, up to those of its last clause; what is in it means nothing. Gives (n, *shape).
+
+    Each room has its own ``number``: two that were taken for one would have to be copied when the first is written to.
+    """
     raise NotImplementedError
 
 

@@ -255,10 +255,8 @@ class Builder:
             last = max(m for m, c in enumerate(self.group.clauses) if c.function == n)
             room: list[Expr] = []
             for t in leaves(function.result):
-                full = self.state_types[n][len(room)]
-                room.append(
-                    first.op("rows.empty", (self.offsets,), full, "state", clause=last, shape=t.shape, dtype=t.dtype)
-                )
+                full, attrs = self.state_types[n][len(room)], {"shape": t.shape, "dtype": t.dtype, "number": len(room)}
+                room.append(first.op("rows.empty", (self.offsets,), full, "state", clause=last, **attrs))
             states.append(room)
         self.bindings = [*first.bindings, *self.uniform.bindings]
         return states
