@@ -3,9 +3,10 @@
 //   rows.linearise(value, spec, sizes)                       -> (depth, offsets, roots, indices and payloads by clause)
 //   rows.slice(data, offsets, level, clause)                 -> the rows of one level, a view
 //   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
-//   rows.empty(offsets, clause, shape, dtype)                -> room for all rows of a function
+//   rows.empty(offsets, clause, shape, dtype, number)        -> room for all rows of a function
 //   rows.repeat(data, offsets, level, clause)                -> data for each row of one level
 //   rows.segment_sum(init, values, starts, offsets, level, clause, backwards)  -> init plus the sum of each row's segment, in order
+//   rows.assemble(offsets, root, parts, spec)                -> the values of data types made at the root (assemble.cc)
 #pragma once
 
 #include "relay/value.h"
@@ -18,5 +19,6 @@ Value rows_update(const Value* arguments);
 Value rows_empty(const Value* arguments);
 Value rows_repeat(const Value* arguments);
 Value rows_segment_sum(const Value* arguments);
+Value rows_assemble(const Value* arguments);
 
 }  // namespace relay

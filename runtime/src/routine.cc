@@ -439,6 +439,7 @@ constexpr Routine routines[] = {
     {"rows.empty", 5, rows_empty},
     {"rows.repeat", 4, rows_repeat},
     {"rows.segment_sum", 7, rows_segment_sum},
+    {"rows.assemble", 4, rows_assemble},
 };
 
 }  // namespace

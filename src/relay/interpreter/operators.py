@@ -20,6 +20,7 @@ from relay.ir.diagnostics import ExecutionError, OperatorError, RelayError, Shap
 from relay.ir.expr import Attr, Attrs, Expr, Function, Tuple, Var
 from relay.ir.span import Span
 from relay.ir.types import TensorType
+from relay.ir.value import AdtValue
 from relay.op import registry
 from relay.te.evaluate import evaluate as evaluate_te
 from relay.typing.text import shape_text
@@ -145,7 +146,9 @@ def _check_demands(traced: registry.Traced) -> None:
 def _apply_routine(op: registry.Operator, args: Sequence[Value], attrs: Attrs) -> Value:
     assert op.reference is not None
     result = op.reference(*args, **op.complete_attrs(attrs))
-    return tuple(np.asarray(r) for r in result) if isinstance(result, tuple | list) else np.asarray(result)
+    if isinstance(result, tuple | list):
+        return tuple(r if isinstance(r, AdtValue) else np.asarray(r) for r in result)
+    return np.asarray(result)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -294,7 +294,7 @@ class _Emitter:
         elif (op := registry.get(name)).kind == "view":
             self._view(out, var, self.frame.value(call.args[0]))
         elif op.kind == "routine" or op.by_routine:
-            attrs = op.complete_attrs(call.attrs).values()
+            attrs = [v for n, v in op.complete_attrs(call.attrs).items() if n not in op.static]
             inputs = [self.frame.value(a) for a in call.args] + [self._attribute(name, v) for v in attrs]
             if op.donates:
                 inputs.append(self._attribute(name, self.frame.dies(call.args[0], ends)))

@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.ir.diagnostics import OperatorError
 from relay.op import (
+    assemble,
     attention,
     batched,
     broadcast,
@@ -40,6 +41,7 @@ __all__ = [
     "Namespace",
     "Operator",
     "as_expr",
+    "assemble",
     "attention",
     "batched",
     "broadcast",

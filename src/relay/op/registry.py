@@ -81,6 +81,8 @@ class Operator:
     # Of a routine: the result may be the first operand's memory; it is told whether that operand dies there, to write in place.
     aliases: bool = False
     donates: bool = False
+    # Of a routine: attributes that only its relation and its reference read.
+    static: tuple[str, ...] = ()
 
     def __call__(self, *args: object, **attrs: Attr) -> Call:
         """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError if it does not take them."""
@@ -291,11 +293,13 @@ def routine(
     effects: Effect = Effect.PURE,
     aliases: bool = False,
     donates: bool = False,
+    static: tuple[str, ...] = (),
 ) -> Decorator:
     """Declare a runtime routine: ``relation`` types it, ``reference`` (NumPy arrays in, arrays out) is its meaning.
 
     The decorated function only carries the signature and the documentation. ``aliases``: the result may be the first operand's
-    memory; ``donates``: the routine takes one argument more, whether nobody reads the first operand after it.
+    memory; ``donates``: the routine takes one argument more, whether nobody reads the first operand after it. The runtime is not given
+    the attributes that are ``static``.
     """
 
     def declare(fn: Callable[..., Any]) -> Operator:
@@ -313,6 +317,7 @@ def routine(
             doc=fn.__doc__ or "",
             aliases=aliases,
             donates=donates,
+            static=static,
         )
         return register(op)
 

@@ -56,7 +56,7 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     passes: list[Pass] = [
         Inline(), CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), Inline(), dead, FixInvariants(), dead,
         Inline(max_bindings=60), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
-        *([BatchStructure(), dead] if levels else []), HoistOverTime(), dead, Inline(), DeadCode(),
+        *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(), dead, Inline(), DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
         module = transformation(module)

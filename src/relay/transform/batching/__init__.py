@@ -18,6 +18,7 @@ from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.clauses import Clause, NotStructural, group_of
+from relay.transform.batching.lift import data_types
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN, SIDE_BY_SIDE, TOGETHER, requests_of
 from relay.transform.blocks import body_of, is_primitive
@@ -39,11 +40,13 @@ class BatchStructure(Pass):
     structure (see `clauses`) linearises it and computes level by level; the attribute ``batching`` of every recursive function says
     what was done, or why nothing. A recursion without contractions is left alone (a level would be no faster than its nodes),
     unless ``always``. An entry whose work is such recursion gets a function beside it that answers many requests as one batch
-    (`requests`); its attribute ``requests`` says so, or why not.
+    (`requests`); its attribute ``requests`` says so, or why not. ``values``: functions may make values of data types, which is put
+    together by a routine that has no derivative.
     """
 
     name: ClassVar[str] = "batch_structure"
     always: bool = False
+    values: bool = True
     entries: tuple[str, ...] | str = "main"
 
     def __call__(self, module: Module) -> Module:
@@ -123,6 +126,8 @@ class BatchStructure(Pass):
             inlined = {n: inline_all(module, n, kept) for n in kept}
             forms = {n: f for n, f in _list_forms(module, inlined).items() if n != root}
             group = group_of(module, root, [n for n in kept if n not in forms], inlined, forms)
+            if not self.values and any(data_types(f.result) for f in group.functions):
+                raise NotStructural("it makes values of a data type")
             if not self.always and not any(_has_contraction(c, table) for c in group.clauses):
                 raise NotStructural("it has no product of matrices, so nothing is gained")
             made = Builder(group, effects, root, taken).build()

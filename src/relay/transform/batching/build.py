@@ -20,7 +20,8 @@ import numpy as np
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, Tuple, Var
-from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
+from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeArg
+from relay.transform.batching.assembly import Assembly, Source, values_made
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
 from relay.transform.batching.describe import ListAt, Tables, Writer
 from relay.transform.batching.lift import (
@@ -29,10 +30,13 @@ from relay.transform.batching.lift import (
     Emitter,
     Lifted,
     Lifter,
+    Made,
     Owner,
     Value,
+    data_types,
     flat_values,
     leaves,
+    tensors_of,
     with_rows,
 )
 from relay.transform.batching.lists import Layout
@@ -72,6 +76,19 @@ class _Clause:
         return Tables(self.lifter.sites, self.lifter.payloads)
 
 
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A value of the levels, of type ``ty`` for one node, that is kept for all nodes of a clause: its room, what it is in the
+    function of the levels before and after a level, and at the end."""
+
+    clause: int
+    inside: Var
+    final: Var
+    ty: Type
+    room: Expr | None = None
+    new: Expr | None = None
+
+
 class Builder:
     """Makes the functions for one group: `build` gives the root's new body and the function of the levels."""
 
@@ -84,6 +101,9 @@ class Builder:
         self.level_dims: tuple[DimVar, ...] = ()
         self.tables: dict[int, _Clause] = {}  # by number: the clauses, then the items of lists
         self.uniform, self.whole, self.level, self.end = Emitter(), Emitter(), Emitter(), Emitter()
+        makes = not group.many and bool(data_types(group.functions[0].result))
+        self.assembly = Assembly(group, self._source) if makes else None
+        self.kept: dict[Value, _Kept] = {}
         offsets = TensorType((fresh("levels"), fresh("clauses")), INDEX)
         self.offsets, self.offsets_in = Var("offsets", None, offsets), _param("offsets", offsets)
         self.roots = Var("roots", None, TensorType((fresh("roots"),), INDEX))
@@ -116,6 +136,8 @@ class Builder:
         made = self._clause(number, clause)
         made.result, tables = made.lifter.run()
         self.tables[number] = made
+        if self.assembly is not None and data_types(self.group.functions[clause.function].result):
+            self.assembly.clause(number, clause.function, self._source(made.lifter), values_made(made.result))
         if tables.sites and not made.last:
             states = self.inner[clause.function]
             new = []
@@ -159,7 +181,8 @@ class Builder:
                 Value(level.op("take", (state, at), with_rows(ty, level_rows), "child", axis=0, mode="fast"), LEVEL, ty)
                 for state, ty in zip(states[target], leaves(function.result), strict=True)
             ]
-            return _nest(function.result, iter(values))
+            made_there = (Made(site, n) for n in range(len(data_types(function.result))))
+            return _nest(function.result, iter(values), made_there)
 
         def payload(n: int, ty: TensorType) -> Var:
             while len(made.tensors) <= n:
@@ -202,6 +225,21 @@ class Builder:
         made = _Clause(clause, rows, level_rows, lifter, last=last)
         return made
 
+    def _source(self, lifter: Lifter) -> Source:
+        """What the values that a clause makes are put together of."""
+        made = next(c for c in self.tables.values() if c.lifter is lifter)
+
+        def keep(value: Value) -> Expr:
+            kept = self.kept.get(value)
+            if kept is None:
+                full = with_rows(value.ty, fresh("rows"))
+                kept = self.kept[value] = _Kept(lifter.number, _param("kept", full), Var("kept", None, full), value.ty)
+                args = (kept.inside, lifter.at(value, LEVEL), self.offsets_in, self.at)
+                kept.new = self.level.op("rows.update", args, full, "kept", clause=lifter.number)
+            return kept.final
+
+        return Source(lifter, lambda site: made.indices[site], keep)
+
     def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
         """How the items of a list and the clause that it belongs to are joined."""
         owners = inside.owners = Var("owners", None, TensorType((inside.rows,), INDEX))
@@ -226,7 +264,7 @@ class Builder:
     def _leaves(self, made: _Clause, stage: int) -> list[Expr]:
         """The tensors of a clause's result in a stage's block."""
         out: list[Expr] = []
-        for value in flat_values(made.result):
+        for value in tensors_of(made.result):
             if isinstance(value.ty, TupleType):
                 fields = [made.lifter.field(value, n) for n in range(len(value.ty.fields))]
                 out += [made.lifter.at(v, stage, spread=True) for f in fields for v in flat_values(f)]
@@ -258,6 +296,11 @@ class Builder:
                 full, attrs = self.state_types[n][len(room)], {"shape": t.shape, "dtype": t.dtype, "number": len(room)}
                 room.append(first.op("rows.empty", (self.offsets,), full, "state", clause=last, **attrs))
             states.append(room)
+        for number, kept in enumerate(self.kept.values(), sum(map(len, states))):
+            assert isinstance(kept.ty, TensorType)
+            attrs = {"shape": kept.ty.shape, "dtype": kept.ty.dtype, "number": number}
+            full = type_of(kept.final)
+            kept.room = first.op("rows.empty", (self.offsets,), full, "kept", clause=kept.clause, **attrs)
         self.bindings = [*first.bindings, *self.uniform.bindings]
         return states
 
@@ -282,7 +325,7 @@ class Builder:
             # What says the sizes that the code mentions comes along.
             if isinstance(p.ty, TensorType) and self.group.root.type_params:
                 self.carried.setdefault(p, _param(p.name, p.ty))
-        states = [s for of in params for s in of]
+        states = [s for of in params for s in of] + [k.inside for k in self.kept.values()]
         given = (self.at, self.depth_in, self.offsets_in, *states, *self.carried.values())
         ret = TupleType(tuple(type_of(s) for s in states))
         uses = DimUses()
@@ -300,6 +343,7 @@ class Builder:
             self.depth_in,
             self.offsets_in,
             *(s for of in self.inner for s in of),
+            *(cast(Expr, k.new) for k in self.kept.values()),
             *self.carried.values(),
         )
         again = then.bind("rest", Call(target, args, type_args=_as_dims(dims), ty=ret), ret)
@@ -321,10 +365,11 @@ class Builder:
     def _call_levels(self, levels: tuple[GlobalVar, Function], states: list[list[Expr]]) -> None:
         """Call the function of the levels; ``final`` are the states that it gives."""
         first = int(self.group.many)
+        rooms = [cast(Expr, k.room) for k in self.kept.values()]
         args = (
-            integer(1), self.depth, self.offsets, *(s for of in states[first:] for s in of), *self.carried,
+            integer(1), self.depth, self.offsets, *(s for of in states[first:] for s in of), *rooms, *self.carried,
         )  # fmt: skip
-        final = [s for of in self.final[first:] for s in of]
+        final = [*(s for of in self.final[first:] for s in of), *(k.final for k in self.kept.values())]
         ret = TupleType(tuple(type_of(s) for s in final))
         call = Call(levels[0], args, type_args=_as_dims(self.level_dims), ty=ret)
         done = Emitter(self.bindings).bind("done", call, ret)
@@ -362,15 +407,29 @@ class Builder:
             Value(emitter.op("take", (state, at), ty, "result", axis=0, mode="fast"), WHOLE, ty)
             for state, ty in zip(final, leaves(result), strict=True)
         ]
-        atom = self._rebuild(result, iter(out), emitter)
+        atom = self._rebuild(result, iter(out), iter(self._assembled(at, emitter)), emitter)
         block = root.body
         assert isinstance(block, Block)
         return replace(root, body=Block(tuple(emitter.bindings), atom, block.ty or result, block.span))
 
-    def _rebuild(self, ty: Type, values: Iterator[Value], emitter: Emitter) -> Expr:
+    def _assembled(self, root: Expr, emitter: Emitter) -> list[Expr]:
+        """The values of data types that the root gives."""
+        if self.assembly is None:
+            return []
+        found = self.assembly
+        given = TupleType(tuple(type_of(p) for p in found.parts))
+        parts = emitter.bind("parts", Tuple(tuple(found.parts), given), given)
+        ty = TupleType(tuple(data_types(self.group.functions[0].result)))
+        attrs = {"spec": found.spec(max(self.tables) + 1), "names": tuple(found.names), "type": ty}
+        made = emitter.op("rows.assemble", (self.offsets, root, parts), ty, "made", **attrs)
+        return [emitter.bind("made", Proj(made, n, t), t) for n, t in enumerate(ty.fields)]
+
+    def _rebuild(self, ty: Type, values: Iterator[Value], made: Iterator[Expr], emitter: Emitter) -> Expr:
+        if isinstance(ty, AdtType):
+            return next(made)
         if not isinstance(ty, TupleType):
             return next(values).atom
-        fields = tuple(self._rebuild(f, values, emitter) for f in ty.fields)
+        fields = tuple(self._rebuild(f, values, made, emitter) for f in ty.fields)
         return emitter.bind("result", Tuple(fields, ty), ty)
 
 
@@ -378,9 +437,15 @@ def _param(name: str, ty: Type) -> Var:
     return Var(name, ty, ty)
 
 
-def _nest(ty: Type, values: Iterator[Value]) -> Lifted:
+def _nest(ty: Type, values: Iterator[Value], made: Iterator[Made]) -> Lifted:
     """Values in the nesting of a type of tuples."""
-    return tuple(_nest(f, values) for f in ty.fields) if isinstance(ty, TupleType) else next(values)
+    match ty:
+        case TupleType(fields=fields):
+            return tuple(_nest(f, values, made) for f in fields)
+        case AdtType():
+            return next(made)
+        case _:
+            return next(values)
 
 
 def _as_dims(dims: tuple[DimVar, ...]) -> tuple[TypeArg, ...]:

@@ -87,6 +87,7 @@ class Group:
     With ``many`` the structure is a list of requests, and the root is what is done with one of them: nothing calls it.
     """
 
+    module: Module
     root: Function
     functions: tuple[Structural, ...]
     clauses: tuple[Clause, ...]
@@ -133,13 +134,13 @@ def group_of(
         tree = reader.tree(body, parts)
         clauses += reader.clauses
         result = copier.type(body_of(function).ty or function.ret_type)
-        if result is None or not made_of_tensors(result):
-            raise NotStructural(f"@{name} gives something that is not made of tensors")
+        if result is None or not made_of_tensors(result, data_types=True):
+            raise NotStructural(f"@{name} gives something that is not made of tensors and data types")
         functions.append(Structural(name, data[name], result, tree))
         for clause in reader.clauses:
             for call in calls_of(clause, members):
                 _check_call(call, clause, data, table, place, number, order, requests is not None)
-    return Group(table[root], tuple(functions), tuple(clauses), number, requests is not None)
+    return Group(module, table[root], tuple(functions), tuple(clauses), number, requests is not None)
 
 
 def calls_of(clause: Clause, members: Sequence[str]) -> list[Call]:
@@ -162,13 +163,15 @@ def _data_parameter(function: Function, name: str) -> int:
     raise NotStructural(f"@{name} does not take an argument apart before anything else")
 
 
-def made_of_tensors(ty: Type) -> bool:
-    """Whether a type is that of tensors and tuples of such."""
+def made_of_tensors(ty: Type, data_types: bool = False) -> bool:
+    """Whether a type is that of tensors and tuples of such, and (``data_types``) of values of data types."""
     match ty:
         case TensorType(shape=tuple(), dtype=str()):
             return True
+        case AdtType():
+            return data_types
         case TupleType(fields=fields):
-            return all(made_of_tensors(f) for f in fields)
+            return all(made_of_tensors(f, data_types) for f in fields)
         case _:
             return False
 

@@ -29,7 +29,7 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
-from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
+from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, TupleType, Type
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
@@ -54,15 +54,32 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListValue:
-    """A list with a value for each item of a list in the structure: the items' clause (None: the list is empty), and the value
-    (None: the item itself)."""
+    """A list, of this type, with a value for each item of a list in the structure: the items' clause (None: the list is empty), and
+    the value (None: the item itself)."""
 
     items: Lifter | None
     value: Lifted | None
+    ty: Type | None
 
 
-# A value, the values of a tuple's fields, or of a list's items.
-Lifted = Value | ListValue | tuple["Lifted", ...]
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """A value of a data type that the clause makes: nothing is computed with it, it is put together at the end (`assembly`)."""
+
+    constructor: ConstructorDef
+    fields: tuple[Lifted, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A value of a data type that a recursive call makes: its site, and which of those in its function's result."""
+
+    site: int
+    number: int
+
+
+# A value, the values of a tuple's fields or of a list's items, or a value of a data type.
+Lifted = Value | ListValue | Built | Made | tuple["Lifted", ...]
 
 
 def with_rows(ty: Type, rows: Dim) -> Type:
@@ -77,15 +94,23 @@ def with_rows(ty: Type, rows: Dim) -> Type:
 
 
 def leaves(ty: Type) -> list[TensorType]:
-    """The tensors of a type of tensors and tuples, in order."""
-    out: list[TensorType] = []
+    """The tensors of a type of tensors, data types and tuples, in order."""
+    return [t for t in _leaves(ty) if isinstance(t, TensorType)]
+
+
+def data_types(ty: Type) -> list[AdtType]:
+    """The data types of a type of tensors, data types and tuples, in order."""
+    return [t for t in _leaves(ty) if isinstance(t, AdtType)]
+
+
+def _leaves(ty: Type) -> list[Type]:
+    out: list[Type] = []
     todo: list[Type] = [ty]
     while todo:
         t = todo.pop()
         if isinstance(t, TupleType):
             todo.extend(reversed(t.fields))
         else:
-            assert isinstance(t, TensorType)
             out.append(t)
     return out
 
@@ -156,6 +181,8 @@ class Lifter:
     # -- values
 
     def _value(self, atom: Expr) -> Lifted:
+        if isinstance(atom, ConstructorRef):
+            return Built(self.group.module.constructors[atom.name], ())
         if not isinstance(atom, Var):
             return Value(atom, UNIFORM, type_of(atom))
         found = self.env.get(atom)
@@ -181,6 +208,8 @@ class Lifter:
         assert self.owner is not None
         if isinstance(value, ListValue):
             raise NotStructural("the items of a list use another list")
+        if isinstance(value, Built | Made):
+            raise NotStructural("the items of a list use a value of a data type that their owner makes")
         if isinstance(value, tuple):
             return tuple(self._owned(f) for f in value)
         if value.stage == UNIFORM:
@@ -244,9 +273,7 @@ class Lifter:
                 whole = self._value(value.tuple)
                 if isinstance(whole, tuple):
                     return whole[value.index]
-                if isinstance(whole, ListValue):
-                    raise NotStructural("a list is used as a whole")
-                assert isinstance(whole.ty, TupleType)
+                assert isinstance(whole, Value) and isinstance(whole.ty, TupleType)
                 ty = whole.ty.fields[value.index]
                 return self._emit(var.name, Proj(whole.atom, value.index), ty, whole.stage)
             case Call(fn=OpRef(name=name)):
@@ -256,7 +283,8 @@ class Lifter:
             case Call(fn=GlobalVar(name=name)):
                 raise NotStructural(f"it calls @{name}, which is not part of the recursion")
             case Call(fn=ConstructorRef(name=name)):
-                raise NotStructural(f"it makes a {name}")
+                constructor = self.group.module.constructors[name]
+                return Built(constructor, tuple(self._value(a) for a in value.args))
             case Call():
                 raise NotStructural("it calls a function that is only known when it runs")
             case RefNew() | RefRead() | RefWrite():
@@ -299,8 +327,8 @@ class Lifter:
         return internal_call(name, [self._argument(a, stage) for a in args], full, attrs, call.span)
 
     def _argument(self, value: Lifted, stage: int) -> Expr:
-        if isinstance(value, ListValue):
-            raise NotStructural("a list is used as a whole")
+        if isinstance(value, ListValue | Built | Made):
+            raise NotStructural("a value of a data type is used as a whole")
         if isinstance(value, Value) and isinstance(value.ty, TupleType) and value.stage < stage == LEVEL:
             value = tuple(self.field(value, n) for n in range(len(value.ty.fields)))
         if isinstance(value, Value):
@@ -313,11 +341,11 @@ class Lifter:
     def _items(self, items: Items, var: Var) -> Lifted:
         """A map or a fold over a list."""
         if items.empty:
-            return ListValue(None, None) if items.start is None else self._value(items.start)
+            return ListValue(None, None, var.ty) if items.start is None else self._value(items.start)
         source = self._value(items.source) if items.source not in self.clause.parts else None
         if source is None:
             assert isinstance(items.source, Var)
-            source = ListValue(self.list_items(self.clause.parts[items.source], items.layout)[0], None)
+            source = ListValue(self.list_items(self.clause.parts[items.source], items.layout)[0], None, None)
         if not isinstance(source, ListValue) or source.items is None:
             raise NotStructural("a list is not made of the items of a list in the structure")
         inside = source.items
@@ -334,7 +362,7 @@ class Lifter:
                 inside.env[binding.var] = inside._binding(binding)
         value = inside._value(items.value)
         if items.start is None:
-            return ListValue(inside, value)
+            return ListValue(inside, value, var.ty)
         start = self._value(items.start)
         if not isinstance(value, Value) or not isinstance(start, Value) or not isinstance(value.ty, TensorType):
             raise NotStructural("a fold does not add up tensors")
@@ -363,10 +391,23 @@ def flat_values(value: Lifted) -> list[Value]:
         v = todo.pop()
         if isinstance(v, Value):
             out.append(v)
-        elif isinstance(v, ListValue):
-            raise NotStructural("a list is used as a whole")
+        elif isinstance(v, ListValue | Built | Made):
+            raise NotStructural("a value of a data type is used as a whole")
         else:
             todo.extend(reversed(v))
+    return out
+
+
+def tensors_of(result: Lifted) -> list[Value]:
+    """The tensors in a clause's result (values of tensors and tuples), without values of data types."""
+    out: list[Value] = []
+    todo: list[Lifted] = [result]
+    while todo:
+        v = todo.pop()
+        if isinstance(v, tuple):
+            todo.extend(reversed(v))
+        elif isinstance(v, Value) and not data_types(v.ty):
+            out.append(v)
     return out
 
 

@@ -1,0 +1,108 @@
+"""Values of data types out of rows: the operator ``rows.assemble``, which batching over structure writes where a recursive function
+makes such values (docs/batching.md). The words of its description are explained in runtime/src/assemble.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from relay import te
+from relay.ir.diagnostics import OperatorError
+from relay.ir.expr import Attr, Attrs
+from relay.ir.types import TupleType, Type
+from relay.ir.value import AdtValue
+from relay.op.registry import routine
+from relay.te.numeric import Array
+
+# The instructions, and how many words each has.
+OWN, STATE, SHARED, CHILD, MAKE, LIST, END = range(7)
+TUPLE = -1  # the tag of a tuple
+
+
+def _assemble_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    made = attrs["type"]
+    if not isinstance(made, TupleType):
+        raise OperatorError("the type of what rows.assemble makes is that of a tuple")
+    return made
+
+
+class _Assembly:
+    """Runs a description; ``made[function][number][row]`` is what there is already."""
+
+    def __init__(self, offsets: Array, parts: Sequence[object], words: Sequence[int], names: Sequence[str]) -> None:
+        self.offsets, self.parts, self.words, self.names = offsets, parts, words, names
+        functions, self.clauses = words[0], words[1]
+        self.made: list[list[dict[int, object]]] = [[{} for _ in range(words[2 + f])] for f in range(functions)]
+        self.stack: list[object] = []
+
+    def run(self, root: int) -> tuple[object, ...]:
+        for level in range(len(self.offsets) - 1):
+            for clause in range(self.clauses):
+                at = self.words[2 + self.words[0] + clause]
+                if self.words[at] < 0:
+                    continue
+                first = int(self.offsets[0, clause])
+                for row in range(int(self.offsets[level, clause]), int(self.offsets[level + 1, clause])):
+                    for n, values in enumerate(self.made[self.words[at]]):
+                        self.execute(self.words[at + 1 + n], row - first, row)
+                        values[row] = self.stack.pop()
+        return tuple(values[root] for values in self.made[0])
+
+    def execute(self, at: int, own: int, row: int) -> None:
+        words = self.words
+        while words[at] != END:
+            part = words[at + 1]
+            match words[at]:
+                case 0 | 1:  # OWN, STATE
+                    self.stack.append(np.asarray(self.parts[part])[own if words[at] == OWN else row])
+                case 2:  # SHARED
+                    self.stack.append(self.parts[part])
+                case 3:  # CHILD
+                    self.stack.append(self.made[words[at + 2]][words[at + 3]][int(np.asarray(self.parts[part])[own])])
+                case 4:  # MAKE
+                    self.make(words[at + 1], words[at + 2], words[at + 3])
+                case _:
+                    self.list(at, own)
+            at += (2, 2, 2, 4, 4, 7)[words[at]]
+
+    def make(self, tag: int, count: int, name: int) -> None:
+        fields = tuple(self.stack[len(self.stack) - count :])
+        del self.stack[len(self.stack) - count :]
+        adt, constructor = self.names[2 * name : 2 * name + 2] if tag != TUPLE else ("", "")
+        self.stack.append(fields if tag == TUPLE else AdtValue(adt, constructor, tag, fields))
+
+    def list(self, at: int, own: int) -> None:
+        part, cons, head, nil, name, code = self.words[at + 1 : at + 7]
+        starts = np.asarray(self.parts[part])
+        self.make(nil, 0, name + 1)
+        for item in reversed(range(int(starts[own]), int(starts[own + 1]))):
+            self.execute(code, item, item)
+            if head == 0:
+                self.stack[-1], self.stack[-2] = self.stack[-2], self.stack[-1]
+            self.make(cons, 2, name)
+
+
+def _assemble(
+    offsets: Array, root: Array, parts: Sequence[object], *, spec: tuple[int, ...], names: tuple[str, ...], type: Attr
+) -> tuple[object, ...]:
+    return _Assembly(offsets, parts, spec, names).run(int(root))
+
+
+@routine("rows.assemble", relation=_assemble_relation, reference=_assemble, static=("names", "type"))
+def assemble(
+    offsets: te.Tensor,
+    root: te.Tensor,
+    parts: tuple[te.Tensor, ...],
+    *,
+    spec: tuple[int, ...],
+    names: tuple[str, ...],
+    type: Attr,
+) -> tuple[te.Tensor, ...]:
+    """The values of data types that function 0 makes at row ``root``, a tuple of the type ``type``.
+
+    ``offsets``: (levels + 1, clauses) int64, as ``rows.linearise`` gives them; ``parts``: tensors with a row for each node, and the rows
+    of the nodes' parts; ``spec``: how each clause makes its values of these; ``names``: of the constructors, each with its type.
+    """
+    raise NotImplementedError
