@@ -102,3 +102,15 @@ def test_comparisons_the_ranges_decide() -> None:
     assert indices.compare("lt", i, Size(N)).value is True  # type: ignore[union-attr]
     assert indices.compare("ge", j, Const(384, "int64")).value is False  # type: ignore[union-attr]
     assert not isinstance(indices.compare("lt", j, Const(100, "int64")), Const)
+
+
+def test_quotients_of_what_may_be_negative() -> None:
+    indices = Indices()
+    i, j, _ = AXES
+    other = Axis("o", 384)
+    away = binary("sub", j, other)
+    assert indices.bounds(indices.poly(binary("floordiv", away, 384))) == (-1, 0)
+    assert indices.bounds(indices.poly(binary("mod", away, 384))) == (0, 383)
+    row = Axis("r", N)
+    low, _ = indices.bounds(indices.poly(binary("floordiv", binary("sub", i, row), Size(N))))
+    assert low is None or low == -1

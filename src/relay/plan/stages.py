@@ -128,6 +128,20 @@ def is_index_map(stage: Stage) -> bool:
     return isinstance(stage, Compute) and len(stage.bodies) == 1 and isinstance(stage.bodies[0], Load)
 
 
+def _goes_round(stage: Stage) -> bool:
+    """Whether a stage reads along an axis beyond its end from the start again: a division of an index that splitting the axis
+    would not take away, and that would be made for every element by all who read through it."""
+    indices = Indices()
+    for index in (i for b in stage_bodies(stage) if isinstance(b, Load) for i in b.indices):
+        for above, by in indices.divisors(indices.poly(index)):
+            low, high = indices.bounds(above)
+            steps = [(a.extent, indices.coefficient(above, a)) for a in _index_variables(stage)]
+            even = all(s == 0 or (isinstance(n, int) and isinstance(s, int) and n * s % by == 0) for n, s in steps)
+            if not even and low is not None and high is not None and low // by != high // by:
+                return True
+    return False
+
+
 def _index_variables(stage: Stage) -> list[Axis]:
     """The axes of a stage and those it reduces over."""
     reduced = [a for b in stage_bodies(stage) if isinstance(b, Reduce) for a in b.axes]
@@ -204,7 +218,7 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
             or key in apart
             or isinstance(stage, Scan)
             or any(isinstance(b, Reduce) for b in stage.bodies)
-            or (feeds and not is_index_map(stage))
+            or (feeds and (not is_index_map(stage) or _goes_round(stage)))
         )
         if not must and any(is_expensive(b) for b in stage_bodies(stage)):
             must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)

@@ -1,5 +1,36 @@
 """Tensor expressions: an operator is one of these. Names are those used inside `@relay.operator` definitions."""
 
+from relay.te.functions import (
+    abs,
+    acos,
+    asin,
+    atan,
+    ceil,
+    cos,
+    cosh,
+    erf,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    isfinite,
+    isinf,
+    isnan,
+    log,
+    log1p,
+    log2,
+    log10,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    tan,
+    tanh,
+    trunc,
+)  # fmt: skip
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -59,8 +90,10 @@ from relay.te.tensor import (
 
 __all__ = [
     "Axis", "Binary", "Cast", "Compare", "Compute", "Const", "DefinitionError", "Demand", "Load", "Placeholder", "Reduce",
-    "Scalar", "Scan", "Select", "Size", "Stage", "Tensor", "Trace", "Unary", "Undetermined", "all", "any", "argmax", "argmin",
-    "binary", "broadcast_dims", "broadcast_index", "broadcast_shapes", "cast", "compare", "compute", "compute_many", "const",
-    "known_is", "max", "maximum", "min", "minimum", "placeholder", "prod", "reduce_axis", "require", "require_at_most",
-    "require_equal", "scan", "select", "size", "stage_bodies", "stages", "sum", "tracing", "unary",
+    "Scalar", "Scan", "Select", "Size", "Stage", "Tensor", "Trace", "Unary", "Undetermined", "abs", "acos", "all", "any",
+    "argmax", "argmin", "asin", "atan", "binary", "broadcast_dims", "broadcast_index", "broadcast_shapes", "cast", "ceil",
+    "compare", "compute", "compute_many", "const", "cos", "cosh", "erf", "exp", "exp2", "expm1", "floor", "isfinite", "isinf",
+    "isnan", "known_is", "log", "log1p", "log2", "log10", "max", "maximum", "min", "minimum", "placeholder", "prod",
+    "reduce_axis", "require", "require_at_most", "require_equal", "round", "rsqrt", "scan", "select", "sigmoid", "sign", "sin",
+    "sinh", "size", "sqrt", "stage_bodies", "stages", "sum", "tan", "tanh", "tracing", "trunc", "unary",
 ]  # fmt: skip

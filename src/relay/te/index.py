@@ -184,6 +184,7 @@ class Indices:
             numerator, denominator = self._divisions[inner]
             if isinstance(denominator, int):
                 return dim_add(exact, self.floordiv(numerator, denominator * b))
+        exact, rest = self._nearest(exact, rest, b)
         low, high = self.bounds(rest)
         if isinstance(b, int) and b > 0:
             low, high = None if low is None else low // b, None if high is None else high // b
@@ -195,6 +196,17 @@ class Indices:
         assert var is not None
         self._divisions.setdefault(var, (rest, b))
         return dim_add(exact, found)
+
+    def _nearest(self, exact: Dim, rest: Dim, b: Dim) -> tuple[Dim, Dim]:
+        """The same dividend with each coefficient of an index by which it differs least from a multiple of the divisor: the quotient
+        of ``i - j`` by a hundred is -1 or 0, and that of ``i + 99 * j`` anything up to 99."""
+        if not isinstance(b, int) or not isinstance(rest, SymDim):
+            return exact, rest
+        for m, c in rest.terms:
+            if m and 2 * c > b:
+                term = _term(m, 1)
+                exact, rest = dim_add(exact, term), dim_sub(rest, dim_mul(b, term))
+        return exact, rest
 
     def mod(self, a: Dim, b: Dim) -> Dim:
         return dim_sub(a, dim_mul(b, self.floordiv(a, b)))
@@ -259,18 +271,28 @@ class Indices:
 
     def _together(self, a: Dim) -> list[tuple[int | None, int | None]]:
         """Bounds of a sum with a quotient, the sum brought into it: ``x - (p // c)`` is ``-((p - c * x) // c)``, where what x and p
-        have in common cancels."""
+        have in common cancels; and of one with a remainder, ``p - c * (p // c)``."""
         out: list[tuple[int | None, int | None]] = []
         if not isinstance(a, SymDim) or len(a.terms) < 2:
             return out
         for monomial, sign in a.terms:
-            if len(monomial) != 1 or monomial[0][1] != 1 or sign not in (1, -1):
+            if len(monomial) != 1 or monomial[0][1] != 1:
                 continue
             (var, _), *_ = monomial
             if not isinstance(var, DimVar) or var not in self._divisions:
                 continue
             above, below = self._divisions[var]
             if not isinstance(below, int) or below <= 0:
+                continue
+            if sign % below == 0:
+                times = -sign // below
+                rest = dim_sub(a, dim_mul(times, dim_sub(above, dim_mul(below, as_dim(var)))))
+                span = sorted((0, times * (below - 1)))
+                low, high = self._extent(rest, upper=False), self._extent(rest, upper=True)
+                least = None if low is None else dim_bounds(low)[0]
+                most = None if high is None else dim_bounds(high)[1]
+                out.append((None if least is None else least + span[0], None if most is None else most + span[1]))
+            if sign not in (1, -1):
                 continue
             rest = dim_sub(a, dim_mul(sign, as_dim(var)))
             whole = dim_add(above, dim_mul(sign * below, rest))

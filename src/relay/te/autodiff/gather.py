@@ -41,6 +41,8 @@ from relay.te.tensor import Tensor, placeholder
 
 # A sum of so many terms at most, with conditions among them, is written out.
 _WRITTEN_OUT = 9
+# A tensor that is read in a circle is laid out so many times in a row at most.
+_MOST_ROUNDS = 4
 # So many classes of remainders at most are made apart.
 _MOST_CLASSES = 16
 
@@ -405,10 +407,18 @@ def _bordered(load: Load, indices: Indices, covered: set[tuple[Dim, Dim]]) -> Lo
     assert source is not None
     starts: list[Dim] = []
     shape: list[Dim] = []
-    for index, size in zip(load.indices, source.shape, strict=True):
+    places: list[Dim] = []
+    around: dict[int, int] = {}
+    for number, (index, size) in enumerate(zip(load.indices, source.shape, strict=True)):
         poly = indices.poly(index)
+        turn = _around(poly, size, indices)
+        if turn is not None:
+            poly, around[number] = turn
+        places.append(poly)
         low, high = indices.ends(poly)
-        if indices.within(poly, size):
+        if turn is not None:
+            assert low is not None and high is not None
+        elif indices.within(poly, size):
             low, high = 0, dim_sub(size, 1)
         elif low is None or high is None or indices.opaque_in(poly):
             return None
@@ -416,13 +426,16 @@ def _bordered(load: Load, indices: Indices, covered: set[tuple[Dim, Dim]]) -> Lo
             covered.add((poly, size))
         starts.append(low)
         shape.append(dim_add(dim_sub(high, low), 1))
-    if all(s == 0 and known_equal(a, b) for s, a, b in zip(starts, shape, source.shape, strict=True)):
+    if not around and all(s == 0 and known_equal(a, b) for s, a, b in zip(starts, shape, source.shape, strict=True)):
         return load
     own = axes_of(shape)
     inside: Scalar = TRUE
     at: list[Scalar] = []
-    for axis, start, size, width in zip(own, starts, source.shape, shape, strict=True):
+    for number, (axis, start, size, width) in enumerate(zip(own, starts, source.shape, shape, strict=True)):
         index = axis if start == 0 else binary("add", axis, index_size(start))
+        if number in around:
+            at.append(binary("mod", index, around[number]))
+            continue
         at.append(index)
         if start == 0 and known_equal(width, size):
             continue
@@ -432,7 +445,17 @@ def _bordered(load: Load, indices: Indices, covered: set[tuple[Dim, Dim]]) -> Lo
         return None
     border = stage("bordered", own, body)
     moved = [
-        index if start == 0 else indices.scalar(dim_sub(indices.poly(index), start))
-        for index, start in zip(load.indices, starts, strict=True)
+        index if start == 0 and number not in around else indices.scalar(dim_sub(place, start))
+        for number, (index, place, start) in enumerate(zip(load.indices, places, starts, strict=True))
     ]
     return border[tuple(moved)]
+
+
+def _around(index: Dim, size: Dim, indices: Indices) -> tuple[Dim, int] | None:
+    """Where an index goes around an axis, ``p mod c``: p and c. None for any other, and for more than a few rounds."""
+    for above, by in indices.divisors(index):
+        turned = known_equal(index, indices.mod(above, by))
+        low, high = indices.bounds(above)
+        if turned and not indices.opaque_in(above) and low is not None and high is not None and isinstance(size, int):
+            return (above, by) if by <= size and high - low < _MOST_ROUNDS * size else None
+    return None

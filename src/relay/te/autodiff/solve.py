@@ -39,6 +39,8 @@ from relay.te.scalar import (
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
+# Of so many variables in an equation at most all orders are compared.
+_MOST_ORDERED = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,6 +191,11 @@ class _System:
         if key in self._made:
             return self._made[key]
         above = self._linear(above)
+        # What its dividend became may say more: (4q + r) // 2 is 2q + r // 2.
+        again = self.indices.floordiv(above, below)
+        if again != key and not self._is_division(again, above, below):
+            self._made[key] = again = self._linear(again)
+            return again
         low, high = self.indices.ends(above)
         if low is None or high is None:
             return None
@@ -207,6 +214,10 @@ class _System:
             self.equations.append(dim_sub(above, value))
         return q
 
+    def _is_division(self, quotient: Dim, above: Dim, below: Dim) -> bool:
+        """Whether a quotient is nothing simpler than the division."""
+        return any(self.indices.division(atom) == (above, below) for atom, _ in self.indices.opaque_in(quotient))
+
     # -- solving
 
     def solve(self, where: Sequence[Scalar]) -> Inverse:
@@ -214,7 +225,7 @@ class _System:
         while self.equations:
             costs = [self._cost(e) for e in self.equations]
             best = min(costs)
-            if best[0] > 1 and self._eliminate():
+            if best[0] > 1 and (self._subtract() or self._eliminate()):
                 continue
             self._solve(self.equations.pop(costs.index(best)))
         for axis in self.open:
@@ -239,6 +250,19 @@ class _System:
             a, b = substitute(cond.a, values), substitute(cond.b, values)
             rest = both(rest, self.indices.compare(cond.op, a, b))
         return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest, self.uneven)
+
+    def _subtract(self) -> bool:
+        """Take one equation from another (or add it) where that leaves the other with fewer variables: what a remainder is defined by
+        and what it must be have all others in common."""
+        for n, one in enumerate(self.equations):
+            for k, other in enumerate(self.equations):
+                if n == k:
+                    continue
+                for less in (dim_sub(one, other), dim_add(one, other)):
+                    if len(self._open_in(less)) < min(len(self._open_in(one)), len(self._open_in(other))):
+                        self.equations[n] = less
+                        return True
+        return False
 
     def _eliminate(self) -> bool:
         """Put a variable that two equations have in terms of others, by the one in which it stands alone: this decides nothing yet
@@ -326,6 +350,26 @@ class _System:
         trips = ceil_div(axis.extent, _others(terms, axis))
         return (trips if isinstance(trips, int) else _LONG, not self.rank[axis])
 
+    def _first(self, terms: dict[Axis, int]) -> Axis:
+        """The variable to begin with: that of the least work in all loops that an equation makes."""
+        if len(terms) > _MOST_ORDERED:
+            return min(terms, key=lambda a: self._trips(terms, a))
+
+        def work(left: dict[Axis, int]) -> int:
+            if len(left) < 2:
+                return 1
+            return min(self._trips(left, a)[0] * work(rest(left, a)) for a in left)
+
+        def rest(left: dict[Axis, int], axis: Axis) -> dict[Axis, int]:
+            by = _others(left, axis)
+            return {a: c // by for a, c in left.items() if a is not axis}
+
+        def order(axis: Axis) -> tuple[int, int, bool]:
+            trips, kept = self._trips(terms, axis)
+            return trips * work(rest(terms, axis)), trips, kept
+
+        return min(terms, key=order)
+
     def _integer(self, terms: dict[Axis, int], rest: Dim) -> Dim:
         """One step on an equation with integer coefficients: what is left of it."""
         common = gcd(*terms.values())
@@ -339,7 +383,7 @@ class _System:
             self._set(axis, dim_mul(sign, rest))
             return 0
 
-        chosen = min(terms, key=lambda a: self._trips(terms, a))
+        chosen = self._first(terms)
         modulus, coefficient = _others(terms, chosen), terms.pop(chosen)
         if modulus == 1:
             self._keep(chosen)
