@@ -149,3 +149,18 @@ def test_what_a_tensor_parameter_refuses(given: object, message: str) -> None:
 def test_what_is_not_a_program() -> None:
     with pytest.raises(RelayError, match="a NoneType is not a program"):
         relay.compile(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 15, 16, 17, 60])
+def test_tuples_of_tuples_come_out_as_they_are(depth: int) -> None:
+    ty, value = "Tensor[(2,), float32]", "%y"
+    for _ in range(depth):
+        ty, value = f"({ty}, (), int32)", f"({value}, (), 3)"
+    exe = relay.compile(
+        f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(2,), float32]) -> {ty} {{ let %y = tanh(%x); {value} }}'
+    )
+    found: Any = exe(np.zeros(2, np.float32))
+    for _ in range(depth):
+        assert isinstance(found, tuple) and found[1] == () and int(found[2]) == 3
+        found = found[0]
+    assert isinstance(found, relay.Tensor) and found.shape == (2,)

@@ -20,6 +20,10 @@ from relay.ir.trampoline import Step, run
 from relay.ir.value import AdtValue
 
 Spec = Mapping[str, Any]
+# A type of tuples of tensors: None for a tensor, the fields' for a tuple.
+Nested = tuple["Nested | None", ...]
+# Tuples inside each other up to which results are converted by calls inside each other.
+_SHALLOW = 16
 
 
 class Signature:
@@ -29,17 +33,19 @@ class Signature:
         self.name = name
         self.params: Sequence[Spec] = info["params"]
         self.result: Spec = info["result"]
-        self.plain = all(p["type"]["kind"] == "tensor" for p in self.params) and self.result["kind"] == "tensor"
+        self._all_tensors = all(p["type"]["kind"] == "tensor" for p in self.params)
+        self.plain = self._all_tensors and self.result["kind"] == "tensor"
+        self._nested = _nested(self.result, _SHALLOW) if self.result["kind"] == "tuple" else None
         self._types = _Types(info["adts"])
         self._numbers = [self._types.number(p["type"]) for p in self.params]
         self._result = self._types.number(self.result)
         self._converter = _runtime.Converter(self._types.describe, AdtValue, TypeError_, ShapeError)
 
-    def arguments(self, args: Sequence[object]) -> list[object]:
+    def arguments(self, args: Sequence[object]) -> Sequence[object]:
         """The arguments as the runtime takes them. Raises TypeError_ for a wrong number of them or a wrong kind of value, ShapeError
         for a tensor of another shape inside a tuple or algebraic value."""
         self.check_count(args)
-        return [self.argument(n, arg) for n, arg in enumerate(args)]
+        return args if self._all_tensors else [self.argument(n, arg) for n, arg in enumerate(args)]
 
     def check_count(self, args: Sequence[object]) -> None:
         """Raises TypeError_ for a wrong number of arguments."""
@@ -86,6 +92,8 @@ class Signature:
 
     def outcome(self, value: object) -> object:
         """A result as Python sees it."""
+        if self._nested is not None:
+            return _unpacked(self._nested, value)
         return value if self.result["kind"] == "tensor" else run(self._outward(self._result, value))
 
     def join(self, parts: Sequence[object]) -> object:
@@ -121,6 +129,23 @@ class Signature:
         for f, v in zip(types, value.fields, strict=True):
             out.append((yield self._outward(f, v)))
         return AdtValue(name, constructor, value.tag, tuple(out))
+
+
+def _nested(spec: Spec, depth: int) -> Nested | None:
+    """A tuple type's tuples and tensors; None if it has anything else, or too many tuples inside each other."""
+    fields: list[Nested | None] = []
+    for field in spec["fields"]:
+        inner = None
+        if field["kind"] != "tensor" and (
+            field["kind"] != "tuple" or depth == 0 or (inner := _nested(field, depth - 1)) is None
+        ):
+            return None
+        fields.append(inner)
+    return tuple(fields)
+
+
+def _unpacked(types: Nested, value: Any) -> tuple[object, ...]:
+    return tuple([v if t is None else _unpacked(t, v) for t, v in zip(types, value.fields, strict=True)])
 
 
 class _Types:
