@@ -10,9 +10,10 @@ import pytest
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
-from relay.loop.ir import Alloc, For
+from relay.loop.ir import Alloc, For, LetScalar
 from relay.loop.walk import statements
-from tests.plan.harness import Maker, check, primitive, random, tensor
+from relay.plan.kernel_plan import KernelPlan, make_plan
+from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -74,8 +75,88 @@ def test_softmax(axis: int) -> None:
 def test_exponentials_and_their_sum_share_a_loop_and_lie_in_the_result() -> None:
     plan = check(primitive([tensor((N, 300))], lambda m, x: m("nn.softmax", x)), *SIZES)
     loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
-    assert len(loops) == 3, "the maximum; exponentials and their sum; shares"
+    assert len(loops) == 2, "one with three rows in flight, and the same at the first and last rows"
+    assert all(len([s for s in statements(loop) if isinstance(s, LetScalar)]) == 2 for loop in loops)
     assert not [s for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.scope != "register"]
+
+
+def _in_flight(plan: KernelPlan) -> bool:
+    return any(isinstance(s, For) and s.var.name == "turn" for s in statements(plan.kernel.body))
+
+
+@pytest.mark.parametrize("width", [300, 301, 1000, DimVar("w")])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_rows_in_flight(width: int | DimVar, dtype: str) -> None:
+    """Steps of several rows share a loop: every number of rows up to more than a task has, on each of three workers."""
+    extent, widths = (as_dim(width), (1, 15, 333)) if isinstance(width, DimVar) else (width, (width,))
+    sizes = [
+        {V: rows, **({width: w} if isinstance(width, DimVar) else {})} for rows in (1, 2, 3, 7, 64) for w in widths
+    ]
+
+    def build(m: Maker, x: Expr) -> Expr:
+        share = m("nn.softmax", x)
+        spread = m("exp", m("subtract", x, m("mean", x, axis=-1, keepdims=True)))
+        return m.tuple(share, m("nn.log_softmax", x), m("sum", spread, axis=-1))
+
+    tolerance = 2e-3 if dtype == "float16" else 2e-5
+    for part in (build, lambda m, x: m("nn.softmax", x), lambda m, x: m("nn.log_softmax", x)):
+        plan = check(
+            primitive(
+                [tensor((N, extent), dtype)],
+                part,
+            ),
+            *sizes,
+            tolerance=tolerance,
+        )
+    assert _in_flight(plan)
+
+
+def test_rows_over_two_axes_in_flight_with_a_mask() -> None:
+    def build(m: Maker, x: Expr, y: Expr) -> Expr:
+        return m("nn.softmax", m("add", m("multiply", x, m.constant(0.125)), y))
+
+    plan = check(primitive([tensor((3, N, 500)), tensor((N, 500))], build), *SIZES)
+    assert _in_flight(plan)
+
+
+def test_a_rows_result_does_not_depend_on_where_it_is() -> None:
+    """The first and last rows of a task go through other code than those between."""
+    plan = make_plan(
+        primitive([tensor((N, 333))], lambda m, x: m("nn.log_softmax", x)), host_target(), frozenset(), fresh_name()
+    )
+    assert _in_flight(plan)
+    native, x = Native(plan.kernel, host_target()), random((40, 333), "float32")
+    whole = np.empty_like(x)
+    assert native.run(native.bind([x, whole], {V: 40})) == 0
+    for first, count in ((0, 1), (3, 2), (11, 5), (20, 20)):
+        part = np.empty((count, 333), np.float32)
+        assert native.run(native.bind([x[first : first + count].copy(), part], {V: count}, workers=1)) == 0
+        np.testing.assert_array_equal(part, whole[first : first + count])
+
+
+@pytest.mark.parametrize("bits", [128, 256])
+def test_rows_in_flight_in_narrow_vectors(bits: int) -> None:
+    target = replace(host_target(), vector_bits=bits, vector_registers=16, masked=False)
+    plan = check(primitive([tensor((N, 333))], lambda m, x: m("nn.softmax", x)), *SIZES, target=target)
+    assert _in_flight(plan)
+
+
+def test_elements_kept_for_rows_in_flight_have_places_in_turn() -> None:
+    """Wide exponentials of narrow results do not lie in the result's memory."""
+    plan = check(primitive([tensor((N, 300), "float16")], lambda m, x: m("nn.softmax", x)), *SIZES, tolerance=2e-3)
+    assert [s for s in statements(plan.kernel.body) if isinstance(s, LetScalar) and s.var.name == "slot"]
+
+
+def test_sums_of_rows_are_not_in_flight() -> None:
+    """They compute too little to gain, and read memory best in one run at a time."""
+    assert not _in_flight(check(primitive([tensor((N, 300))], lambda m, x: m("variance", x, axis=-1)), *SIZES))
+
+
+def test_nan_and_infinities_in_flight() -> None:
+    x = random((9, 400), "float32")
+    x[2, 17], x[5, 3], x[7] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        check(primitive([tensor((9, 400))], lambda m, x: m("nn.softmax", x)), inputs=[x])
 
 
 def test_what_is_read_elsewhere_later_is_not_overwritten() -> None:

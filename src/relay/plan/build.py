@@ -197,29 +197,21 @@ def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt)
     if not live:
         return body
     if len(live) == 1:
-        return parallel(builder, live[0].extent, cost, lambda r: _bind(live[0], r, body))
+        return parallel(builder, live[0].extent, cost, lambda r: LetScalar(live[0], r, body))
     total = shape_size(tuple(a.extent for a in live))
-
-    def unflatten(r: Axis) -> Stmt:
-        out = body
-        left: Scalar = r
-        bindings: list[tuple[Axis, Scalar]] = []
-        for n, axis in enumerate(live[:-1]):
-            size = shape_size(tuple(a.extent for a in live[n + 1 :]))
-            bindings.append((axis, binary("floordiv", left, extent_of(size))))
-            rest = Axis("rest", size)
-            bindings.append((rest, binary("sub", left, binary("mul", axis, extent_of(size)))))
-            left = rest
-        bindings.append((live[-1], left))
-        for axis, value in reversed(bindings):
-            out = LetScalar(axis, value, out)
-        return out
-
-    return parallel(builder, total, cost, unflatten)
+    return parallel(builder, total, cost, lambda r: bound(unflattened(live, r), body))
 
 
-def _bind(axis: Axis, value: Axis, body: Stmt) -> Stmt:
-    return LetScalar(axis, value, body)
+def unflattened(axes: Sequence[Axis], position: Scalar) -> list[tuple[Axis, Scalar]]:
+    """The values of axes at a position in row-major order, as bindings one after the other."""
+    left, bindings = position, list[tuple[Axis, Scalar]]()
+    for n, axis in enumerate(axes[:-1]):
+        size = shape_size(tuple(a.extent for a in axes[n + 1 :]))
+        bindings.append((axis, binary("floordiv", left, extent_of(size))))
+        rest = Axis("rest", size)
+        bindings.append((rest, binary("sub", left, binary("mul", axis, extent_of(size)))))
+        left = rest
+    return [*bindings, (axes[-1], left)]
 
 
 # -- hoisting

@@ -163,13 +163,20 @@ def cost(root: Scalar) -> int:
     return total
 
 
+def is_dear(node: Scalar) -> bool:
+    """Whether an operation by itself takes several times what an addition does."""
+    if isinstance(node, Unary):
+        return _UNARY_COST.get(node.op, 20) >= 6
+    return isinstance(node, Binary) and (
+        node.op in ("pow", "atan2") or (node.op == "div" and node.dtype.startswith("float"))
+    )
+
+
 def is_expensive(root: Scalar) -> bool:
     """Whether an element is worth remembering rather than computing twice: it needs a dear function, or a guarded
     load."""
     return any(
-        (isinstance(n, Unary) and _UNARY_COST.get(n.op, 20) >= 6)
-        or (isinstance(n, Binary) and (n.op in ("pow", "atan2") or (n.op == "div" and n.dtype.startswith("float"))))
-        or (isinstance(n, Select) and any(isinstance(k, Load) for side in (n.a, n.b) for k in walk(side)))
+        is_dear(n) or (isinstance(n, Select) and any(isinstance(k, Load) for side in (n.a, n.b) for k in walk(side)))
         for n in walk(root)
         if n.dtype != "int64"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from relay.ir.dim import Dim, ceil_div, known_equal
 from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Seq, Stmt, Store
 from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
-from relay.plan.expand import Env
+from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.nests import Member
 from relay.plan.reduction import combine, initial, position_update
@@ -26,6 +26,7 @@ from relay.te.scalar import (
     select,
     transform,
     unary,
+    walk,
 )  # fmt: skip
 from relay.te.tensor import Scan, stage_bodies
 
@@ -44,7 +45,7 @@ class MemberPlan:
 
 
 @dataclass(slots=True, eq=False)
-class _Reductions:
+class Reductions:
     """Accumulators, and what is done with them before the loop, in it, in one after it (``finds``) and at the end."""
 
     buffers: list[Buffer] = field(default_factory=list)
@@ -53,7 +54,7 @@ class _Reductions:
     finds: list[Stmt] = field(default_factory=list)
     ends: list[Stmt] = field(default_factory=list)
 
-    def add(self, other: _Reductions) -> None:
+    def add(self, other: Reductions) -> None:
         """Another member's, in the same loop."""
         self.buffers += other.buffers
         self.starts += other.starts
@@ -118,20 +119,20 @@ class Emitter:
         self.env = {k: self.builder.evaluate([v], {axis: value})[0] for k, v in self.env.items()}
         self.env[axis] = value
 
-    def steps(self, plans: Sequence[MemberPlan]) -> list[Stmt]:
-        """What a row goes through. Neighbours that run over the same elements, and of which none needs what another has
-        only at its end, share a loop: a softmax's exponentials and their sum."""
-        out: list[Stmt] = []
-        group: list[MemberPlan] = []
+    def groups(self, plans: Sequence[MemberPlan]) -> list[list[MemberPlan]]:
+        """What a row goes through, step by step. Neighbours that run over the same elements, and of which none needs what
+        another has only at its end, share a loop: a softmax's exponentials and their sum."""
+        out: list[list[MemberPlan]] = []
         for plan in plans:
-            if group and not self._shares(group, plan):
-                out.append(self._step(group))
-                group = []
-            group.append(plan)
-        return [*out, self._step(group)]
+            if out and self._shares(out[-1], plan):
+                out[-1].append(plan)
+            else:
+                out.append([plan])
+        return out
 
-    def _step(self, group: Sequence[MemberPlan]) -> Stmt:
-        return self.member(group[0], None) if len(group) == 1 else self._shared(group)
+    def steps(self, plans: Sequence[MemberPlan]) -> list[Stmt]:
+        """The steps as statements."""
+        return [self.member(g[0], None) if len(g) == 1 else self._shared(g) for g in self.groups(plans)]
 
     def member(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
         stage = plan.member.kept.stage
@@ -202,9 +203,9 @@ class Emitter:
         extent = plan.reduced[-1].extent if plan.reduced else 1
         return not (isinstance(extent, int) and extent * 2 <= self.builder.lanes(plan.member.kept.dtypes))
 
-    def _reductions(self, plan: MemberPlan, values: Sequence[Scalar], last: Axis | None) -> _Reductions:
+    def _reductions(self, plan: MemberPlan, values: Sequence[Scalar], last: Axis | None) -> Reductions:
         """A member's accumulators and what is done with them before, in and after the loop over ``last``."""
-        out = _Reductions()
+        out = Reductions()
         zero = Const(0, "int64")
         for n, value in enumerate(values):
             if not isinstance(value, Reduce):
@@ -238,7 +239,7 @@ class Emitter:
 
     # -- members that share a loop
 
-    def _along(self, plan: MemberPlan) -> Axis | None:
+    def along(self, plan: MemberPlan) -> Axis | None:
         """The one axis that a member's vector loop runs over."""
         if isinstance(plan.member.kept.stage, Scan) or finds_position(plan):
             return None
@@ -248,13 +249,13 @@ class Emitter:
 
     def _shares(self, group: Sequence[MemberPlan], plan: MemberPlan) -> bool:
         """Whether a member can run in the loop of those before it: it reads of them only the element at hand."""
-        mine, first = self._along(plan), self._along(group[0])
+        mine, first = self.along(plan), self.along(group[0])
         if mine is None or first is None or not known_equal(mine.extent, first.extent):
             return False
         before, shared = self.env, Axis("j", first.extent)
         written: dict[int, Dim | None] = {}
         for other in group:
-            along = self._along(other)
+            along = self.along(other)
             assert along is not None
             self.bind(along, shared)
             for where, index in self._places(other):
@@ -282,14 +283,22 @@ class Emitter:
 
     def _shared(self, group: Sequence[MemberPlan]) -> Stmt:
         """One loop over the elements of several members: what one computes the others find in a register."""
-        before, first = self.env, self._along(group[0])
+        first = self.along(group[0])
         assert first is not None
         shared = Axis("j", first.extent)
+        parts, element = self.element(group, shared)
+        loop = For(shared, extent_of(shared.extent), element, "vectorized")
+        return allocate(parts.buffers, seq([*parts.starts, loop, *parts.ends]))
+
+    def element(self, group: Sequence[MemberPlan], shared: Axis) -> tuple[Reductions, Stmt]:
+        """What a step does with the element at ``shared``, and what around the loop: each member has a loop of its own
+        (`along`), over as many elements."""
+        before = self.env
         for plan in group:
-            along = self._along(plan)
+            along = self.along(plan)
             assert along is not None
             self.bind(along, shared)
-        whole = _Reductions()
+        whole = Reductions()
         names: dict[int, Axis] = {}
         body: list[tuple[Axis | None, Scalar, Stmt]] = []
         for plan in group:
@@ -312,9 +321,21 @@ class Emitter:
             inside.insert(0, stmt)
             if named is not None:
                 inside = [LetScalar(named, value, seq(inside))]
-        loop = For(shared, extent_of(shared.extent), seq(inside), "vectorized")
         self.env = before
-        return allocate(whole.buffers, seq([*whole.starts, loop, *whole.ends]))
+        return whole, seq(inside)
+
+    def reads(self, plan: MemberPlan) -> set[int]:
+        """The ids of the buffers that a member reads."""
+        return {id(load.source) for value in self._values(plan) for load in loads(value)}
+
+    def computes(self, plan: MemberPlan) -> bool:
+        """Whether a member computes something dear of each element of its loop."""
+        axis = self.along(plan)
+        return axis is not None and any(
+            node.dtype != "int64" and is_dear(node) and any(n is axis for n in walk(node))
+            for value in self._values(plan)
+            for node in walk(value)
+        )
 
     def _reduce_lanes(self, plan: MemberPlan, lanes: Lanes) -> Stmt:
         """A block of elements: an accumulator per lane, all reduced axes serial."""

@@ -35,6 +35,7 @@ from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Nest
 from relay.plan.row_members import Emitter, MemberPlan, finds_position, frame_of, lane_blocks, targets
+from relay.plan.row_pipeline import pipelined
 from relay.te.scalar import (
     Axis,
     Const,
@@ -96,6 +97,8 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         count = minimum(together, binary("sub", extent_of(last.extent), start))
         steps = [For(inside, count, step) for step in emitter.steps(plans)]
         return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
+    if not across and (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
+        return skewed
     if not across:
         buffers = [t for t in temps if t.scope != "operand"]
         body = allocate(buffers, seq(emitter.steps(plans)))
