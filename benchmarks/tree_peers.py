@@ -42,28 +42,28 @@ class Levels:
         return self.starts[place[0]] + place[1]
 
 
-def torch_recursion(name: str, weights: dict[str, Any], trees: list[Any], threads: int) -> Run:
-    """PyTorch, eager, node by node."""
+def torch_cell(
+    name: str, weights: dict[str, Any], trees: list[Any]
+) -> Callable[[dict[str, Any], Any], tuple[Any, Any]]:
+    """The recursion in PyTorch, node by node: of the weights (tensors by name) and a tree, the state of its root."""
     import torch
     from torch.nn.functional import linear
 
-    torch.set_num_threads(threads)
-    w = {n: torch.from_numpy(v) for n, v in weights.items()}
     words = {id(t): torch.from_numpy(t.fields[0]) for t in _all(trees) if t.constructor != "Node"}
     zero = torch.zeros(1, weights["bl" if name == "binary" else "b"].shape[0] // 3)
 
-    def binary(t: Any) -> tuple[Any, Any]:
+    def binary(w: dict[str, Any], t: Any) -> tuple[Any, Any]:
         if t.constructor == "Leaf":
             i, o, u = linear(words[id(t)], w["wl"], w["bl"]).chunk(3, 1)
             c = torch.sigmoid(i) * torch.tanh(u)
         else:
-            (hl, cl), (hr, cr) = (binary(k) for k in t.fields)
+            (hl, cl), (hr, cr) = (binary(w, k) for k in t.fields)
             i, fl, fr, o, u = linear(torch.cat([hl, hr], 1), w["wn"], w["bn"]).chunk(5, 1)
             c = torch.sigmoid(i) * torch.tanh(u) + torch.sigmoid(fl) * cl + torch.sigmoid(fr) * cr
         return torch.sigmoid(o) * torch.tanh(c), c
 
-    def child_sum(t: Any) -> tuple[Any, Any]:
-        states = [child_sum(k) for k in t.fields[1]]
+    def child_sum(w: dict[str, Any], t: Any) -> tuple[Any, Any]:
+        states = [child_sum(w, k) for k in t.fields[1]]
         x, total, kept = words[id(t)], zero, zero
         f = linear(x, w["wf"], w["bf"])
         for h, c in states:
@@ -73,11 +73,20 @@ def torch_recursion(name: str, weights: dict[str, Any], trees: list[Any], thread
         c = torch.sigmoid(i) * torch.tanh(u) + kept
         return torch.sigmoid(o) * torch.tanh(c), c
 
-    encode = binary if name == "binary" else child_sum
+    return binary if name == "binary" else child_sum
+
+
+def torch_recursion(name: str, weights: dict[str, Any], trees: list[Any], threads: int) -> Run:
+    """PyTorch, eager, node by node."""
+    import torch
+
+    torch.set_num_threads(threads)
+    w = {n: torch.from_numpy(v) for n, v in weights.items()}
+    encode = torch_cell(name, weights, trees)
 
     def run(which: Sequence[int]) -> list[Any]:
         with torch.inference_mode():
-            return [encode(trees[n])[0] for n in which]
+            return [encode(w, trees[n])[0] for n in which]
 
     return run
 

@@ -33,8 +33,8 @@ SYSTEMS = ("relay", "level 2", "torch", "torch levels", "jax")
 Run = Callable[[Sequence[Any]], list[Any]]  # what a system gives for some trees, one at a time or all at once
 
 
-def bound(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
-    """The program with random weights for its parameters but the first, and these weights."""
+def program(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
+    """The program, and random weights for its parameters but the first."""
     mod = relay.infer_type(relay.parse((EXAMPLES / PROGRAMS[name]).read_text()))
     shapes = {
         "wl": (3 * STATE, INPUT), "bl": (3 * STATE,), "wn": (5 * STATE, 2 * STATE), "bn": (5 * STATE,),
@@ -43,6 +43,12 @@ def bound(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
     }  # fmt: skip
     names = [p.name for p in mod.functions["main"].params[1:]]
     weights = {n: (rng.standard_normal(shapes[n]) * 0.05).astype(np.float32) for n in names}
+    return mod, weights
+
+
+def bound(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
+    """The program with random weights, and these."""
+    mod, weights = program(name, rng)
     return mod.bind(weights), weights
 
 

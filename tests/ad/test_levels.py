@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,26 @@ def test_it_goes_by_level() -> None:
     made = differentiated(relay.grad(relay.parse(TREE), (1, 2, 3)))
     made = Pipeline([PartialEvaluate(), DeadReferences(), DeadFunctions(), Inline(), DeadCode()])(made)
     assert goes_by_level(made) and first_order(made)
+
+
+@pytest.mark.parametrize("name", ["tree_lstm", "child_sum"])
+def test_examples_of_any_width(name: str) -> None:
+    """Sizes that are variables: splits stay splits, of rows."""
+    text = (Path(__file__).parents[2] / "examples" / f"{name}.relay").read_text().replace("float32", "float64")
+    module = relay.infer_type(relay.parse(text))
+    t, random = module.adt("Tree"), np.random.default_rng(3)
+
+    def word() -> Any:
+        return random.normal(size=(1, D))
+
+    if name == "tree_lstm":
+        root: Any = t.Node(t.Node(t.Leaf(word()), t.Leaf(word())), t.Leaf(word()))
+        shapes: list[tuple[int, ...]] = [(3 * H, D), (3 * H,), (5 * H, 2 * H), (5 * H,)]
+    else:
+        root = t.Rose(word(), [t.Rose(word(), []), t.Rose(word(), [t.Rose(word(), [])])])
+        shapes = [(3 * H, D), (3 * H, H), (3 * H,), (H, D), (H, H), (H,)]
+    weights = tuple(normal(*s) for s in shapes)
+    assert problem(module, (root, *weights), tuple(range(1, 1 + len(weights))), forward=False) is None
 
 
 def test_words_too() -> None:

@@ -7,6 +7,7 @@ batched input; what does not is computed once. The axis is an ordinary axis: a d
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,8 @@ def batched(op: Operator) -> Operator:
         lifted = _lift(outputs, sources, rows)
         return lifted[0] if isinstance(result, Tensor) else lifted
 
+    # What is derived from this operator reads off this whether its result is a tuple.
+    define.__annotations__["return"] = typing.get_type_hints(op.define).get("return")
     mask = AttrSpec("mask", tuple[int, ...], None, True)
     # The elements of a row stay together, so a view of every row is a view of all of them.
     return Operator(

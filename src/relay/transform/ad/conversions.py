@@ -54,7 +54,9 @@ class Conversion(ABC):
 
     lifting: Lifting
     functions: Functions
-    _made: dict[AdtType, tuple[GlobalVar, tuple[DimVar, ...]]] = field(default_factory=dict)
+    # By type, with the variables below for its dims.
+    _made: dict[AdtType, GlobalVar] = field(default_factory=dict)
+    _dims: list[DimVar] = field(default_factory=list)
     _todo: list[tuple[str, AdtType, FuncType]] = field(default_factory=list)
 
     verb: ClassVar[str]
@@ -107,19 +109,22 @@ class Conversion(ABC):
 
     def of_adt(self, t: AdtType, span: Span | None) -> tuple[GlobalVar, tuple[DimVar, ...]]:
         """The function for an algebraic type, and the dim variables that it is called at."""
-        found = self._made.get(t)
+        dims = tuple(dict.fromkeys(v for v in variables(t) if isinstance(v, DimVar)))
+        while len(self._dims) < len(dims):
+            self._dims.append(DimVar(f"d{len(self._dims)}"))
+        # One function serves a type at all dims: those that call each other each have dims of their own.
+        general = cast(AdtType, substitute(t, dims, map(as_dim, self._dims[: len(dims)])))
+        found = self._made.get(general)
         if found is None:
-            dims = tuple(dict.fromkeys(v for v in variables(t) if isinstance(v, DimVar)))
             if any(isinstance(v, TypeVar) for v in variables(t)):
                 raise _refused(self.verb, "a value of unknown type", t, span)
             own = tuple(DimVar(d.name, d.lo, d.hi) for d in dims)
             inner = cast(AdtType, substitute(t, dims, map(as_dim, own)))
             name = self.functions.name(f"{self.lifting.prefix}.{self.verb}.{t.name}")
             ty = FuncType((self.source(inner),), self.target(inner), own)
-            found = self._made[t] = (GlobalVar(name, ty), dims)
-            self._made[inner] = (GlobalVar(name, ty), own)
+            found = self._made[general] = GlobalVar(name, ty)
             self._todo.append((name, inner, ty))
-        return found
+        return found, dims
 
     def finish(self) -> bool:
         """Write the functions that were asked for; whether there were any."""
