@@ -43,8 +43,10 @@ import relay  # noqa: E402
 Array = npt.NDArray[np.float32]
 Run = Callable[[], object]
 
+# The kinds of a suite's sizes: constant and given at run time, both ways.
+KINDS = ("constant", "run-time", "transposed")
 SUITES = {
-    "square": [f"{kind}:{n}x{n}x{n}" for n in (256, 512, 1024) for kind in ("constant", "run-time", "transposed")],
+    "square": [f"{kind}:{n}x{n}x{n}" for n in (256, 512, 1024) for kind in KINDS],
     "large": ["constant:2048x2048x2048", "run-time:2048x2048x2048", "transposed:2048x2048x2048"],
     "rows": [f"constant:{rows}x384x384" for rows in (1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 23, 32, 53, 128)],
     "wide": [f"constant:{rows}x768x3072" for rows in (1, 2, 4, 8, 13, 16, 32, 128)],
@@ -55,7 +57,10 @@ SUITES = {
             "run-time:37x50x1000", "transposed:37x50x1000", "constant:7x1000x10", "constant:64x64x17"],
     "batch": [f"batch12{t}:{r}x{d}x{c}" for r, d, c in ((64, 32, 64), (64, 64, 32), (128, 64, 128), (512, 64, 512))
               for t in ("", "t")],
-    "vector": [f"{kind}:1x{d}x{c}" for kind in ("constant", "run-time", "transposed")
+    "oblong": [f"{kind}:{s}" for s in ("251x509x1021", "300x2000x500", "1000x300x700", "64x1024x4096") for kind in KINDS],
+    "few": [f"{kind}:{rows}x{s}" for s in ("384x384", "768x3072", "3072x768") for kind in KINDS
+            for rows in (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 31, 64, 128)],
+    "vector": [f"{kind}:1x{d}x{c}" for kind in KINDS
                for d, c in ((384, 384), (1024, 1024), (4096, 4096))],
 }  # fmt: skip
 

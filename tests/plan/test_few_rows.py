@@ -1,5 +1,5 @@
-"""Products of a few rows with a right operand that is not packed: streamed where its rows are along the columns of the
-result, dot products where they are along k; and the numbers of rows around the limits where packing begins."""
+"""Products of a few rows with a right operand that is not packed: tiles and streams where its rows are along the columns of
+the result, dot products where they are along k; and the numbers of rows around the limits where packing begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.plan.harness import Maker, Native, check, fresh_name, primitive, rand
 
 V = DimVar("n")
 N = as_dim(V)
-ROWS = tuple({V: n} for n in (0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 48, 49, 60))
+ROWS = tuple({V: n} for n in (0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 48, 49, 60, 257))
 
 
 def streamed(rows: object, depth: object, columns: object) -> Function:
@@ -37,7 +37,7 @@ def test_every_number_of_rows(make: object, depth: int, columns: int) -> None:
 @pytest.mark.parametrize("rows", [1, 4, 9])
 def test_known_rows(make: object, rows: int) -> None:
     plan = check(make(rows, 200, 130))  # type: ignore[operator]
-    assert plan.variant == "matrix" and "transpose" not in str(plan.kernel.body)
+    assert plan.variant == "matrix" and "Transpose(" not in str(plan.kernel.body)
 
 
 @pytest.mark.parametrize("make", [streamed, dotted])
@@ -93,6 +93,16 @@ def test_a_matrix_times_a_vector() -> None:
     """The vector is the left operand: its product with the matrix has no rows."""
     fn = primitive([tensor((500, 300)), tensor((300, 1))], lambda m, a, x: m("squeeze", m("nn.matmul", a, x), axis=[1]))
     check(fn)
+
+
+def test_tiles_take_the_operand_where_it_is() -> None:
+    """From 4 rows on, where vectors have masks or no column is left over; rows far apart by a power of two are packed sooner."""
+    for rows in (4, 8, 12, 100):
+        assert "Prefetch(" in str(check(streamed(rows, 60, 75)).kernel.body)
+    unmasked = replace(host_target(), masked=False)
+    assert "Prefetch(" not in str(check(streamed(12, 60, 75), target=unmasked).kernel.body)
+    assert "Prefetch(" in str(check(streamed(60, 40, 2048)).kernel.body)
+    assert "Prefetch(" not in str(check(streamed(60, 40, 4096)).kernel.body)
 
 
 def test_narrow_vectors() -> None:

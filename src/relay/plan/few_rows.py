@@ -1,8 +1,9 @@
 """Products of a few rows with a right operand that is read once, where it is: nothing would repay packing it.
 
-Two ways, by how the operand lies in memory. Where its rows are along the columns of the result (``w[k, j]``), the
-results of a chunk of columns stay in the first-level cache and ``S`` rows of the operand at a time are *streamed* over
-them: ``S`` long reads in order, whatever its shape. Where its rows are along k (``w[j, k]``), each result is a *dot
+Two ways, by how the operand lies in memory. Where its rows are along the columns of the result (``w[k, j]``), tiles
+take it where it is (see `unpacked`), or, for one to three rows or without masks, the results of a chunk of columns stay
+in the first-level cache and ``S`` rows of the operand at a time are *streamed* over them: ``S`` long reads in order,
+whatever its shape. Where its rows are along k (``w[j, k]``), each result is a *dot
 product* in vector lanes, a few columns beside each other, so that their chains and reads overlap.
 
 Streamed sums run over k in order like those of a register tile. Dot products run in lanes, so their rounding differs
@@ -20,8 +21,9 @@ from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Buffer, For, Stmt, Store
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import size_of, unflatten
-from relay.plan.product_nest import ProductNest, balanced
+from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
+from relay.plan.unpacked import FEWEST, Unpacked, is_unpacked
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, maximum, minimum
 
 # More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer.
@@ -38,13 +40,13 @@ _CHUNK_BYTES = 16 << 10
 _DOT_ROWS, _DOT_COLUMNS = 6, 4
 # Columns of a task of dot products.
 _DOT_CHUNK = 32
-_FMA_DISCOUNT = 4
 
 
 class FewRows(Protocol):
     """A way to compute a product of at most ``most`` rows."""
 
-    most: int
+    @property
+    def most(self) -> int: ...
 
     def nest(self) -> Stmt: ...
 
@@ -55,7 +57,7 @@ def few_rows(nest: ProductNest) -> FewRows | None:
     if along is None or down is None:
         return None
     if along == 1:
-        return _Streamed(nest)
+        return Unpacked(nest, down, _Streamed(nest, FEWEST - 1).nest) if is_unpacked(nest) else _Streamed(nest)
     if down == 1 and _left_along_depth(nest):
         depth = nest.p.reduced[-1].extent
         most = depth // _DEPTH_OF_A_ROW if isinstance(depth, int) else _FEWEST_DOTTED
@@ -89,7 +91,7 @@ class _Streamed:
         lanes = shared.builder.lanes([p.form.accumulate])
         held = _CHUNK_BYTES * 8 // dtype_bits(p.form.accumulate)
         vectors, whole, pairs = ceil_div(columns, lanes), extent_of(columns), extent_of(batch)
-        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), columns), dim_mul(batch, rows)), _FMA_DISCOUNT)
+        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), columns), dim_mul(batch, rows)), FMA_DISCOUNT)
         shared.env = {}
         tasks = dim_mul(batch, vectors)
         threads, width, chunks = Axis("threads", 1 << 16), Axis("width", held + 1), Axis("chunks", vectors)
@@ -220,7 +222,7 @@ class _Dotted:
             For(column, binary("sub", across, done), dots(binary("add", done, column), 1)),
             shared.finish_rows(nothing, extent_of(rows), first, across, held, nothing, width),
         ])  # fmt: skip
-        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), width), rows), _FMA_DISCOUNT)
+        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), width), rows), FMA_DISCOUNT)
         return parallel_rows(shared.builder, [*p.batch, chunk], work, allocate([held], body))
 
     def _tile(self, row: Scalar, rows: int, column: Scalar, at: Scalar, beside: int, held: Buffer, width: int) -> Stmt:

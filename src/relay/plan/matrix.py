@@ -24,7 +24,15 @@ from relay.plan.build import Builder, accesses, allocate, ceiling, extent_of, pa
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.product import Product, size_of
-from relay.plan.product_nest import AfterTile, LeftRows, ProductNest, RowTile, balanced
+from relay.plan.product_nest import (
+    CHEAP_EPILOGUE,
+    FMA_DISCOUNT,
+    AfterTile,
+    LeftRows,
+    ProductNest,
+    RowTile,
+    balanced,
+)
 from relay.plan.reduction import initial
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
@@ -32,12 +40,8 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 _ROWS_CONSTANT = 192
 _ROWS_PACKED = 768
 _ROWS_TURNED = 96
-# A multiply-add is this much cheaper than the simple operation that costs are counted in.
-_FMA_DISCOUNT = 4
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
-# Up to this cost an epilogue is written out for every row of every tile height.
-_CHEAP_EPILOGUE = 8
 # Bits of a cache line, and how many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
 # at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
 _LINE_BITS = 512
@@ -108,7 +112,7 @@ class _Tiles:
                 block = _even_block(rows, block, p.rows[-1].extent)
         panel, part = Axis("panel", ceil_div(columns, tile.columns)), Axis("part", ceil_div(rows, block))
         each = dim_mul(size_of(p.reduced), tile.columns)
-        work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), _FMA_DISCOUNT)
+        work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
         body = self._task(_variable(panel), _variable(part), rows, block)
         return parallel_rows(self.shared.builder, [*p.outer, *p.batch, panel, part], work, body)
 
@@ -237,7 +241,7 @@ class _Tiles:
         shared, target = self.shared, self.shared.builder.target
         columns = size_of(shared.p.columns)
         even = isinstance(columns, int) and columns % shared.p.tile.columns == 0
-        return (even or target.masked) and shared.epilogue_cost() <= _CHEAP_EPILOGUE
+        return (even or target.masked) and shared.epilogue_cost() <= CHEAP_EPILOGUE
 
     def _each(self, task: _Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
         return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after)
@@ -247,11 +251,14 @@ class _Tiles:
         nothing = Const(0, "int64")
         if self._direct:
             return self._each(
-                task, lambda row, n, offset: self._micro(task, row, n, offset, None, self._finish(task, row, n))
+                task,
+                lambda row, n, offset: self._micro(
+                    task, row, n, offset, None, lambda tile: self.shared.finish_tile(tile, row, task.first, task.across)
+                ),
             )
 
         def through_memory(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self._micro(task, row, n, offset, None, self._hand_over(task, n, nothing))
+            return self._micro(task, row, n, offset, None, lambda tile: self.shared.hand_over(tile, task.held, nothing))
 
         width = self.shared.p.tile.columns
 
@@ -272,7 +279,14 @@ class _Tiles:
         width = self.shared.p.tile.columns
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self._micro(task, row, n, offset, None, self._hand_over(task, n, binary("mul", offset, width)))
+            return self._micro(
+                task,
+                row,
+                n,
+                offset,
+                None,
+                lambda tile: self.shared.hand_over(tile, task.held, binary("mul", offset, width)),
+            )
 
         return seq([self._each(task, run), self._finish_turned(task)])
 
@@ -299,7 +313,9 @@ class _Tiles:
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
             block = (blocks, length, base(offset))
-            return self._micro(task, row, n, offset, block, self._hand_over(task, n, base(offset)))
+            return self._micro(
+                task, row, n, offset, block, lambda tile: self.shared.hand_over(tile, task.held, base(offset))
+            )
 
         lane, line = Axis("j", width), Axis("i", task.most)
         place = binary("add", binary("mul", line, width), lane)
@@ -403,44 +419,6 @@ class _Tiles:
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
-
-    def _hand_over(self, task: _Task, height: int, base: Scalar) -> Callable[[Buffer], list[Stmt]]:
-        """Write a tile to memory."""
-
-        def stores(tile: Buffer) -> list[Stmt]:
-            out: list[Stmt] = []
-            for i in range(height):
-                lane = Axis("j", self.shared.p.tile.columns)
-                value = Load(tile, (Const(i, "int64"), lane), tile.dtype)
-                store = Store(task.held, self._spot(base, i, lane), value)
-                out.append(For(lane, extent_of(lane.extent), store, "vectorized"))
-            return out
-
-        return stores
-
-    def _finish(self, task: _Task, row: Scalar, height: int) -> Callable[[Buffer], list[Stmt]]:
-        """The epilogue on a tile's registers; only in the last panel are some columns left out."""
-        width = self.shared.p.tile.columns
-
-        def rows(tile: Buffer, masked: bool) -> Stmt:
-            out: list[Stmt] = []
-            for i in range(height):
-                lane = Axis("j", width)
-                value = Load(tile, (Const(i, "int64"), lane), tile.dtype)
-
-                def wrap(body: Stmt, lane: Axis = lane) -> Stmt:
-                    inside = Branch(compare("lt", lane, task.across), body) if masked else body
-                    return For(lane, Const(width, "int64"), inside, "vectorized")
-
-                out.append(self.shared.finish_row(binary("add", row, i), task.first, lane, value, wrap))
-            return seq(out)
-
-        def finish(tile: Buffer) -> list[Stmt]:
-            if isinstance(task.across, Const):
-                return [rows(tile, False)]
-            return [Branch(compare("eq", task.across, width), rows(tile, False), rows(tile, True))]
-
-        return finish
 
 
 def _even_block(rows: int, block: int, line: Dim) -> int:

@@ -25,6 +25,8 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # More rows would not make a tile faster (eight independent sums keep two units busy), only its residues' code longer.
 _MAX_ROWS = 8
+# Vectors beside each other of one row: enough independent sums, and long runs in memory.
+_MAX_VECTORS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,17 @@ def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim) -> Tile:
         vectors = 2 if 2 in widths else 1
     height = _height(target, vectors)
     return Tile(min(height, rows) if isinstance(rows, int) else height, vectors * lanes)
+
+
+def wide_tile(target: Target, dtype: str, rows: int, columns: Dim) -> Tile:
+    """The tile of all of a few rows: as many columns as registers hold sums of, a little fewer where no rest is left."""
+    lanes = target.lanes(dtype_bits(dtype))
+    most = max(1, min(_MAX_VECTORS, (target.vector_registers * 3 // 4) // max(rows, 1)))
+    vectors = most
+    if isinstance(columns, int):
+        count = -(-columns // lanes)
+        vectors = next((v for v in range(most, most // 2, -1) if count % v == 0), min(most, count))
+    return Tile(max(rows, 1), vectors * lanes)
 
 
 def _height(target: Target, vectors: int) -> int:

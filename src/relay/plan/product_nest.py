@@ -11,13 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Switch
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
 from relay.plan.product import Product, original, size_of, unflatten
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
+
+# Up to this cost an epilogue is written out for every row of every tile height.
+CHEAP_EPILOGUE = 8
+# A multiply-add is this much cheaper than the simple operation that costs are counted in.
+FMA_DISCOUNT = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -160,6 +165,40 @@ class ProductNest:
         env.update(unflatten(self.p.columns, binary("add", first, lane)))
         body = wrap(pointwise_statements(self.builder, self.members, self._frames(env), self._given(value)))
         return bound(bindings, body)
+
+    def finish_tile(self, tile: Buffer, row: Scalar, first: Scalar, across: Scalar) -> list[Stmt]:
+        """The epilogue on a tile's registers; only in the last panel are some columns left out."""
+        height, width = tile.shape
+        assert isinstance(height, int) and isinstance(width, int)
+
+        def rows(masked: bool) -> Stmt:
+            out: list[Stmt] = []
+            for i in range(height):
+                lane = Axis("j", width)
+                value = Load(tile, (Const(i, "int64"), lane), tile.dtype)
+
+                def wrap(body: Stmt, lane: Axis = lane) -> Stmt:
+                    inside = Branch(compare("lt", lane, across), body) if masked else body
+                    return For(lane, Const(width, "int64"), inside, "vectorized")
+
+                out.append(self.finish_row(binary("add", row, i), first, lane, value, wrap))
+            return seq(out)
+
+        if isinstance(across, Const):
+            return [rows(False)]
+        return [Branch(compare("eq", across, width), rows(False), rows(True))]
+
+    def hand_over(self, tile: Buffer, held: Buffer, base: Scalar) -> list[Stmt]:
+        """Write a tile to memory, from ``base`` on."""
+        height, width = tile.shape
+        assert isinstance(height, int) and isinstance(width, int)
+        out: list[Stmt] = []
+        for i in range(height):
+            lane = Axis("j", width)
+            place = (binary("add", binary("add", base, i * width), lane),)
+            value = Load(tile, (Const(i, "int64"), lane), tile.dtype)
+            out.append(For(lane, extent_of(lane.extent), Store(held, place, value), "vectorized"))
+        return out
 
     def finish_rows(
         self, row: Scalar, count: Scalar, first: Scalar, across: Scalar, held: Buffer, base: Scalar, pitch: int | Scalar

@@ -1,0 +1,156 @@
+"""Products as register tiles over a right operand that is read where it is, its rows (``w[k, j]``) along memory.
+
+All of a few rows are one tile, the wider the fewer they are: sums stay in registers over all of k, and the operand is read
+once, in runs as long as the tile is wide. More rows are several tiles of the usual width. The machine's prefetchers do not
+follow such runs from row to row, so each step along k asks for the run some rows below, and at the bottom for the first ones
+of the panel beside it, which is this thread's next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_mul
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Switch
+from relay.plan.build import allocate, bound, extent_of, parallel_rows, seq, serial, temporary
+from relay.plan.product import Tile, narrow, size_of, wide_tile
+from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
+from relay.plan.reduction import initial
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, compare, select
+
+# Numbers of rows that are done this way, and those of them that are one tile.
+FEWEST, MOST_IN_ONE = 4, 8
+# Rows of the operand that are asked for ahead: about what memory takes to deliver them.
+_ROWS_AHEAD = 24
+# Up to so many rows packing is not repaid: where the operand's rows meet in few places of the second-level cache, where they
+# do not, and for each place in one of its ways.
+_MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 48, 256, 4, 8
+# Bits of a cache line.
+_LINE_BITS = 512
+# Reading an element costs as much as the multiply-adds of so many rows.
+_ROWS_TO_READ = 2
+
+
+def is_unpacked(nest: ProductNest) -> bool:
+    """Whether whole vectors of the right operand, and of a last panel what there is of them, can be read where they are."""
+    along, down = nest.right_strides()
+    columns = size_of(nest.p.columns)
+    tiles = [nest.p.tile, *(_one_tile(nest, rows) for rows in range(FEWEST, MOST_IN_ONE + 1))]
+    whole = isinstance(columns, int) and all(columns % tile.columns == 0 for tile in tiles)
+    return along == 1 and down is not None and (whole or nest.builder.target.masked)
+
+
+@dataclass(slots=True, eq=False)
+class Unpacked:
+    """A product whose right operand's rows are ``down`` elements apart; ``fewer`` makes the loops for too few rows."""
+
+    shared: ProductNest
+    down: Dim
+    fewer: Callable[[], Stmt]
+
+    @property
+    def most(self) -> int:
+        """Up to how many rows packing is not repaid. Rows of the operand whose distance is divisible by a large power of two
+        share few places in the caches, and tiles after the first do not find them there."""
+        if not isinstance(self.down, int):
+            return _MOST
+        way = self.shared.builder.target.l2_bytes // _WAYS
+        distance = self.down * dtype_bits(narrow(self.shared.p.form.right).dtype) // 8
+        return max(_MOST, min(_MOST_SPREAD, _ROWS_OF_A_PLACE * way // math.gcd(max(distance, 1), way)))
+
+    def nest(self) -> Stmt:
+        nest = self.shared
+        rows = size_of(nest.p.rows)
+        if isinstance(rows, int):
+            if rows < FEWEST:
+                return self.fewer()
+            return _Tiles(nest, _one_tile(nest, rows) if rows <= MOST_IN_ONE else nest.p.tile, rows).nest()
+        count = extent_of(rows)
+        several = _Tiles(nest, nest.p.tile, self.most).nest()
+        one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(FEWEST, MOST_IN_ONE + 1)]
+        made = Branch(compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, FEWEST), tuple(one)), several)
+        return Branch(compare("ge", count, FEWEST), made, self.fewer())
+
+
+def _one_tile(nest: ProductNest, rows: int) -> Tile:
+    return wide_tile(nest.builder.target, nest.p.form.accumulate, rows, size_of(nest.p.columns))
+
+
+@dataclass(slots=True, eq=False)
+class _Tiles:
+    """A product of at most ``most`` rows (``exactly`` so many), in tiles."""
+
+    shared: ProductNest
+    tile: Tile
+    most: int
+    exactly: bool = False
+
+    def nest(self) -> Stmt:
+        shared, p, width = self.shared, self.shared.p, self.tile.columns
+        panel = Axis("panel", ceil_div(size_of(p.columns), width))
+        shared.env = {}
+        first = binary("mul", Const(0, "int64") if panel.extent == 1 else panel, width)
+        across = shared.across(first, width)
+        if isinstance(across, Const):
+            body = self._panel(first, across)
+        else:
+            whole = self._panel(first, Const(width, "int64"))
+            body = Branch(compare("eq", across, width), whole, self._panel(first, across))
+        rows: Dim = self.most if self.exactly else size_of(p.rows)
+        each = dim_mul(dim_mul(size_of(p.reduced), width), dim_max(rows, _ROWS_TO_READ))
+        return parallel_rows(shared.builder, [*p.outer, *p.batch, panel], dim_floordiv(each, FMA_DISCOUNT), body)
+
+    def _panel(self, first: Scalar, across: Scalar) -> Stmt:
+        """All rows of ``across`` (at most the tile's) columns."""
+        nothing = Const(0, "int64")
+        count = Const(self.most, "int64") if self.exactly else extent_of(size_of(self.shared.p.rows))
+        return balanced(nothing, count, self.most, self.tile.rows, lambda row, n, _: self._micro(row, n, first, across))
+
+    def _micro(self, row: Scalar, height: int, first: Scalar, across: Scalar) -> Stmt:
+        """``height`` rows of a tile over all of k, in registers."""
+        shared, p, width, nothing = self.shared, self.shared.p, self.tile.columns, Const(0, "int64")
+        dtype = p.form.accumulate
+        tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
+        lane, lanes = Axis("j", width), Const(width, "int64")
+        left = shared.left_rows(row, height, p.reduced)
+        right = shared.right_element(binary("add", first, lane))
+        if not isinstance(across, Const):
+            right = select(compare("lt", lane, across), right, initial("sum", dtype))
+        clear: list[Stmt] = []
+        adds: list[Stmt] = []
+        for i in range(height):
+            place = (Const(i, "int64"), lane)
+            total = binary("add", Load(tile, place, dtype), binary("mul", left.elements[i], right))
+            clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
+            adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
+        loop = serial(p.reduced, seq([self._ahead(first, width), *adds]))
+        if shared.epilogue_cost() <= CHEAP_EPILOGUE:
+            return left.bind(Alloc(tile, seq([*clear, loop, *shared.finish_tile(tile, row, first, across)])))
+        held = temporary(shared.builder.fresh("tile"), height * width, dtype)
+        finish = shared.finish_rows(row, Const(height, "int64"), first, across, held, nothing, width)
+        made = left.bind(Alloc(tile, seq([*clear, loop, *shared.hand_over(tile, held, nothing)])))
+        return allocate([held], seq([made, finish]))
+
+    def _ahead(self, first: Scalar, width: int) -> Stmt:
+        """Ask for a run of the operand that is read some rows later. Nothing promises that it begins with a line."""
+        shared, p = self.shared, self.shared.p
+        *_, k = p.reduced
+        row, column = Axis("ahead", k.extent), Axis("beside", size_of(p.columns))
+        below = binary("add", k, _ROWS_AHEAD)
+        inside = compare("lt", below, extent_of(k.extent))
+        there = [
+            (column, binary("add", first, select(inside, Const(0, "int64"), Const(width, "int64")))),
+            (row, select(inside, below, binary("sub", below, extent_of(k.extent)))),
+        ]
+        before, shared.env = shared.env, {**shared.env, k: row}
+        asked: list[Stmt] = []
+        for offset in (*range(0, width, _LINE_BITS // dtype_bits(narrow(p.form.right).dtype)), width - 1):
+            element = shared.right_element(binary("add", column, offset))
+            load = element.a if isinstance(element, Cast) else element
+            assert isinstance(load, Load) and isinstance(load.source, Buffer)
+            asked.append(Prefetch(load.source, load.indices))
+        shared.env = before
+        return bound(there, seq(asked))
