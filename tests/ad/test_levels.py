@@ -99,6 +99,53 @@ def test_words_too() -> None:
     assert problem(module, args, (0, 1)) is None
 
 
+BUSH = f"""#[version = "0.0.5"]
+import prelude
+type Bush {{ Bush(Tensor[(1, {D}), float64], List[Bush]), }}
+def @encode(%t: Bush, %w: Tensor[({H}, {D}), float64], %u: Tensor[({H}, {H}), float64], %z: Tensor[(1, {H}), float64])
+    -> Tensor[(1, {H}), float64] {{
+  match (%t) {{
+    Bush(%x, %parts) => {{
+      let %below = @map(fn (%p: Bush) {{ @encode(%p, %w, %u, %z) }}, %parts);
+      let %sum = FOLD;
+      tanh(nn.dense(%x, %w) + nn.dense(%sum, %u))
+    }},
+  }}
+}}
+def @main(%t: Bush, %w: Tensor[({H}, {D}), float64], %u: Tensor[({H}, {H}), float64], %z: Tensor[(1, {H}), float64]) {{
+  let %r = @encode(%t, %w, %u, %z);
+  sum(%r * %r)
+}}
+"""
+STATE = f"Tensor[(1, {H}), float64]"
+FOLDS = (
+    f"@foldl(fn (%a: {STATE}, %s: {STATE}) {{ %a + %s }}, %z, %below)",
+    f"@foldr(fn (%s: {STATE}, %a: {STATE}) {{ %s + %a }}, %z, %below)",
+    f"@foldl(fn (%a: {STATE}, %s: {STATE}) {{ %a + sin(%s) }}, nn.dense(%x, %w), %below)",  # a start for each node
+)
+
+
+def bush(module: Module, nodes: int, random: np.random.Generator) -> Any:
+    """A tree of so many nodes; a node has from none to three others below it."""
+    parts: list[Any] = []
+    left = nodes - 1
+    while left:
+        size = left if len(parts) == 2 else int(random.integers(1, left + 1))
+        parts.append(bush(module, size, random))
+        left -= size
+    return module.adt("Bush").Bush(random.normal(size=(1, D)), parts)
+
+
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("nodes", [1, 9])
+def test_lists_of_parts(fold: str, nodes: int) -> None:
+    """What adds up the items of each node gives each item its node's cotangent, level by level."""
+    module = relay.parse(BUSH.replace("FOLD", fold))
+    assert goes_by_level(differentiated(relay.grad(module, (1, 2, 3))))
+    args = (bush(module, nodes, np.random.default_rng(nodes)), normal(H, D), normal(H, H), normal(1, H))
+    assert problem(module, args, (1, 2, 3), compiled=nodes == 9 and fold is FOLDS[0]) is None
+
+
 def test_a_part_that_is_shared() -> None:
     module = relay.parse(TREE)
     t = module.adt("Binary")
@@ -128,3 +175,9 @@ def test_rows() -> None:
         placed[begin : begin + 2], without[begin : begin + 2] = rows, 0
         np.testing.assert_array_equal(run("rows.place", rows, at, x), placed)
         np.testing.assert_array_equal(run("rows.without", x, at, rows), without)
+    starts = np.array([0, 2, 2, 7, 9, 9])
+    for begin, count in ((0, 3), (1, 2), (0, 5), (4, 1)):
+        data, items = normal(count, 2), int(starts[begin + count] - starts[begin])
+        wanted = data.repeat(np.diff(starts[begin : begin + count + 1]), 0)
+        args = (data, starts, np.int64(begin), np.zeros((items, 2)))
+        np.testing.assert_array_equal(run("rows.spread", *args), wanted)

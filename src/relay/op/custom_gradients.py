@@ -153,6 +153,21 @@ def _rows_repeat(at: Applied) -> Expr | None:
     return call("sum", at.cotangents[0], axis=(0,)) if at.index == 0 else None
 
 
+def _rows_segment_sum(at: Applied) -> Expr | None:
+    _, values, starts, offsets, level = at.args
+    start, items = at.types[:2]
+    if at.index == 1:
+        first = _level_begin(at, offsets, constant(np.array(0, np.int64)))
+        begin = call("subtract", _level_begin(at, offsets, level), first)
+        return call("rows.spread", at.cotangents[0], starts, begin, values)
+    if at.index or not isinstance(start, TensorType) or not isinstance(items, TensorType):
+        return None
+    one_each = (
+        isinstance(start.shape, tuple) and isinstance(items.shape, tuple) and len(start.shape) == len(items.shape)
+    )
+    return at.cotangents[0] if one_each else call("sum", at.cotangents[0], axis=(0,))
+
+
 @operator("nn.softmax_cotangent")
 def softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int = -1) -> te.Tensor:
     """``y * (g - sum(g * y))`` along ``axis``: the cotangent of the operand of `nn.softmax`, from its result y and cotangent g."""
@@ -225,4 +240,5 @@ RULES: Mapping[str, Rule] = {
     "rows.slice": _rows_slice,
     "rows.update": _rows_update,
     "rows.repeat": _rows_repeat,
+    "rows.segment_sum": _rows_segment_sum,
 }

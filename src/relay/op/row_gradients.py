@@ -54,3 +54,30 @@ def place(rows: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
         return te.select(inside, rows[(row, *i[1:])], te.const(0, rows.dtype))
 
     return te.compute(like.shape, body, "place")
+
+
+@operator("rows.spread")
+def spread(rows: te.Tensor, starts: te.Tensor, begin: te.Tensor, like: te.Tensor) -> te.Tensor:
+    """To each item of ``like`` (items, ...) the row of ``rows`` (n, ...) that it belongs to: those of row i are the items from
+    ``starts[begin + i] - starts[begin]`` to ``starts[begin + i + 1] - starts[begin]``. What adds up items, the other way."""
+    require_same_dtype("rows.spread", rows, like)
+    require_integer(starts, "the starts of rows.spread")
+    require_rank(starts, 1, "the starts of rows.spread")
+    first, count, items = _begin(begin, "rows.spread"), rows.shape[0], (like.shape[0],)
+    end = te.size(starts.shape[0]) - 1
+
+    def start(row: te.Scalar) -> te.Scalar:
+        return index64(starts[te.maximum(te.minimum(first + row, end), 0)])
+
+    # How many rows end before an item: ends are counted where they are, and added up.
+    row = te.reduce_axis(count, "row")
+    one, none = te.const(1, "int64"), te.const(0, "int64")
+    ends = te.compute(
+        items, lambda i: te.sum(te.select((start(row + 1) - start(none)).equal(i), one, none), row), "ends"
+    )
+    owner = te.scan(items, 0, lambda: none, lambda state, i: state + ends[i], "int64", name="owner")
+
+    def body(*i: te.Scalar) -> te.Scalar:
+        return rows[(te.maximum(te.minimum(owner[i[0]], te.size(count) - 1), 0), *i[1:])]
+
+    return te.compute((like.shape[0], *rows.shape[1:]), body, "spread")

@@ -7,6 +7,7 @@ order, so the result does not depend on their number.
 from __future__ import annotations
 
 from relay.ir.dim import ceil_div, dim_mul, shape_size
+from relay.ir.types import is_float
 from relay.loop.ir import Branch, LetScalar, Stmt, Store
 from relay.plan.build import Builder, Storage, extent_of, parallel, parallel_rows, seq, serial, vectorized
 from relay.plan.expand import cost
@@ -50,7 +51,7 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     at = builder.flat(where, [names.get(a, env.get(a, a)) for a in stage.axes])
     guard, value = builder.evaluate([form.guard, form.value], env)
     if not (isinstance(guard, Const) and guard.value):
-        value = select(guard, value, Const(0.0, dtype))
+        value = select(guard, value, _zero(dtype))
     now = Load(where.buffer, (at,), dtype)
     body: Stmt = across(Store(where.buffer, (at,), binary("add", now, value)))
     for axis, index in zip(names, place, strict=True):
@@ -71,8 +72,10 @@ def _cleared(builder: Builder, where: Storage) -> Stmt:
     def block(b: Axis) -> Stmt:
         start = binary("mul", b, _PAGES)
         count = minimum(_PAGES, binary("sub", extent_of(total), start))
-        return vectorized(
-            lane, count, Store(where.buffer, (binary("add", start, lane),), Const(0.0, where.buffer.dtype))
-        )
+        return vectorized(lane, count, Store(where.buffer, (binary("add", start, lane),), _zero(where.buffer.dtype)))
 
     return parallel(builder, ceil_div(total, _PAGES), _PAGES, block, "block")
+
+
+def _zero(dtype: str) -> Const:
+    return Const(0.0 if is_float(dtype) else 0, dtype)
