@@ -19,6 +19,7 @@ from relay.ir.expr import Call
 from relay.ir.module import Module
 from relay.ir.value import AdtValue
 from relay.loading import infer_type, load_module, parse, parse_expr
+from relay.op.custom_gradients import gradient_rule
 from relay.op.registry import operator
 from relay.options import Options
 from relay.pipeline import build_library, compile
@@ -26,6 +27,6 @@ from relay.transform.base import Pipeline
 
 __all__ = [
     "AdtValue", "Call", "Executable", "Function", "Limits", "Module", "Options", "Pipeline", "RelayError", "Tensor",
-    "build_library", "compile", "const", "evaluate", "grad", "infer_type", "jvp", "load", "load_module", "op", "operator",
+    "build_library", "compile", "const", "evaluate", "grad", "gradient_rule", "infer_type", "jvp", "load", "load_module", "op", "operator",
     "parse", "parse_expr", "pipeline", "te", "transform", "value_and_grad", "var",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from relay.ir.mapped import release
 from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.loop.target import Target
+from relay.op.foreign import foreign_definitions
 from relay.options import Options
 
 _LARGE = 1 << 16  # bytes of a constant that are worth a turn of a thread
@@ -37,10 +38,16 @@ def compiler_digest() -> bytes:
     return digest.digest()
 
 
-def program_key(module: Module, options: Options, target: Target) -> str:
-    """What identifies a compiled program: its text, its constants' contents, the target, the options that change code."""
+def program_key(module: Module, options: Options, target: Target) -> str | None:
+    """What identifies a compiled program: its text, its constants' contents, what the author's operators in it are, the target, the
+    options that change code. None for a program that nothing here identifies."""
+    definitions = foreign_definitions(module.functions.values())
+    if definitions is None:
+        return None
     digest = hashlib.blake2b(compiler_digest(), digest_size=20)
     digest.update(str(module).encode())
+    for definition in definitions:
+        digest.update(definition.encode())
     constants: list[Constant] = []
     for name in module.functions:
         digest.update(name.encode())
@@ -80,9 +87,9 @@ class ProgramCache:
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory / "programs" if directory is not None else None
 
-    def get(self, key: str, threads: int | None) -> Executable | None:
+    def get(self, key: str | None, threads: int | None) -> Executable | None:
         """The executable, or None when there is none that loads."""
-        if self._directory is None:
+        if self._directory is None or key is None:
             return None
         path = self._directory / f"{key}.rlx"
         if not path.exists():
@@ -95,9 +102,9 @@ class ProgramCache:
         os.utime(path)
         return found
 
-    def put(self, key: str, image: ExecutableImage) -> Path | None:
+    def put(self, key: str | None, image: ExecutableImage) -> Path | None:
         """Keep an image; gives its file, or None where nothing can be kept: no reason to fail."""
-        if self._directory is None:
+        if self._directory is None or key is None:
             return None
         path = self._directory / f"{key}.rlx"
         try:
@@ -108,9 +115,9 @@ class ProgramCache:
             return None
         return path
 
-    def beside(self, key: str, suffix: str) -> Path | None:
+    def beside(self, key: str | None, suffix: str) -> Path | None:
         """A file for what is remembered of a program, beside it; None where nothing is kept."""
-        return None if self._directory is None else self._directory / f"{key}.{suffix}"
+        return None if self._directory is None or key is None else self._directory / f"{key}.{suffix}"
 
     def _trim(self, newest: Path) -> None:
         assert self._directory is not None

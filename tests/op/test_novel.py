@@ -87,7 +87,7 @@ def test_reductions_stand_anywhere_in_an_expression() -> None:
     def inside(x: te.Tensor) -> te.Tensor:
         rows, columns = x.shape
         j, k = te.reduce_axis(rows, "j"), te.reduce_axis(columns, "k")
-        near = te.sum(x[j, k] * te.max(te.unary("abs", x[j, k]), k), [j, k])
+        near = te.sum(x[j, k] * te.max(te.abs(x[j, k]), k), [j, k])
 
         def element(i: te.Scalar, c: te.Scalar) -> te.Scalar:
             before = te.select(i > 0, te.sum(x[i - 1, k], k), 0.0)

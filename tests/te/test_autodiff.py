@@ -108,7 +108,7 @@ def test_a_recurrence_that_starts_from_a_tensor() -> None:
     arrays = {t: generator.standard_normal(t.shape) for t in (x, w, h)}  # type: ignore[arg-type]
     for reverse, exclusive in itertools.product((False, True), repeat=2):
         out = te.scan(
-            (2, 5), 1, lambda n: h[n], lambda s, n, k: te.unary("tanh", s * w[k]) + x[n, k], "float64",
+            (2, 5), 1, lambda n: h[n], lambda s, n, k: te.tanh(s * w[k]) + x[n, k], "float64",
             reverse=reverse, exclusive=exclusive,
         )  # fmt: skip
         weights = generator.standard_normal((2, 5))

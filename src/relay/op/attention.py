@@ -89,7 +89,7 @@ def attention(
     scores = te.compute((*lead, m, n), masked, "masked")
     k = te.reduce_axis(n, "k")
     largest = te.compute((*lead, m), lambda *i: te.max(scores[(*i, k)], k), "largest")
-    weight = te.compute((*lead, m, n), lambda *i: te.unary("exp", scores[i] - largest[i[:-1]]), "weight")
+    weight = te.compute((*lead, m, n), lambda *i: te.exp(scores[i] - largest[i[:-1]]), "weight")
     t = te.reduce_axis(n, "t")
     total = te.compute((*lead, m), lambda *i: te.sum(weight[(*i, t)], t), "total")
     share = te.compute((*lead, m, n), lambda *i: weight[i] / total[i[:-1]], "share")
@@ -129,4 +129,4 @@ def _default_scale(depth: Dim, dtype: str) -> te.Scalar:
     """1/sqrt of the size of a head."""
     if isinstance(depth, int):
         return te.const(max(depth, 1) ** -0.5, dtype)
-    return te.unary("rsqrt", te.size(depth, dtype))
+    return te.rsqrt(te.size(depth, dtype))

@@ -54,15 +54,15 @@ def _divide(dtype: str) -> Body:
 
 
 def _floor_divide(dtype: str) -> Body:
-    return (lambda a, b: te.unary("floor", a / b)) if is_float(dtype) else _scalar("floordiv")
+    return (lambda a, b: te.floor(a / b)) if is_float(dtype) else _scalar("floordiv")
 
 
 def _mod(dtype: str) -> Body:
-    return (lambda a, b: a - te.unary("trunc", a / b) * b) if is_float(dtype) else _scalar("truncmod")
+    return (lambda a, b: a - te.trunc(a / b) * b) if is_float(dtype) else _scalar("truncmod")
 
 
 def _floor_mod(dtype: str) -> Body:
-    return (lambda a, b: a - te.unary("floor", a / b) * b) if is_float(dtype) else _scalar("mod")
+    return (lambda a, b: a - te.floor(a / b) * b) if is_float(dtype) else _scalar("mod")
 
 
 def _same(op: BinaryOp) -> Callable[[str], Body]:

@@ -123,7 +123,7 @@ def _progression_length(start: te.Tensor, stop: te.Tensor, step: te.Tensor, *, d
     def body(_: te.Scalar) -> te.Scalar:
         distance, by = stop[()] - start[()], step[()]
         if is_float(start.dtype):
-            count = te.cast(te.unary("ceil", distance / by), "int64")
+            count = te.cast(te.ceil(distance / by), "int64")
         else:
             wide, width = te.cast(distance, "int64"), te.cast(by, "int64")
             count = -((-wide) // width)

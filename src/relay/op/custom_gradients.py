@@ -16,6 +16,7 @@ from relay.ir.dim import Dim, is_any, known_equal
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs, Expr
 from relay.ir.types import TensorType, Type
+from relay.op import registry
 from relay.op.build import call, constant
 from relay.op.reduction import kept_index, reduction
 from relay.op.registry import operator
@@ -200,7 +201,7 @@ def log_softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int 
     total = reduction(cotangent, (at,), True, lambda x, k, _: te.sum(te.cast(x, dtype), k), "total")
 
     def body(*i: te.Scalar) -> te.Scalar:
-        share = te.unary("exp", te.cast(result[i], dtype)) * total[kept_index(i, (at,))]
+        share = te.exp(te.cast(result[i], dtype)) * total[kept_index(i, (at,))]
         return te.cast(te.cast(cotangent[i], dtype) - share, result.dtype)
 
     return te.compute(shape, body, "log_softmax_cotangent")
@@ -242,3 +243,38 @@ RULES: Mapping[str, Rule] = {
     "rows.repeat": _rows_repeat,
     "rows.segment_sum": _rows_segment_sum,
 }
+
+# Those that a program's author declared.
+_declared: dict[str, Rule] = {}
+
+
+def gradient_rule(name: str) -> Callable[[Rule], Rule]:
+    """Declare how an operator's cotangents are computed, in the place of what is derived from its expression (where a person knows better:
+    the result can be used again, or something cancels).
+
+    The function is given the call (`Applied`) and returns the cotangent of operand ``at.index``, an expression of the operand's type, made
+    of the operands ``at.args``, the results ``at.outputs`` and their cotangents; None where the derived one is to be taken. Raises
+    OperatorError where there is no such operator. Test it against the derived one.
+    """
+    registry.get(name)
+
+    def declare(rule: Rule) -> Rule:
+        _declared[name] = rule
+        return rule
+
+    return declare
+
+
+def rule_of(name: str) -> Rule | None:
+    """The rule of an operator, if it has one."""
+    return _declared.get(name) or RULES.get(name)
+
+
+def has_declared_rule(name: str) -> bool:
+    """Whether a program's author gave the operator a rule."""
+    return name in _declared
+
+
+def forget_rule(name: str) -> None:
+    """Take the derived cotangents again."""
+    _declared.pop(name, None)

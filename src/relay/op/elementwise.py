@@ -169,7 +169,7 @@ def leaky_relu(data: te.Tensor, *, alpha: float = 0.01) -> te.Tensor:
 def gelu(data: te.Tensor) -> te.Tensor:
     """x times the normal distribution function of x: ``x / 2 * (1 + erf(x / sqrt(2)))``. ``data``: any shape, floating point."""
     require_float(data, "nn.gelu")
-    return elementwise(data, lambda x: x * 0.5 * (1.0 + te.unary("erf", x * math.sqrt(0.5))), "gelu")
+    return elementwise(data, lambda x: x * 0.5 * (1.0 + te.erf(x * math.sqrt(0.5))), "gelu")
 
 
 @operator("nn.dropout")

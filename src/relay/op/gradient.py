@@ -27,7 +27,7 @@ from relay.ir.expr import Attrs, Expr, Tuple
 from relay.ir.types import TensorType, TupleType, Type, is_float
 from relay.op import registry
 from relay.op.build import call
-from relay.op.custom_gradients import ELEMENTWISE, RULES, Applied
+from relay.op.custom_gradients import ELEMENTWISE, Applied, rule_of
 from relay.op.registry import Input, Operator
 from relay.te.autodiff import NotDifferentiable, jvp, vjp
 
@@ -45,7 +45,7 @@ def input_cotangent(
     tensor of the result). None where it is zero. Raises CompileError for an operator that has no derivative."""
     if not differentiable(op_name, attrs, arg_types, index):
         return None
-    rule = RULES.get(_unbatched(op_name, attrs))
+    rule = rule_of(_unbatched(op_name, attrs))
     if rule is not None:
         own = rule(Applied(attrs, tuple(args), tuple(arg_types), tuple(outputs), tuple(cotangents), index))
         if own is not None:
@@ -81,7 +81,7 @@ def differentiable(op_name: str, attrs: Attrs, arg_types: Sequence[Type], index:
     own = flat[index]
     if not isinstance(own, TensorType) or (isinstance(own.dtype, str) and not is_float(own.dtype)):
         return False
-    if op_name in RULES and registry.get(op_name).kind == "routine":
+    if registry.get(op_name).kind == "routine" and rule_of(op_name) is not None:
         return True
     op = _expression(op_name)
     operands = tuple(_operand(t) for t in arg_types)

@@ -28,7 +28,7 @@ def softmax(data: te.Tensor, *, axis: int = -1) -> te.Tensor:
     require_float(data, "nn.softmax")
     at = axis_of(axis, data.ndim, "the operand of nn.softmax")
     shifted = _shifted(data, at, "softmax")
-    exponent = elementwise(shifted, lambda x: te.unary("exp", x), "softmax_exp")
+    exponent = elementwise(shifted, lambda x: te.exp(x), "softmax_exp")
     total = reduction(exponent, (at,), True, lambda x, over, _: te.sum(x, over), "softmax_sum")
     share = elementwise(total, lambda x: te.const(1.0, total.dtype) / x, "softmax_share")
     return te.compute(data.shape, lambda *i: te.cast(exponent[i] * share[kept_index(i, (at,))], data.dtype), "softmax")
@@ -40,8 +40,8 @@ def log_softmax(data: te.Tensor, *, axis: int = -1) -> te.Tensor:
     require_float(data, "nn.log_softmax")
     at = axis_of(axis, data.ndim, "the operand of nn.log_softmax")
     shifted = _shifted(data, at, "log_softmax")
-    total = reduction(shifted, (at,), True, lambda x, over, _: te.sum(te.unary("exp", x), over), "log_softmax_sum")
-    log = elementwise(total, lambda x: te.unary("log", x), "log_softmax_log")
+    total = reduction(shifted, (at,), True, lambda x, over, _: te.sum(te.exp(x), over), "log_softmax_sum")
+    log = elementwise(total, lambda x: te.log(x), "log_softmax_log")
     return te.compute(data.shape, lambda *i: te.cast(shifted[i] - log[kept_index(i, (at,))], data.dtype), "log_softmax")
 
 
@@ -61,7 +61,7 @@ def _normalised(
     i: Sequence[te.Scalar],
     epsilon: float,
 ) -> te.Scalar:
-    return (te.cast(data[tuple(i)], mean.dtype) - mean) * te.unary("rsqrt", variance + epsilon)
+    return (te.cast(data[tuple(i)], mean.dtype) - mean) * te.rsqrt(variance + epsilon)
 
 
 def _scaled(
@@ -213,7 +213,7 @@ def l2_normalize(data: te.Tensor, *, eps: float = 1e-12, axis: int | tuple[int, 
     total = reduction(data, axes, True, square, "l2_sum")
 
     def body(*i: te.Scalar) -> te.Scalar:
-        norm = te.unary("sqrt", te.maximum(total[kept_index(i, axes)], eps))
+        norm = te.sqrt(te.maximum(total[kept_index(i, axes)], eps))
         return te.cast(te.cast(data[i], dtype) / norm, data.dtype)
 
     return te.compute(data.shape, body, "l2_normalize")

@@ -148,17 +148,17 @@ def logsumexp(data: te.Tensor, *, axis: Axes = None, keepdims: bool = False, exc
     # An infinite maximum would give inf - inf; what is subtracted only has to be of the right size.
     shift = elementwise(
         largest,
-        lambda v: te.select(te.unary("isfinite", v), te.cast(v, dtype), te.const(0.0, dtype)),
+        lambda v: te.select(te.isfinite(v), te.cast(v, dtype), te.const(0.0, dtype)),
         "logsumexp_shift",
     )
     total = reduction(
         data,
         axes,
         True,
-        lambda v, over, i: te.sum(te.unary("exp", te.cast(v, dtype) - shift[tuple(i)]), over),
+        lambda v, over, i: te.sum(te.exp(te.cast(v, dtype) - shift[tuple(i)]), over),
         "logsumexp_sum",
     )
-    found = te.compute(total.shape, lambda *i: te.unary("log", total[i]) + shift[i], "logsumexp_log")
+    found = te.compute(total.shape, lambda *i: te.log(total[i]) + shift[i], "logsumexp_log")
     return _finished(found, axes, keepdims, data.dtype, "logsumexp")
 
 

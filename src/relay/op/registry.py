@@ -203,6 +203,13 @@ def exists(name: str) -> bool:
     return _found(name) is not None
 
 
+def declared(name: str) -> Operator | None:
+    """The declared operator of this name, or that a derived one (``my.op.vjp0``) stems from; None where there is none."""
+    while name and name not in _operators:
+        name = name.rpartition(".")[0]
+    return _operators.get(name)
+
+
 def names() -> list[str]:
     """The names of all operators, sorted."""
     return sorted(_operators)

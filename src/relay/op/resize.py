@@ -101,7 +101,7 @@ def _resized(
 
     def finished(*i: te.Scalar) -> te.Scalar:
         value = data[i] / float(scale) if exact else data[i]
-        return te.cast(value if is_float(dtype) else te.unary("floor", value + 0.5), dtype)
+        return te.cast(value if is_float(dtype) else te.floor(value + 0.5), dtype)
 
     return data if dtype == held and not exact else te.compute(shape, finished, op.removeprefix("image."))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relay.te.scalar import Operators, Scalar, UnaryOp, unary
+from relay.te.scalar import Operators, Scalar, UnaryOp, binary, unary
 
 
 def _function(op: UnaryOp) -> Callable[[Scalar | Operators], Scalar]:
@@ -45,3 +45,13 @@ sqrt = _function("sqrt")
 tan = _function("tan")
 tanh = _function("tanh")
 trunc = _function("trunc")
+
+
+def power(a: object, b: object) -> Scalar:
+    """``a`` to the power of ``b``; ``x ** 3`` multiplies."""
+    return binary("pow", a, b)
+
+
+def atan2(a: object, b: object) -> Scalar:
+    """The angle of the point ``(b, a)``."""
+    return binary("atan2", a, b)

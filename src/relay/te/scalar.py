@@ -28,6 +28,10 @@ UnaryOp = Literal[
 ReduceKind = Literal["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"]
 
 
+# The largest whole exponent for which ``x ** n`` multiplies.
+_MULTIPLIED = 16
+
+
 class Operators:
     """Python operators on scalar expressions; numbers become constants of the other side's dtype."""
 
@@ -66,6 +70,21 @@ class Operators:
 
     def __neg__(self) -> Scalar:
         return unary("neg", self)
+
+    def __pow__(self, other: object) -> Scalar:
+        if not isinstance(other, int) or isinstance(other, bool) or not 1 <= other <= _MULTIPLIED:
+            return binary("pow", self, other)
+        out, square = None, wrap(self, self.dtype)
+        while other:
+            if other & 1:
+                out = square if out is None else binary("mul", out, square)
+            other >>= 1
+            square = binary("mul", square, square) if other else square
+        assert out is not None
+        return out
+
+    def __invert__(self) -> Scalar:
+        return unary("not", self)
 
     def __lt__(self, other: object) -> Scalar:
         return compare("lt", self, other)

@@ -54,6 +54,7 @@ from relay.transform.blocks import as_block, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.to_blocks import to_blocks
+from relay.typing.check import consistent
 from relay.typing.text import type_text
 
 # The cotangent of one input of an operator, from the call's operands, its results and their cotangents; None where it is
@@ -443,6 +444,15 @@ class Lifter(ABC):
             atom = frame.forward.bind(project(result, n))
             fields.append(self.tensor(t, frame, atom, active=active) if differentiable(t) else Other(t, atom))
         return Fields(ty, frame, tuple(fields), None, result), fields
+
+
+def fitting(name: str, index: int, found: Type, expected: Type, span: Span | None) -> None:
+    """What a declared rule gives is of the operand's type. Raises CompileError."""
+    if not consistent(found, expected):
+        raise CompileError(
+            f"the gradient rule of {name} gives {type_text(found)} for operand {index}, expected {type_text(expected)}",
+            span,
+        )
 
 
 def nothing_to_differentiate(fn: Function) -> CompileError:

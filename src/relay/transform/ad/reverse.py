@@ -26,8 +26,9 @@ from relay.ir.expr import (
 from relay.ir.span import Span
 from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, RefType, TupleType, Type
+from relay.op.custom_gradients import has_declared_rule
 from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones_like, zeros_like
-from relay.transform.ad.lifter import Lifter, nothing_to_differentiate
+from relay.transform.ad.lifter import Lifter, fitting, nothing_to_differentiate
 from relay.transform.ad.loop_gradient import Loops
 from relay.transform.ad.terms import BACK, UNIT, Code, project, tuple_of, written
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
@@ -170,7 +171,10 @@ class Reverse(Lifter):
                     if isinstance(i, Tensor) and i.active:
                         part = self.cotangent(e, op.name, operands, types, given, whole, n)
                         if part is not None:
-                            f.give(i, written(f.back, part))
+                            slope = written(f.back, part)
+                            if has_declared_rule(op.name):
+                                fitting(op.name, n, type_of(slope), i.ty, e.span)
+                            f.give(i, slope)
 
             frame.tape.append(back)
         return value
