@@ -276,6 +276,41 @@ def test_second_derivatives(name: str, operands: list[tuple[int, ...]], attrs: d
     check(f"{name}.jvp", [*arrays, *(generator.standard_normal(s) for s in operands)], attrs, generator, symbolic=False)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in NO_DERIVATIVE], ids=lambda c: c.name)
+def test_every_second_derivative(case: Case) -> None:
+    """The derived operators' own derivatives, of drawn operands and attributes, where the operator is smooth."""
+    done = checked = 0
+
+    @seed(13)
+    @settings(
+        max_examples=40, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(data=st.data())
+    def run(data: st.DataObject) -> None:
+        nonlocal done, checked
+        operands, attrs = in_float64(*case.draw(data.draw))
+        generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+        if done == 2 or not 0 < sum(x.size for x in flat(operands)) <= 200:
+            return
+        operands = smooth(case.name, operands, generator)
+        with np.errstate(all="ignore"):
+            out, many = results(case.name, operands, attrs)
+        if not all(np.isfinite(o).all() for o in out) or not any(o.dtype == np.float64 for o in out):
+            return
+        cots = [generator.standard_normal(o.shape).astype(o.dtype) for o in out]
+        whole = [*operands, tuple(cots) if many else cots[0]]
+        found = [
+            check(f"{case.name}.vjp{n}", whole, attrs, generator, symbolic=False)
+            for n, x in enumerate(flat(operands))
+            if x.dtype == np.float64 and x.size
+        ]
+        checked += sum(found)
+        done += any(found)
+
+    run()
+    assert checked > 0, "nothing was drawn that has a second derivative"
+
+
 def test_products_of_zeros() -> None:
     for zeros in (1, 2):
         x = np.array([[0.0, 2.0, 0.0 if zeros == 2 else 3.0]])
