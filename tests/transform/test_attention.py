@@ -119,6 +119,52 @@ def test_products_of_matrices() -> None:
     assert found(text, *arrays((7, 8), (11, 8), (11, 5)))
 
 
+LONG = (
+    "def @main[b: Dim, m: Dim, n: Dim](%q: Tensor[(b, m, 3, 8), float32], %k: Tensor[(b, n, 3, 8), float32], "
+    "%v: Tensor[(b, 3, n, 5), float32], %mask: Tensor[(b, n), float32])"
+)
+LONG_ARRAYS = arrays((2, 7, 3, 8), (2, 11, 3, 8), (2, 3, 11, 5), (2, 11))
+MASK = "reshape(%mask, newshape=[0, 1, 1, -1])"
+
+
+@pytest.mark.parametrize(
+    "first", ["(%q, %k), equation='bihd,bjhd->bhij'", "(%k, %q * 0.5f), equation='bjhd,bihd->bhij'"]
+)
+@pytest.mark.parametrize(
+    "last",
+    [
+        "(%p, %v), equation='bhij,bhjd->bhid'",
+        "(%p, %v), equation='bhij,bhjd->bihd'",
+        "(%v, %p), equation='bhje,bhij->eihb'",
+        "(%p, %v), equation='...ij,...jd->...id'",
+    ],
+)
+def test_products_in_einsteins_notation(first: str, last: str) -> None:
+    text = f"{LONG} {{ let %p = nn.softmax(einsum({first}) * 0.3f + {MASK}); einsum({last}) }}".replace("'", '"')
+    assert found(text, *LONG_ARRAYS)
+
+
+def test_scores_with_the_keys_first_are_scores_of_the_keys() -> None:
+    scores = "einsum((%q, %k), equation='bihd,bjhd->bhji')"
+    text = f"{LONG} {{ einsum((nn.softmax({scores}), %q), equation='bhji,bihd->bhjd') }}".replace("'", '"')
+    assert found(text, *LONG_ARRAYS)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        # The sum is over the queries; over two axes; over none; the weights are read twice.
+        "einsum((%p, %q), equation='bhij,bihd->bhjd')",
+        "einsum((%p, %v), equation='bhij,bhjd->bid')",
+        "einsum((%p, %v), equation='bhij,bhjd->bhijd')",
+        "let %t = (%p, %v); (einsum(%t, equation='bhij,bhjd->bhid'), %t.0)",
+    ],
+)
+def test_other_sums_are_no_attention(result: str) -> None:
+    scores = "einsum((%q, %k), equation='bihd,bjhd->bhij')"
+    assert not found(f"{LONG} {{ let %p = nn.softmax({scores}); {result} }}".replace("'", '"'), *LONG_ARRAYS)
+
+
 SEEN = {
     "cols <= rows": "%cols <= %rows",
     "rows >= cols": "%rows >= %cols",

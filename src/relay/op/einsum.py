@@ -11,7 +11,7 @@ from relay.op.registry import operator
 from relay.op.support import require_number, require_same_dtype
 
 # A letter of the equation, or the number of an axis (from the last) that an ellipsis stands for.
-_Label = str | int
+Label = str | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class _Term:
     """A tensor and the label of each of its axes, all distinct."""
 
     tensor: te.Tensor
-    labels: tuple[_Label, ...]
+    labels: tuple[Label, ...]
 
 
-def _labels(text: str, rank: int | None, equation: str) -> list[_Label]:
+def _labels(text: str, rank: int | None, equation: str) -> list[Label]:
     """The labels of one operand (or of the result, whose rank nothing gives: its ellipsis is -1 there)."""
     parts = text.split("...")
     te.require(
@@ -39,8 +39,8 @@ def _labels(text: str, rank: int | None, equation: str) -> list[_Label]:
     return [*parts[0], *range(count - 1, -1, -1), *parts[1]]
 
 
-def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[list[_Label]], list[_Label]]:
-    """The labels of each operand and of the result."""
+def equation_labels(equation: str, ranks: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
+    """The labels of each operand's axes and of the result's. Raises ShapeError where the equation does not fit the ranks."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     texts = left.split(",")
     te.require(
@@ -57,7 +57,7 @@ def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[list[_Label]], li
     before, dots, after = right.partition("...")
     _labels(right, None, equation)
     te.require(bool(dots) or not shared, f"einsum: the result of {equation!r} leaves out the ellipsis")
-    result: list[_Label] = [*before, *shared, *after] if dots else list(right)
+    result: list[Label] = [*before, *shared, *after] if dots else list(right)
     te.require(len(set(result)) == len(result), f"einsum: the result of {equation!r} names an axis twice")
     missing = [x for x in result if x not in everything]
     te.require(not missing, f"einsum: no operand of {equation!r} has the axes {missing}")
@@ -75,8 +75,8 @@ def einsum(data: tuple[te.Tensor, ...], *, equation: str) -> te.Tensor:
     te.require(len(data) > 0, "einsum needs at least one tensor")
     require_same_dtype("einsum", *data)
     require_number(data[0], "einsum")
-    operands, result = _parsed(equation, [t.ndim for t in data])
-    sizes: dict[_Label, Dim] = {}
+    operands, result = equation_labels(equation, [t.ndim for t in data])
+    sizes: dict[Label, Dim] = {}
     for tensor, labels in zip(data, operands, strict=True):
         for label, dim in zip(labels, tensor.shape, strict=True):
             why = f"the axes {label!r} of einsum's operands"
@@ -92,7 +92,7 @@ def einsum(data: tuple[te.Tensor, ...], *, equation: str) -> te.Tensor:
     ]
     while len(terms) > 1:
         first, second, *rest = terms
-        kept: Sequence[_Label] = result
+        kept: Sequence[Label] = result
         if rest:
             wanted = {x for t in rest for x in t.labels} | set(result)
             kept = [x for x in dict.fromkeys((*first.labels, *second.labels)) if x in wanted]
@@ -103,7 +103,7 @@ def einsum(data: tuple[te.Tensor, ...], *, equation: str) -> te.Tensor:
     return last.tensor
 
 
-def _alone(tensor: te.Tensor, labels: Sequence[_Label], sizes: Mapping[_Label, Dim], wanted: set[_Label]) -> _Term:
+def _alone(tensor: te.Tensor, labels: Sequence[Label], sizes: Mapping[Label, Dim], wanted: set[Label]) -> _Term:
     """An operand with its diagonals read and the axes that nothing else has summed."""
     kept = [x for x in dict.fromkeys(labels) if x in wanted]
     if len(kept) == len(labels):
@@ -111,14 +111,14 @@ def _alone(tensor: te.Tensor, labels: Sequence[_Label], sizes: Mapping[_Label, D
     return _product((_Term(tensor, tuple(labels)),), kept, sizes)
 
 
-def _product(terms: Sequence[_Term], kept: Sequence[_Label], sizes: Mapping[_Label, Dim]) -> _Term:
+def _product(terms: Sequence[_Term], kept: Sequence[Label], sizes: Mapping[Label, Dim]) -> _Term:
     over = {
         x: te.reduce_axis(sizes[x], f"k{n}")
         for n, x in enumerate(x for x in dict.fromkeys(x for t in terms for x in t.labels) if x not in kept)
     }
 
     def body(*i: te.Scalar) -> te.Scalar:
-        at: dict[_Label, te.Scalar] = {**over, **dict(zip(kept, i, strict=True))}
+        at: dict[Label, te.Scalar] = {**over, **dict(zip(kept, i, strict=True))}
         value: te.Scalar | None = None
         for term in terms:
             index = [0 if te.known_is(d, 1) else at[x] for x, d in zip(term.labels, term.tensor.shape, strict=True)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
@@ -18,10 +19,11 @@ import numpy as np
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, known_equal, shape_size
 from relay.ir.dtypes import numpy_dtype
-from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
+from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, is_float
 from relay.op import registry
+from relay.op.einsum import equation_labels
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
@@ -57,31 +59,87 @@ class FuseAttention(Pass):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product:
-    """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), each the other way round where it says so."""
+    """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), (..., m, n), each after its axes were put in this order."""
 
     left: Expr
     right: Expr
-    swap_left: bool
-    swap_right: bool
+    left_axes: tuple[int, ...]
+    right_axes: tuple[int, ...]
+    axes: tuple[int, ...]
 
 
-def _product(value: Expr) -> _Product | None:
-    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or len(value.args) != 2:
-        return None
+def _products(value: Expr, definition: Definition) -> list[_Product]:
+    """The ways to see a value as a product of matrices: an einsum says nothing of which operand is the left one."""
+    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
+        return []
     name = value.fn.name
-    if name not in ("nn.batch_matmul", "nn.matmul", "nn.dense"):
-        return None
+    if name == "einsum":
+        return _einsum_products(value, definition)
+    if name not in ("nn.batch_matmul", "nn.matmul", "nn.dense") or len(value.args) != 2:
+        return []
     attrs = registry.get(name).complete_attrs(value.attrs)
     left, right = value.args
+    if not _multiplies(value, left, right):
+        return []
+    rank = len(_shape(value) or ())
+    if len(_shape(left) or ()) != rank or len(_shape(right) or ()) != rank:
+        return []
+    plain = tuple(range(rank))
+    by_rows = name == "nn.dense" or attrs["transpose_b"]
+    left_axes = _turned(plain) if attrs.get("transpose_a", False) else plain
+    return [_Product(left, right, left_axes, plain if by_rows else _turned(plain), plain)]
+
+
+def _einsum_products(value: Call, definition: Definition) -> list[_Product]:
+    operands = definition(value.args[0])
+    result = _shape(value)
+    if not isinstance(operands, Tuple) or len(operands.fields) != 2 or result is None:
+        return []
+    shapes = [_shape(e) for e in operands.fields]
+    known = [s for s in shapes if s is not None]
+    if len(known) != 2:
+        return []
+    (a, b), out = equation_labels(str(value.attrs["equation"]), [len(s) for s in known])
+    sizes = {**dict(zip(a, known[0], strict=True)), **dict(zip(b, known[1], strict=True))}
+    if any(
+        not known_equal(sizes[x], d)
+        for labels, s in zip((a, b), known, strict=True)
+        for x, d in zip(labels, s, strict=True)
+    ):
+        return []
+    if len(set(a)) != len(a) or len(set(b)) != len(b):
+        return []
+    shared = [x for x in a if x in b and x in out]
+    over = [x for x in a if x in b and x not in out]
+    found: list[_Product] = []
+    for (left, mine), (right, other) in permutations(zip(operands.fields, (a, b), strict=True)):
+        rows, columns = ([x for x in labels if x not in shared and x not in over] for labels in (mine, other))
+        if len(over) != 1 or len(rows) != 1 or len(columns) != 1 or not _multiplies(value, left, right):
+            continue
+        for order in (out, mine):  # the result's, or that of the left operand
+            batch = [x for x in order if x in shared]
+            left_axes = tuple(mine.index(x) for x in (*batch, *rows, *over))
+            right_axes = tuple(other.index(x) for x in (*batch, *columns, *over))
+            axes = tuple(out.index(x) for x in (*batch, *rows, *columns))
+            found.append(_Product(left, right, left_axes, right_axes, axes))
+    return found
+
+
+def _multiplies(value: Call, left: Expr, right: Expr) -> bool:
+    """Whether floats are multiplied and summed in their own type, none of them a constant on the right."""
     kind, result = type_of(left), value.ty
     if not isinstance(kind, TensorType) or not isinstance(result, TensorType) or kind.dtype != result.dtype:
-        return None
-    if not isinstance(kind.dtype, str) or not is_float(kind.dtype) or isinstance(right, Constant):
-        return None
-    if name != "nn.batch_matmul" and (not isinstance(kind.shape, tuple) or len(kind.shape) != 2):
-        return None
-    swap_right = not attrs["transpose_b"] if name != "nn.dense" else False
-    return _Product(left, right, bool(attrs.get("transpose_a", False)), swap_right)
+        return False
+    return isinstance(kind.dtype, str) and is_float(kind.dtype) and not isinstance(right, Constant)
+
+
+def _turned(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The same with the last two exchanged."""
+    return (*axes[:-2], axes[-1], axes[-2])
+
+
+def _in_order(axes: tuple[int, ...]) -> bool:
+    return axes == tuple(range(len(axes)))
 
 
 _X, _C = wildcard(), is_constant()
@@ -111,9 +169,16 @@ class _Finder:
 
     def attention(self, value: Expr) -> Block | None:
         """What takes the place of the last product; None where it is none, or has no such form."""
-        last = _product(value)
-        if last is None or last.swap_left:
-            return None
+        for last in _products(value, self.definition):
+            if _in_order(last.left_axes) and self._read_once(value):
+                found = self._around(value, last)
+                if found is not None:
+                    return found
+                self.made.clear()
+        return None
+
+    def _around(self, value: Expr, last: _Product) -> Block | None:
+        """The same for one way to see the last product."""
         softmax = self._through_views(last.left)
         if softmax is None or not isinstance(softmax, Call):
             return None
@@ -143,7 +208,7 @@ class _Finder:
             step = self.definition(scores)
             if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
                 return None
-            first = _product(step)
+            first = self._scores(step)
             if first is not None:
                 break
             if _is_view(step):
@@ -175,9 +240,9 @@ class _Finder:
         query, by_query = self._unscaled(first.left)
         key, by_key = self._unscaled(first.right)
         lead = shape[:-2]
-        q = self._operand(query, first.swap_left, lead)
-        k = self._operand(key, first.swap_right, lead)
-        v = self._operand(last.right, not last.swap_right, lead)
+        q = self._operand(query, first.left_axes, lead)
+        k = self._operand(key, first.right_axes, lead)
+        v = self._operand(last.right, _turned(last.right_axes), lead)
         if q is None or k is None or v is None:
             return None
         args = [q, k, v]
@@ -202,8 +267,12 @@ class _Finder:
         wanted = _shape(value)
         if wanted is None:
             return None
-        if _shape(out) != wanted:
-            out = self._bind("reshape", (out,), newshape=wanted)
+        plain = tuple(wanted[n] for n in last.axes)
+        if _shape(out) != plain:
+            out = self._bind("reshape", (out,), newshape=plain)
+        if not _in_order(last.axes):
+            back = tuple(last.axes.index(n) for n in range(len(wanted)))
+            out = self._bind("transpose", (out,), axes=back)
         return Block(tuple(self.made), out, value.ty, value.span) if type_of(out) == value.ty else None
 
     def _joined(self, masks: Sequence[Expr], chosen: Sequence[Expr], hidden: float | None) -> Expr | None:
@@ -260,7 +329,7 @@ class _Finder:
             if not todo:
                 break
             step = self.definition(todo.pop())
-            if _product(step) is not None:
+            if self._scores(step) is not None:
                 return True
             if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
                 continue
@@ -276,6 +345,18 @@ class _Finder:
                 return step
             e = step.args[0]
         return None
+
+    def _scores(self, step: Expr) -> _Product | None:
+        """The product that scores are, with the keys along their last axis."""
+        if not self._read_once(step):
+            return None
+        return next((p for p in _products(step, self.definition) if _in_order(p.axes)), None)
+
+    def _read_once(self, product: Expr) -> bool:
+        """Whether operands that are given as a tuple are a tuple of this product's own."""
+        return not isinstance(product, Call) or all(
+            self._once(a) for a in product.args if isinstance(self.definition(a), Tuple)
+        )
 
     def _once(self, e: Expr) -> bool:
         return isinstance(e, Var) and self.uses[e] == 1
@@ -304,15 +385,13 @@ class _Finder:
             e = var
         return e, factor
 
-    def _operand(self, e: Expr, swap: bool, lead: tuple[Dim, ...]) -> Expr | None:
+    def _operand(self, e: Expr, axes: tuple[int, ...], lead: tuple[Dim, ...]) -> Expr | None:
         """An operand of a product as (*lead, rows, k); a batch of one that the product repeats keeps its size."""
+        if not _in_order(axes):
+            e = self._bind("transpose", (e,), axes=axes)
         shape = _shape(e)
         if shape is None:
             return None
-        if swap:
-            e = self._bind("transpose", (e,), axes=(*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
-            shape = _shape(e)
-            assert shape is not None
         batch = shape[:-2]
         if batch == lead:
             return e
