@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[i
     reading: dict[int, tuple[float, Callable[[], object]]] = {}
 
     def row(
-        what: str, n: int, calls: dict[str, Callable[[], object]], apart: dict[str, float], flops: float, size: float,
+        what: str, n: int, calls: Mapping[str, Callable[[], object]], apart: dict[str, float], flops: float, size: float,
         each: int = 1,
     ) -> None:  # fmt: skip
         """``flops`` and ``size``: the operations of a call, and the bytes that it reads at least."""
