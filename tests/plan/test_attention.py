@@ -39,6 +39,13 @@ def test_lengths(dtype: str) -> None:
     attend([(2, M, 32), (2, N, 32), (2, N, 48)], *sizes, dtype=dtype)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_number_of_rows(causal: bool) -> None:
+    # How rows are shared out over tiles: evenly, or the last with what is left; and over more tasks than one.
+    sizes = [{VM: m, VN: m + 3} for m in (*range(5, 38), 191, 193, 197)]
+    attend([(1, M, 8), (1, N, 8), (1, N, 8)], *sizes, causal=causal)
+
+
 @pytest.mark.parametrize("depth", [2, 17, 32, 80, 128, 160])
 def test_sizes_of_heads(depth: int) -> None:
     attend([(2, 30, depth), (2, 70, depth), (2, 70, depth)])

@@ -117,28 +117,49 @@ class _Tiles(Lines):
         kb: Scalar = Const(0, "int64") if blocks.extent == 1 else blocks
         first = binary("mul", kb, block)
         whole, visible = extent_of(self.n_keys), extent_of(self.n_keys)
-        group, offset = Axis("group", size // self.height), Axis("offset", size)
+        group, offset = Axis("group", size // self.height + 1), Axis("offset", size)
+        seen, left = Axis("seen", block + 1), Axis("left", self.height + 1)
         if a.limit is not None:
-            ends = binary("add", start, minimum(binary("add", offset, self.height - 1), binary("sub", count, 1)))
+            ends = binary("add", start, binary("sub", binary("add", offset, left), 1))
             whole, visible = self.seen(binary("add", start, binary("sub", count, 1))), self.seen(ends)
             if attempt is not None:
                 early = compare("eq", attempt, 0)
                 whole, visible = (select(early, v, extent_of(self.n_keys)) for v in (whole, visible))
-        here: Scalar = Const(0, "int64") if size == self.height else binary("mul", group, self.height)
-        seen, left = Axis("seen", block + 1), Axis("left", self.height + 1)
-        body = self.group(start, offset, left, first, seen, kb)
+        body = self.group(self.height, start, offset, left, first, seen, kb)
+        if self.height > 1:
+            lower = self.group(self.height - 1, start, offset, left, first, seen, kb)
+            body = Branch(compare("eq", left, self.height), body, lower)
         if a.limit is not None:
             body = Branch(compare("gt", seen, 0), body)
         body = LetScalar(seen, maximum(minimum(block, binary("sub", visible, first)), 0), body)
-        body = LetScalar(left, minimum(self.height, binary("sub", count, offset)), body)
-        body = LetScalar(offset, here, body)
-        if size != self.height:
-            body = For(group, _ceiling(count, self.height), body)
+        body = self.groups(body, group, offset, left, count, size)
         across = Axis("across", block + 1)
         packed = [self.pack_keys(first, across)]
         packed += [] if self.reads_values_along_columns else [self.pack_values(first, across)]
         body = LetScalar(across, minimum(block, binary("sub", extent_of(self.n_keys), first)), seq([*packed, body]))
         return body if blocks.extent == 1 else For(blocks, _ceiling(whole, block), body)
+
+    def groups(self, body: Stmt, group: Axis, offset: Axis, left: Axis, count: Scalar, size: int) -> Stmt:
+        """``body`` for ``left`` rows from ``offset`` on, until all ``count`` rows had their turn.
+
+        The fewest groups of at most `height` rows: all have that many rows or one less, or, where so few rows cannot be shared out
+        so, all but the last have that many.
+        """
+        height, nothing = self.height, Const(0, "int64")
+        if size == height:
+            return LetScalar(offset, nothing, LetScalar(left, count, body))
+        groups, pitch, more = Axis("groups", size // height + 1), Axis("pitch", height + 1), Axis("more", size)
+        low = binary("floordiv", count, groups)
+        even = compare("ge", low, height - 1)
+        taller = minimum(1, binary("sub", more, minimum(group, more)))
+        here = binary("add", binary("mul", group, pitch), minimum(group, more))
+        mine = minimum(binary("add", pitch, taller), binary("sub", count, offset))
+        body = For(group, groups, LetScalar(offset, here, LetScalar(left, mine, body)))
+        return bound([
+            (groups, _ceiling(count, height)),
+            (pitch, select(even, low, Const(height, "int64"))),
+            (more, select(even, binary("sub", count, binary("mul", groups, low)), nothing)),
+        ], body)  # fmt: skip
 
     def seen(self, row: Scalar) -> Scalar:
         """How many keys the row sees."""
@@ -182,21 +203,22 @@ class _Tiles(Lines):
 
     # -- a few rows
 
-    def group(self, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, kb: Scalar) -> Stmt:
-        """A few rows over a block of keys."""
+    def group(
+        self, height: int, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, kb: Scalar
+    ) -> Stmt:
+        """A few rows over a block of keys, in tiles of so many rows."""
         return seq([
-            self.products(start, offset, seen),
+            self.products(height, start, offset, seen),
             self.softmax(start, offset, left, first, seen, kb),
-            *(self.gather(offset, first, seen, c) for c in range(0, self.columns, self.width)),
+            *(self.gather(height, offset, first, seen, c) for c in range(0, self.columns, self.width)),
         ])  # fmt: skip
 
-    def products(self, start: Scalar, offset: Axis, seen: Axis) -> Stmt:
+    def products(self, height: int, start: Scalar, offset: Axis, seen: Axis) -> Stmt:
         """The products of the rows with the block's keys, a tile at a time; a narrower tile for the last keys."""
         bindings: list[tuple[Axis, Scalar]] = []
         last = binary("sub", extent_of(self.n_rows), 1)
         queries = [
-            self.query(minimum(binary("add", binary("add", start, offset), i), last), bindings)
-            for i in range(self.height)
+            self.query(minimum(binary("add", binary("add", start, offset), i), last), bindings) for i in range(height)
         ]
         panel, vectors = Axis("panel", self.block // self.width), self.width // self.lanes
         rest = Axis("whole", self.block // self.width + 1)
@@ -209,7 +231,7 @@ class _Tiles(Lines):
     def product(self, queries: Sequence[Callable[[Axis], Scalar]], panel: Scalar, width: int) -> Stmt:
         """One tile of the first product."""
         dtype, scores = self.a.dtype, self.buffers["scores"]
-        tile = Buffer(self.builder.fresh("tile"), (self.height, width), dtype, "register")
+        tile = Buffer(self.builder.fresh("tile"), (len(queries), width), dtype, "register")
         lane, d, lanes = Axis("j", width), Axis("d", self.depth), Const(width, "int64")
         place = binary("add", binary("mul", binary("add", binary("mul", panel, self.depth), d), self.width), lane)
         key = Load(self.buffers["keys"], (place,), dtype)
@@ -241,10 +263,10 @@ class _Tiles(Lines):
             For(i, left, self.weigh(line, i, seen, self.block)),
         ])  # fmt: skip
 
-    def gather(self, offset: Axis, first: Scalar, seen: Axis, begin: int) -> Stmt:
+    def gather(self, height: int, offset: Axis, first: Scalar, seen: Axis, begin: int) -> Stmt:
         """Add the block's weighted values to a tile of the rows' sums: columns from ``begin``."""
         dtype, width = self.a.dtype, min(self.width, self.columns - begin)
-        tile = Buffer(self.builder.fresh("tile"), (self.height, width), dtype, "register")
+        tile = Buffer(self.builder.fresh("tile"), (height, width), dtype, "register")
         lane, key, lanes = Axis("j", width), Axis("t", self.block), Const(width, "int64")
         scores, sums = self.buffers["scores"], self.buffers["sums"]
         column = binary("add", lane, begin)
@@ -256,7 +278,7 @@ class _Tiles(Lines):
         load: list[Stmt] = []
         steps: list[Stmt] = []
         save: list[Stmt] = []
-        for i in range(self.height):
+        for i in range(height):
             at = (Const(i, "int64"), lane)
             now = Load(tile, at, dtype)
             weight = Load(scores, (binary("add", key, i * self.block),), dtype)
