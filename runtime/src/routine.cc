@@ -200,17 +200,44 @@ struct Lines {
 
 constexpr int64_t most_inserted = 16;
 
-// The first `wanted` of the positions below n in order, ties by position: each position is inserted where it belongs, and
-// most are compared once, with the last.
-template <class F>
-void insert_first(int64_t n, int64_t wanted, int64_t* order, F&& strictly) {
-  for (int64_t at = 0, count = 0; at < n && wanted > 0; ++at) {
+// Whether any of so many neighbours comes strictly before (descending: after) an element, in the total order of `before`.
+constexpr int64_t looked_at_once = 64;
+template <class T>
+bool any_better(const T* x, T last, bool descending) {
+  constexpr size_t lanes = 16 / sizeof(T);
+  typedef T Vector __attribute__((vector_size(16)));
+  if (last != last && descending) return false;  // NaN is after every number
+  decltype(Vector{} < Vector{}) found{};
+  for (size_t i = 0; i < looked_at_once; i += lanes) {
+    Vector v;
+    std::memcpy(&v, x + i, sizeof v);
+    found |= last != last ? v == v : descending ? ~(v <= last) : v < last;
+  }
+  bool any = false;
+  for (size_t i = 0; i < lanes; ++i) any |= found[i] != 0;
+  return any;
+}
+
+// The first `wanted` of the positions of a line of n elements `stride` apart, in order, ties by position: each position is
+// inserted where it belongs, and most are compared once, with the last; many at a time where they are neighbours.
+template <class T, class F>
+void insert_first(const T* line, int64_t stride, int64_t n, bool descending, int64_t wanted, int64_t* order,
+                  F&& strictly) {
+  int64_t count = 0;
+  auto insert = [&](int64_t at) {
     if (count == wanted && !strictly(at, order[count - 1])) [[likely]]
-      continue;
+      return;
     int64_t j = count < wanted ? count++ : count - 1;
     for (; j > 0 && strictly(at, order[j - 1]); --j) order[j] = order[j - 1];
     order[j] = at;
-  }
+  };
+  if (wanted == 0) return;
+  int64_t at = 0;
+  if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+    for (; stride == 1 && n - at >= looked_at_once; at += looked_at_once)
+      if (count < wanted || any_better(line + at, line[order[count - 1]], descending))
+        for (int64_t i = 0; i < looked_at_once; ++i) insert(at + i);
+  for (; at < n; ++at) insert(at);
 }
 
 // For every line along the axis, its elements' positions in order: f(line's first element, its number, positions). Only
@@ -227,7 +254,7 @@ void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted,
         return descending ? before(v, u) : before(u, v);
       };
       if (few) {
-        insert_first(lines.size, wanted, order.data(), strictly);
+        insert_first(line, lines.inner, lines.size, descending, wanted, order.data(), strictly);
         f(line, o, i, order);
         continue;
       }

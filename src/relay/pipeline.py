@@ -42,7 +42,6 @@ from relay.transform import (
     BatchStructure,
     CommonSubexpressions,
     CompileMatch,
-    ConstantArguments,
     DeadCode,
     DeadFunctions,
     DeadReferences,
@@ -129,9 +128,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60), DeadCode()]
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
-    # Weights that are in a recursion say its sizes: then the parts of a split are slices.
-    by_level = BatchStructure(entries=options.entries)
-    batch: list[Pass] = [ConstantArguments(), Simplify(), by_level, dead, HoistOverTime()]
+    batch: list[Pass] = [BatchStructure(entries=options.entries), dead, HoistOverTime()]
     evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
     return [

@@ -17,7 +17,6 @@ from relay.transform.base import (
 )
 from relay.transform.batching import BatchStructure
 from relay.transform.compositions import ExpandCompositions
-from relay.transform.constant_arguments import ConstantArguments
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
@@ -49,7 +48,6 @@ __all__ = [
     "BatchStructure",
     "CommonSubexpressions",
     "CompileMatch",
-    "ConstantArguments",
     "DeadCode",
     "DeadFunctions",
     "DeadReferences",

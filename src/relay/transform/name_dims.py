@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, cast
 
-from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, is_any, known_equal
+from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, dim_vars, is_any, known_equal
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import (
     Binding,
@@ -81,8 +81,8 @@ class _Namer:
     # The checks made so far by what they check; one made in a block that is closed is as good as none.
     checked: dict[object, list[Binding]] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
-    # The dims that have values so far.
-    bound: set[DimVar] = field(default_factory=set)
+    # The dims that have values so far, with the bindings of the block that gives them (the function's own dims: with none).
+    bound: dict[DimVar, list[Binding] | None] = field(default_factory=dict)
 
     def function(self, function: Function) -> Function:
         new = run(self._function(function))
@@ -90,8 +90,8 @@ class _Namer:
 
     def _function(self, f: Function) -> Step[Function]:
         params = tuple(self.variable(p) for p in f.params)
-        self.bound.update(p for p in f.type_params if isinstance(p, DimVar))
-        self.bound.update(d for p in params for d, _ in whole_axes(p.ty))
+        self.bound.update((p, None) for p in f.type_params if isinstance(p, DimVar))
+        self.bound.update((d, None) for p in params for d, _ in whole_axes(p.ty))
         declared = f.ret_type if f.ret_type is not None else f.ty.ret if isinstance(f.ty, FuncType) else None
         body = yield self.block(body_of(f), declared, "the result of a function")
         if body is f.body and all(a is b for a, b in zip(params, f.params, strict=True)):
@@ -124,10 +124,10 @@ class _Namer:
                     orelse = yield self.block(as_block(value.orelse), value.ty, "a branch")
                     if then is not value.then or orelse is not value.orelse:
                         value = replace(value, then=then, orelse=orelse)
-                    found = value.ty
+                    found = self.agreed(value.ty, [then.result.ty, orelse.result.ty])
                 case Match():
                     value = yield self._match(value)
-                    found = value.ty
+                    found = self.agreed(value.ty, [as_block(c.body).result.ty for c in value.clauses])
                 case Function():
                     if not is_primitive(value):
                         value = yield self._function(value)
@@ -145,7 +145,8 @@ class _Namer:
             if var is not binding.var or value is not binding.value or len(out) != checks:
                 changed = True
                 binding = Binding(var, value)
-            self.bound.update(d for d, _ in whole_axes(var.ty))
+            for d, _ in whole_axes(var.ty):
+                self.bound.setdefault(d, out)
             out.append(binding)
         result = self.atom(block.result)
         if declared is not None:
@@ -224,6 +225,20 @@ class _Namer:
             case _:
                 return value.ty
 
+    def agreed(self, ty: Type | None, results: Sequence[Type | None]) -> Type | None:
+        """The type of a choice with the sizes for ``?`` that all its results have and that have values outside of it."""
+        if not mentions_any(ty):
+            return ty
+        common = results[0]
+        for other in results[1:]:
+            common = _common(common, other)
+        return more_precise(_only(common, self.is_outside), ty)
+
+    def is_outside(self, dim: Dim) -> bool:
+        return all(
+            v in self.bound and ((block := self.bound[v]) is None or id(block) in self.open) for v in dim_vars(dim)
+        )
+
     def demand(self, d: Demand, out: list[Binding], span: Span | None) -> None:
         key = (d.left, d.right, d.relation)
         known = self.checked.get(key)
@@ -264,6 +279,29 @@ class _Namer:
                 for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=False)):
                     if not is_any(x) and not is_any(y) and not known_equal(x, y):
                         self.demand(Demand(x, y, f"axis {axis} of {what}"), out, span)
+
+
+def _common(a: Type | None, b: Type | None) -> Type | None:
+    """Either type with ``?`` for the sizes in which they differ; None where they differ in more."""
+    match a, b:
+        case TensorType(shape=tuple() as x), TensorType(shape=tuple() as y) if len(x) == len(y):
+            return TensorType(tuple(d if d == e else ANY for d, e in zip(x, y, strict=True)), a.dtype, a.device)
+        case TupleType(), TupleType() if len(a.fields) == len(b.fields):
+            fields = tuple(_common(f, g) for f, g in zip(a.fields, b.fields, strict=True))
+            return None if any(f is None for f in fields) else TupleType(cast("tuple[Type, ...]", fields))
+        case _:
+            return a if a == b else None
+
+
+def _only(ty: Type | None, allowed: Callable[[Dim], bool]) -> Type | None:
+    """The type with ``?`` for the sizes that are not allowed."""
+    match ty:
+        case TensorType(shape=tuple() as shape):
+            return TensorType(tuple(d if allowed(d) else ANY for d in shape), ty.dtype, ty.device)
+        case TupleType(fields=fields):
+            return TupleType(tuple(cast(Type, _only(f, allowed)) for f in fields))
+        case _:
+            return ty
 
 
 def _instance(ty: Type | None, dim_of: Callable[[DimVar], Dim | None]) -> Type | None:
