@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relay.ir.dim import DimVar, as_dim
-from relay.ir.expr import Expr, Function
+from relay.ir.expr import Expr, Function, Tuple
 from relay.loop.printer import kernel_text
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import Maker, check, primitive, tensor
@@ -69,3 +69,14 @@ def test_what_stays_as_it_is() -> None:
     assert not is_turned(check(convolution((2, 64, 16, 16), (64, 64, 1, 1)), {}))
     dense = primitive([tensor((40, 64)), tensor((64, 64))], lambda m, x, w: m("nn.dense", x, w))
     assert not is_turned(check(dense, {}))
+
+
+@pytest.mark.parametrize(("places", "turned"), [(60, False), (6, True)])
+def test_few_rows_are_exchanged_where_less_is_packed(places: int, turned: bool) -> None:
+    """Of 8 columns that lie behind each other an exchanged product has tiles of 8 rows."""
+
+    def build(m: Maker, g: Expr, w: Expr) -> Expr:
+        return m("einsum", Tuple((g, w)), equation="bkxj,kclj->bcxl")
+
+    plan = check(primitive([tensor((2, 16, places, 8)), tensor((16, 10, 8, 8))], build), {})
+    assert is_turned(plan) == turned

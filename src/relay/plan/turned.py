@@ -25,8 +25,9 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 _USED = 0.6
 # Of panels, where their columns are runs in memory.
 _USED_BY_RUNS = 0.85
-# Fewer rows do not fill a tile.
+# Fewer rows do not fill a tile; so many fill one just about, which is worth it only where it makes less to be packed.
 _FEWEST_ROWS = 4
+_FEW_ROWS = 8
 
 
 def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Indices, target: Target) -> Contraction:
@@ -55,12 +56,18 @@ def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Ind
         last.insert(0, axis)
     rows = _joined(last, memory) if memory[last[-1]] == 1 else last
     number = size_of(rows)
-    if isinstance(number, int) and number < _FEWEST_ROWS:
+    if isinstance(number, int) and (number < _FEWEST_ROWS or (number <= _FEW_ROWS and _more(form.rows, form.columns))):
         return form
     outer = tuple(a for a in form.columns if a not in rows)
     return replace(
         form, rows=tuple(rows), columns=form.rows, left=form.right, right=form.left, outer=outer, turned=True
     )
+
+
+def _more(one: Sequence[Axis], other: Sequence[Axis]) -> bool:
+    """Whether axes are known to have more elements than others."""
+    a, b = size_of(one), size_of(other)
+    return isinstance(a, int) and isinstance(b, int) and a > b
 
 
 def _joined(axes: Sequence[Axis], steps: Mapping[Axis, Dim | None]) -> list[Axis]:
