@@ -94,23 +94,37 @@ class _Tiles:
         shared.env = {}
         first = binary("mul", Const(0, "int64") if panel.extent == 1 else panel, width)
         across = shared.across(first, width)
-        if isinstance(across, Const):
-            body = self._panel(first, across)
-        else:
-            whole = self._panel(first, Const(width, "int64"))
-            body = Branch(compare("eq", across, width), whole, self._panel(first, across))
+        body = self._panel(first, across)
         rows: Dim = self.most if self.exactly else size_of(p.rows)
         each = dim_mul(dim_mul(size_of(p.reduced), width), dim_max(rows, _ROWS_TO_READ))
         return parallel_rows(shared.builder, [*p.outer, *p.batch, panel], dim_floordiv(each, FMA_DISCOUNT), body)
 
     def _panel(self, first: Scalar, across: Scalar) -> Stmt:
-        """All rows of ``across`` (at most the tile's) columns."""
-        nothing = Const(0, "int64")
-        count = Const(self.most, "int64") if self.exactly else extent_of(size_of(self.shared.p.rows))
-        return balanced(nothing, count, self.most, self.tile.rows, lambda row, n, _: self._micro(row, n, first, across))
+        """All rows of ``across`` (at most the tile's) columns. A dear epilogue takes finished tiles from memory, so that its
+        code is not needed for every height."""
+        shared, width, nothing = self.shared, self.tile.columns, Const(0, "int64")
+        full = compare("eq", across, width)
+        count = Const(self.most, "int64") if self.exactly else extent_of(size_of(shared.p.rows))
+        dear = shared.epilogue_cost() > CHEAP_EPILOGUE
+        held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
-    def _micro(self, row: Scalar, height: int, first: Scalar, across: Scalar) -> Stmt:
-        """``height`` rows of a tile over all of k, in registers."""
+        def either(make: Callable[[Scalar], Stmt]) -> Stmt:
+            if isinstance(across, Const):
+                return make(across)
+            return Branch(full, make(Const(width, "int64")), make(across))
+
+        def tile(row: Scalar, height: int, _: Scalar) -> Stmt:
+            return either(lambda columns: self._micro(row, height, first, columns, held if dear else None))
+
+        def finish(row: Scalar, height: Scalar, _: Scalar) -> Stmt:
+            return either(lambda columns: shared.finish_rows(row, height, first, columns, held, nothing, width))
+
+        if not dear:
+            return balanced(nothing, count, self.most, self.tile.rows, tile)
+        return allocate([held], balanced(nothing, count, self.most, self.tile.rows, tile, finish))
+
+    def _micro(self, row: Scalar, height: int, first: Scalar, across: Scalar, held: Buffer | None) -> Stmt:
+        """``height`` rows of a tile over all of k, in registers, and then in ``held`` or through the epilogue."""
         shared, p, width, nothing = self.shared, self.shared.p, self.tile.columns, Const(0, "int64")
         dtype = p.form.accumulate
         tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
@@ -127,12 +141,8 @@ class _Tiles:
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop = serial(p.reduced, seq([self._ahead(first, width), *adds]))
-        if shared.epilogue_cost() <= CHEAP_EPILOGUE:
-            return left.bind(Alloc(tile, seq([*clear, loop, *shared.finish_tile(tile, row, first, across)])))
-        held = temporary(shared.builder.fresh("tile"), height * width, dtype)
-        finish = shared.finish_rows(row, Const(height, "int64"), first, across, held, nothing, width)
-        made = left.bind(Alloc(tile, seq([*clear, loop, *shared.hand_over(tile, held, nothing)])))
-        return allocate([held], seq([made, finish]))
+        last = shared.hand_over(tile, held, nothing) if held else shared.finish_tile(tile, row, first, across)
+        return left.bind(Alloc(tile, seq([*clear, loop, *last])))
 
     def _ahead(self, first: Scalar, width: int) -> Stmt:
         """Ask for a run of the operand that is read some rows later. Nothing promises that it begins with a line."""
