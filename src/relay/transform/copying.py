@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from relay.ir.dim import Dim, DimVar, as_dim, as_var, is_any
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_substitute, dim_vars, is_any
 from relay.ir.expr import (
     Attrs,
     Binding,
@@ -56,6 +56,7 @@ def match_dims(
     """What the wanted variables are in types (left) that have these instances (right); None when that does not say
     all."""
     solved: dict[DimVar, Dim] = {}
+    composed: list[tuple[Dim, Dim]] = []
     todo: list[tuple[object, object]] = list(pairs) if wanted else []
     while todo:
         left, right = todo.pop()
@@ -65,6 +66,8 @@ def match_dims(
                     variable = as_var(x)
                     if variable is not None and variable in wanted and not is_any(y):
                         solved.setdefault(variable, y)
+                    elif isinstance(x, SymDim) and isinstance(y, SymDim):
+                        composed.append((x, y))
             case TupleType(), TupleType():
                 todo.extend(zip(left.fields, right.fields, strict=False))
             case AdtType(), AdtType():
@@ -76,6 +79,12 @@ def match_dims(
                 todo.append((left.ret, right.ret))
             case _:
                 pass
+    for x, y in composed if len(solved) < len(wanted) else ():
+        # ``3 * h`` where the other type has ``3 * k``: the same arithmetic on other variables.
+        others = dict(zip(dim_vars(x), map(as_dim, dim_vars(y)), strict=False))
+        found = {**others, **solved}
+        if dim_substitute(x, found.get) == y:
+            solved.update((v, d) for v, d in found.items() if v in wanted)
     return solved if len(solved) == len(wanted) else None
 
 

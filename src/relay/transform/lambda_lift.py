@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -78,7 +78,7 @@ class _Lifter:
             return function
         body = body_of(function)
         self.name, self.number = name, 0
-        self.binders = first_binders(function.params, (v for b in all_bindings(body) for v in _bound(b)))
+        self.binders = first_binders(function.params, _in_order(body))
         new = run(self.block(body, {}))
         return function if new is body else replace(function, body=new)
 
@@ -179,6 +179,20 @@ def _bound(binding: Binding) -> tuple[Var, ...]:
     """The variables that a binding brings, those of its value's clauses and parameters included (not those of blocks
     inside)."""
     return (binding.var, *(bound_vars(binding.value) if isinstance(binding.value, Function | Match) else ()))
+
+
+def _in_order(body: Block) -> Iterator[Var]:
+    """The variables that a body brings, those inside it included, as they get their values."""
+    todo: list[Binding | Var] = list(reversed(body.bindings))
+    while todo:
+        b = todo.pop()
+        if isinstance(b, Var):
+            yield b
+            continue
+        yield from bound_vars(b.value) if isinstance(b.value, Function | Match) else ()
+        todo.append(b.var)
+        for block in reversed(nested_blocks(b.value)):
+            todo.extend(reversed(block.bindings))
 
 
 def _closure(made: _Lifted, ty: Type | None) -> Call:
