@@ -147,6 +147,27 @@ def test_elements_kept_for_rows_in_flight_have_places_in_turn() -> None:
     assert [s for s in statements(plan.kernel.body) if isinstance(s, LetScalar) and s.var.name == "slot"]
 
 
+@pytest.mark.parametrize("columns", [130, 2500, DimVar("w")])
+@pytest.mark.parametrize("rows", [3, 17, 70])
+def test_columns_are_shared_out_and_their_sums_do_not_depend_on_it(columns: int | DimVar, rows: int) -> None:
+    extent, width = (as_dim(columns), 1111) if isinstance(columns, DimVar) else (columns, columns)
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("variance", x, axis=0), m("max", x, axis=0), m("argmin", x, axis=0))
+
+    env = {V: rows, **({columns: width} if isinstance(columns, DimVar) else {})}
+    plan = check(primitive([tensor((N, extent))], build), env)
+    native, x = Native(plan.kernel, host_target()), random((rows, width), "float32")
+    results = []
+    for workers in (1, 2, 3):
+        outs = [np.empty(width, b.dtype) for b in plan.kernel.outputs]
+        assert native.run(native.bind([x, *outs], env, workers=workers)) == 0
+        results.append(outs)
+    for others in results[1:]:
+        for mine, other in zip(results[0], others, strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
 def test_sums_of_rows_are_not_in_flight() -> None:
     """They compute too little to gain, and read memory best in one run at a time."""
     assert not _in_flight(check(primitive([tensor((N, 300))], lambda m, x: m("variance", x, axis=-1)), *SIZES))

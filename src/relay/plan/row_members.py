@@ -30,6 +30,8 @@ from relay.te.scalar import (
 )  # fmt: skip
 from relay.te.tensor import Scan, stage_bodies
 
+# Steps of a reduction across rows that are taken at once.
+_STEPS_AT_ONCE = 4
 # Rows of a block whose lanes run across the rows.
 LANE_BLOCK = 256
 
@@ -338,26 +340,62 @@ class Emitter:
         )
 
     def _reduce_lanes(self, plan: MemberPlan, lanes: Lanes) -> Stmt:
-        """A block of elements: an accumulator per lane, all reduced axes serial."""
+        """A block of elements: an accumulator per lane, all reduced axes serial. Several steps of a long axis are taken at
+        once, in order, so that accumulators come from the cache once for all of them."""
         at = (lanes.variable,)
-        buffers: list[Buffer] = []
-        starts: list[Stmt] = []
-        updates: list[Stmt] = []
-        ends: list[Stmt] = []
+        whole = self._lane_reductions(plan, lanes)
+
+        def across(body: list[Stmt]) -> Stmt:
+            return vectorized(lanes.variable, lanes.count, seq(body))
+
+        last = plan.reduced[-1] if plan.reduced else None
+        several = last is not None and not finds_position(plan)
+        if last is None or not several or (isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE):
+            steps = serial(plan.reduced, across(whole.updates))
+        else:
+            extent, before = extent_of(last.extent), self.env
+            groups = binary("floordiv", extent, _STEPS_AT_ONCE)
+            group, single = Axis(last.name + "g", last.extent), Axis(last.name + "s", _STEPS_AT_ONCE)
+            updates: list[Stmt] = []
+            for n in range(_STEPS_AT_ONCE):
+                self.bind(last, binary("add", binary("mul", group, _STEPS_AT_ONCE), n))
+                updates += self._lane_updates(plan, whole.buffers, at)
+                self.env = before
+            self.bind(last, binary("add", binary("mul", groups, _STEPS_AT_ONCE), single))
+            rest = self._lane_updates(plan, whole.buffers, at)
+            self.env = before
+            loops: list[Stmt] = [
+                For(group, groups, across(updates)),
+                For(single, binary("sub", extent, binary("mul", groups, _STEPS_AT_ONCE)), across(rest)),
+            ]
+            steps = serial(plan.reduced[:-1], seq(loops))
+        return allocate(whole.buffers, seq([across(whole.starts), steps, across(whole.ends)]))
+
+    def _lane_updates(self, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...]) -> list[Stmt]:
+        """One step of each reduction of a member, into the accumulators in order."""
+        reduces = [v for v in self._values(plan) if isinstance(v, Reduce)]
+        return [
+            Store(acc, at, combine(value.kind, Load(acc, at, acc.dtype), cast(value.body, acc.dtype)))
+            for acc, value in zip(buffers, reduces, strict=True)
+        ]
+
+    def _lane_reductions(self, plan: MemberPlan, lanes: Lanes) -> Reductions:
+        """Accumulators for each lane, what is done with them before, in each step and at the end."""
+        at, out = (lanes.variable,), Reductions()
         for n, value in enumerate(self._values(plan)):
             if not isinstance(value, Reduce):
-                ends.append(self._store(plan, n, value))
+                out.ends.append(self._store(plan, n, value))
                 continue
             acc = Buffer(self.builder.fresh("acc"), (lanes.size,), _accumulator(value), "stack")
-            buffers.append(acc)
+            out.buffers.append(acc)
             now = Load(acc, at, acc.dtype)
             element = cast(value.body, acc.dtype)
             if value.kind in ("argmax", "argmin"):
                 place = Buffer(self.builder.fresh("place"), (lanes.size,), "int64", "stack")
-                buffers.append(place)
+                out.buffers.append(place)
                 better = position_update(value.kind, now, element)
                 position = plan.reduced[-1] if plan.reduced else Const(0, "int64")
-                starts += [
+                out.starts += [
                     Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
                     Store(place, at, Const(0, "int64")),
                 ]
@@ -366,17 +404,13 @@ class Emitter:
                     Store(place, at, select(flag, position, Load(place, at, "int64"))),
                     Store(acc, at, select(flag, element, now)),
                 ]
-                updates.append(LetScalar(flag, better, Seq(tuple(stores))))
-                ends.append(self._store(plan, n, cast(Load(place, at, "int64"), value.dtype)))
+                out.updates.append(LetScalar(flag, better, Seq(tuple(stores))))
+                out.ends.append(self._store(plan, n, cast(Load(place, at, "int64"), value.dtype)))
             else:
-                starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
-                updates.append(Store(acc, at, combine(value.kind, now, element)))
-                ends.append(self._store(plan, n, cast(now, value.dtype)))
-
-        def across(body: list[Stmt]) -> Stmt:
-            return vectorized(lanes.variable, lanes.count, seq(body))
-
-        return allocate(buffers, seq([across(starts), serial(plan.reduced, across(updates)), across(ends)]))
+                out.starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
+                out.updates.append(Store(acc, at, combine(value.kind, now, element)))
+                out.ends.append(self._store(plan, n, cast(now, value.dtype)))
+        return out
 
     def _blocked(self, plan: MemberPlan) -> Stmt:
         """Lanes along the member's last inner axis, a block at a time."""

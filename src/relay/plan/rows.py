@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
-from relay.loop.ir import Buffer, For, Stmt
+from relay.loop.ir import WORKERS, Buffer, For, Stmt
 from relay.plan.build import (
+    PARALLEL_COST,
     Accesses,
     Builder,
     Space,
@@ -24,6 +25,8 @@ from relay.plan.build import (
     accesses,
     allocate,
     at_least_one,
+    bound,
+    ceiling,
     extent_of,
     parallel_rows,
     row_major,
@@ -34,7 +37,7 @@ from relay.plan.build import (
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Nest
-from relay.plan.row_members import Emitter, MemberPlan, finds_position, frame_of, lane_blocks, targets
+from relay.plan.row_members import Emitter, Lanes, MemberPlan, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_pipeline import pipelined
 from relay.te.scalar import (
     Axis,
@@ -42,12 +45,15 @@ from relay.te.scalar import (
     Reduce,
     Scalar,
     binary,
+    maximum,
     minimum,
 )  # fmt: skip
 from relay.te.tensor import Scan, stage_bodies
 
 # Lanes are loaded about as fast as neighbours from places up to so many elements apart.
 _NEAR = 4
+# Columns whose sums one thread makes at a time, and the multiple of which a thread has.
+_COLUMNS, _SHARED_VECTORS = 1024, 64
 # Rows that take their steps together, and the longest for which that is done.
 _ROWS_TOGETHER, _LONGEST_TOGETHER = 4, 256
 
@@ -104,11 +110,37 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         body = allocate(buffers, seq(emitter.steps(plans)))
         return parallel_rows(builder, rows, work, body)
     last = rows[-1]
+    if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans):
+        return _columns(builder, emitter, plans, temps, last, work)
     lanes, blocks, position = lane_blocks(last)
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
     body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
     return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+
+
+def _columns(
+    builder: Builder, emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], last: Axis, work: Dim
+) -> Stmt:
+    """Reductions over all rows of a matrix, lanes across its columns. Each thread has a share of them, which it takes in
+    blocks as wide as the first-level cache holds sums: memory is read in long runs. A column's sum is the same whatever its
+    share."""
+    extent, one = extent_of(last.extent), Const(1, "int64")
+    size = _COLUMNS if not isinstance(last.extent, int) else min(_COLUMNS, last.extent)
+    tasks, share, task, own, block = (Axis(hint, last.extent) for hint in ("tasks", "share", "task", "own", "block"))
+    worth = binary("floordiv", extent_of(dim_mul(last.extent, work)), PARALLEL_COST)
+    vectors = ceiling(ceiling(extent, tasks), Const(_SHARED_VECTORS, "int64"))
+    lane, first = Axis("lane", size), binary("mul", block, size)
+    lanes = Lanes(lane, minimum(size, binary("sub", own, first)), size)
+    widened = _widen(builder, plans, temps, lane, size)
+    emitter.bind(last, binary("add", binary("add", binary("mul", task, share), first), lane))
+    body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
+    blocks = For(block, ceiling(own, Const(size, "int64")), body)
+    mine = minimum(share, binary("sub", extent, binary("mul", task, share)))
+    run = For(task, ceiling(extent, share), bound([(own, mine)], blocks), "parallel", 1)
+    return bound(
+        [(tasks, maximum(minimum(WORKERS, worth), one)), (share, binary("mul", vectors, _SHARED_VECTORS))], run
+    )
 
 
 def _temporaries(builder: Builder, plans: Sequence[MemberPlan]) -> list[Buffer]:
