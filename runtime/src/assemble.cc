@@ -5,7 +5,7 @@
 //
 // `spec`, int64 words (relay.op.assemble has the same reader in Python):
 //
-//   0 functions, 1 clauses, then for each function how many values it makes, then an address for each clause's record.
+//   0 functions, 1 clauses, 2 whether function 0 comes after all levels (what is done with a request), then for each function how many values it makes, then an address for each clause's record.
 //   record:  function (-1: the items of a list), then an address of code for each of its function's values
 //   code:    0 OWN part | 1 STATE part | 2 SHARED part | 3 CHILD part function number | 4 MAKE tag count name |
 //            5 LIST part cons head nil name address | 6 END
@@ -33,7 +33,7 @@ class Assembly {
     if (parts_ == nullptr) broken();
     made_.resize(static_cast<size_t>(word(0)));
     for (size_t f = 0; f < made_.size(); ++f) {
-      made_[f].resize(static_cast<size_t>(word(2 + static_cast<int64_t>(f))));
+      made_[f].resize(static_cast<size_t>(word(3 + static_cast<int64_t>(f))));
       for (auto& values : made_[f]) values.resize(static_cast<size_t>(rows_of(static_cast<int64_t>(f))));
     }
   }
@@ -41,15 +41,10 @@ class Assembly {
   Value run(const Value& root) {
     int64_t levels = offsets_->shape()[0] - 1;
     for (int64_t level = 0; level < levels; ++level)
-      for (int64_t clause = 0; clause < word(1); ++clause) {
-        int64_t at = record(clause), function = word(at);
-        if (function < 0) continue;
-        for (int64_t row = offset(level, clause); row < offset(level + 1, clause); ++row)
-          for (size_t n = 0; n < of(function).size(); ++n) {
-            execute(word(at + 1 + static_cast<int64_t>(n)), row - offset(0, clause), row);
-            slot(function, n, row) = pop();
-          }
-      }
+      for (int64_t clause = 0; clause < word(1); ++clause)
+        if (word(2) == 0 || word(record(clause)) != 0) rows(clause, offset(level, clause), offset(level + 1, clause));
+    for (int64_t clause = 0; clause < word(1); ++clause)
+      if (word(2) != 0 && word(record(clause)) == 0) rows(clause, offset(0, clause), offset(levels, clause));
     const std::vector<std::vector<Owned>>& first = of(0);
     Owned out(Value::of(new_adt(tuple_tag, static_cast<uint32_t>(first.size()))));
     for (size_t n = 0; n < first.size(); ++n) {
@@ -61,6 +56,17 @@ class Assembly {
   }
 
  private:
+  // What some rows of a clause make.
+  void rows(int64_t clause, int64_t first, int64_t end) {
+    int64_t at = record(clause), function = word(at);
+    if (function < 0) return;
+    for (int64_t row = first; row < end; ++row)
+      for (size_t n = 0; n < of(function).size(); ++n) {
+        execute(word(at + 1 + static_cast<int64_t>(n)), row - offset(0, clause), row);
+        slot(function, n, row) = pop();
+      }
+  }
+
   [[noreturn]] static void broken() { fail(Status::failed, "rows.assemble: the description is broken"); }
 
   static Tensor* need(const Value& v, DType dtype, uint32_t rank) {
@@ -74,7 +80,7 @@ class Assembly {
     if (i < 0 || i >= words_->shape()[0]) [[unlikely]] broken();
     return reinterpret_cast<const int64_t*>(words_->data())[i];
   }
-  int64_t record(int64_t clause) const { return word(2 + word(0) + clause); }
+  int64_t record(int64_t clause) const { return word(3 + word(0) + clause); }
   int64_t offset(int64_t level, int64_t clause) const {
     return reinterpret_cast<const int64_t*>(offsets_->data())[level * offsets_->shape()[1] + clause];
   }

@@ -10,7 +10,7 @@ import pytest
 import relay
 from relay.ir.module import Module
 from relay.ir.value import AdtValue
-from tests.batching.programs import lowered, module, notes, random_rose, random_tree, weights
+from tests.batching.programs import EXAMPLES, lowered, module, notes, random_rose, random_tree, weights
 
 # A state at every node, beside numbers and what is the same everywhere; the order of the parts changes.
 LABELLED = """
@@ -231,6 +231,46 @@ def test_a_list_of_states() -> None:
         made.append(vertex(rng.standard_normal((1, 5), dtype=np.float32), [made[m] for m in before]))
     whole = vertex(np.zeros((1, 5), np.float32), made)
     agree(mod, [[v, *weights(rng, (6, 5), (6, 6))] for v in (vertex(made[0].fields[0], []), made[5], whole)])
+
+
+def test_an_entry_goes_through_all_its_structures_at_once() -> None:
+    """The states of a list of nodes (`examples/dag.relay`): what is before several of them is computed once."""
+    rng = np.random.default_rng(6)
+    w, u, b = weights(rng, (6, 5), (6, 6), (6,))
+    program = (EXAMPLES / "dag.relay").read_text()
+    for mod, held in ((module(program), [w, u, b]), (module(program).bind({"w": w, "u": u, "b": b}), [])):
+        assert notes(mod)["main.together"] == "by level"
+        vertex = mod.adt("Vertex").Vertex
+        nodes: list[Any] = []
+        states = np.zeros((20, 6), np.float32)
+        for n in range(20):
+            before = rng.choice(n, size=min(n, int(rng.integers(0, 4))), replace=False)
+            nodes.append(vertex(rng.standard_normal((1, 5), dtype=np.float32), [nodes[m] for m in before]))
+            states[n] = np.tanh(nodes[n].fields[0] @ w.T + b + states[before].sum(axis=0) @ u.T)[0]
+        found: Any = relay.compile(mod, threads=1)(nodes, *held)
+        np.testing.assert_allclose(np.concatenate([np.asarray(v) for v in found]), states, rtol=1e-5, atol=1e-6)
+        agree(mod, [[given, *held] for given in ([], nodes[:1], nodes[3:9], [nodes[7], nodes[7]])])
+
+
+def test_two_structures_of_an_entry() -> None:
+    text = (
+        LABELLED[: LABELLED.index("def @main")]
+        + """
+    def @main(%s: Tree[Tensor[(1, 5), float32]], %x: Tensor[(1, 6), float32], %t: Tree[Tensor[(1, 5), float32]],
+        %wl: Tensor[(6, 5), float32], %wn: Tensor[(6, 12), float32])
+        -> (float32, Label[Tensor[(1, 6), float32], float32], Tensor[(1, 6), float32]) {
+      let %a = @encode(%s, %wl, %wn);
+      let %b = @encode(%t, %wl, %wn);
+      (sum(%a.1 * %b.1), %b.0, %a.1 + %x)
+    }
+    """
+    )
+    rng = np.random.default_rng(7)
+    mod = module(text)
+    assert notes(mod)["main.together"] == "by level"
+    wl, wn, x = weights(rng, (6, 5), (6, 12), (1, 6))
+    pairs = [(random_tree(mod, rng, n, 5), random_tree(mod, rng, m, 5)) for n, m in ((1, 1), (1, 7), (20, 3))]
+    agree(mod, [[s, x, t, wl, wn] for s, t in pairs])
 
 
 def test_what_is_made_shares_what_was_shared() -> None:

@@ -34,20 +34,24 @@ class _Assembly:
     def __init__(self, offsets: Array, parts: Sequence[object], words: Sequence[int], names: Sequence[str]) -> None:
         self.offsets, self.parts, self.words, self.names = offsets, parts, words, names
         functions, self.clauses = words[0], words[1]
-        self.made: list[list[dict[int, object]]] = [[{} for _ in range(words[2 + f])] for f in range(functions)]
+        self.last = bool(words[2])  # function 0 comes after all levels
+        self.made: list[list[dict[int, object]]] = [[{} for _ in range(words[3 + f])] for f in range(functions)]
         self.stack: list[object] = []
 
     def run(self, root: int) -> tuple[object, ...]:
-        for level in range(len(self.offsets) - 1):
-            for clause in range(self.clauses):
-                at = self.words[2 + self.words[0] + clause]
-                if self.words[at] < 0:
-                    continue
-                first = int(self.offsets[0, clause])
-                for row in range(int(self.offsets[level, clause]), int(self.offsets[level + 1, clause])):
-                    for n, values in enumerate(self.made[self.words[at]]):
-                        self.execute(self.words[at + 1 + n], row - first, row)
-                        values[row] = self.stack.pop()
+        levels = len(self.offsets) - 1
+        record = self.words[3 + self.words[0] : 3 + self.words[0] + self.clauses]
+        late = [c for c in range(self.clauses) if self.last and self.words[record[c]] == 0]
+        steps = [(c, level, level + 1) for level in range(levels) for c in range(self.clauses) if c not in late]
+        for clause, begin, end in [*steps, *((c, 0, levels) for c in late)]:
+            at = record[clause]
+            if self.words[at] < 0:
+                continue
+            first = int(self.offsets[0, clause])
+            for row in range(int(self.offsets[begin, clause]), int(self.offsets[end, clause])):
+                for n, values in enumerate(self.made[self.words[at]]):
+                    self.execute(self.words[at + 1 + n], row - first, row)
+                    values[row] = self.stack.pop()
         return tuple(values[root] for values in self.made[0])
 
     def execute(self, at: int, own: int, row: int) -> None:

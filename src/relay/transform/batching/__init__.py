@@ -11,16 +11,24 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from relay.ir.effects import Effect
-from relay.ir.expr import Call, Function, Match
+from relay.ir.expr import Binding, Call, Function, GlobalVar, Match
 from relay.ir.module import Module, reachable
 from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
-from relay.transform.batching.clauses import Clause, NotStructural, group_of
+from relay.transform.batching.clauses import Clause, NotStructural, calls_of, group_of
 from relay.transform.batching.lift import data_types
 from relay.transform.batching.lists import ListForm, list_form
-from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN, SIDE_BY_SIDE, TOGETHER, requests_of
+from relay.transform.batching.requests import (
+    ANSWERS,
+    EACH,
+    IN_TURN,
+    SIDE_BY_SIDE,
+    TOGETHER,
+    by_one_request,
+    requests_of,
+)
 from relay.transform.blocks import body_of, is_primitive
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
@@ -68,6 +76,8 @@ class BatchStructure(Pass):
         for entry in (self.entries,) if isinstance(self.entries, str) else self.entries:
             if entry in module.functions:
                 self._requests(module, entry, names, effects, table, functions, types)
+                if self.values:
+                    self._together(module, entry, names, effects, table, functions, types)
         return replace(module, functions=functions, types=types)
 
     def _requests(
@@ -82,13 +92,7 @@ class BatchStructure(Pass):
     ) -> None:
         """Put what answers many requests of an entry beside it, where its work is recursion over structures; say what becomes of
         them."""
-        below = reachable(module.functions, [entry])
-        members = [
-            n
-            for component in components({n: list(names[n]) for n in below})
-            for n in component
-            if (len(component) > 1 or n in names[n]) and not is_primitive(module.functions[n])
-        ]
+        members = _recursive_below(module, entry, names)
         try:
             if not members:
                 raise NotStructural("it has no recursion")
@@ -109,6 +113,43 @@ class BatchStructure(Pass):
             apart = effects.latent(module.functions[entry]) & (Effect.READS | Effect.WRITES | Effect.HOST)
             answer = f"{IN_TURN if apart else SIDE_BY_SIDE}: {why}"
         functions[entry] = replace(functions[entry], attrs={**functions[entry].attrs, ANSWERS: answer})
+
+    def _together(
+        self,
+        module: Module,
+        entry: str,
+        names: Mapping[str, Sequence[str]],
+        effects: Effects,
+        table: AccessTable,
+        functions: dict[str, Function],
+        types: dict[str, TypeDef],
+    ) -> None:
+        """Where an entry goes through several structures (or one for each item of a list), go through all of them at once."""
+        members = _recursive_below(module, entry, names)
+        if entry in members:
+            return
+        try:
+            kept = _kept(module, members)
+            inlined = {n: inline_all(module, n, kept) for n in kept}
+            one = inline_all(module, entry, kept)
+            asked = requests_of(
+                entry, module.functions[entry], one, frozenset(functions), frozenset(types), single=True
+            )
+            inlined[asked.name] = asked.function
+            forms = _list_forms(module, inlined)
+            group = group_of(module, asked.name, [n for n in inlined if n not in forms], inlined, forms, asked.parts)
+            first = [c for c in group.clauses if c.function == 0]
+            several = any(
+                len(calls_of(c, list(inlined))) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first
+            )
+            if not several or not (self.always or any(_has_contraction(c, table) for c in group.clauses if c.function)):
+                return
+            made = Builder(group, effects, asked.name, frozenset(functions), single=True).build()
+        except NotStructural:
+            return
+        functions.update({n: _noted(f, "by level") if n == asked.name else f for n, f in made.items()})
+        functions[entry] = by_one_request(functions[entry], asked)
+        types[asked.type.name] = asked.type
 
     def _batch(
         self,
@@ -134,6 +175,21 @@ class BatchStructure(Pass):
         except NotStructural as why:
             return {root: _noted(module.functions[root], f"no: {why}")}
         return {n: _noted(f, "by level") if n == root else f for n, f in made.items()}
+
+
+def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """The recursive functions that an entry reaches."""
+    below = reachable(module.functions, [entry])
+    return [
+        n
+        for component in components({n: list(names[n]) for n in below})
+        for n in component
+        if (len(component) > 1 or n in names[n]) and not is_primitive(module.functions[n])
+    ]
+
+
+def _calls(code: Sequence[Binding]) -> bool:
+    return any(isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) for b in code)
 
 
 def _noted(function: Function, note: str) -> Function:

@@ -10,21 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.expr import Expr
-from relay.ir.types import DTYPE_BITS, TensorType, TupleType
+from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, TupleType
 from relay.op.assemble import CHILD, END, LIST, MAKE, OWN, SHARED, STATE, TUPLE
 from relay.transform.batching.clauses import Group, NotStructural
 from relay.transform.batching.describe import ListAt, SiteAt
 from relay.transform.batching.lift import LEVEL, UNIFORM, Built, Lifted, Lifter, ListValue, Made, Value, data_types
-from relay.transform.batching.lists import layout_of
+from relay.transform.batching.lists import Layout, layout_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where the code of a clause is lifted, the rows of its sites' parts, and what keeps a value of a level for the end."""
+    """Where the code of a clause is lifted, the rows of its sites' parts, and what keeps a value of a level for the end (``last``: the
+    clause is computed at the end, for all its rows)."""
 
     lifter: Lifter
     index: Callable[[int], Expr]
     keep: Callable[[Value], Expr]
+    last: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +50,7 @@ class Assembly:
     def spec(self, clauses: int) -> tuple[int, ...]:
         """All words; clauses without a record are those of items."""
         made = [len(data_types(f.result)) for f in self.group.functions]
-        head = [len(made), clauses, *made]
+        head = [len(made), clauses, int(self.group.many), *made]
         first = len(head) + clauses
         records: list[int] = []
         addresses: list[int] = []
@@ -77,6 +79,9 @@ class Assembly:
                     at = source.lifter.sites[site]
                     assert isinstance(at, SiteAt)
                     out += (CHILD, self._part(source.index(site)), at.target, number)
+                case ListValue(items=None):
+                    empty = self._constructors(here)[2]
+                    out += (MAKE, empty.tag, 0, self._name(empty.adt, empty.name))
                 case ListValue():
                     inner.append(len(out) + 6)
                     out += self._list(source, here)
@@ -100,22 +105,29 @@ class Assembly:
         ty = value.ty
         if not isinstance(ty, TensorType) or not isinstance(ty.dtype, str) or DTYPE_BITS[ty.dtype] < 8:
             raise NotStructural(f"rows of {ty} cannot be taken apart")
-        return (STATE, self._part(source.keep(value))) if value.stage == LEVEL else (OWN, self._part(value.atom))
+        if value.stage == LEVEL and not source.last:
+            return STATE, self._part(source.keep(value))
+        return OWN, self._part(value.atom)
 
     def _list(self, source: Source, value: ListValue) -> tuple[int, ...]:
-        layout = layout_of(self.group.module, value.ty)
-        if value.items is None or value.value is None or layout is None:
+        if value.items is None or value.value is None:
             raise NotStructural("a list of the structure is part of the result")
+        layout, full, empty = self._constructors(value)
         site = next(
             n for n, s in enumerate(source.lifter.sites) if isinstance(s, ListAt) and s.items == value.items.number
         )
         code = self._code(self.source(value.items), value.value)
-        assert value.ty is not None
-        definition = self.group.module.types[value.ty.name]  # type: ignore[union-attr]
-        full, empty = definition.constructors[layout.cons], definition.constructors[1 - layout.cons]
         name = len(self.names) // 2  # of both, one behind the other
         self.names += (full.adt, full.name, empty.adt, empty.name)
         return LIST, self._part(source.index(site)), full.tag, layout.head, empty.tag, name, code
+
+    def _constructors(self, value: ListValue) -> tuple[Layout, ConstructorDef, ConstructorDef]:
+        """How a list is laid out, and its constructors: of an item and the rest, and of the end."""
+        layout = layout_of(self.group.module, value.ty)
+        if layout is None or not isinstance(value.ty, AdtType):
+            raise NotStructural("a list of the structure is part of the result")
+        constructors = self.group.module.types[value.ty.name].constructors
+        return layout, constructors[layout.cons], constructors[1 - layout.cons]
 
     def _name(self, adt: str, constructor: str) -> int:
         for n in range(0, len(self.names), 2):

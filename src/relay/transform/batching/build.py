@@ -90,10 +90,12 @@ class _Kept:
 
 
 class Builder:
-    """Makes the functions for one group: `build` gives the root's new body and the function of the levels."""
+    """Makes the functions for one group: `build` gives the root's new body and the function of the levels. With ``single`` there is one
+    request, and the root gives its result."""
 
-    def __init__(self, group: Group, effects: Effects, name: str, taken: frozenset[str]) -> None:
+    def __init__(self, group: Group, effects: Effects, name: str, taken: frozenset[str], single: bool = False) -> None:
         self.group = group
+        self.rows_of_requests = group.many and not single
         self.effects = effects
         self.name = name
         self.taken = taken
@@ -101,7 +103,7 @@ class Builder:
         self.level_dims: tuple[DimVar, ...] = ()
         self.tables: dict[int, _Clause] = {}  # by number: the clauses, then the items of lists
         self.uniform, self.whole, self.level, self.end = Emitter(), Emitter(), Emitter(), Emitter()
-        makes = not group.many and bool(data_types(group.functions[0].result))
+        makes = not self.rows_of_requests and bool(data_types(group.functions[0].result))
         self.assembly = Assembly(group, self._source) if makes else None
         self.kept: dict[Value, _Kept] = {}
         offsets = TensorType((fresh("levels"), fresh("clauses")), INDEX)
@@ -238,7 +240,7 @@ class Builder:
                 kept.new = self.level.op("rows.update", args, full, "kept", clause=lifter.number)
             return kept.final
 
-        return Source(lifter, lambda site: made.indices[site], keep)
+        return Source(lifter, lambda site: made.indices[site], keep, made.last)
 
     def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
         """How the items of a list and the clause that it belongs to are joined."""
@@ -391,7 +393,7 @@ class Builder:
         """The root's results out of the states; for many requests the tensors of the result, with the requests in front."""
         emitter = Emitter(self.bindings)
         root = self.group.root
-        if self.group.many:
+        if self.rows_of_requests:
             types = leaves(self.group.functions[0].result)
             (count,) = cast("tuple[Dim, ...]", cast(TensorType, self.roots.ty).shape)
             given = [

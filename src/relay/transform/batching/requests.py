@@ -7,12 +7,12 @@ list of tuples and the others once. It gives the tensors of the result with one 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
-from relay.ir.expr import Attrs, Binding, Block, Call, Function, GlobalVar, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, ConstructorRef, Expr, Function, GlobalVar, Tuple, Var
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.batching.clauses import NotStructural, Path, made_of_tensors
 from relay.transform.batching.lift import leaves, with_rows
@@ -40,9 +40,15 @@ class Requests:
 
 
 def requests_of(
-    name: str, entry: Function, one: Function | None, taken: Collection[str], types: Collection[str]
+    name: str,
+    entry: Function,
+    one: Function | None,
+    taken: Collection[str],
+    types: Collection[str],
+    single: bool = False,
 ) -> Requests:
-    """The requests of an entry: structures differ from one to the next, tensors are shared.
+    """The requests of an entry: structures differ from one to the next, tensors are shared. With ``single`` there is one, and the
+    function gives what the entry gives, which may be values of data types.
 
     ``one`` is the entry with everything inlined but the recursion; None when it is itself recursive. Raises NotStructural.
     """
@@ -61,19 +67,49 @@ def requests_of(
         body = Block((Binding(answer, call),), answer, result)
     else:
         body = copier.copy(body_of(source))
-    if not made_of_tensors(result):
+    if not made_of_tensors(result, data_types=single):
         raise NotStructural(f"@{name} gives something that is not made of tensors")
     kind = _list_type(types)
     request = TupleType(tuple(type_of(params[n]) for n in each))
     many = Var("requests", None, AdtType(kind.name, (request,)))
     whole = (Var(many.name, many.ty, many.ty), *(p for n, p in enumerate(params) if n not in each))
-    given = TupleType(tuple(with_rows(t, ANY) for t in leaves(result)))
-    attrs: Attrs = MappingProxyType({BESIDE: name, EACH: tuple(each)})
+    given: Type = result if single else TupleType(tuple(with_rows(t, ANY) for t in leaves(result)))
+    attrs: Attrs = MappingProxyType({} if single else {BESIDE: name, EACH: tuple(each)})
     function = Function(whole, body, given, dims, attrs, ty=FuncType(tuple(type_of(p) for p in whole), given, dims))
-    made = f"{name}.requests"
+    made = f"{name}.together" if single else f"{name}.requests"
     while made in taken:
         made += "_"
     return Requests(made, function, {params[n]: (at,) for at, n in enumerate(each)}, kind)
+
+
+def by_one_request(entry: Function, asked: Requests) -> Function:
+    """The entry that hands its arguments on as the one request of a function made with ``single``."""
+    ty = asked.function.ty
+    assert isinstance(ty, FuncType)
+    listed, *_ = ty.params
+    assert isinstance(listed, AdtType)
+    full, empty = asked.type.constructors
+    each = [p for p in entry.params if not _is_shared(type_of(p))]
+    out: list[Binding] = []
+
+    def bind(name: str, value: Expr, of: Type) -> Var:
+        out.append(Binding(Var(name, None, of), value))
+        return out[-1].var
+
+    copier = Copier(dims=dict(zip(asked.function.type_params, map(as_dim, entry.type_params), strict=True)))  # type: ignore[arg-type]
+    many = cast(AdtType, copier.type(listed))
+    item = TupleType(tuple(type_of(p) for p in each))
+    request = bind("request", Tuple(tuple(each), item), item)
+    end = bind("end", Call(ConstructorRef(empty.name, FuncType((), many)), (), ty=many), many)
+    whole = bind(
+        "requests", Call(ConstructorRef(full.name, FuncType((item, many), many)), (request, end), ty=many), many
+    )
+    args = (whole, *(p for p in entry.params if p not in each))
+    result = body_of(entry).ty or entry.ret_type
+    assert result is not None
+    dims = tuple(as_dim(cast(DimVar, d)) for d in entry.type_params)
+    answer = bind("answer", Call(GlobalVar(asked.name, ty), args, type_args=dims, ty=result), result)
+    return replace(entry, body=Block(tuple(out), answer, result))
 
 
 def _is_shared(ty: Type) -> bool:
