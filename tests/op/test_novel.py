@@ -80,6 +80,21 @@ def test_a_novel_operator_has_a_derivative(declared: tuple[str, Definition]) -> 
         assert abs(measured - told) <= 1e-5 * max(1.0, abs(measured), abs(told))
 
 
+# The last two divide by the opposite of a size when they are differentiated twice.
+@pytest.mark.parametrize("declared", [3, 5, 8, 166, 171], indirect=True)
+def test_a_novel_operator_has_a_second_derivative(declared: tuple[str, Definition]) -> None:
+    name, drawn = declared
+    generator = np.random.default_rng(drawn.symbolic)
+    slope = relay.grad(text(drawn, 0, "float64", f"sum(tanh({name}({', '.join('%' + a for a in drawn.names)})))"))
+    backward, twice = relay.compile(slope), relay.compile(relay.jvp(slope, argnums=(0,)))
+    given = drawn.arguments(4, "float64", generator)
+    move = generator.standard_normal(given[0].shape)
+    up, down = (np.asarray(backward(given[0] + h * move, *given[1:])) for h in (1e-6, -1e-6))
+    found = twice(*given, move)
+    assert isinstance(found, tuple)
+    assert close(found[1], (up - down) / 2e-6, 1e-5)
+
+
 def test_reductions_stand_anywhere_in_an_expression() -> None:
     """Below arithmetic, inside another reduction, in a recurrence, and where a select keeps a load out of the way."""
 

@@ -7,12 +7,30 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.ir.dim import as_var, dim_var
+from relay.ir.dim import as_var, dim_floordiv, dim_mul, dim_sub, dim_var
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, walk
 
 N = dim_var("n")
 AXES = (Axis("i", N), Axis("j", 384), Axis("k", 32))
+
+
+def applied(op: str, a: int, b: int) -> int:
+    match op:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "floordiv":
+            return a // b if b else 0
+        case "mod":
+            return a % b if b else 0
+        case "min":
+            return min(a, b)
+        case _:
+            return max(a, b)
 
 
 def value(root: Scalar, env: Mapping[object, int]) -> int:
@@ -28,16 +46,7 @@ def value(root: Scalar, env: Mapping[object, int]) -> int:
             case Axis():
                 memo[id(node)] = env[node]
             case Binary():
-                a, b = memo[id(node.a)], memo[id(node.b)]
-                memo[id(node)] = {
-                    "add": lambda a=a, b=b: a + b,
-                    "sub": lambda a=a, b=b: a - b,
-                    "mul": lambda a=a, b=b: a * b,
-                    "floordiv": lambda a=a, b=b: a // b,
-                    "mod": lambda a=a, b=b: a % b,
-                    "min": lambda a=a, b=b: min(a, b),
-                    "max": lambda a=a, b=b: max(a, b),
-                }[node.op]()
+                memo[id(node)] = applied(node.op, memo[id(node.a)], memo[id(node.b)])
             case _:
                 raise AssertionError(node)
     return memo[id(root)]
@@ -55,13 +64,13 @@ def grow(inner: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
         lambda op, a, c: binary(op, a, c),
         st.sampled_from(["floordiv", "mod"]),
         inner,
-        st.sampled_from([3, 12, 32, 384]),
+        st.sampled_from([3, 12, 32, 384, Size(N), Size(dim_mul(-1, N)), Size(dim_sub(N, 3))]),
     )
     products = st.builds(lambda a, b: binary("mul", a, b), inner, inner)
     return sums | scaled | divided | products
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.recursive(leaves, grow, max_leaves=12), st.integers(1, 50), st.data())
 def test_simplified_expressions_keep_their_value(root: Scalar, n: int, data: st.DataObject) -> None:
     env: dict[object, int] = {"n": n, AXES[0]: data.draw(st.integers(0, n - 1))}
@@ -79,6 +88,17 @@ def test_a_quotient_of_what_may_be_negative_may_be_negative() -> None:
     assert low == -11
     low, high = indices.bounds(indices.poly(binary("min", binary("max", binary("sub", k, i), 0), 7)))
     assert (low, high) == (0, 7)
+
+
+def test_a_negated_divisor() -> None:
+    """``a // -n`` is ``-a // n``, so ranges are known of it."""
+    indices = Indices()
+    i, j, _ = AXES
+    by = binary("mul", Size(N), -1)
+    assert indices.poly(binary("floordiv", i, by)) == indices.poly(binary("floordiv", binary("sub", 0, i), Size(N)))
+    low, _ = indices.bounds(indices.poly(binary("floordiv", j, binary("sub", Size(N), 5))))
+    assert low is None  # the divisor may be negative, or zero
+    assert dim_floordiv(dim_mul(-2, N), dim_mul(-1, N)) == 2
 
 
 def test_reshapes_cancel() -> None:

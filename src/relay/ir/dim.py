@@ -214,14 +214,25 @@ def _dim_op(op: DimOpKind, a: Dim, b: Dim) -> Dim:
     return as_dim(node)
 
 
+def dim_is_negated(d: Dim) -> bool:
+    """Whether every term of a polynomial is subtracted, as in ``-n - 2``: of a divisor that is to be divided by its opposite."""
+    return d < 0 if isinstance(d, int) else isinstance(d, SymDim) and all(c < 0 for _, c in d.terms)
+
+
 def dim_floordiv(a: Dim, b: Dim) -> Dim:
-    """``a // b``. Splits off the terms that ``b`` divides exactly. Raises ZeroDivisionError for ``b == 0``."""
+    """``a // b``. Splits off the terms that ``b`` divides exactly; ``-a`` is divided by ``n`` in the place of ``a`` by ``-n``.
+
+    Raises ZeroDivisionError for ``b == 0``.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if isinstance(a, AnyDim) or isinstance(b, AnyDim):
         return ANY
     if b == 0:
         raise ZeroDivisionError("division of a dimension by zero")
+    if dim_is_negated(b):
+        a, b = dim_mul(-1, a), dim_mul(-1, b)
+        assert not isinstance(a, AnyDim) and not isinstance(b, AnyDim)
     exact, rest = _divide(a, b)
     if rest == 0:
         return exact
@@ -342,12 +353,14 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
             lows = [x for x in (alo, blo) if x is not None]
             return max(lows) if lows else None, None if ahi is None or bhi is None else max(ahi, bhi)
         case "mod":
-            return (0, None if bhi is None else bhi - 1) if blo is not None and blo > 0 else (None, None)
+            if blo is None or blo < 0:
+                return None, None
+            return 0, None if bhi is None else max(0, bhi - 1)  # modulo zero is zero, as is division by it
         case "floordiv":
             if isinstance(atom.b, int) and atom.b > 0:
                 return None if alo is None else alo // atom.b, None if ahi is None else ahi // atom.b
-            if alo is not None and alo >= 0 and blo is not None and blo > 0:
-                return 0, None if ahi is None else ahi // blo
+            if alo is not None and alo >= 0 and blo is not None and blo >= 0:
+                return 0, None if ahi is None else ahi // max(1, blo)
             return None, None
 
 

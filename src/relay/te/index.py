@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import gcd
 
 from relay.ir.dim import (
+    Atom,
     Dim,
     DimOp,
     DimVar,
@@ -22,6 +23,7 @@ from relay.ir.dim import (
     dim_atoms,
     dim_bounds,
     dim_floordiv,
+    dim_is_negated,
     dim_mul,
     dim_sub,
     dim_substitute,
@@ -124,9 +126,9 @@ class Indices:
                 return dim_sub(a, b)
             case "mul":
                 return dim_mul(a, b)
-            case "floordiv" if b != 0:
+            case "floordiv" if b != 0 and not _mixed(b):
                 return self.floordiv(a, b)
-            case "mod" if b != 0:
+            case "mod" if b != 0 and not _mixed(b):
                 return self.mod(a, b)
             case "min" | "max":
                 return self._extreme(op, a, b, node)
@@ -170,6 +172,8 @@ class Indices:
 
     def floordiv(self, a: Dim, b: Dim) -> Dim:
         """``a // b``, with what the ranges of the variables say: ``(384*i + j) // 384`` is ``i`` for ``j < 384``."""
+        if dim_is_negated(b):
+            a, b = dim_mul(-1, a), dim_mul(-1, b)
         if not self.is_index(a) and not self.is_index(b):
             return dim_floordiv(a, b)
         exact, rest = self._divide(a, b)
@@ -189,8 +193,10 @@ class Indices:
         if isinstance(b, int) and b > 0:
             low, high = None if low is None else low // b, None if high is None else high // b
         else:
-            # A size is not negative, and division by 0 gives 0.
-            low, high = 0 if low is not None and low >= 0 and not isinstance(b, int) else None, None
+            # Division by 0 gives 0.
+            divisor = self.bounds(b)[0]
+            low = 0 if low is not None and low >= 0 and divisor is not None and divisor >= 0 else None
+            high = None
         found = self._intern(("floordiv", rest, b), binary("floordiv", self.scalar(rest), self.scalar(b)), low, high)
         var = _var(found)
         assert var is not None
@@ -315,8 +321,11 @@ class Indices:
             product: Dim = coefficient
             ends = self._upper if upper == (coefficient > 0) else self._lower
             mine = [(atom, power) for atom, power in monomial if isinstance(atom, DimVar) and atom in self._scalars]
+            # A product is largest at its factors' upper ends only if none of the others is negative.
             if sum(power for _, power in mine) > 1 and not all(self._nonnegative(atom) for atom, _ in mine):
-                return None  # a product is largest at its factors' upper ends only if none is negative
+                return None
+            if mine and not all(_is_count(atom) for atom, _ in monomial if atom not in self._scalars):
+                return None
             for atom, power in monomial:
                 value: Dim | None = as_dim(atom)
                 if isinstance(atom, DimVar) and atom in self._scalars:
@@ -471,6 +480,17 @@ class Indices:
                 if isinstance(value, Axis):
                     return value
         return None
+
+
+def _is_count(atom: Atom) -> bool:
+    """Whether a size, or what is computed from sizes, is never negative."""
+    low, _ = dim_bounds(as_dim(atom))
+    return low is not None and low >= 0
+
+
+def _mixed(b: Dim) -> bool:
+    """Whether a divisor may be zero among sizes that are not: division by zero gives zero, which the rules of division do not know."""
+    return isinstance(b, SymDim) and len({c > 0 for _, c in b.terms}) == 2
 
 
 def _var(a: SymDim) -> DimVar | None:
