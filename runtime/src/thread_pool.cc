@@ -85,6 +85,7 @@ constexpr int spin_rounds = 2000;  // some tens of microseconds
 // More pieces than threads, so that one that is late to start or loses its core does not hold up the region.
 constexpr int64_t pieces_per_worker = 16;
 constexpr uint64_t piece_mask = 0xffff;
+constexpr int64_t patience = 16;  // regions between two moves of threads that are awake
 static_assert(max_threads * pieces_per_worker <= static_cast<int64_t>(piece_mask));
 
 // One region at a time. Each participant has a run of neighbouring pieces, which it takes from the front: what it reads is
@@ -114,7 +115,9 @@ class Pool {
       runs_[static_cast<size_t>(w)].word.store(static_cast<uint64_t>(generation) << 32 | first << 16 | last, std::memory_order_release);
     }
     generation_.store(generation, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(generation_);
+    bool asleep = sleepers_.load(std::memory_order_seq_cst) > 0;
+    keep_off_this_cpu(asleep);
+    if (asleep) futex_wake(generation_);
     work(0);
     for (int spins = 0; done_.load(std::memory_order_acquire) != pieces;) {
       if (++spins < spin_rounds)
@@ -139,8 +142,7 @@ class Pool {
       sigset_t all, old;
       sigfillset(&all);
       pthread_sigmask(SIG_SETMASK, &all, &old);
-      pthread_t thread;
-      int failed = pthread_create(&thread, &attributes, enter, start);
+      int failed = pthread_create(&handles_[static_cast<size_t>(threads_)], &attributes, enter, start);
       pthread_sigmask(SIG_SETMASK, &old, nullptr);
       pthread_attr_destroy(&attributes);
       if (failed) {  // the pieces are then run by those there are
@@ -148,6 +150,23 @@ class Pool {
         return;
       }
     }
+  }
+
+  // Threads must not be put behind the caller, which goes on working: schedulers like to wake a thread where it was woken from, and
+  // notice the idle CPU only milliseconds later. Callers that take turns on several CPUs do not move the threads each time.
+  void keep_off_this_cpu(bool now) {
+    ++since_;
+    int here = sched_getcpu();
+    if (here < 0 || (here == avoided_ && threads_ == placed_) || !(now || since_ >= patience)) return;
+    since_ = 0;
+    cpu_set_t others;
+    if (sched_getaffinity(0, sizeof others, &others) != 0) return;
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (int64_t t = 0; t < threads_; ++t)
+      pthread_setaffinity_np(handles_[static_cast<size_t>(t)], sizeof others, &others);
+    avoided_ = here;
+    placed_ = threads_;
   }
 
   struct Start {
@@ -227,7 +246,12 @@ class Pool {
   }
 
   std::atomic<bool> busy_{false};
-  int64_t threads_ = 0;  // guarded by busy_
+  // Guarded by busy_: the threads, the CPU that they were last kept off, and how many were.
+  int64_t threads_ = 0;
+  std::array<pthread_t, max_threads> handles_{};
+  int avoided_ = -1;
+  int64_t placed_ = 0;
+  int64_t since_ = 0;  // regions since
   std::array<Run, max_threads> runs_;
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<int32_t> sleepers_{0};
