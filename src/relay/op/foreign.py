@@ -7,10 +7,11 @@ from functools import cache
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.expr import Attrs, Call, Expr, OpRef
-from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.types import Type
 from relay.ir.walk import post_order
 from relay.op import registry
 from relay.op.custom_gradients import has_declared_rule
+from relay.op.gradient import operand_signature
 from relay.te.tensor import DefinitionError, Undetermined
 from relay.te.text import definition_text
 
@@ -51,7 +52,7 @@ def _definition(name: str, types: list[Type | None], attrs: Attrs) -> str | None
         return None
     if op.kind not in ("expression", "view") or op.shape_mode != "independent" or registry.declared(name) is not op:
         return None
-    operands = [_operand(t) for t in types]
+    operands = [None if t is None else operand_signature(t) for t in types]
     if None in operands:
         return None
     try:
@@ -59,12 +60,3 @@ def _definition(name: str, types: list[Type | None], attrs: Attrs) -> str | None
     except (Undetermined, DefinitionError, RelayError):
         return None  # an operand of a size that only running tells
     return f"{name} {definition_text(traced.inputs, traced.outputs, traced.demands)}"
-
-
-def _operand(ty: Type | None) -> object:
-    if isinstance(ty, TupleType):
-        members = tuple(map(_operand, ty.fields))
-        return None if None in members else members
-    if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-        return None
-    return ty.shape, ty.dtype

@@ -84,17 +84,17 @@ def differentiable(op_name: str, attrs: Attrs, arg_types: Sequence[Type], index:
     if registry.get(op_name).kind == "routine" and rule_of(op_name) is not None:
         return True
     op = _expression(op_name)
-    operands = tuple(_operand(t) for t in arg_types)
+    operands = tuple(operand_signature(t) for t in arg_types)
     return None in operands or _depends(op, operands, AttrsKey(attrs), index)
 
 
 Signature = tuple[tuple[Dim, ...], str]
 
 
-def _operand(ty: Type) -> Signature | tuple[Signature, ...] | None:
+def operand_signature(ty: Type) -> Signature | tuple[Signature, ...] | None:
     """Shape and dtype of an operand (of each member of a tuple); None where they are not known."""
     if isinstance(ty, TupleType):
-        members = tuple(_operand(t) for t in ty.fields)
+        members = tuple(operand_signature(t) for t in ty.fields)
         return None if None in members else members  # type: ignore[return-value]
     if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
         return None
