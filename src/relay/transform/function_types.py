@@ -10,10 +10,11 @@ from relay.ir.effects import CLOSURE
 from relay.ir.expr import Call, GlobalVar, OpRef
 from relay.ir.module import Module
 from relay.ir.retype import Substitution
-from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
+from relay.ir.types import AdtType, FuncType, TensorType, Type, TypeArg
 from relay.transform.blocks import all_bindings, body_of, is_primitive, nested_blocks, operands
 from relay.transform.build import type_of
 from relay.typing.mentions import mentioned
+from relay.typing.substitution import map_dims
 
 # What the names of the types of data begin with.
 PREFIX = "fn."
@@ -56,30 +57,7 @@ def erased(t: Type, every: bool = False) -> Type:
     def dim(d: Dim) -> Dim:
         return d if isinstance(d, int) and not every else ANY
 
-    def argument(a: TypeArg) -> TypeArg:
-        match a:
-            case str():
-                return a
-            case tuple():
-                return tuple(map(dim, a))
-            case TensorType() | TupleType() | FuncType() | RefType() | AdtType() | TypeVar():
-                return erased(a, every)
-            case _:
-                return dim(a)
-
-    match t:
-        case TensorType(shape=tuple() as shape):
-            return TensorType(tuple(map(dim, shape)), t.dtype, t.device)
-        case TupleType():
-            return TupleType(tuple(erased(f, every) for f in t.fields))
-        case FuncType():
-            return FuncType(tuple(erased(p, every) for p in t.params), erased(t.ret, every))
-        case RefType():
-            return RefType(erased(t.value, every))
-        case AdtType():
-            return AdtType(t.name, tuple(map(argument, t.args)))
-        case _:
-            return t
+    return map_dims(t, dim, generic=False)
 
 
 class Classes:

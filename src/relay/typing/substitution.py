@@ -174,3 +174,33 @@ def _map_attr(value: Attr, types: Callable[[Type | None], Type | None], dims: Ca
             return map_attrs(value, types, dims)
         case _:
             return value
+
+
+def map_dims(t: Type, dim: Callable[[Dim], Dim], generic: bool = True) -> Type:
+    """The type with every dim in it mapped, in order; functions keep their parameters for types and dims only if ``generic``."""
+
+    def argument(a: TypeArg) -> TypeArg:
+        match a:
+            case str():
+                return a
+            case tuple():
+                return tuple(map(dim, a))
+            case TensorType() | TupleType() | FuncType() | RefType() | AdtType() | TypeVar():
+                return map_dims(a, dim, generic)
+            case _:
+                return dim(a)
+
+    match t:
+        case TensorType(shape=tuple() as shape):
+            return TensorType(tuple(map(dim, shape)), t.dtype, t.device)
+        case TupleType():
+            return TupleType(tuple(map_dims(f, dim, generic) for f in t.fields))
+        case FuncType():
+            params, ret = tuple(map_dims(p, dim, generic) for p in t.params), map_dims(t.ret, dim, generic)
+            return FuncType(params, ret, t.type_params, t.constraints) if generic else FuncType(params, ret)
+        case RefType():
+            return RefType(map_dims(t.value, dim, generic))
+        case AdtType():
+            return AdtType(t.name, tuple(map(argument, t.args)))
+        case _:
+            return t

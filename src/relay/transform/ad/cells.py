@@ -40,11 +40,8 @@ from relay.ir.types import (
     FuncType,
     RefType,
     TensorType,
-    TupleType,
     Type,
-    TypeArg,
     TypeDef,
-    TypeVar,
 )
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting
@@ -53,7 +50,7 @@ from relay.transform.blocks import Forward, Scope, is_primitive
 from relay.transform.build import type_of
 from relay.transform.to_blocks import to_blocks
 from relay.typing.mentions import mentioned
-from relay.typing.substitution import substitute
+from relay.typing.substitution import map_dims, substitute
 
 NAME = "ad.Cell"
 
@@ -102,7 +99,7 @@ class Cells(Substitution):
         assert isinstance(ty, AdtType)
         return next(c for c in self.made.values() if c.definition.name == ty.name), ty
 
-    def _general(self, t: TypeArg, dims: list[Dim]) -> Type:
+    def _general(self, t: Type, dims: list[Dim]) -> Type:
         """A type with a parameter for every dim in it."""
 
         def dim(d: Dim) -> Dim:
@@ -111,31 +108,7 @@ class Cells(Substitution):
                 self._dims.append(DimVar(f"d{len(dims)}"))
             return as_dim(self._dims[len(dims) - 1])
 
-        def argument(a: TypeArg) -> TypeArg:
-            match a:
-                case str():
-                    return a
-                case tuple():
-                    return tuple(map(dim, a))
-                case TensorType() | TupleType() | FuncType() | RefType() | AdtType() | TypeVar():
-                    return self._general(a, dims)
-                case _:
-                    return dim(a)
-
-        match t:
-            case TensorType(shape=tuple() as shape):
-                return TensorType(tuple(map(dim, shape)), t.dtype, t.device)
-            case TupleType():
-                return TupleType(tuple(self._general(f, dims) for f in t.fields))
-            case FuncType():
-                params = tuple(self._general(p, dims) for p in t.params)
-                return FuncType(params, self._general(t.ret, dims), t.type_params, t.constraints)
-            case RefType():
-                return RefType(self._general(t.value, dims))
-            case AdtType():
-                return AdtType(t.name, tuple(map(argument, t.args)))
-            case _:
-                return cast(Type, t)
+        return map_dims(t, dim)
 
     def _define(self, content: Type, count: int) -> Cell:
         name = NAME
