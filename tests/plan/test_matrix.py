@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -264,9 +265,36 @@ def test_the_next_panel_is_asked_for_while_one_is_computed_with(dtype: str) -> N
     target = host_target()
     if target.triple.startswith("x86_64"):
         assert "prefetcht1" in assembly(emit(plan.kernel, target), target)
-    one_tile = primitive([tensor((3, 50), dtype), tensor((200, 50), dtype)], build)
-    body = make_plan(one_tile, target, WEIGHT).kernel.body
-    assert not any(isinstance(s, Prefetch) for s in statements(body)), "one tile reads its panel in order"
+    few = primitive([tensor((3, 50), dtype), tensor((200, 50), dtype)], build)
+    body = make_plan(few, target, WEIGHT).kernel.body
+    assert not any(isinstance(s, Prefetch) for s in statements(body)), "few rows read their panel in order"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth, rows = 24, 4
+    target = parse_target("x86-64-v3")
+    operands = [tensor((rows, depth), dtype), tensor((700, depth), dtype)]
+    fn = primitive(operands, lambda m, x, w: m("nn.dense", x, w, out_dtype="int32" if dtype == "int8" else ""))
+    plan = check(fn, {}, constants=WEIGHT)
+    kernel = make_plan(fn, target, WEIGHT).kernel
+    assert plan.variant == "matrix"
+    shape = tuple(int(d) for d in kernel.inputs[1].shape if isinstance(d, int))
+    panels = np.zeros(shape, kernel.inputs[1].dtype)
+    line = 64 // panels.itemsize
+    asked: list[int] = []
+    value_of = _State.prefetch
+
+    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
+        index = value_of(self, stmt)
+        asked.append(sum(i * math.prod(shape[n + 1 :]) for n, i in enumerate(index)) // line)
+        return index
+
+    monkeypatch.setattr(_State, "prefetch", ask)
+    out = np.zeros(rows * 700, np.int32 if dtype == "int8" else np.float32)
+    assert slow(kernel, [np.zeros(rows * depth, panels.dtype), panels, out], {}) == 0
+    first = (16 << 10) // 64
+    assert set(asked) == set(range(first, first + panels.nbytes // 64)), "all of it, so far ahead"
 
 
 def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
