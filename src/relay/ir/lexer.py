@@ -18,16 +18,16 @@ _KEYWORDS = (
 _NOT_FINITE = frozenset(f"{value}f{bits}" for value in ("inf", "nan") for bits in ("", "16", "32", "64"))
 _TOKEN = re.compile(
     r"""[ \t\r\n]*(?:
-      (?P<LOCAL>%[A-Za-z_]\w*(?:\.\w+|/[A-Za-z_]\w*)*)
+      (?P<LOCAL>%[^\W\d]\w*(?:\.\w+|/[^\W\d]\w*)*)
     | (?P<GRAPH>%\d+(?:\.\d+)*)
     | (?P<PUNCTUATION>:=|=>|->|<=|>=|==|!=|//|[()\[\]{},;:=<>+\-*/!|%])
-    | (?P<NAME>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|/[A-Za-z_]\w*)*\??)
+    | (?P<NAME>[^\W\d]\w*(?:\.[^\W\d]\w*|/[^\W\d]\w*)*\??)
     | (?P<FLOAT>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?:f(?:16|32|64)?|bf16)(?!\w)|\d+\.\d*(?:[eE][+-]?\d+)?(?!\w)|\d+[eE][+-]?\d+(?!\w))
     | (?P<INT>\d+(?:[iu](?:64|32|16|8|4)?)?(?!\w))
-    | (?P<GLOBAL>@[A-Za-z_]\w*(?:\.\w+|/\w+)*)
+    | (?P<GLOBAL>@[^\W\d]\w*(?:\.\w+|/\w+)*)
     | (?P<STRING>"(?:[^"\\\n]|\\.)*")
     | (?P<PROJ>\.\d+)
-    | (?P<UNKNOWN>\?(?:[A-Za-z_]\w*)?)
+    | (?P<UNKNOWN>\?(?:[^\W\d]\w*)?)
     | (?P<END>\Z)
     )""",
     re.VERBOSE,

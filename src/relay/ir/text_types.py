@@ -26,11 +26,12 @@ from relay.ir.types import (
     TypeVar,
 )
 
-_ILLEGAL = re.compile(r"[^A-Za-z0-9_]+")
-_LOCAL = re.compile(r"[A-Za-z_]\w*(?:\.\w+|/[A-Za-z_]\w*)*", re.ASCII)
-_GLOBAL = re.compile(r"[A-Za-z_]\w*(?:\.\w+|/\w+)*", re.ASCII)
-_KEY = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
-_TYPE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_ILLEGAL = re.compile(r"\W+")
+_LOCAL = re.compile(r"[^\W\d]\w*(?:\.\w+|/[^\W\d]\w*)*")
+_GLOBAL = re.compile(r"[^\W\d]\w*(?:\.\w+|/\w+)*")
+_KEY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_UNKNOWN = re.compile(r"\?\w+")
+_TYPE_NAME = re.compile(r"[^\W\d]\w*")
 # Words that mean something where a type or dimension variable could stand.
 _RESERVED_TYPES = frozenset(
     ("Tensor", "Ref", "Tuple", "Type", "Dim", "Shape", "BaseType", "bool", "min", "max", "fn", "ref", "let", "def", "type", "if",
@@ -63,7 +64,7 @@ def legal_name(name: str, pattern: re.Pattern[str]) -> str:
     if pattern.fullmatch(name):
         return name
     name = _ILLEGAL.sub("_", name)
-    return name if name.strip("_") and not name[0].isdigit() else f"v{name}"
+    return name if name.strip("_") and not name[0].isdecimal() else f"v{name}"
 
 
 def legal_local(name: str) -> str:
@@ -121,14 +122,19 @@ class TypeText:
         return base if isinstance(base, str) else self._variable(base)
 
     def argument(self, arg: TypeArg) -> str | Type:
-        """A type argument's text, or the type it is. Shapes and base types say so where a type could stand."""
+        """A type argument's text, or the type it is. Shapes, base types and sizes that nothing declares say so where a type could
+        stand."""
         match arg:
             case tuple():
                 return f"Shape{self.shape(arg)}" if len(arg) != 1 else f"Shape({self.dim(arg[0])})"
             case str():
                 return f"BaseType({arg})"
-            case int() | SymDim() | AnyDim():
+            case int() | AnyDim():
                 return self.dim(arg)
+            case SymDim():
+                text = self.dim(arg)
+                # Alone it could be any kind of argument.
+                return f"Dim[{text}]" if self._unknown and _UNKNOWN.fullmatch(text) else text
             case TypeVar():
                 return self._variable(arg)
             case TensorType() if arg.shape == ():

@@ -114,7 +114,7 @@ def _linearise_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     assert isinstance(words, tuple) and isinstance(sizes, tuple)
     spec = read_spec(words)  # type: ignore[arg-type]
     index = TensorType((ANY,), "int64")
-    fields: list[Type] = [TensorType((), "int64"), TensorType((ANY, len(spec.clauses)), "int64"), index]
+    fields: list[Type] = [TensorType((), "int64"), TensorType((ANY, ANY), "int64"), index]
     for record in spec.clauses:
         if record.function < 0:
             fields.append(index)

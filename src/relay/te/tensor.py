@@ -27,6 +27,7 @@ from relay.ir.dim import (
     SymDim,
     dim_bounds,
     dim_max,
+    dim_min,
     dim_mul,
     dim_sub,
     dim_vars,
@@ -342,7 +343,7 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
     """The dim that ``a`` and ``b`` broadcast to: equal, or one of them 1. Two unknown dims of inference wait for news.
 
     A gradual dim (from ``?``) against a known one must be that size or 1; only a run-time check tells, and the result is the
-    known size (for two gradual ones their maximum).
+    known size (for two gradual ones the one that is not 1).
     """
     if known_equal(a, b):
         return a
@@ -360,7 +361,10 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
         for dim, loose in ((a, loose_a), (b, loose_b)):
             product = dim_mul(product, dim_sub(dim, 1)) if loose else product
         _trace().demands.append(Demand(product, 0, why))
-        return dim_max(a, b) if loose_a and loose_b else b if loose_a else a
+        if not (loose_a and loose_b):
+            return b if loose_a else a
+        # The greater one, but 1 and 0 give 0.
+        return dim_min(dim_mul(a, b), dim_max(a, b))
     return require_equal(a, b, why)
 
 

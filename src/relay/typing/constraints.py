@@ -104,7 +104,8 @@ class Inference(InferenceState):
                 t = yield from self._match(e)
             case RefNew():
                 value = yield from self._child(e.value, e, 0)
-                wanted = self.solver.head(self.wanted.get(id(e), value))
+                known = self.wanted.get(id(e))
+                wanted = known and self.solver.head(known)
                 if isinstance(wanted, RefType):
                     self.fit(value, wanted.value, _at(e.value, e), "the first value of a reference")
                     value = wanted.value

@@ -40,7 +40,11 @@ def check_arity(op: Operator, count: int) -> None:
         wanted = str(least) if least == len(op.inputs) else f"{least} to {len(op.inputs)}"
         names = ", ".join(i.name for i in op.inputs) or "none"
         plural = "" if wanted == "1" else "s"
-        raise TypeError_(f"operator {op.name} takes {wanted} argument{plural} ({names}), found {count}")
+        attributes = ", ".join(f"{a.name}=" for a in op.attrs)
+        raise TypeError_(
+            f"operator {op.name} takes {wanted} argument{plural} ({names}), found {count}",
+            hint=f"attributes are given by name: {attributes}" if count > len(op.inputs) and attributes else "",
+        )
 
 
 def signature(

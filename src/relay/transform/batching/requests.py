@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import cast
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
-from relay.ir.expr import Attrs, Binding, Block, Call, ConstructorRef, Expr, Function, GlobalVar, Tuple, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Tuple, Var
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
+from relay.transform.ad.terms import construct
 from relay.transform.batching.clauses import NotStructural, Path, made_of_tensors
 from relay.transform.batching.lift import leaves, with_rows
 from relay.transform.blocks import body_of
@@ -100,10 +101,8 @@ def by_one_request(entry: Function, asked: Requests) -> Function:
     many = cast(AdtType, copier.type(listed))
     item = TupleType(tuple(type_of(p) for p in each))
     request = bind("request", Tuple(tuple(each), item), item)
-    end = bind("end", Call(ConstructorRef(empty.name, FuncType((), many)), (), ty=many), many)
-    whole = bind(
-        "requests", Call(ConstructorRef(full.name, FuncType((item, many), many)), (request, end), ty=many), many
-    )
+    end = bind("end", construct(asked.type, empty.name, (), many), many)
+    whole = bind("requests", construct(asked.type, full.name, (request, end), many), many)
     args = (whole, *(p for p in entry.params if p not in each))
     result = body_of(entry).ty or entry.ret_type
     assert result is not None
