@@ -451,8 +451,26 @@ Value append(const Value* arguments) {
   return Value::of(new_tensor(storage, end - before, data.dtype(), rank, shape));
 }
 
+// A tensor with room behind it for so many rows more, which `append` then uses. A gigabyte at most: more is asked for when it is needed.
+Value reserve(const Value* arguments) {
+  constexpr const char* me = "rows.reserve";
+  constexpr int64_t most = int64_t{1} << 30;
+  Input data(arguments[0], me);
+  uint32_t rank = data.rank();
+  if (rank == 0 || bits(data.dtype()) < 8)
+    fail(Status::failed, "rows.reserve takes a tensor with rows of whole bytes; got %s", describe(arguments[0]).c_str());
+  int64_t before = data->bytes(), width = bits(data.dtype()) / 8;
+  for (uint32_t i = 1; i < rank; ++i) width *= data.shape()[i];
+  int64_t count = std::clamp<int64_t>(to_int64(arguments[1]), 0, width > 0 ? most / width : 0);
+  Storage* storage = new_storage(before + count * width + storage_alignment, storage_alignment, host_device);
+  std::copy_n(data->data(), before, storage->data);
+  storage->grown.store(before, std::memory_order_relaxed);
+  return Value::of(new_tensor(storage, 0, data.dtype(), rank, data.shape()));
+}
+
 constexpr Routine routines[] = {
     {"append", 2, append},
+    {"rows.reserve", 2, reserve},
     {"unique", 1, unique_values},
     {"nonzero", 1, nonzero},
     {"argwhere", 1, argwhere},

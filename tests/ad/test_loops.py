@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import relay
+from relay.cli.inspect import VIEWS
 from relay.differentiate import differentiated
 from relay.ir.expr import Call, Function, OpRef, RefNew
 from relay.ir.module import Module
 from relay.ir.walk import post_order
+from relay.options import Options
 from relay.transform import DeadFunctions, DeadReferences, PartialEvaluate, Pipeline
+from relay.transform.ad.notes import AS_LOOP
 from relay.transform.uses import globals_used
 from tests.ad.checks import problem
 
@@ -179,3 +182,31 @@ def test_lengths_with_one_compilation() -> None:
         expected: Any = relay.evaluate(module, *args)
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-12)
+
+
+NOT_A_LOOP = {
+    "more after the call": (
+        "def @go(%n: int32, %x: float64) -> float64 { if (%n > 0) { sin(@go(%n - 1, %x)) } else { %x } }",
+        "it does more after it has called itself",
+    ),
+    "a list is the state": (
+        """def @go(%l: List[float64], %x: float64) -> float64 {
+          match (%l) { Cons(%h, %t) => @go(%t, %x * %h), Nil => %x }
+        }""",
+        "it does not end with a choice",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_A_LOOP)
+def test_why_recursion_is_no_loop_is_told(name: str) -> None:
+    text, reason = NOT_A_LOOP[name]
+    first = "4" if "int32" in text else "Cons(%x, Cons(%x, Nil))"
+    whole = f"{VERSION}import prelude\n{text}\ndef @main(%x: float64) {{ @go({first}, %x) }}"
+    ((title, shown),) = VIEWS["gradient"](relay.grad(relay.parse(whole)), Options())
+    assert title == "recursive functions" and reason in shown, shown
+
+
+def test_loops_are_told() -> None:
+    ((_, shown),) = VIEWS["gradient"](relay.grad(relay.parse(VERSION + RNN), (1, 2)), Options())
+    assert f".back: {AS_LOOP}" in shown and f".forward: {AS_LOOP}" in shown

@@ -12,6 +12,8 @@ from relay.ir.dim import dim_text
 from relay.ir.module import Module
 from relay.loop.printer import kernel_text
 from relay.options import Options
+from relay.transform import Gradient
+from relay.transform.ad.notes import NOTE as GRADIENT_NOTE
 from relay.transform.batching import ANSWERS, NOTE, BatchStructure
 
 View = list[tuple[str, str]]
@@ -103,9 +105,20 @@ def batching(module: Module, options: Options) -> View:
     return [("recursive functions", "\n".join(lines) or "none"), ("many requests", "\n".join(answers) or "one by one")]
 
 
+def gradient(module: Module, options: Options) -> View:
+    """How each recursive function under reverse mode is differentiated: as a loop, or call by call and why."""
+    lines: list[str] = []
+    for step in pipeline.build(module, options).steps:
+        if isinstance(step.transformation, Gradient):
+            functions = step.after.functions.items()
+            lines += (f"@{name}: {f.attrs[GRADIENT_NOTE]}" for name, f in functions if GRADIENT_NOTE in f.attrs)
+    return [("recursive functions", "\n".join(lines) or "none")]
+
+
 VIEWS: Mapping[str, Callable[[Module, Options], View]] = {
     "passes": passes,
     "batching": batching,
+    "gradient": gradient,
     "plans": plans,
     "loops": loops,
     "bytecode": bytecode,

@@ -150,6 +150,10 @@ def _rows_update(at: Applied) -> Expr | None:
     return None if name is None else call(name, at.cotangents[0], begin, rows)
 
 
+def _rows_reserve(at: Applied) -> Expr | None:
+    return at.cotangents[0] if at.index == 0 else None
+
+
 def _rows_repeat(at: Applied) -> Expr | None:
     return call("sum", at.cotangents[0], axis=(0,)) if at.index == 0 else None
 
@@ -241,6 +245,7 @@ RULES: Mapping[str, Rule] = {
     "rows.slice": _rows_slice,
     "rows.update": _rows_update,
     "rows.repeat": _rows_repeat,
+    "rows.reserve": _rows_reserve,
     "rows.segment_sum": _rows_segment_sum,
 }
 

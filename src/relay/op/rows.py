@@ -343,6 +343,23 @@ def empty(offsets: te.Tensor, *, clause: int, shape: tuple[DimLike, ...], dtype:
     raise NotImplementedError
 
 
+def _reserve_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    return _rows("rows.reserve", args[0])
+
+
+def _reserve(data: Array, count: Array, *, number: int) -> Array:
+    return data
+
+
+@routine("rows.reserve", relation=_reserve_relation, reference=_reserve, static=("number",))
+def reserve(data: te.Tensor, count: te.Tensor, *, number: int = 0) -> te.Tensor:
+    """``data`` (n, ...) in memory with room behind it for ``count`` rows more, so that `append` need not move it.
+
+    Each room has its own ``number``, as in `empty`.
+    """
+    raise NotImplementedError
+
+
 def _repeat_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     data = args[0]
     if not isinstance(data, TensorType) or not isinstance(data.shape, tuple):

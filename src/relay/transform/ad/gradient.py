@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
@@ -20,6 +21,7 @@ from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
 from relay.transform.ad.entering import all_known, definition, entering, lifts
 from relay.transform.ad.forward import Forward
 from relay.transform.ad.lifter import Lifter, Rule, fresh_dims
+from relay.transform.ad.notes import AS_LOOP, NOTE, noted, recursive
 from relay.transform.ad.prepare import goes_by_level, leads_to_recursion, with_loops
 from relay.transform.ad.reverse import Reverse
 from relay.transform.base import Pass
@@ -67,8 +69,11 @@ class Gradient(Pass):
             if goes_by_level(made):
                 try:
                     return self.eliminated(made)
-                except CompileError:  # what is under differentiation is not all in the rows of a level: node by node
-                    made = with_loops(module, self.entries, levels=False)
+                except (
+                    CompileError
+                ) as reason:  # what is under differentiation is not all in the rows of a level: node by node
+                    made = self.eliminated(with_loops(module, self.entries, levels=False))
+                    return made.with_functions({n: _not_by_level(f, reason) for n, f in made.functions.items()})
             module = made
         return self.eliminated(module)
 
@@ -80,6 +85,15 @@ class Gradient(Pass):
             if not _known(module):
                 module = DeadFunctions(self.entries)(Defunctionalise(self.entries)(module))
         return _Elimination(module, self.rule, self.entries).module()
+
+
+def _not_by_level(function: Function, reason: CompileError) -> Function:
+    """A function with the reason, where a note says how it is differentiated."""
+    note = function.attrs.get(NOTE)
+    if not isinstance(note, str) or note == AS_LOOP:
+        return function
+    text = f"{note}; by level it has no gradient: {reason.message}"
+    return replace(function, attrs=MappingProxyType({**function.attrs, NOTE: text}))
 
 
 def _known(module: Module) -> bool:
@@ -101,6 +115,7 @@ class _Elimination:
     forward: Forward = field(init=False)
     # The derivatives of global functions by name and mode.
     made: dict[tuple[str, bool], GlobalVar] = field(default_factory=dict)
+    reasons: dict[str, tuple[str, str]] = field(default_factory=dict)
     waiting: list[Span | None] = field(default_factory=list)
     dirty: set[str] = field(default_factory=set)
     # In a round in which references enter from outside: the mode whose derivatives are taken, the others wait.
@@ -286,10 +301,16 @@ class _Elimination:
     def of_function(self, function: Function, ty: FuncType, forward: bool) -> Function:
         made = run(self.forward.derivative(function, ty) if forward else self.reverse.gradient(function, ty))
         (self.forward if forward else self.reverse).finish()
+        if not forward:
+            self.reasons.update(self.reverse.reasons())
         return to_blocks(made)
 
     def result(self) -> Module:
         known = self.functions.known
+        if self.reasons:
+            turning = recursive(known)
+            for name, (of, why) in self.reasons.items():
+                known[name] = noted(known[name], why) if of in turning else known[name]
         kept = set(reachable(known, self.source.functions))
         functions = {n: f for n, f in known.items() if n in kept}
         new = [f for n, f in functions.items() if self.source.functions.get(n) is not f]

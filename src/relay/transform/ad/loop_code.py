@@ -17,7 +17,6 @@ from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
 from relay.transform.ad.loop_parts import (
-    Unsuited,
     call_of,
     instance,
     integer,
@@ -27,11 +26,13 @@ from relay.transform.ad.loop_parts import (
     needed,
     no_rows,
     one,
+    room,
     row_count,
     tensor_part,
 )  # fmt: skip
-from relay.transform.ad.loop_terms import Collected, collected, reads
-from relay.transform.ad.loops import Loop, Role, keeps, tensors_of
+from relay.transform.ad.loop_terms import Collected, Rows, collected, reads, without_unread_rows
+from relay.transform.ad.loops import AT_THE_END, INSIDE, Loop, Role, Unsuited, keeps, tensors_of
+from relay.transform.ad.notes import AS_LOOP, NOTE
 from relay.transform.ad.terms import Code, add, project, tuple_of
 from relay.transform.ad.values import Frame, Tensor, Value
 from relay.transform.blocks import all_bindings, operands, with_operands
@@ -67,16 +68,18 @@ class Lifted:
 class Written:
     """The functions of a loop's gradient.
 
-    ``dims`` are the loop's dim parameters, ``fixed`` those that all iterations share, ``tapes`` the types of a tape's rows, ``kept``
-    how many values the loop forward gives, behind its result, to the way back, and ``found`` the tensors (by parameter and number
-    in it) whose cotangents that gives; the others have none.
+    ``dims`` are the loop's dim parameters, ``fixed`` those that all iterations share, ``tapes`` the types of a tape's rows (first the
+    ``even`` ones, which get one row in every iteration), ``kept`` how many values the loop forward gives, behind its result, to the
+    way back, and ``found`` the tensors (by parameter and number in it) whose cotangents that gives; the others have none.
     """
 
+    loop: Loop
     forward: GlobalVar
     back: GlobalVar
     dims: tuple[DimVar, ...]
     fixed: frozenset[DimVar]
     tapes: tuple[TensorType, ...]
+    even: int
     kept: int
     found: tuple[tuple[int, int], ...]
 
@@ -113,7 +116,8 @@ class LoopWriter:
         back, found = self._whole(ending, self._steps())
         dims = tuple(p for p in loop.function.type_params if isinstance(p, DimVar))
         rows = (*map(self._row_type, self.tapes), *(INDEX for _ in self.counts))
-        return Written(forward, back, dims, loop.fixed_dims, rows, len(ending) + 1 + len(rows), found)
+        even = sum(self._count(v) is None for v in self.tapes)
+        return Written(loop, forward, back, dims, loop.fixed_dims, rows, even, len(ending) + 1 + len(rows), found)
 
     # -- the way back through one iteration
 
@@ -144,7 +148,7 @@ class LoopWriter:
         self.terms = self._fixed_parts(frame, lifted.given)
         frame.parts = {t: p for t, p in frame.parts.items() if t.active and not self._is_grown(t)}
         if frame.parts:
-            raise Unsuited
+            raise Unsuited(INSIDE)
 
     def _is_grown(self, t: Tensor) -> bool:
         return any(t is u for n in self.grown for u in self.lifted.given[n].tensors())
@@ -155,7 +159,7 @@ class LoopWriter:
         for n in self.lifted.loop.having(Role.FIXED):
             for m, t in enumerate(given[n].tensors()):
                 if t.made_ref is not None:
-                    raise Unsuited
+                    raise Unsuited(INSIDE)
                 parts = frame.parts.pop(t, [])
                 if self.active[n][m]:
                     out[n, m] = parts
@@ -177,7 +181,7 @@ class LoopWriter:
             self.end[n] = [frame.back.bind(zeros_like(whole.primal)) if self.end[n][0] is None else self.end[n][0]]
         self.end_terms = self._fixed_parts(frame, lifted.left)
         if frame.parts:
-            raise Unsuited
+            raise Unsuited(AT_THE_END)
 
     # -- what is kept
 
@@ -197,6 +201,7 @@ class LoopWriter:
                     self.added.append((key, part))
                     roots.append(part)
                     continue
+                found = without_unread_rows(found)
                 self.collected.append((key, found))
                 for n in found.rows:
                     row = found.call.args[n]
@@ -230,32 +235,39 @@ class LoopWriter:
             value = self.forward_values.get(v)
             if value is not None and v not in kept and (v in cheap or isinstance(value, Tuple) or not is_tensor(v)):
                 if not isinstance(value, Tuple | Proj | Call) or (isinstance(value, Call) and v not in cheap):
-                    raise Unsuited
+                    raise Unsuited(INSIDE)
                 again.add(v)
                 todo += (a for a in operands(value) if isinstance(a, Var))
                 continue
             kept[v] = None
         self.again = [b for b in self.lifted.again.forward.bindings if b.var in again]
-        self.tapes = list(kept)
+        self.tapes = sorted(kept, key=lambda v: self._count(v) is not None)
         self.read = [v for v in self.tapes if v in seen and v not in self.counters and v not in again]
         shapes = {(n, m): t for n, v in enumerate(self.lifted.params) for m, t in enumerate(tensors_of(type_of(v)))}
         self.sums = {key: Var("sum", shapes[key], shapes[key]) for key, _ in self.added}
         for v in (*self.tapes, *self.columns):
             if not is_tensor(v) or not (keeps(type_of(v), self.lifted.loop.fixed_dims) or self._count(v) is not None):
-                raise Unsuited
+                raise Unsuited(f"%{v.name}, which the way back reads, has other sizes in every iteration")
         self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self._count(v)) is not None))
 
     def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
-        """The bindings, where operands that tell only their type are values of the same type that are there anyway."""
-        there = {type_of(ct): ct for cts in self.after.values() for ct in cts}
-        out: list[Binding] = []
+        """The bindings, where operands that tell only their type are values of the same type that are there anyway, or zeros."""
+        there: dict[Type, Expr] = {type_of(ct): ct for cts in self.after.values() for ct in cts}
+        code = Code()
+
+        def typed(a: Expr) -> Expr:
+            ty = type_of(a)
+            if ty not in there and isinstance(ty, TensorType) and keeps(ty, self.lifted.loop.fixed_dims):
+                there[ty] = code.bind(op_call("zeros", (), {"shape": ty.shape, "dtype": ty.dtype}), "unread")
+            return there.get(ty, a)
+
         for b in bindings:
             if isinstance(b.value, Call) and isinstance(b.value.fn, OpRef):
                 read = reads(b.value)
-                new = [a if n in read else there.get(type_of(a), a) for n, a in enumerate(b.value.args)]
+                new = [a if n in read or not isinstance(a, Var) else typed(a) for n, a in enumerate(b.value.args)]
                 b = Binding(b.var, with_operands(b.value, (b.value.fn, *new)))
-            out.append(b)
-        return out
+            code.bindings.append(b)
+        return code.bindings
 
     def _cheap(self) -> set[Var]:
         """What follows from counters and what all iterations share, and is as fast to compute again as to keep."""
@@ -286,7 +298,7 @@ class LoopWriter:
         reads = [a for b in self.end_live for a in operands(b.value)] + roots
         found = dict.fromkeys(a for a in reads if isinstance(a, Var) and a not in bound)
         if not all(is_made_of_tensors(type_of(v)) for v in found):
-            raise Unsuited
+            raise Unsuited(AT_THE_END)
         return list(found)
 
     def _forward(self, ending: list[Var]) -> GlobalVar:
@@ -474,7 +486,11 @@ class LoopWriter:
         last = code.bind(op_call("subtract", (count, integer(1))), "i")
         shared = [first[lifted.params.index(v)] for v in self.needs]
         sums = [code.bind(zeros_like(tensor_part(code, first[n], m))) for n, m in self.sums]
-        columns = [code.bind(no_rows(self._row_type(v)), "column") for v in self.columns]
+        columns: list[Expr] = []
+        for number, v in enumerate(self.columns):
+            columns.append(code.bind(no_rows(self._row_type(v)), "column"))
+            if self._count(v) is None:
+                columns[-1] = code.bind(room(columns[-1], count, number), "column")
         growing = [a for n in self.grown for a in (bases[n], grown[n])]
         ends = (offsets[d] for d in self._totals(self.read))
         args = (last, *shared, *growing, *(tapes[v] for v in self.read), *ends, *cts, *sums, *columns)
@@ -482,11 +498,7 @@ class LoopWriter:
         fields = [code.bind(project(found, n)) for n in range(len(cast(TupleType, type_of(found)).fields))]
         before = iter(fields[: len(cts)])
         summed = dict(zip(self.sums, fields[len(cts) : len(cts) + len(sums)], strict=True))
-        rows_of: dict[Expr, Expr] = dict(tapes.items())
-        for v, field_ in zip(self.columns, fields[len(cts) + len(sums) :], strict=True):
-            # Rows one after the other only ever meet rows in the same order.
-            forward = self._count(v) is None
-            rows_of[v] = code.bind(op_call("reverse", (field_,), {"axis": 0}), v.name) if forward else field_
+        rows_of = Rows(code, dict(tapes.items()), dict(zip(self.columns, fields[len(cts) + len(sums) :], strict=True)))
         totals: dict[tuple[int, int], list[Expr]] = {k: list(parts) for k, parts in self.end_terms.items()}
         for key, value in summed.items():
             totals[key].append(value)
@@ -523,13 +535,15 @@ class LoopWriter:
         assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
         return ty if self._count(v) is None else TensorType(ty.shape[1:], ty.dtype)
 
-    def _at_once(self, code: Code, term: Collected, rows_of: Mapping[Expr, Expr]) -> Expr:
+    def _at_once(self, code: Code, term: Collected, rows_of: Rows) -> Expr:
         """A term for all iterations."""
         args = list(term.call.args)
+        # Rows one after the other only ever meet rows in the same order.
+        even = [row for n in term.rows if self._count(row := cast(Var, args[n])) is None]
+        turned = rows_of.turned(even)
         for n in term.rows:
-            row = args[n]
-            assert isinstance(row, Var)
-            rows = rows_of[row]
+            row = cast(Var, args[n])
+            rows = rows_of.rows(row, turned)
             if not term.stacked and self._count(row) is None:
                 ty = cast(TensorType, type_of(args[n]))
                 assert isinstance(ty.shape, tuple)
@@ -565,7 +579,7 @@ class LoopWriter:
             isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name == target.name
             for b in all_bindings(body)
         )
-        attrs: Attrs = MappingProxyType({LOOP: 1} if calls_itself else {})
+        attrs: Attrs = MappingProxyType({LOOP: 1, NOTE: AS_LOOP} if calls_itself else {})
         made = Function(tuple(params), body, ty.ret, tuple(dims), attrs, ty=ty)
         self.functions.known[target.name] = fresh_dims(to_blocks(made))
         return target

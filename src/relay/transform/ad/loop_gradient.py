@@ -14,8 +14,9 @@ So a recurrent network's gradient has one product for each of its weights, whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from relay.ir.expr import Binding, Block, Call, Expr, Var
@@ -23,9 +24,10 @@ from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, Type
 from relay.transform.ad.conversions import zeros_like
 from relay.transform.ad.loop_code import Lifted, LoopWriter, Written
-from relay.transform.ad.loop_parts import Unsuited, call_of, instance, integer, no_rows
-from relay.transform.ad.loops import Loop, loop_of, tensors_of
-from relay.transform.ad.terms import project
+from relay.transform.ad.loop_parts import call_of, instance, integer, no_rows, room
+from relay.transform.ad.loop_trips import trip_count
+from relay.transform.ad.loops import Loop, Role, Unsuited, loop_of, tensors_of
+from relay.transform.ad.terms import Code, project
 from relay.transform.ad.values import Frame, Value
 from relay.transform.build import type_of
 
@@ -41,13 +43,16 @@ class Loops:
     """The loops of a module, as they are met."""
 
     reverse: Reverse
+    # Why functions are left to the general scheme.
+    why: dict[str, str] = field(default_factory=dict)
     _loops: dict[str, Loop | None] = field(default_factory=dict)
     _written: dict[_Key, Written | None] = field(default_factory=dict)
+    _rooms: Iterator[int] = field(default_factory=count)
 
     def call(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
         """The call of a loop, with the way back through it; None where the general scheme is to be used."""
         if name not in self._loops:
-            self._loops[name] = loop_of(name, self.reverse.functions.known[name], self.reverse.lifting)
+            self._loops[name] = self.loop(name)
         loop = self._loops[name]
         if loop is None or len(e.type_args) != len(loop.function.type_params):
             return None
@@ -62,10 +67,18 @@ class Loops:
         written = self._written[key]
         return None if written is None else self.applied(e, written, args, ty, frame)
 
+    def loop(self, name: str) -> Loop | None:
+        try:
+            return loop_of(name, self.reverse.functions.known[name], self.reverse.lifting)
+        except Unsuited as reason:
+            self.why[name] = str(reason)
+            return None
+
     def written(self, loop: Loop, active: list[list[bool]]) -> Written | None:
         try:
             return LoopWriter(self.lift(loop), active, self.reverse.functions).write()
-        except Unsuited:
+        except Unsuited as reason:
+            self.why[loop.name] = str(reason)
             return None
 
     def lift(self, loop: Loop) -> Lifted:
@@ -88,13 +101,23 @@ class Loops:
         rows = dict(zip(loop.rows, args[count:], strict=True))
         return Lifted(loop, params, again, given, args[:count], rows, leave, left, results[0])
 
+    def reserved(self, code: Code, tape: Expr, rows: Expr) -> Expr:
+        """A tape with room for so many rows."""
+        return code.bind(room(tape, rows, next(self._rooms)), "tape")
+
     def applied(self, e: Call, written: Written, args: Sequence[Value], ty: Type, frame: Frame) -> Value:
         """The call of the loop forward; on the way back, the call of what leads back through it."""
         code = frame.forward
         dims = dict(zip(written.dims, e.type_args, strict=True))
-        tapes = [code.bind(no_rows(cast(TensorType, instance(t, dims))), "tape") for t in written.tapes]
+        tapes: list[Expr] = [code.bind(no_rows(cast(TensorType, instance(t, dims))), "tape") for t in written.tapes]
         given = [a.primal for a in args]
-        call = call_of(written.forward, (*given, integer(0), *tapes), dims, e.span)
+        started = list(given)
+        trips = trip_count(code, written.loop, given, dims)
+        if trips is not None:
+            tapes[: written.even] = [self.reserved(code, t, trips) for t in tapes[: written.even]]
+            for n in written.loop.having(Role.GROWING):
+                started[n] = self.reserved(code, given[n], trips)
+        call = call_of(written.forward, (*started, integer(0), *tapes), dims, e.span)
         assert isinstance(call.ty, TupleType)
         # The result's type here may name sizes that nothing but the result tells.
         made = code.bind(replace(call, ty=TupleType((ty, *call.ty.fields[1:]))), "loop")

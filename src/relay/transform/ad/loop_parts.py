@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -13,13 +14,10 @@ from relay.ir.span import Span
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.transform import uses
 from relay.transform.ad.duals import differentiable
+from relay.transform.ad.loops import INSIDE, Unsuited
 from relay.transform.ad.terms import Code, project, tuple_of
-from relay.transform.build import constant, op_call, type_of
+from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.typing.substitution import map_type
-
-
-class Unsuited(Exception):
-    """The loop does something that is left to the general scheme."""
 
 
 def call_of(target: GlobalVar, args: Sequence[Expr], dims: Mapping[DimVar, TypeArg], span: Span | None) -> Call:
@@ -56,7 +54,7 @@ def needed(bindings: Sequence[Binding], roots: Iterable[Expr]) -> list[Binding]:
     for b in out:
         called = b.value.fn if isinstance(b.value, Call) else None
         if not isinstance(b.value, Call | Tuple | Proj) or not isinstance(called, OpRef | GlobalVar | None):
-            raise Unsuited
+            raise Unsuited(INSIDE)
     return out
 
 
@@ -80,6 +78,11 @@ def no_rows(ty: TensorType) -> Call:
     """A tape without rows, for values of this type."""
     assert isinstance(ty.shape, tuple)
     return op_call("zeros", (), {"shape": (0, *ty.shape), "dtype": ty.dtype})
+
+
+def room(tape: Expr, rows: Expr, number: int) -> Call:
+    """A tape in memory with room for so many rows more; every room has a number of its own."""
+    return internal_call("rows.reserve", (tape, rows), type_of(tape), MappingProxyType({"number": number}))
 
 
 def longer(code: Code, tape: Expr, v: Expr) -> Expr:

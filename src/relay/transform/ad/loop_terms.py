@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from relay import te
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Call, Constant, Expr, OpRef, Var
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Load, Reduce, Scalar, children
 from relay.te.tensor import Compute, Placeholder, Tensor
-from relay.transform.build import type_of
+from relay.transform.ad.terms import Code
+from relay.transform.blocks import with_operands
+from relay.transform.build import op_call, type_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +46,49 @@ def collected(part: Expr | None, fixed: Set[Var]) -> Collected | None:
         return Collected(part, (1, 2), True)
     found = tuple(rows)
     return Collected(part, found, False) if sums_over_rows(part, found) else None
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """The rows of all iterations, by what they are in one: ``tapes`` from the first one on, ``columns`` from the last one on. Where
+    both meet, those with less in them are turned around."""
+
+    code: Code
+    tapes: dict[Var, Expr]
+    columns: dict[Var, Expr]
+    reversed: dict[Var, Expr] = field(default_factory=dict)
+
+    def turned(self, rows: Sequence[Var]) -> frozenset[Var]:
+        """Those of some rows to turn around, so that all are in one order."""
+        sides = [v for v in rows if v not in self.columns], [v for v in rows if v in self.columns]
+        return frozenset(min(sides, key=lambda vs: sum(_elements(type_of(v)) for v in vs)))
+
+    def rows(self, v: Var, turned: frozenset[Var]) -> Expr:
+        """The rows of all iterations of one value."""
+        found = self.columns[v] if v in self.columns else self.tapes[v]
+        if v not in turned:
+            return found
+        if v not in self.reversed:
+            self.reversed[v] = self.code.bind(op_call("reverse", (found,), {"axis": 0}), v.name)
+        return self.reversed[v]
+
+
+def _elements(ty: Type) -> int:
+    """How many elements a row has, as far as its sizes are numbers."""
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+    return math.prod(d for d in ty.shape if isinstance(d, int))
+
+
+def without_unread_rows(term: Collected) -> Collected:
+    """The term, where rows that tell only their type are other rows of this type."""
+    args, read = list(term.call.args), reads(term.call)
+    there = {type_of(args[n]): args[n] for n in term.rows if n in read}
+    for n in term.rows:
+        if n not in read:
+            args[n] = there.get(type_of(args[n]), args[n])
+    call = with_operands(term.call, (term.call.fn, *args))
+    assert isinstance(call, Call)
+    return replace(term, call=call)
 
 
 def reads_one_row(call: Call) -> bool:

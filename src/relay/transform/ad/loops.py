@@ -18,6 +18,15 @@ from relay.transform.dims import DimUses
 from relay.transform.uses import use_counts
 
 
+class Unsuited(Exception):
+    """A function, or its gradient, is left to the general scheme; the message says why."""
+
+
+# Reasons that are found in several places.
+INSIDE = "what is differentiated goes through a branch, a match, a reference or a closure inside an iteration"
+AT_THE_END = "what is differentiated goes through a branch, a match, a reference or a closure after the last iteration"
+
+
 class Role(Enum):
     """What a loop does with a parameter.
 
@@ -63,24 +72,26 @@ class Loop:
         return [n for n, r in enumerate(self.roles) if r is role]
 
 
-def loop_of(name: str, function: Function, lifting: Lifting) -> Loop | None:
-    """The function as a loop; None for one that is none, or has parameters that the gradient of loops does not know."""
+def loop_of(name: str, function: Function, lifting: Lifting) -> Loop:
+    """The function as a loop. Raises Unsuited for one that is none, or has parameters that the gradient of loops does not know."""
     if is_primitive(function) or not all(isinstance(p, DimVar) for p in function.type_params):
-        return None
+        raise Unsuited("it is polymorphic")
     body = body_of(function)
-    if not body.bindings or function.ret_type is None or not made_of_tensors(function.ret_type, lifting):
-        return None
-    *before, last = body.bindings
-    if not isinstance(last.value, If) or body.result is not last.var:
-        return None
+    if function.ret_type is None or not made_of_tensors(function.ret_type, lifting):
+        raise Unsuited(f"its result is of type {function.ret_type}; that of a loop is made of tensors")
+    *before, last = body.bindings or (None,)
+    if last is None or not isinstance(last.value, If) or body.result is not last.var:
+        raise Unsuited("it does not end with a choice between calling itself and a result")
     branches = (as_block(last.value.then), as_block(last.value.orelse))
     calls = [_tail_call(name, b) for b in branches]
     again, leave = branches if calls[0] is not None else branches[::-1]
     call = calls[0] if calls[0] is not None else calls[1]
-    if call is None or _mentions(name, [*before, *all_bindings(leave)]) or _mentions(name, again.bindings[:-1]):
-        return None
+    if call is None:
+        raise Unsuited("it does more after it has called itself, or calls itself through others")
+    if _mentions(name, [*before, *all_bindings(leave)]) or _mentions(name, again.bindings[:-1]):
+        raise Unsuited("it calls itself in more than one place")
     if len(call.args) != len(function.params) or len(call.type_args) != len(function.type_params):
-        return None
+        raise Unsuited("it does not call itself like it is called")
     dims = frozenset(
         d for d, a in zip(function.type_params, call.type_args, strict=True) if isinstance(d, DimVar) and a == as_dim(d)
     )
@@ -91,10 +102,7 @@ def loop_of(name: str, function: Function, lifting: Lifting) -> Loop | None:
     steps: dict[int, int] = {}
     rows: dict[int, Expr] = {}
     for n, (param, arg) in enumerate(zip(function.params, call.args, strict=True)):
-        role = _role(n, param, arg, values, counts, call, lifting, dims, steps, rows)
-        if role is None:
-            return None
-        roles.append(role)
+        roles.append(_role(n, param, arg, values, counts, call, lifting, dims, steps, rows))
     return Loop(
         name, function, tuple(before), last.value.cond, calls[0] is not None, again.bindings[:-1], call, leave,
         tuple(roles), steps, rows, dims,
@@ -112,7 +120,7 @@ def _role(
     dims: frozenset[DimVar],
     steps: dict[int, int],
     rows: dict[int, Expr],
-) -> Role | None:
+) -> Role:
     ty = type_of(param)
     if not lifting.concerns(ty):
         if arg is param:
@@ -123,16 +131,19 @@ def _role(
         steps[n] = step
         return Role.COUNTER
     if not made_of_tensors(ty, lifting):
-        return None
+        raise Unsuited(f"parameter %{param.name} is of type {ty}; the state of a loop is made of tensors")
+    if arg is param and keeps(ty, dims):
+        return Role.FIXED
+    changing = Unsuited(f"parameter %{param.name} has other sizes in every iteration")
     if arg is param:
-        return Role.FIXED if keeps(ty, dims) else None
+        raise changing
     if keeps(ty, dims):
         return Role.STATE
     row = _row(param, arg, values, counts, call)
     if row is None or not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
-        return None
+        raise changing
     if not keeps(TensorType(ty.shape[1:], ty.dtype), dims):
-        return None
+        raise changing
     rows[n] = row
     return Role.GROWING
 

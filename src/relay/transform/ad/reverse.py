@@ -54,6 +54,10 @@ class Reverse(Lifter):
     def loop(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
         return self.loops.call(e, name, args, frame)
 
+    def reasons(self) -> dict[str, tuple[str, str]]:
+        """Of lifted global functions that are no loops: whose they are, and why not."""
+        return {self.made[n].name: (n, why) for n, why in self.loops.why.items() if n in self.made}
+
     def conversions(self) -> Sequence[Conversion]:
         return (self.lift, self.drop, self.seed, self.collect)
 
