@@ -22,10 +22,15 @@ TYPES = {
     "P": f"({VECTOR}, float64)",
     "R": f"Ref[{VECTOR}]",
     "W": "Wood",
+    "U": "Tool",
 }
 HEAD = f"""#[version = "0.0.5"]
 import prelude
 type Wood {{ Leaf({VECTOR}), Branch(Wood, float64, Wood) }}
+type Tool {{ Plain(fn({VECTOR}) -> {VECTOR}), Sharp(fn({VECTOR}) -> {VECTOR}, {VECTOR}) }}
+def @used(%t: Tool, %x: {VECTOR}) -> {VECTOR} {{
+  match (%t) {{ Plain(%f) => %f(%x), Sharp(%f, %v) => %f(%x * %v) }}
+}}
 def @twice(%f: fn({VECTOR}) -> {VECTOR}, %x: {VECTOR}) -> {VECTOR} {{ %f(%f(%x)) }}
 def @scaled(%s: {VECTOR}) {{ fn (%x: {VECTOR}) -> {VECTOR} {{ sin(%x * %s) }} }}
 def @grown(%w: Wood) -> {VECTOR} {{
@@ -75,6 +80,8 @@ class Builder:
                 return f"({vector}, 0.5f64)"
             case "W":
                 return f"Leaf({vector})"
+            case "U":
+                return f"Plain(@scaled({vector}))"
             case _:
                 return f"ref({vector})"
 
@@ -115,7 +122,7 @@ def _choice(b: Builder, s: Scope, d: int) -> str:
 
 
 def _let(b: Builder, s: Scope, d: int) -> str:
-    kind = b.choices.pick("TSLFPRW")
+    kind = b.choices.pick("TSLFPRWU")
     v = b.name(kind)
     return f"{{ let {v} = {b.make(kind, s, d)}; {b.make('T', extended(s, kind, v), d)} }}"
 
@@ -161,6 +168,72 @@ def _recursion(b: Builder, s: Scope, d: int) -> str:
         f"  if (%n < 1) {{ {last} }} else {{ let %r = {name}(sin(%x), %n - 1); tanh({body}) }}\n}}\n"
     )
     return f"{name}({b.make('T', s, d)}, {b.choices.pick(['%n', '2', '3'])})"
+
+
+def _several_calls(b: Builder, s: Scope, d: int) -> str:
+    """A global function that calls itself last in several places, with one or two vectors as its state."""
+    name = f"@ways{len(b.functions)}"
+    b.functions.append("")
+    place = len(b.functions) - 1
+    inner: Scope = {"T": ["%x", "%z"]}
+    first, second, last = (b.make("T", inner, d) for _ in range(3))
+    test = b.choices.pick(["sum(%x) > 0.1f64", "%n > 2"])
+    b.functions[place] = (
+        f"def {name}(%x: {VECTOR}, %z: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
+        f"  if (%n < 1) {{ {last} }} else {{ if ({test}) {{ {name}(tanh({first}), %x, %n - 1) }} "
+        f"else {{ {name}(sin(%x), tanh({second}), %n - 2) }} }}\n}}\n"
+    )
+    return f"{name}({b.make('T', s, d)}, {b.make('T', s, d)}, {b.choices.pick(['%n', '4'])})"
+
+
+def _branch_in_a_loop(b: Builder, s: Scope, d: int) -> str:
+    """A loop whose step has a branch, and a pair as its state."""
+    name = f"@steps{len(b.functions)}"
+    b.functions.append("")
+    place = len(b.functions) - 1
+    inner: Scope = {"T": ["%s.0", "%s.1", "%w"]}
+    step = f"if ({b.choices.pick(['sum(%s.0) > 0.1f64', '%n > 1'])}) {{ {b.make('T', inner, d)} }} else {{ {b.make('T', inner, d)} }}"
+    b.functions[place] = (
+        f"def {name}(%s: ({VECTOR}, {VECTOR}), %w: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
+        f"  if (%n > 0) {{ let %v = {step}; {name}((tanh(%v), %s.0), %w, %n - 1) }} else {{ %s.0 + sin(%s.1) }}\n}}\n"
+    )
+    return f"{name}(({b.make('T', s, d)}, {b.make('T', s, d)}), {b.make('T', s, d)}, {b.choices.pick(['%n', '4'])})"
+
+
+def _nested_loops(b: Builder, s: Scope, d: int) -> str:
+    """A loop in whose step another loop runs, as often as the outer one says."""
+    name = f"@outer{len(b.functions)}"
+    b.functions.append("")
+    place = len(b.functions) - 1
+    step, inside = b.make("T", {"T": ["%x", "%w"]}, d), b.make("T", {"T": ["%x", "%w"]}, d)
+    b.functions[place] = (
+        f"def {name}i(%x: {VECTOR}, %w: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
+        f"  if (%n > 0) {{ {name}i(tanh({inside}), %w, %n - 1) }} else {{ %x }}\n}}\n"
+        f"def {name}(%x: {VECTOR}, %w: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
+        f"  if (%n > 0) {{ {name}({name}i(sin({step}), %w, %n), %w, %n - 1) }} else {{ %x * %w }}\n}}\n"
+    )
+    return f"{name}({b.make('T', s, d)}, {b.make('T', s, d)}, {b.choices.pick(['%n', '2'])})"
+
+
+def _mutual(b: Builder, s: Scope, d: int) -> str:
+    """Two functions that call each other."""
+    name = f"@turn{len(b.functions)}"
+    b.functions.append("")
+    place = len(b.functions) - 1
+    inner: Scope = {"T": ["%x"]}
+    first, second = b.make("T", inner, d), b.make("T", inner, d)
+    more = b.choices.pick(["{0}b(tanh({1}), %n - 1)", "sin({0}b(tanh({1}), %n - 1)) + %x"]).format(name, first)
+    b.functions[place] = (
+        f"def {name}(%x: {VECTOR}, %n: int32) -> {VECTOR} {{\n  if (%n < 1) {{ %x }} else {{ {more} }}\n}}\n"
+        f"def {name}b(%x: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
+        f"  if (%n < 1) {{ cos(%x) }} else {{ {name}(tanh({second}), %n - 1) }}\n}}\n"
+    )
+    return f"{name}({b.make('T', s, d)}, {b.choices.pick(['%n', '3'])})"
+
+
+def _used(b: Builder, s: Scope, d: int) -> str:
+    """A function that is stored in data."""
+    return f"@used({b.make('U', s, d)}, {b.make('T', s, d)})"
 
 
 def _local_recursion(b: Builder, s: Scope, d: int) -> str:
@@ -230,7 +303,8 @@ def _projection(b: Builder, s: Scope, d: int) -> str:
 _MAKERS: dict[str, list[Maker]] = {
     "T": [
         _unary, _unary, _binary, _binary, _broadcast, _choice, _let, _let, _call, _twice, _match_list, _match_pair, _fold,
-        _recursion, _local_recursion, _reference, _read, _grown, _gradient, _entering, _projection,
+        _recursion, _several_calls, _branch_in_a_loop, _nested_loops, _mutual, _used, _local_recursion,
+        _reference, _read, _grown, _gradient, _entering, _projection,
     ],
     "S": [
         lambda b, s, d: f"sum({b.make('T', s, d)})",
@@ -250,6 +324,10 @@ _MAKERS: dict[str, list[Maker]] = {
         lambda b, s, d: f"@scaled({b.make('T', s, d)})",
         lambda b, s, d: f"@compose({b.make('F', s, d)}, {b.make('F', s, d)})",
         lambda b, s, d: f"if ({b.condition(s, d)}) {{ {b.make('F', s, d)} }} else {{ {b.make('F', s, d)} }}",
+    ],
+    "U": [
+        lambda b, s, d: f"Plain({b.make('F', s, d)})",
+        lambda b, s, d: f"Sharp({b.make('F', s, d)}, {b.make('T', s, d)})",
     ],
     "P": [lambda b, s, d: f"({b.make('T', s, d)}, {b.make('S', s, d)})"],
     "R": [lambda b, s, d: f"ref({b.make('T', s, d)})"],

@@ -184,6 +184,21 @@ def test_lengths_with_one_compilation() -> None:
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-12)
 
 
+def test_recursion_that_is_no_loop_with_a_constant_first() -> None:
+    """The first call has a constant, those inside have none: what is found for each is kept apart."""
+    text = f"""#[version = "0.0.5"]
+    def @go(%s: ({M}, {M}), %w: {M}, %n: int32) -> {M} {{
+      if (%n > 0) {{
+        let %v = if (sum(%s.0) > 0.1f64) {{ %w }} else {{ %s.1 }};
+        @go((tanh(%v), %s.0), %w, %n - 1)
+      }} else {{ %s.0 + sin(%s.1) }}
+    }}
+    def @main(%x: {M}, %y: {M}) {{ @go((%x, %y), %x, 3) }}"""
+    args = [np.full((2, 3), 0.3), np.full((2, 3), -0.2)]
+    for argnums in ((1,), (0,), (0, 1)):
+        assert problem(relay.parse(text), args, argnums) is None
+
+
 NOT_A_LOOP = {
     "more after the call": (
         "def @go(%n: int32, %x: float64) -> float64 { if (%n > 0) { sin(@go(%n - 1, %x)) } else { %x } }",

@@ -117,6 +117,9 @@ class _Evaluator:
     # How many undecided branches are around, and for each function that is being unfolded how many were around it.
     level: int = 0
     active: dict[object, list[int]] = field(default_factory=dict)
+    # How many unfoldings are around; closures of the function as it is written whose only use is one call.
+    unfolding: int = 0
+    called_once: set[Var] = field(default_factory=set)
     spent: int = 0
     dims: DimUses = field(default_factory=DimUses)
     _own_dims: dict[Function, bool] = field(default_factory=dict)
@@ -132,6 +135,7 @@ class _Evaluator:
         if is_primitive(function):
             return function
         self.env, self.known = {}, {}
+        self.called_once = _called_once(body_of(function))
         return run(self.whole(function, {name: [0]}, 0))
 
     def whole(self, function: Function, active: dict[object, list[int]], level: int) -> Step[Function]:
@@ -179,6 +183,7 @@ class _Evaluator:
             binding = todo.pop()
             if isinstance(binding, _End):
                 self.active[binding.key].pop()
+                self.unfolding -= 1
                 continue
             var = binding.var
             value = with_operands(binding.value, [self.resolved(a) for a in operands(binding.value)])
@@ -346,6 +351,7 @@ class _Evaluator:
             block = self.unfolded(function, e, isinstance(key, str))
             if block is not None:
                 self.active.setdefault(key, []).append(self.level)
+                self.unfolding += 1
                 todo.append(_End(key))
                 return block
         self.forget(e.fn)
@@ -372,7 +378,7 @@ class _Evaluator:
 
     def unfolded(self, function: Function, e: Call, is_global: bool) -> Block | None:
         """A copy of a function's body on the arguments of a call; None where it cannot be copied."""
-        if not is_global and not self.copyable(function):
+        if not is_global and not self.copyable(function) and (self.unfolding or e.fn not in self.called_once):
             return None
         if any(not isinstance(p, DimVar) for p in function.type_params):
             mapping = dict(zip(function.type_params, e.type_args, strict=True))
@@ -395,7 +401,8 @@ class _Evaluator:
         return Block((*given, *copy.bindings), copy.result, copy.ty, e.span)
 
     def copyable(self, function: Function) -> bool:
-        """Whether a closure's body gives no values to dim variables of its own: those are its surroundings'."""
+        """Whether a closure's body gives no values to dim variables of its own: those are its surroundings'. (One that is called in one
+        place only is moved there.)"""
         found = self._own_dims.get(function)
         if found is None:
             body = body_of(function)
@@ -443,3 +450,10 @@ def _is_data(e: Expr) -> bool:
 
 def _calls_itself(function: Function, callee: Expr) -> bool:
     return isinstance(callee, Var) and use_counts(body_of(function))[callee] > 0
+
+
+def _called_once(body: Block) -> set[Var]:
+    """The variables that are used once, as what is called."""
+    counts = use_counts(body)
+    called = {b.value.fn for b in all_bindings(body) if isinstance(b.value, Call)}
+    return {v for v in called if isinstance(v, Var) and counts[v] == 1}

@@ -16,6 +16,7 @@ from relay.ir.types import AdtType, FuncType, RefType, TupleType, Type, TypeArg,
 from relay.ir.walk import free_vars, post_order
 from relay.op.gradient import input_cotangent
 from relay.transform.ad.cells import Cells
+from relay.transform.ad.chosen import ChooseInside
 from relay.transform.ad.conversions import Functions
 from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
 from relay.transform.ad.entering import all_known, definition, entering, lifts
@@ -82,8 +83,8 @@ class Gradient(Pass):
         if not _known(module):
             for transformation in (Inline(), LambdaLift(), Specialise(), Inline(), DeadFunctions(self.entries)):
                 module = transformation(module)
-            if not _known(module):
-                module = DeadFunctions(self.entries)(Defunctionalise(self.entries)(module))
+            chosen = module if _known(module) else ChooseInside()(module)
+            module = chosen if _known(chosen) else DeadFunctions(self.entries)(Defunctionalise(self.entries)(module))
         return _Elimination(module, self.rule, self.entries).module()
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
+from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Binding, Block, Call, Expr, Var
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, Type
@@ -29,7 +30,9 @@ from relay.transform.ad.loop_trips import trip_count
 from relay.transform.ad.loops import Loop, Role, Unsuited, loop_of, tensors_of
 from relay.transform.ad.terms import Code, project
 from relay.transform.ad.values import Frame, Value
+from relay.transform.blocks import is_primitive
 from relay.transform.build import type_of
+from relay.transform.copying import Copier
 
 if TYPE_CHECKING:
     from relay.transform.ad.reverse import Reverse
@@ -68,8 +71,12 @@ class Loops:
         return None if written is None else self.applied(e, written, args, ty, frame)
 
     def loop(self, name: str) -> Loop | None:
+        """A function as a loop, its variables its own: a call of it may be met while the function itself is being lifted."""
+        function = self.reverse.functions.known[name]
         try:
-            return loop_of(name, self.reverse.functions.known[name], self.reverse.lifting)
+            return loop_of(
+                name, function if is_primitive(function) else Copier().function(function), self.reverse.lifting
+            )
         except Unsuited as reason:
             self.why[name] = str(reason)
             return None
@@ -119,8 +126,15 @@ class Loops:
                 started[n] = self.reserved(code, given[n], trips)
         call = call_of(written.forward, (*started, integer(0), *tapes), dims, e.span)
         assert isinstance(call.ty, TupleType)
-        # The result's type here may name sizes that nothing but the result tells.
-        made = code.bind(replace(call, ty=TupleType((ty, *call.ty.fields[1:]))), "loop")
+        # The result's type here may name sizes that nothing but the result tells; all even tapes are of one length.
+        first = len(call.ty.fields) - len(tapes)
+        rows = as_dim(DimVar("rows", gradual=True))
+        fields = list(call.ty.fields)
+        for n in range(first, first + written.even):
+            tape = fields[n]
+            assert isinstance(tape, TensorType) and isinstance(tape.shape, tuple)
+            fields[n] = TensorType((rows, *tape.shape[1:]), tape.dtype)
+        made = code.bind(replace(call, ty=TupleType((ty, *fields[1:]))), "loop")
         result = self.reverse.argument(frame, code.bind(project(made, 0)), ty, e.span)
         leaves = list(result.tensors())
         assert len(leaves) == len(tensors_of(ty))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
-from relay.ir.dim import DimVar, is_any
+from relay.ir.dim import ANY, Dim, DimVar
 from relay.ir.expr import Block, Call, Expr, OpRef, Var
 from relay.ir.types import TypeArg
 from relay.op import registry
@@ -69,16 +70,17 @@ def _shared(code: Code, loop: Loop, value: Expr, args: Sequence[Expr], dims: Map
     used = needed(loop.before, [value])
     bound = {b.var for b in used}
     uses = DimUses()
+    known = {d: cast(Dim, a) for d, a in dims.items() if a is not ANY}
     read: list[Expr] = [value]
     for b in used:
         if not isinstance(b.value, Call) or not isinstance(b.value.fn, OpRef) or not registry.exists(b.value.fn.name):
             return None
-        if any(is_any(dims.get(d, d)) for d in (*uses.of_type(b.var.ty), *uses.of_value(b.value))):
+        if not known.keys() >= {*uses.of_type(b.var.ty), *uses.of_value(b.value)}:
             return None
         read += b.value.args
     if any(isinstance(a, Var) and a not in bound and a not in fixed for a in read):
         return None
-    copy = Copier(dict(fixed), dict(dims)).copy(Block(tuple(used), value, type_of(value)))
+    copy = Copier(dict(fixed), known).copy(Block(tuple(used), value, type_of(value)))
     code.bindings += copy.bindings
     return copy.result
 
