@@ -39,6 +39,12 @@ def test_recurrent(t: int) -> None:
     close(both(module, xs, start, *lstm, entry="lstm_outputs"), below)
     above = run(lstm_cell(*second), below, (start, start), range(t))[0]
     close(both(module, xs, start, *lstm, *second, entry="lstm2_outputs"), above)
+    second_rnn = (normal(h, h, seed=1), normal(h, h, seed=2), normal(h, seed=1))
+    above = run(rnn_cell(*second_rnn), run(rnn_cell(*rnn), xs, start, range(t))[0], start, range(t))[0]
+    close(both(module, xs, start, *rnn, *second_rnn, entry="rnn2_outputs"), above)
+    second_gru = (normal(3 * h, h, seed=1), normal(3 * h, h, seed=2), normal(3 * h, seed=1), normal(3 * h, seed=3))
+    above = run(gru_cell(*second_gru), run(gru_cell(*gru), xs, start, range(t))[0], start, range(t))[0]
+    close(both(module, xs, start, *gru, *second_gru, entry="gru2_outputs"), above)
 
 
 @pytest.mark.parametrize("first", range(5))
