@@ -115,3 +115,21 @@ def test_broken_descriptions_are_refused() -> None:
             run("rows.linearise", value, np.array(words, np.int64), np.zeros(0, np.int64))
     with pytest.raises(OperatorError):
         read_spec((1, 1, 1, 0, 99, 99))
+
+
+@pytest.mark.parametrize("mode", ["fast", "wrap"])
+def test_products_read_their_rows_through_an_index(mode: str) -> None:
+    rng = np.random.default_rng(3)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((23, 37), (11, 29)))
+    w = rng.standard_normal((29, 37)).astype(np.float32)
+    text = f"""#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(23, 37), float32], %y: Tensor[(11, 29), float32], %w: Tensor[(29, 37), float32],
+        %i: Tensor[(n,), int64], %j: Tensor[(n,), int32]) {{
+      tanh(nn.dense(take(%x, %i, axis=0, mode="{mode}"), %w)) * take(%y, %j, axis=0)
+    }}"""
+    exe = relay.compile(relay.infer_type(relay.parse(text)).bind({"w": w}), threads=1)
+    for n in (0, 1, 2, 5, 13, 47, 200):
+        i, j = rng.integers(-30, 40, n), rng.integers(-3, 15, n).astype(np.int32)
+        rows = x[i % 23] if mode == "wrap" else x[np.clip(i, 0, 22)]
+        expected = np.tanh(rows @ w.T) * y[np.clip(j, 0, 10)]
+        np.testing.assert_allclose(np.asarray(exe(x, y, i, j)), expected, rtol=2e-5, atol=1e-6)

@@ -63,6 +63,22 @@ def test_a_contraction_takes_index_maps_but_no_arithmetic_before_it() -> None:
     assert fused(params, "nn.dense(transpose(exp(%x)), %w)") == [["exp", "transpose"], ["nn.dense"]]
 
 
+def test_a_contraction_reads_its_rows_through_an_index() -> None:
+    params = f"%x: {T}, %y: Tensor[(9, 4), float32], %w: Tensor[(4, 16), float32], %i: Tensor[(5,), int64]"
+    rows = "take(%x, %i, axis=0)"
+    body = f"nn.dense({rows}, %w) * take(%y, %i, axis=0)"
+    assert fused(params, body) == [["take", "nn.dense", "take", "multiply"]]
+    # Not the other operand, whose rows would be looked up again and again, nor what others read too.
+    assert fused(params, f"nn.dense(%x, {rows})") == [["take"], ["nn.dense"]]
+    assert fused(params, f"let %r = {rows}; (%r, nn.dense(%r, %w))") == [["take"], ["nn.dense"]]
+    # An index along the last axis is looked up for every element.
+    columns = "Tensor[(16,), int64]"
+    assert fused(f"%x: {T}, %w: Tensor[(4, 16), float32], %i: {columns}", "nn.dense(take(%x, %i, axis=1), %w)") == [
+        ["take"],
+        ["nn.dense"],
+    ]
+
+
 def test_a_contraction_moves_its_rows_to_where_they_belong() -> None:
     params = "%x: Tensor[(3, 8, 16), float32], %w: Tensor[(3, 4, 16), float32], %y: Tensor[(8, 3, 4), float32]"
     moved = "transpose(nn.batch_matmul(%x, %w), axes=[1, 0, 2])"

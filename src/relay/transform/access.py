@@ -29,7 +29,8 @@ class Access:
     ``permutes``: a movement of whole rows along the last axis, which stays the last: the other axes change places.
     ``rows``: so many leading axes stay what they are from the inputs through every stage to the outputs (inputs that
     do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
-    input's memory. ``windows``: a reduction reads inputs through overlapping windows.
+    input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
+    last axis is a row of an input, found by an index that is looked up once for it.
     """
 
     kind: FusionKind
@@ -38,6 +39,7 @@ class Access:
     view: bool = False
     windows: bool = False
     permutes: bool = False
+    gathers: bool = False
     work: int = 0
     unread: frozenset[int] = frozenset()
     same: int | None = None
@@ -161,7 +163,9 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     kind = max(kinds, key=("elementwise", "broadcast", "injective").index)
     movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
     work = sum(_operations(b) for s in computes for b in s.bodies)
-    return Access(kind, movement, rows, permutes=movement and _permutes(computes[0]), work=work)
+    gathers = len(stages) == 1 and not movement and all(_is_gather(b, computes[0]) for b in computes[0].bodies)
+    permutes = movement and _permutes(computes[0])
+    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, work=work)
 
 
 # Operations that take one instruction of a vector of elements; others are counted as several of these.
@@ -245,6 +249,15 @@ def _is_movement(body: Scalar) -> bool:
     while isinstance(body, Cast):
         body = body.a
     return isinstance(body, Load) and not any(_loads(i) for i in body.indices)
+
+
+def _is_gather(body: Scalar, stage: Compute) -> bool:
+    """Whether an element is read at the last axis of a row that the other axes say, by way of an index or not."""
+    while isinstance(body, Cast):
+        body = body.a
+    if not isinstance(body, Load) or not stage.axes or not body.indices or body.indices[-1] is not stage.axes[-1]:
+        return False
+    return stage.axes[-1] not in _mentions(body.indices[:-1])
 
 
 def _is_contraction(stage: Compute) -> bool:

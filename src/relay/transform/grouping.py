@@ -167,8 +167,8 @@ class Grouping:
         return self._fits_rows(nodes, reductions)
 
     def _fits_contraction(self, nodes: Sequence[Node], anchor: Node) -> bool:
-        """Index maps before the anchor; after it, operators that keep its shape or move whole rows of it; beside it,
-        whatever those read cheaply."""
+        """Index maps before the anchor, and the gathering of its rows; after it, operators that keep its shape or move
+        whole rows of it; beside it, whatever those read cheaply."""
         before = {anchor.number}
         for node in reversed(nodes):
             if node is not anchor and any(c in before for c in node.consumers):
@@ -185,11 +185,19 @@ class Grouping:
                     shapes.append(node.shape)
                 elif node.access.kind not in ("elementwise", "broadcast") or node.shape not in shapes:
                     return False
-            elif (node.number in before and not node.access.movement) or (
-                node.access.kind == "injective" and not node.access.movement
-            ):
+            elif node.number in before:
+                if not node.access.movement and not self._gathers_rows(node, anchor):
+                    return False
+            elif node.access.kind == "injective" and not node.access.movement and not node.access.gathers:
                 return False
         return True
+
+    def _gathers_rows(self, node: Node, anchor: Node) -> bool:
+        """Whether a node gathers rows of the left operand of a product, which are read where they are."""
+        if not node.access.gathers or anchor.access.windows or node.consumers != [anchor.number] or node.escapes:
+            return False
+        call = anchor.value
+        return isinstance(call, Call) and [n for n, a in enumerate(call.args) if a is node.var] == [0]
 
     def _fits_rows(self, nodes: Sequence[Node], reductions: Sequence[Node]) -> bool:
         """After a reduction: operators that stay in its rows (of a reduction over all leading axes: that keep its
