@@ -7,15 +7,12 @@ from pathlib import Path
 
 from relay.codegen.cache import KernelCache, kernel_key
 from relay.codegen.llvm import emit
-from relay.codegen.objects import compile_text
 from relay.codegen.workers import available_cores, compile_all
+from relay.ir.collection import without_collection
 from relay.loop.ir import Kernel
 from relay.loop.simplify import simplify
 from relay.loop.target import Target
 from relay.loop.verify import verify
-
-# Helper processes take a third of a second to start: they are worth it for more work than that. Milliseconds, measured.
-_PER_MODULE, _PER_KILOBYTE, _WORTH_HELPERS = 6.0, 0.4, 400.0
 
 
 def build(
@@ -39,21 +36,16 @@ def build(
             missing[key] = kernel
         else:
             found[key] = known
-    for kernel in missing.values():
-        verify(kernel)
-    texts = [emit(simplify(kernel), target) for kernel in missing.values()]
-    for key, data in zip(missing, _compile(texts, target, workers), strict=True):
+    processes = available_cores() if workers is None else workers
+    with without_collection():
+        for kernel in missing.values():
+            verify(kernel)
+        texts = (emit(simplify(kernel), target) for kernel in missing.values())
+        objects = compile_all(texts, len(missing), target, processes)
+    for key, data in zip(missing, objects, strict=True):
         found[key] = data
         if store is not None:
             store.put(key, data)
     if store is not None and missing:
         store.prune()
     return [found[key] for key in keys]
-
-
-def _compile(texts: Sequence[str], target: Target, workers: int | None) -> list[bytes]:
-    processes = available_cores() if workers is None else workers
-    work = sum(_PER_MODULE + _PER_KILOBYTE * len(text) / 1024 for text in texts)
-    if processes > 1 and len(texts) > 1 and work > _WORTH_HELPERS:
-        return compile_all(texts, target, processes)
-    return [compile_text(text, target) for text in texts]

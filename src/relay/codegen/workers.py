@@ -2,18 +2,18 @@
 
 A helper is a fresh interpreter that reads modules from its standard input and writes objects to its standard
 output. It shares nothing with the caller, so threads, locks and the caller's main module do not matter to it.
-The caller compiles too, so the time helpers take to start is not waited for.
+The caller makes the modules meanwhile, and then compiles too, so the time helpers take to start is not waited for.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +21,8 @@ from relay.codegen.objects import compile_text
 from relay.ir.diagnostics import CompileError
 from relay.loop.target import Target
 
+# Helper processes take a third of a second to start: they are worth it for more work than that. Milliseconds, measured.
+_PER_MODULE, _PER_KILOBYTE, _WORTH_HELPERS = 6.0, 0.4, 400.0
 _PROGRAM = "from relay.codegen.workers import serve; serve()"
 
 
@@ -29,47 +31,73 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compile_all(texts: Sequence[str], target: Target, processes: int) -> list[bytes]:
-    """The object of each module, made by ``processes`` processes (this one included), the longest first.
+def compile_all(
+    texts: Iterable[str], count: int, target: Target, processes: int, worth: float = _WORTH_HELPERS
+) -> list[bytes]:
+    """The object of each of ``count`` modules, made by ``processes`` processes (this one included), the longest first.
 
-    Raises what compiling a module raises; CompileError when a helper ends without an answer.
+    Modules may be made while they are asked for: helpers begin with those that there are as soon as these are ``worth`` milliseconds.
+    Raises what making and compiling a module raises; CompileError when a helper ends without an answer.
     """
-    order = deque(sorted(range(len(texts)), key=lambda n: -len(texts[n])))
+    waiting: list[tuple[int, int, str]] = []  # a heap: the longest first
     done: dict[int, bytes] = {}
     errors: list[BaseException] = []
-    lock = threading.Lock()
+    more, complete, work = threading.Condition(), False, 0.0
 
-    def following() -> int | None:
-        with lock:
-            return order.popleft() if order and not errors else None
+    def following(wait: bool) -> tuple[int, str] | None:
+        with more:
+            while wait and not waiting and not complete and not errors:
+                more.wait()
+            if not waiting or errors:
+                return None
+            _, number, text = heapq.heappop(waiting)
+            return number, text
+
+    def failed(error: BaseException) -> None:
+        with more:
+            errors.append(error)
+            more.notify_all()
 
     def ask(helper: subprocess.Popen[bytes]) -> None:
         assert helper.stdin is not None and helper.stdout is not None
-        while (number := following()) is not None:
+        while (module := following(wait=True)) is not None:
+            number, text = module
             try:
-                _send(helper.stdin, (texts[number], target))
+                _send(helper.stdin, (text, target))
                 answer = _receive(helper.stdout)
             except (OSError, EOFError):
-                errors.append(CompileError("a compiler process ended without an answer"))
-                return
+                return failed(CompileError("a compiler process ended without an answer"))
             if isinstance(answer, BaseException):
-                errors.append(answer)
-                return
+                return failed(answer)
             assert isinstance(answer, bytes)
             done[number] = answer
 
-    helpers = _start(min(processes, len(texts)) - 1)
-    threads = [threading.Thread(target=ask, args=(helper,), daemon=True) for helper in helpers]
+    helpers: list[subprocess.Popen[bytes]] = []
+    threads: list[threading.Thread] = []
+    wanted = min(processes, count) - 1
     try:
-        for thread in threads:
-            thread.start()
-        while (number := following()) is not None:
-            done[number] = compile_text(texts[number], target)
+        for number, text in enumerate(texts):
+            with more:
+                heapq.heappush(waiting, (-len(text), number, text))
+                more.notify()
+            work += _PER_MODULE + _PER_KILOBYTE * len(text) / 1024
+            if wanted > 0 and not threads and work > worth:
+                helpers = _start(wanted)
+                threads = [threading.Thread(target=ask, args=(helper,), daemon=True) for helper in helpers]
+                for thread in threads:
+                    thread.start()
+        with more:
+            complete = True
+            more.notify_all()
+        while (module := following(wait=False)) is not None:
+            done[module[0]] = compile_text(module[1], target)
         for thread in threads:
             thread.join()
     finally:
-        with lock:
-            order.clear()
+        with more:
+            complete = True
+            waiting.clear()
+            more.notify_all()
         for helper in helpers:
             helper.kill()
             helper.wait()
@@ -78,7 +106,7 @@ def compile_all(texts: Sequence[str], target: Target, processes: int) -> list[by
                     pipe.close()
     if errors:
         raise errors[0]
-    return [done[n] for n in range(len(texts))]
+    return [done[n] for n in range(count)]
 
 
 def _start(count: int) -> list[subprocess.Popen[bytes]]:
