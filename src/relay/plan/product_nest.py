@@ -166,8 +166,10 @@ class ProductNest:
         body = wrap(pointwise_statements(self.builder, self.members, self._frames(env), self._given(value)))
         return bound(bindings, body)
 
-    def finish_tile(self, tile: Buffer, row: Scalar, first: Scalar, across: Scalar) -> list[Stmt]:
-        """The epilogue on a tile's registers; only in the last panel are some columns left out."""
+    def finish_tile(
+        self, tile: Buffer, row: Scalar, first: Scalar, across: Scalar, partial: bool = False
+    ) -> list[Stmt]:
+        """The epilogue on a tile's registers; only in the last panel are some columns left out. ``partial``: this is that panel."""
         height, width = tile.shape
         assert isinstance(height, int) and isinstance(width, int)
 
@@ -186,7 +188,7 @@ class ProductNest:
 
         if isinstance(across, Const):
             return [rows(False)]
-        return [Branch(compare("eq", across, width), rows(False), rows(True))]
+        return [rows(True) if partial else Branch(compare("eq", across, width), rows(False), rows(True))]
 
     def hand_over(self, tile: Buffer, held: Buffer, base: Scalar) -> list[Stmt]:
         """Write a tile to memory, from ``base`` on."""

@@ -141,7 +141,12 @@ class _Tiles:
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop = serial(p.reduced, seq([self._ahead(first, width), *adds]))
-        last = shared.hand_over(tile, held, nothing) if held else shared.finish_tile(tile, row, first, across)
+        # Tiles of whole panels have code of their own.
+        last = (
+            shared.hand_over(tile, held, nothing)
+            if held
+            else shared.finish_tile(tile, row, first, across, partial=True)
+        )
         return left.bind(Alloc(tile, seq([*clear, loop, *last])))
 
     def _ahead(self, first: Scalar, width: int) -> Stmt:
