@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from relay.codegen.target import host_target
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, For, LetScalar
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -268,3 +269,67 @@ def test_half_precision_sums_in_single() -> None:
 def test_narrow_vectors_without_masks() -> None:
     target = replace(host_target(), vector_bits=128, vector_registers=16, masked=False)
     check(primitive([tensor((N, 37))], lambda m, x: m("nn.softmax", x)), *SIZES, target=target)
+
+
+def _run(
+    plan: KernelPlan, inputs: list[Array], sizes: dict[DimVar, int], shape: tuple[int, ...]
+) -> npt.NDArray[np.float32]:
+    got = np.full(shape, 77, np.float32)
+    native = Native(plan.kernel, host_target())
+    assert native.run(native.bind([*inputs, got], sizes)) == 0
+    return got
+
+
+@pytest.mark.parametrize("width", [768, V])
+def test_a_variance_is_made_in_one_pass_beside_a_number_near_the_mean(width: int | DimVar) -> None:
+    """One pass over a part of the row, one over all of it: not two over all."""
+    axis = as_dim(width) if isinstance(width, DimVar) else width
+    variance = primitive([tensor((6, axis))], lambda m, x: m("variance", x, axis=1))
+    plan = make_plan(variance, host_target(), name=fresh_name())
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert len(loops) == 2 and sum(loop.var.extent == axis for loop in loops) == 1
+    vectors = [tensor((axis,))] * 2
+    norm = primitive([tensor((6, axis)), *vectors], lambda m, x, g, b: m("nn.layer_norm", x, g, b))
+    normal = make_plan(norm, host_target(), name=fresh_name())
+    for size in (768,) if width == 768 else (1, 2, 15, 17, 255, 300, 4096):
+        rng = np.random.default_rng(size)
+        x = rng.standard_normal((6, size)).astype(np.float32)
+        x[1] += 1000  # far from zero
+        x[2, : max(1, size // 16)] += 1e4  # the part that is looked at first is far from the others
+        x[3] = 0.125  # no distance at all
+        x[4] *= 10.0 ** rng.integers(-6, 6, size)
+        exact = x.astype(np.float64)
+        spread = _run(plan, [x], {V: size}, (6,))
+        np.testing.assert_allclose(spread, exact.var(1), rtol=1e-5, atol=1e-12)
+        assert (spread >= 0).all()
+        ones, zeros = np.ones(size, np.float32), np.zeros(size, np.float32)
+        out = _run(normal, [x, ones, zeros], {V: size}, (6, size))
+        wanted = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=5e-4)
+
+
+def test_variances_of_nan_infinities_and_great_numbers() -> None:
+    x = random((7, 768), "float32")
+    x[0, 0] = x[1, 700] = np.inf
+    x[2, 3] = np.nan
+    x[3, 5], x[3, 500] = -np.inf, np.inf
+    x[4] *= 1e30
+    x[5, :40] = 3e38
+    plan = make_plan(primitive([tensor((7, 768))], lambda m, x: m("variance", x, axis=1)), host_target())
+    spread = _run(plan, [x], {}, (7,))
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(spread[:5], x[:5].var(1), rtol=1e-4)
+    assert not np.isfinite(spread[5])
+    np.testing.assert_allclose(spread[6], x[6].astype(np.float64).var(), rtol=1e-6)
+
+
+def test_a_number_of_each_channel_does_not_decide_the_order_of_images() -> None:
+    """Images are gone through in the order of memory, not channel by channel."""
+
+    def build(m: Maker, x: Expr, v: Expr) -> Expr:
+        return m("multiply", x, m("expand_dims", m("rsqrt", m("multiply", v, v)), axis=1))
+
+    plan = check(primitive([tensor((N, 64, 300)), tensor((64,))], build), {V: 1}, {V: 9})
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For)]
+    assert not [loop for loop in loops if loop.kind == "serial"]
+    assert [loop.var.extent for loop in loops if loop.kind == "parallel"] == [dim_mul(64, N)]

@@ -73,6 +73,8 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
             elif target is not None:
                 if latest >= 0:
                     rows = _rows_by_reads(kept, reads, target, indices)
+                    if rows is not None and target.is_elementwise and _against_memory(kept, rows):
+                        rows = None
                 elif _alike(kept, target):
                     rows = list(own_rows(kept))
             if rows is not None and target is not None:
@@ -128,6 +130,15 @@ def _rows_by_reads(
         return rows
     # Giving up rows gives up parallelism: only for a nest that keeps a good number of them.
     return None if isinstance(left, int) and left < 8 else rows
+
+
+def _against_memory(kept: Kept, rows: list[Axis | None]) -> bool:
+    """Whether a stage that is computed element by element would run over its elements in another order than they lie in memory:
+    an inverse deviation of each channel, applied to images."""
+    if isinstance(kept.stage, Scan) or kept.is_reduction:
+        return False
+    left = {a for a in rows if a is not None}
+    return not left.issuperset(own_rows(kept)[: len(left)])
 
 
 def _epilogue(

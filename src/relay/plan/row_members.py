@@ -73,10 +73,10 @@ class Lanes:
     size: int
 
 
-def lane_blocks(axis: Axis) -> tuple[Lanes, list[Axis], Scalar]:
-    """Lanes across blocks of an axis: the lanes, the loop over blocks (none for a single block) and the axis in terms
-    of both."""
-    size = LANE_BLOCK if not isinstance(axis.extent, int) else min(LANE_BLOCK, axis.extent)
+def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:
+    """Lanes across blocks of an axis, of at most so many elements: the lanes, the loop over blocks (none for a single block)
+    and the axis in terms of both."""
+    size = most if not isinstance(axis.extent, int) else min(most, axis.extent)
     lane = Axis("lane", size)
     if size == axis.extent:
         return Lanes(lane, Const(size, "int64"), size), [], lane
@@ -132,9 +132,18 @@ class Emitter:
                 out.append([plan])
         return out
 
-    def steps(self, plans: Sequence[MemberPlan]) -> list[Stmt]:
-        """The steps as statements."""
-        return [self.member(g[0], None) if len(g) == 1 else self._shared(g) for g in self.groups(plans)]
+    def step(self, group: Sequence[MemberPlan]) -> Stmt:
+        """A step as a statement."""
+        return self.member(group[0], None) if len(group) == 1 else self._shared(group)
+
+    def values_at(self, plan: MemberPlan, axis: Axis) -> list[Scalar]:
+        """What a member computes where its vector loop (`along`) is at ``axis``."""
+        before, along = self.env, self.along(plan)
+        assert along is not None
+        self.bind(along, axis)
+        values = self._values(plan)
+        self.env = before
+        return values
 
     def member(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
         stage = plan.member.kept.stage
@@ -156,14 +165,15 @@ class Emitter:
             frame.update(extra)
         return self.builder.evaluate(stage_bodies(plan.member.kept.stage), frame)
 
-    def _store(self, plan: MemberPlan, output: int, value: Scalar) -> Stmt:
+    def store(self, plan: MemberPlan, output: int, value: Scalar) -> Stmt:
+        """Put an element of an output where it belongs."""
         frame = frame_of(plan.member, self.aliases, self.env)
         where = self.builder.storage[id(plan.member.kept.origin), output]
         index = [frame.get(a, a) for a in plan.member.kept.stage.axes]
         return Store(where.buffer, (self.builder.flat(where, index),), value)
 
     def _pointwise(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
-        body = seq([self._store(plan, n, v) for n, v in enumerate(self._values(plan))])
+        body = seq([self.store(plan, n, v) for n, v in enumerate(self._values(plan))])
         if lanes is not None:
             return serial(plan.inner, vectorized(lanes.variable, lanes.count, body))
         if not plan.inner:
@@ -211,10 +221,10 @@ class Emitter:
         zero = Const(0, "int64")
         for n, value in enumerate(values):
             if not isinstance(value, Reduce):
-                out.ends.append(self._store(plan, n, value))
+                out.ends.append(self.store(plan, n, value))
                 continue
             if last is None and value.kind in ("argmax", "argmin"):  # of one element
-                out.ends.append(self._store(plan, n, Const(0, value.dtype)))
+                out.ends.append(self.store(plan, n, Const(0, value.dtype)))
                 continue
             acc = Buffer(self.builder.fresh("acc"), (1,), _accumulator(value), "register")
             out.buffers.append(acc)
@@ -236,7 +246,7 @@ class Emitter:
                 out.finds.append(Store(place, (zero,), minimum(result, candidate)))
             out.starts.append(Store(acc, (zero,), initial(kind, acc.dtype)))
             out.updates.append(Store(acc, (zero,), combine(kind, now, element)))
-            out.ends.append(self._store(plan, n, cast(result, value.dtype)))
+            out.ends.append(self.store(plan, n, cast(result, value.dtype)))
         return out
 
     # -- members that share a loop
@@ -315,7 +325,7 @@ class Emitter:
                 continue
             for n, (value, where) in enumerate(zip(values, targets(self.builder, plan), strict=True)):
                 name = Axis(self.builder.fresh("e"), 1, value.dtype)
-                body.append((name, value, self._store(plan, n, name)))
+                body.append((name, value, self.store(plan, n, name)))
                 if where.buffer.dtype == value.dtype:
                     names[id(where.buffer)] = name
         inside: list[Stmt] = []
@@ -384,7 +394,7 @@ class Emitter:
         at, out = (lanes.variable,), Reductions()
         for n, value in enumerate(self._values(plan)):
             if not isinstance(value, Reduce):
-                out.ends.append(self._store(plan, n, value))
+                out.ends.append(self.store(plan, n, value))
                 continue
             acc = Buffer(self.builder.fresh("acc"), (lanes.size,), _accumulator(value), "stack")
             out.buffers.append(acc)
@@ -405,11 +415,11 @@ class Emitter:
                     Store(acc, at, select(flag, element, now)),
                 ]
                 out.updates.append(LetScalar(flag, better, Seq(tuple(stores))))
-                out.ends.append(self._store(plan, n, cast(Load(place, at, "int64"), value.dtype)))
+                out.ends.append(self.store(plan, n, cast(Load(place, at, "int64"), value.dtype)))
             else:
                 out.starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
                 out.updates.append(Store(acc, at, combine(value.kind, now, element)))
-                out.ends.append(self._store(plan, n, cast(now, value.dtype)))
+                out.ends.append(self.store(plan, n, cast(now, value.dtype)))
         return out
 
     def _blocked(self, plan: MemberPlan) -> Stmt:
@@ -442,7 +452,7 @@ class Emitter:
         self.bind(along, at_step)
         init, update = self._values(plan, {stage.state: now})
         advance = Store(state, at, update)
-        keep = self._store(plan, 0, now)
+        keep = self.store(plan, 0, now)
         body = seq([keep, advance] if stage.exclusive else [advance, keep])
 
         def over(stmt: Stmt) -> Stmt:

@@ -36,8 +36,18 @@ from relay.plan.build import (
 )  # fmt: skip
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
+from relay.plan.moments import row_steps
 from relay.plan.nests import Nest
-from relay.plan.row_members import Emitter, Lanes, MemberPlan, finds_position, frame_of, lane_blocks, targets
+from relay.plan.row_members import (
+    LANE_BLOCK,
+    Emitter,
+    Lanes,
+    MemberPlan,
+    finds_position,
+    frame_of,
+    lane_blocks,
+    targets,
+)
 from relay.plan.row_pipeline import pipelined
 from relay.te.scalar import (
     Axis,
@@ -101,18 +111,19 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         repeated = _repeat(builder, plans, temps, inside, together)
         emitter.bind(last, binary("add", start, inside))
         count = minimum(together, binary("sub", extent_of(last.extent), start))
-        steps = [For(inside, count, step) for step in emitter.steps(plans)]
+        steps = [For(inside, count, emitter.step(group)) for group in emitter.groups(plans)]
         return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
     if not across and (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
         return skewed
     if not across:
         buffers = [t for t in temps if t.scope != "operand"]
-        body = allocate(buffers, seq(emitter.steps(plans)))
+        body = allocate(buffers, seq(row_steps(emitter, plans)))
         return parallel_rows(builder, rows, work, body)
     last = rows[-1]
     if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans):
         return _columns(builder, emitter, plans, temps, last, work)
-    lanes, blocks, position = lane_blocks(last)
+    alone = not temps and not any(p.inner for p in plans)
+    lanes, blocks, position = lane_blocks(last, _COLUMNS if alone else LANE_BLOCK)
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
     body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
