@@ -173,10 +173,11 @@ def _recursion(b: Builder, s: Scope, d: int) -> str:
 def _several_calls(b: Builder, s: Scope, d: int) -> str:
     """A global function that calls itself last in several places, with one or two vectors as its state."""
     name = f"@ways{len(b.functions)}"
+    within = min(d, 1)
     b.functions.append("")
     place = len(b.functions) - 1
     inner: Scope = {"T": ["%x", "%z"]}
-    first, second, last = (b.make("T", inner, d) for _ in range(3))
+    first, second, last = (b.make("T", inner, within) for _ in range(3))
     test = b.choices.pick(["sum(%x) > 0.1f64", "%n > 2"])
     b.functions[place] = (
         f"def {name}(%x: {VECTOR}, %z: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
@@ -189,10 +190,16 @@ def _several_calls(b: Builder, s: Scope, d: int) -> str:
 def _branch_in_a_loop(b: Builder, s: Scope, d: int) -> str:
     """A loop whose step has a branch, and a pair as its state."""
     name = f"@steps{len(b.functions)}"
+    within = min(d, 1)
     b.functions.append("")
     place = len(b.functions) - 1
     inner: Scope = {"T": ["%s.0", "%s.1", "%w"]}
-    step = f"if ({b.choices.pick(['sum(%s.0) > 0.1f64', '%n > 1'])}) {{ {b.make('T', inner, d)} }} else {{ {b.make('T', inner, d)} }}"
+    test, first, second = (
+        b.choices.pick(["sum(%s.0) > 0.1f64", "%n > 1"]),
+        b.make("T", inner, within),
+        b.make("T", inner, within),
+    )
+    step = f"if ({test}) {{ {first} }} else {{ {second} }}"
     b.functions[place] = (
         f"def {name}(%s: ({VECTOR}, {VECTOR}), %w: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
         f"  if (%n > 0) {{ let %v = {step}; {name}((tanh(%v), %s.0), %w, %n - 1) }} else {{ %s.0 + sin(%s.1) }}\n}}\n"
@@ -203,9 +210,10 @@ def _branch_in_a_loop(b: Builder, s: Scope, d: int) -> str:
 def _nested_loops(b: Builder, s: Scope, d: int) -> str:
     """A loop in whose step another loop runs, as often as the outer one says."""
     name = f"@outer{len(b.functions)}"
+    within = min(d, 1)
     b.functions.append("")
     place = len(b.functions) - 1
-    step, inside = b.make("T", {"T": ["%x", "%w"]}, d), b.make("T", {"T": ["%x", "%w"]}, d)
+    step, inside = b.make("T", {"T": ["%x", "%w"]}, within), b.make("T", {"T": ["%x", "%w"]}, within)
     b.functions[place] = (
         f"def {name}i(%x: {VECTOR}, %w: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
         f"  if (%n > 0) {{ {name}i(tanh({inside}), %w, %n - 1) }} else {{ %x }}\n}}\n"
@@ -218,10 +226,11 @@ def _nested_loops(b: Builder, s: Scope, d: int) -> str:
 def _mutual(b: Builder, s: Scope, d: int) -> str:
     """Two functions that call each other."""
     name = f"@turn{len(b.functions)}"
+    within = min(d, 1)
     b.functions.append("")
     place = len(b.functions) - 1
     inner: Scope = {"T": ["%x"]}
-    first, second = b.make("T", inner, d), b.make("T", inner, d)
+    first, second = b.make("T", inner, within), b.make("T", inner, within)
     more = b.choices.pick(["{0}b(tanh({1}), %n - 1)", "sin({0}b(tanh({1}), %n - 1)) + %x"]).format(name, first)
     b.functions[place] = (
         f"def {name}(%x: {VECTOR}, %n: int32) -> {VECTOR} {{\n  if (%n < 1) {{ %x }} else {{ {more} }}\n}}\n"

@@ -10,13 +10,13 @@ import pytest
 
 from relay.ir.expr import Call, Constant, Expr, If, Match, RefNew, RefRead, RefWrite, Tuple
 from relay.transform import dead_references, partial_eval
-from relay.transform.ad import conversions, forward, lifter, reverse, values
+from relay.transform.ad import branches, conversions, forward, lifter, loop_terms, reverse, values
 from relay.transform.ad.conversions import Collect, Lift, Seed, zeros_like
 from relay.transform.ad.forward import Dual, Forward, Tangent, Zip
 from relay.transform.ad.lifter import Lifter
 from relay.transform.ad.reverse import Reverse
 from relay.transform.ad.terms import project
-from relay.transform.ad.values import Fields, Frame, Tensor
+from relay.transform.ad.values import Fields, Frame, Tensor, Value
 from relay.transform.blocks import as_block
 from relay.transform.build import internal_call
 
@@ -46,6 +46,25 @@ def everywhere(patch: Patch, name: str, instead: Callable[..., Any]) -> None:
     for module in (conversions, values, reverse, forward, lifter):
         if hasattr(module, name):
             patch.setattr(module, name, instead)
+
+
+# -- loops
+
+
+@fault("what a branch inside an iteration reads has no cotangent")
+def _(patch: Patch) -> None:
+    before = branches._mirrored
+
+    def mirrored(reverse: Reverse, value: Value, frame: Frame) -> Value:
+        made = before(reverse, value, frame)
+        return replace(made, active=False) if isinstance(made, Tensor) else made
+
+    patch.setattr(branches, "_mirrored", mirrored)
+
+
+@fault("rows of all iterations meet in opposite orders")
+def _(patch: Patch) -> None:
+    patch.setattr(loop_terms.Rows, "turned", lambda self, rows: frozenset())
 
 
 # -- reverse mode

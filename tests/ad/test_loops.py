@@ -10,7 +10,7 @@ import pytest
 import relay
 from relay.cli.inspect import VIEWS
 from relay.differentiate import differentiated
-from relay.ir.expr import Call, Function, OpRef, RefNew
+from relay.ir.expr import Call, Constant, Function, OpRef, RefNew
 from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.options import Options
@@ -118,6 +118,63 @@ LOOPS: dict[str, tuple[str, list[Any], tuple[int, ...]]] = {
         [(2, 3), np.float64(0.7)],
         (0, 1),
     ),
+    "a branch in the step": (
+        f"""def @go(%s: ({M}, {M}), %w: {W}, %n: int32) -> {M} {{
+          if (%n > 0) {{
+            let %v = if (sum(%s.0) > 0.1f64) {{ nn.dense(%s.0, %w) }} else {{ sin(%s.1) }};
+            @go((tanh(%v), %s.0), %w, %n - 1)
+          }} else {{ %s.0 + sin(%s.1) }}
+        }}
+        def @main(%x: {M}, %y: {M}, %w: {W}) {{ @go((%x, %y), %w, 6) }}""",
+        [(2, 3), (2, 3), (3, 3)],
+        (0, 1, 2),
+    ),
+    "branches in branches, of pairs": (
+        f"""def @go(%x: {M}, %w: {M}, %n: int32) -> {M} {{
+          if (%n < 1) {{ %x * %w }} else {{
+            let %p = if (sum(%x) > 0.1f64) {{ if (%n > 2) {{ (%x * %w, %x) }} else {{ (%w, sin(%x)) }} }} else {{ (%x, cos(%w)) }};
+            @go(tanh(%p.0 + %p.1 * %x), %w, %n - 1)
+          }}
+        }}
+        def @main(%x: {M}, %w: {M}) {{ @go(%x, %w, 5) }}""",
+        [(2, 3), (2, 3)],
+        (0, 1),
+    ),
+    "several tail calls": (
+        f"""def @go(%x: {M}, %z: {M}, %w: {M}, %n: int32) -> {M} {{
+          if (%n < 1) {{ %x * %w }} else {{
+            if (sum(%x) > 0.1f64) {{ @go(tanh(%x * %w - %z), %x, %w, %n - 1) }} else {{ @go(sin(%z), tanh(%x), %w, %n - 2) }}
+          }}
+        }}
+        def @main(%x: {M}, %z: {M}, %w: {M}) {{ @go(%x, %z, %w, 7) }}""",
+        [(2, 3), (2, 3), (2, 3)],
+        (0, 1, 2),
+    ),
+    "steps of its own choice": (
+        f"""def @go(%t: float64, %h: float64, %y: {M}, %w: {W}) -> {M} {{
+          if (%t < 1f64) {{
+            let %f = tanh(nn.dense(%y, %w));
+            let %one = %y + %f * %h;
+            let %half = %y + %f * (%h * 0.5f64);
+            let %two = %half + tanh(nn.dense(%half, %w)) * (%h * 0.5f64);
+            if (max(abs(%one - %two)) > 0.003f64) {{ @go(%t, %h * 0.5f64, %y, %w) }} else {{ @go(%t + %h, %h * 1.5f64, %two, %w) }}
+          }} else {{ %y }}
+        }}
+        def @main(%y: {M}, %w: {W}) {{ @go(0f64, 0.3f64, %y, %w) }}""",
+        [(2, 3), (3, 3)],
+        (0, 1),
+    ),
+    "an end inside, after one call": (
+        f"""def @go(%x: {M}, %z: {M}, %w: {M}, %n: int32) -> {M} {{
+          if (sum(%x) > 0.3f64) {{ @go(tanh(%x * %w - %z), %x, %w, %n - 1) }} else {{
+            let %u = %x + %z;
+            if (%n > 0) {{ @go(sin(%u), tanh(%x), %w, %n - 2) }} else {{ %u * %w }}
+          }}
+        }}
+        def @main(%x: {M}, %z: {M}, %w: {M}) {{ @go(%x, %z, %w, 7) }}""",
+        [(2, 3), (2, 3), (2, 3)],
+        (0, 1, 2),
+    ),
     "what does not change": (
         f"""def @go(%n: int32, %x: {M}, %y: {M}) -> {M} {{
           if (%n > 0) {{ @go(%n - 1, %x, %y + %x) }} else {{ %y }}
@@ -187,9 +244,10 @@ def test_lengths_with_one_compilation() -> None:
 def test_recursion_that_is_no_loop_with_a_constant_first() -> None:
     """The first call has a constant, those inside have none: what is found for each is kept apart."""
     text = f"""#[version = "0.0.5"]
+    def @deep(%x: {M}, %n: int32) -> {M} {{ if (%n > 0) {{ sin(@deep(%x, %n - 1)) }} else {{ %x }} }}
     def @go(%s: ({M}, {M}), %w: {M}, %n: int32) -> {M} {{
       if (%n > 0) {{
-        let %v = if (sum(%s.0) > 0.1f64) {{ %w }} else {{ %s.1 }};
+        let %v = if (sum(%s.0) > 0.1f64) {{ @deep(%w, %n) }} else {{ %s.1 }};
         @go((tanh(%v), %s.0), %w, %n - 1)
       }} else {{ %s.0 + sin(%s.1) }}
     }}
@@ -199,10 +257,50 @@ def test_recursion_that_is_no_loop_with_a_constant_first() -> None:
         assert problem(relay.parse(text), args, argnums) is None
 
 
+@pytest.mark.parametrize(
+    "test, first, step, rows",
+    [("%n > 0", 7, "%n - 1", 7), ("%n >= 1", 8, "%n - 3", 3), ("%n < 9", 2, "%n + 2", 4), ("10 >= %n", 0, "%n + 5", 3)],
+)
+def test_as_many_rows_are_reserved_as_there_are_iterations(test: str, first: int, step: str, rows: int) -> None:
+    text = f"""def @go(%x: {M}, %n: int32) -> {M} {{ if ({test}) {{ @go(sin(%x), {step}) }} else {{ %x }} }}
+    def @main(%x: {M}) {{ @go(%x, {first}) }}"""
+    module = gradient(text, (0,))
+    reserved = [
+        e.args[1]
+        for f in module.functions.values()
+        for e in post_order(f)
+        if isinstance(e, Call) and isinstance(e.fn, OpRef) and e.fn.name == "rows.reserve"
+    ]
+    assert reserved
+    for count in reserved:
+        assert isinstance(count, Constant) and int(count.data) == rows
+    assert problem(relay.parse(VERSION + text), [normal(2, 3)], (0,), compiled=True) is None
+
+
+def test_rows_are_put_where_they_are_reserved() -> None:
+    """Values do not depend on what was reserved: too little, too much, nothing."""
+    text = """def @go[k: Dim](%rows: Tensor[(k, 2), float32], %n: int32) -> Tensor[(?, 2), float32] {
+      if (%n > 0) { @go(append(%rows, expand_dims(full(cast(%n, dtype="float32"), shape=[2]), axis=0)), %n - 1) } else { %rows }
+    }
+    def @main(%rows: Tensor[(1, 2), float32], %room: int64, %n: int32) { @go(rows.reserve(%rows, %room), %n) }"""
+    exe = relay.compile(relay.parse(VERSION + text), cache=False)
+    for room, n in ((0, 5), (3, 5), (50, 5), (-4, 0), (2**40, 2)):
+        found = np.asarray(exe(np.ones((1, 2), np.float32), np.int64(room), np.int32(n)))
+        expected = np.concatenate([np.ones((1, 2)), np.repeat(np.arange(n, 0, -1)[:, None], 2, axis=1)])
+        np.testing.assert_array_equal(found, expected)
+
+
 NOT_A_LOOP = {
     "more after the call": (
         "def @go(%n: int32, %x: float64) -> float64 { if (%n > 0) { sin(@go(%n - 1, %x)) } else { %x } }",
         "it does more after it has called itself",
+    ),
+    "a call in a branch": (
+        """def @deep(%x: float64, %n: int32) -> float64 { if (%n > 0) { sin(@deep(%x, %n - 1)) } else { %x } }
+        def @go(%n: int32, %x: float64) -> float64 {
+          if (%n > 0) { let %y = if (%x > 0f64) { @deep(%x, %n) } else { %x }; @go(%n - 1, %y) } else { %x }
+        }""",
+        "what is differentiated goes through a branch",
     ),
     "a list is the state": (
         """def @go(%l: List[float64], %x: float64) -> float64 {

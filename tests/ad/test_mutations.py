@@ -9,12 +9,16 @@ from tests.ad.checks import problem
 from tests.ad.generator import example
 from tests.ad.mutations import MUTATIONS, Mutation
 from tests.ad.test_generated import ARGUMENTS
+from tests.ad.test_loops import LOOPS, VERSION, arguments
 from tests.ad.test_programs import HEAD, PROGRAMS, value
 
 WITHIN = 60
 
 
 def by_hand(name: str) -> str | None:
+    if name in LOOPS:
+        loop, shapes, by = LOOPS[name]
+        return problem(relay.parse(VERSION + loop), arguments(shapes), by)
     text, given, argnums = PROGRAMS[name]
     module = relay.parse(HEAD + text)
     return problem(module, [value(module, a) for a in given], argnums)
@@ -34,7 +38,7 @@ def wrong(case: str | int) -> bool:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_seeded_faults_are_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    for case in (*PROGRAMS, *range(WITHIN)):
+    for case in (*PROGRAMS, *LOOPS, *range(WITHIN)):
         with monkeypatch.context() as patch:
             mutation.apply(patch)
             found = wrong(case)

@@ -118,6 +118,10 @@ class Lifter(ABC):
         """A call of a loop that is lifted in a way of its own; None for every other call."""
         return None
 
+    def branch(self, var: Var, e: If, frame: Frame) -> Value | None:
+        """A branch that is lifted in a way of its own; None for every other one."""
+        return None
+
     @abstractmethod
     def conversions(self) -> Sequence[Conversion]:
         """All that may have functions to write."""
@@ -293,6 +297,8 @@ class Lifter(ABC):
                     return self.recast(part, atom, frame)
                 field = Proj(value.whole, e.index, self.lifting.type(type_of(e)))
                 return Other(type_of(e), code.bind(field, var.name))
+            case If() if (again := self.branch(var, e, frame)) is not None:
+                return again
             case If():
                 blocks = (as_block(e.then), as_block(e.orelse))
                 cond = self.atom(e.cond, frame).whole

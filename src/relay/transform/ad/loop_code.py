@@ -18,6 +18,7 @@ from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
 from relay.transform.ad.loop_parts import (
     call_of,
+    inputs,
     instance,
     integer,
     is_made_of_tensors,
@@ -215,7 +216,7 @@ class LoopWriter:
         self.live = self._without_unread(needed(self.lifted.again.back.bindings, roots))
         bound = {b.var for b in self.live} | {self.index, *self.bases.values(), *self.grown.values()}
         bound.update(ct for cts in self.after.values() for ct in cts)
-        reads = [a for b in self.live for a in operands(b.value)] + roots
+        reads = [a for b in self.live for a in inputs(b.value)] + roots
         todo = [a for a in reads if isinstance(a, Var) and a not in bound]
         self.counters: dict[Var, int] = {
             self.lifted.params[n]: self.lifted.loop.steps[n] for n in self.lifted.loop.having(Role.COUNTER)
@@ -295,7 +296,7 @@ class LoopWriter:
         roots += (p for parts in self.end_terms.values() for p in parts)
         self.end_live = needed(self.lifted.leave.back.bindings, roots)
         bound = {b.var for b in self.end_live} | self.fixed | set(self.results)
-        reads = [a for b in self.end_live for a in operands(b.value)] + roots
+        reads = [a for b in self.end_live for a in inputs(b.value)] + roots
         found = dict.fromkeys(a for a in reads if isinstance(a, Var) and a not in bound)
         if not all(is_made_of_tensors(type_of(v)) for v in found):
             raise Unsuited(AT_THE_END)

@@ -48,6 +48,7 @@ class Loops:
     reverse: Reverse
     # Why functions are left to the general scheme.
     why: dict[str, str] = field(default_factory=dict)
+    writing: bool = False  # whether an iteration is being lifted
     _loops: dict[str, Loop | None] = field(default_factory=dict)
     _written: dict[_Key, Written | None] = field(default_factory=dict)
     _rooms: Iterator[int] = field(default_factory=count)
@@ -82,11 +83,14 @@ class Loops:
             return None
 
     def written(self, loop: Loop, active: list[list[bool]]) -> Written | None:
+        before, self.writing = self.writing, True
         try:
             return LoopWriter(self.lift(loop), active, self.reverse.functions).write()
         except Unsuited as reason:
             self.why[loop.name] = str(reason)
             return None
+        finally:
+            self.writing = before
 
     def lift(self, loop: Loop) -> Lifted:
         params = tuple(Var(p.name, type_of(p), type_of(p), p.span) for p in loop.function.params)
@@ -136,6 +140,8 @@ class Loops:
             fields[n] = TensorType((rows, *tape.shape[1:]), tape.dtype)
         made = code.bind(replace(call, ty=TupleType((ty, *fields[1:]))), "loop")
         result = self.reverse.argument(frame, code.bind(project(made, 0)), ty, e.span)
+        # What is kept is taken out here, where the size that the tapes share is told: the way back may be another function.
+        kept = [code.bind(project(made, n + 1)) for n in range(written.kept)]
         leaves = list(result.tensors())
         assert len(leaves) == len(tensors_of(ty))
 
@@ -146,7 +152,6 @@ class Loops:
             if all(d is None for d in found):
                 return
             whole = [f.back.bind(zeros_like(t.primal)) if d is None else d for t, d in zip(leaves, found, strict=True)]
-            kept = [f.back.bind(project(made, n + 1)) for n in range(written.kept)]
             out = f.back.bind(call_of(written.back, (*given, *kept, *whole), shared, e.span), "loop")
             for n, (param, number) in enumerate(written.found):
                 f.give(list(args[param].tensors())[number], f.back.bind(project(out, n), "d"))

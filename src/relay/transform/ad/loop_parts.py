@@ -9,13 +9,14 @@ from typing import cast
 import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_var, is_any
-from relay.ir.expr import Binding, Call, Constant, Expr, GlobalVar, OpRef, Proj, Tuple
+from relay.ir.expr import Binding, Call, Constant, Expr, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.span import Span
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
-from relay.transform import uses
+from relay.ir.walk import free_vars
 from relay.transform.ad.duals import differentiable
 from relay.transform.ad.loops import INSIDE, Unsuited
 from relay.transform.ad.terms import Code, project, tuple_of
+from relay.transform.blocks import nested_blocks, operands
 from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.typing.substitution import map_type
 
@@ -48,13 +49,26 @@ def instance(ty: Type, dims: Mapping[DimVar, TypeArg]) -> Type:
     return cast(Type, map_type(ty, lambda _: None, lambda d: cast("Dim | None", dims.get(d))))
 
 
+def inputs(value: Expr) -> list[Var]:
+    """The variables that a value reads, inside of branches too."""
+    found = list(operands(value))
+    for block in nested_blocks(value):
+        found += free_vars(block)
+    return [a for a in found if isinstance(a, Var)]
+
+
 def needed(bindings: Sequence[Binding], roots: Iterable[Expr]) -> list[Binding]:
-    """The bindings that values need, in order. Only operators, tuples and calls may stand there."""
-    out = uses.needed(bindings, roots)
-    for b in out:
-        called = b.value.fn if isinstance(b.value, Call) else None
-        if not isinstance(b.value, Call | Tuple | Proj) or not isinstance(called, OpRef | GlobalVar | None):
-            raise Unsuited(INSIDE)
+    """The bindings that values need, in order. Only operators, tuples, calls and branches may stand there."""
+    used = {r for r in roots if isinstance(r, Var)}
+    out: list[Binding] = []
+    for b in reversed(bindings):
+        if b.var in used:
+            out.append(b)
+            used.update(inputs(b.value))
+            called = b.value.fn if isinstance(b.value, Call) else None
+            if not isinstance(b.value, Call | Tuple | Proj | If) or not isinstance(called, OpRef | GlobalVar | None):
+                raise Unsuited(INSIDE)
+    out.reverse()
     return out
 
 

@@ -83,7 +83,7 @@ def loop_of(name: str, function: Function, lifting: Lifting) -> Loop:
     if last is None or not isinstance(last.value, If) or body.result is not last.var:
         raise Unsuited("it does not end with a choice between calling itself and a result")
     branches = (as_block(last.value.then), as_block(last.value.orelse))
-    calls = [_tail_call(name, b) for b in branches]
+    calls = [tail_call(name, b) for b in branches]
     again, leave = branches if calls[0] is not None else branches[::-1]
     call = calls[0] if calls[0] is not None else calls[1]
     if call is None:
@@ -187,7 +187,8 @@ def keeps(ty: Type | TypeArg, dims: frozenset[DimVar]) -> bool:
             return False
 
 
-def _tail_call(name: str, block: Block) -> Call | None:
+def tail_call(name: str, block: Block) -> Call | None:
+    """The call of a function that a block ends with."""
     if not block.bindings or block.result is not block.bindings[-1].var:
         return None
     value = block.bindings[-1].value

@@ -8,6 +8,7 @@ from relay.ir.expr import Call, Expr, Function, Grad, OpRef, Var
 from relay.ir.module import Module, reachable
 from relay.ir.retype import substitute_types
 from relay.ir.walk import post_order
+from relay.transform.ad.one_call import one_call
 from relay.transform.ad.terms import tuple_of
 from relay.transform.base import Pass
 from relay.transform.batching import BatchStructure
@@ -60,7 +61,7 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     ]  # fmt: skip
     for transformation in passes:
         module = transformation(module)
-    return module.with_functions({n: _unnamed(f) for n, f in module.functions.items()})
+    return module.with_functions({n: one_call(n, _unnamed(f)) for n, f in module.functions.items()})
 
 
 def _unnamed(function: Function) -> Function:

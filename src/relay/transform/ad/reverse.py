@@ -20,6 +20,7 @@ from relay.ir.expr import (
     Call,
     Expr,
     Function,
+    If,
     OpRef,
     Var,
 )  # fmt: skip
@@ -27,6 +28,7 @@ from relay.ir.span import Span
 from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, RefType, TupleType, Type
 from relay.op.custom_gradients import has_declared_rule
+from relay.transform.ad.branches import branch_again
 from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones_like, zeros_like
 from relay.transform.ad.lifter import Lifter, fitting, nothing_to_differentiate
 from relay.transform.ad.loop_gradient import Loops
@@ -53,6 +55,9 @@ class Reverse(Lifter):
 
     def loop(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
         return self.loops.call(e, name, args, frame)
+
+    def branch(self, var: Var, e: If, frame: Frame) -> Value | None:
+        return branch_again(self, var, e, frame) if self.loops.writing else None
 
     def reasons(self) -> dict[str, tuple[str, str]]:
         """Of lifted global functions that are no loops: whose they are, and why not."""
