@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from safetensors import SafetensorError
 
 import relay
+from relay.ir import saving
 from relay.ir.equality import alpha_equal
 from tests.generator.compare import difference
 
@@ -91,3 +95,65 @@ def _arrays(value: object) -> object:
 def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
     with pytest.raises(relay.RelayError, match=r"attributes are given by name: start=, stop=, step=, dtype="):
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("target", 3), ("threads", "2"), ("threads", 0), ("threads", True), ("workers", 0), ("memory_budget", "1G"), ("entries", ()),
+        ("limits", 3), ("machine", 1), ("hot_sizes", "n"), ("hot_sizes", [{"n": -3}]), ("hot_sizes", [{"n": "3"}]),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_errors_that_name_them(option: str, value: object) -> None:
+    with pytest.raises(relay.RelayError, match=option):
+        keywords: dict[str, Any] = {option: value}
+        relay.compile(HEADER + "def @main[n: Dim](%x: Tensor[(n,), float32]) { %x }", **keywords)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        relay.parse, relay.infer_type, relay.evaluate, relay.grad, relay.jvp, relay.compile,
+        lambda wrong: relay.var("x", shape=wrong), lambda wrong: relay.var("x", shape=(-2,)), lambda wrong: relay.var("x", shape="ab"),
+        lambda wrong: relay.var("x", shape=(), dtype="float"), lambda wrong: relay.var("x", shape=(True,)),
+    ],
+)  # fmt: skip
+def test_what_is_no_program_or_type_is_an_error(use: Callable[[Any], object]) -> None:
+    with pytest.raises(relay.RelayError):
+        use(3)
+
+
+def test_variables_take_numpy_dtypes() -> None:
+    x = relay.var("x", shape=(2,), dtype=np.float64)
+    exe = relay.compile(relay.Function([x], relay.op.exp(x)))
+    np.testing.assert_allclose(np.asarray(exe(np.zeros(2))), [1, 1])
+
+
+def test_a_device_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
+    exe = relay.compile(HEADER + "def @main(%x: float32) { %x + 1f }")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        exe.save(tmp_path / "pipe")
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "real.rlx")
+    exe.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and float(relay.load(tmp_path / "folder" / "real.rlx")(1.0)) == 2.0  # type: ignore[arg-type]
+    assert [p.name for p in (tmp_path / "folder").iterdir()] == ["real.rlx"]
+
+
+def test_a_disk_that_is_full_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = relay.parse(HEADER + "def @main(%w: Tensor[(64, 64), float32]) { %w }").bind(
+        {"w": np.ones((64, 64), np.float32)}
+    )
+
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(saving, "save_file", full)
+    with pytest.raises(relay.RelayError, match=r"cannot write .*No space left on device"):
+        module.save(tmp_path / "m.relay")
+    assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from relay import interpreter, typing
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import DimVar
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Grad, Proj, Tuple, Var
-from relay.ir.module import Module
+from relay.ir.module import Module, require_module
 from relay.ir.types import FuncType, TupleType, Type
 from relay.ir.walk import post_order, rewrite
 from relay.transform.ad.gradient import Gradient, has_gradients
@@ -73,6 +73,7 @@ def _derived(program: Function | Module, entry: str, build: Callable[[Function],
         typed = program if program.ty is not None else typing.infer_expr(program)
         assert isinstance(typed, Function)
         return build(typed)
+    require_module(program)
     module = program if all(f.ty is not None for f in program.functions.values()) else typing.infer(program)
     function, rest = _entry(module, entry)
     return module.with_functions({entry: build(function), **rest})
@@ -102,6 +103,8 @@ def _chosen(argnums: int | Sequence[int], function: Function) -> tuple[int, ...]
     count = len(function.params)
     given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for n in given:
+        if not isinstance(n, int):
+            raise RelayError(f"argnums: {n!r} is not the number of a parameter", function.span, "they count from 0")
         if not -count <= n < count:
             raise RelayError(
                 f"argnums: a function of {count} parameters has no parameter {n}", function.span, "they count from 0"
@@ -174,6 +177,7 @@ def passes(entries: tuple[str, ...]) -> list[Pass]:
 
 def differentiated(module: Module, entry: str = "main") -> Module:
     """A module without ``grad``, for evaluating ``@entry``; the same one where it has none. Raises RelayError."""
+    require_module(module)
     if not has_gradients(module):
         return module
     try:

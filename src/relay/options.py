@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import platformdirs
 
 from relay.codegen.workers import available_cores
@@ -58,16 +59,30 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.target, str):
+            raise RelayError(f"target must be a string, not {self.target!r}", hint='"cpu" is this machine')
         if self.executor not in EXECUTORS:
             raise RelayError(f"unknown executor {self.executor!r}", hint=f"executors are {', '.join(EXECUTORS)}")
         if self.opt_level not in (0, 1, 2, 3):
             raise RelayError(f"opt_level must be 0, 1, 2 or 3, not {self.opt_level!r}")
         if self.precision not in PRECISIONS:
             raise RelayError(f"unknown precision {self.precision!r}", hint=f"precisions are {', '.join(PRECISIONS)}")
-        if self.memory_budget is not None and self.memory_budget < 1:
-            raise RelayError(f"memory_budget must be at least 1, not {self.memory_budget!r}", hint="None is no limit")
-        if self.threads is not None and self.threads < 1:
-            raise RelayError(f"threads must be at least 1, not {self.threads!r}")
+        _require_count("memory_budget", self.memory_budget, "None is no limit")
+        _require_count("threads", self.threads, "None: all that the process may use")
+        _require_count("workers", self.workers, "None: one per core")
+        if not self.entries or not all(isinstance(e, str) for e in self.entries):
+            raise RelayError(f"entries must be names of functions, not {self.entries!r}", hint='for example ("main",)')
+        if not isinstance(self.limits, Limits):
+            raise RelayError(f"limits must be relay.Limits(...), not {self.limits!r}")
+        if self.machine is not None and not isinstance(self.machine, Machine):
+            raise RelayError(
+                f"machine must be costs of a machine, not {self.machine!r}", hint="relay.view.machine_limits(1).costs()"
+            )
+        for sizes in self.hot_sizes:
+            if not isinstance(sizes, Mapping) or not all(_is_count(s, 0) for s in sizes.values()):
+                raise RelayError(
+                    f"hot_sizes must map names to sizes, not be {sizes!r}", hint='for example [{"n": 128}]'
+                )
 
     @property
     def directory(self) -> Path | None:
@@ -79,6 +94,16 @@ class Options:
     @property
     def worker_count(self) -> int:
         return self.workers if self.workers is not None else available_cores()
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def _require_count(name: str, value: object, hint: str) -> None:
+    """Raises RelayError unless the value of an option is None or a whole number of at least 1."""
+    if value is not None and not _is_count(value, 1):
+        raise RelayError(f"{name} must be a whole number of at least 1, not {value!r}", hint=hint)
 
 
 def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:

@@ -24,7 +24,7 @@ from relay.hot import HotExecutable
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError, RelayError
 from relay.ir.expr import Binding, Block, Call, Function, Var
-from relay.ir.module import Module
+from relay.ir.module import Module, require_module
 from relay.ir.parser import parse_module
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.ir.walk import post_order
@@ -321,11 +321,7 @@ def as_module(program: Module | Function | str) -> Module:
         program = parse_module(program)
     if isinstance(program, Function):
         program = Module({"main": program})
-    if not isinstance(program, Module):
-        raise CompileError(
-            f"a {type(program).__name__} is not a program",
-            hint="give a Module, a Function or Relay text (relay.parse reads files' text)",
-        )
+    require_module(program)
     return program if is_typed(program) else typing.infer(program)
 
 

@@ -49,7 +49,7 @@ def write_library(image: ExecutableImage, path: str | os.PathLike[str], target: 
                 shutil.copyfile(made, temporary)
                 temporary.replace(out)
             written.insert(0, out)
-        header.write_text(header_text(image, name, out))
+        header.write_text(header_text(image, name, out), encoding="utf-8")
     except OSError as error:
         raise FileError(f"cannot write {out}: {error.strerror}") from error
     return written

@@ -38,9 +38,9 @@ from relay.cli.shared import (
     progress,
     read_executable,
     read_module,
-    write_whole,
 )
 from relay.ir.diagnostics import ExecutionError, RelayError
+from relay.ir.files import write_whole
 from relay.lower.signature import entry_info
 from relay.transform.base import available_passes, parse_passes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +11,7 @@ from rich.console import Console
 import relay
 from relay.cli import inputs
 from relay.ir.diagnostics import FileError
+from relay.ir.files import write_whole
 from relay.ir.module import Module
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
@@ -60,18 +59,6 @@ def progress(what: str) -> Any:
     return errors.status(what)
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{time.monotonic_ns()}{path.suffix}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(text))
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -14,7 +14,8 @@ from pathlib import Path
 from relay import _runtime
 from relay.executable.errors import ArgumentError
 from relay.executable.values import Signature
-from relay.ir.diagnostics import ExecutionError, FileError, RelayError, ShapeError
+from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
+from relay.ir.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +186,15 @@ class Executable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
+
+        def write(temporary: Path) -> None:
             if self._path is not None:
-                shutil.copyfile(self._path, temporary)
+                with self._path.open("rb") as image, temporary.open("wb") as out:
+                    shutil.copyfileobj(image, out)
             elif self._image is not None:
                 temporary.write_bytes(self._image)
-            temporary.replace(target)
-        except OSError as error:
-            raise FileError(f"cannot write {target}: {error.strerror}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+
+        write_whole(path, write)
 
     @property
     def program(self) -> _runtime.Executable:

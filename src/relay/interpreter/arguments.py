@@ -156,7 +156,8 @@ def _adopt(given: object, array: Array, dtype: str, what: str) -> Array:
             return out
         raise TypeError_(f"{what}: {given!r} does not fit {dtype}")
     raise TypeError_(
-        f"{what} has dtype {array.dtype.name} where {dtype} is expected", hint=f"convert it with .astype({dtype!r})"
+        f"{what} has dtype {array.dtype.name if array.dtype.isnative else array.dtype} where {dtype} is expected",
+        hint=f"convert it with .astype({dtype!r})",
     )
 
 

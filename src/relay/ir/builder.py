@@ -12,14 +12,18 @@ to the enclosing one.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from types import MappingProxyType
 
+import numpy as np
 import numpy.typing as npt
 
 from relay.ir.constant import make_constant
+from relay.ir.diagnostics import RelayError
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, dim_vars
+from relay.ir.dtypes import dtype_name
 from relay.ir.expr import (
     NO_ATTRS,
     Attr,
@@ -44,6 +48,8 @@ from relay.ir.expr import (
 from relay.ir.module import Module
 from relay.ir.retype import substitute_types
 from relay.ir.types import (
+    BASE_TYPE,
+    DTYPE_BITS,
     AdtType,
     FuncType,
     RefType,
@@ -69,13 +75,25 @@ def dim(name: str) -> Dim:
         return as_dim(_named.setdefault(name, DimVar(name)))
 
 
-def tensor_type(shape: Sequence[int | str | Dim] = (), dtype: str = "float32") -> TensorType:
-    """A tensor type; a string in the shape is a dimension variable."""
-    return TensorType(tuple(dim(d) if isinstance(d, str) else d for d in shape), dtype)
+def tensor_type(shape: Sequence[int | str | Dim] = (), dtype: npt.DTypeLike = "float32") -> TensorType:
+    """A tensor type; a string in the shape is a dimension variable. Raises RelayError for what is no shape or base type."""
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise RelayError(f"a shape is a sequence of sizes, not {shape!r}", hint='for example (1, "n") or ()')
+    for d in shape:
+        if isinstance(d, float | bool) or (isinstance(d, int) and d < 0):
+            raise RelayError(f"a size is a whole number, a name or a Dim, not {d!r}", hint='"?" is the unknown size')
+    base = dtype if isinstance(dtype, str) else dtype_name(np.dtype(dtype))
+    if not BASE_TYPE.fullmatch(base):
+        near = difflib.get_close_matches(base, DTYPE_BITS, 1)
+        raise RelayError(f"unknown base type {base!r}", hint=f"did you mean {near[0]}?" if near else "")
+    return TensorType(tuple(dim(d) if isinstance(d, str) else d for d in shape), base)
 
 
 def var(
-    name: str, shape: Sequence[int | str | Dim] | None = None, dtype: str = "float32", type: Type | None = None
+    name: str,
+    shape: Sequence[int | str | Dim] | None = None,
+    dtype: npt.DTypeLike = "float32",
+    type: Type | None = None,
 ) -> Var:
     """A variable, annotated with a tensor type (``shape``, ``dtype``), with any ``type``, or with nothing."""
     if shape is not None:

@@ -109,7 +109,10 @@ def _without_comments(text: str, tokens: Tokens) -> str:
 
 
 def tokenize(text: str, source: str) -> Tokens:
-    """The tokens of a text. Raises SyntaxError_ for characters that begin no token and for comments that do not end."""
+    """The tokens of a text. Raises SyntaxError_ for characters that begin no token and for comments that do not end, and for
+    what is no text."""
+    if not isinstance(text, str):
+        raise SyntaxError_(f"Relay text is a str, not a {type(text).__name__}")
     lines = [0]
     position = text.find("\n")
     while position >= 0:

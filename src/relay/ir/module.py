@@ -10,13 +10,22 @@ from functools import cached_property
 import numpy.typing as npt
 
 from relay.ir.binding import bind_parameters
-from relay.ir.diagnostics import RelayError
+from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.expr import Constant, Function, GlobalVar
 from relay.ir.printer import module_text
 from relay.ir.saving import save_module
 from relay.ir.types import ConstructorDef, TypeDef
 from relay.ir.value import Adt
 from relay.ir.walk import post_order
+
+
+def require_module(program: object) -> None:
+    """Raises TypeError_ for what is not a module."""
+    if not isinstance(program, Module):
+        raise TypeError_(
+            f"a {type(program).__name__} is not a program",
+            hint="give a Module, a Function or Relay text (relay.parse makes a Module of text)",
+        )
 
 
 @dataclass(frozen=True, eq=False)

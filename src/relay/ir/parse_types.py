@@ -30,6 +30,7 @@ from relay.ir.dim import (
 from relay.ir.expr import Attr
 from relay.ir.lexer import Tokens
 from relay.ir.types import (
+    BASE_TYPE,
     AdtType,
     BaseType,
     FuncType,
@@ -48,7 +49,6 @@ from relay.ir.types import (
 
 # Names of base types without a width, as the released format reads them.
 _DEFAULT_WIDTHS = {"int": "int32", "uint": "uint32", "float": "float32"}
-_BASE_TYPE = re.compile(r"(?:(?:u?int|float)\d+|bfloat16|bool)(?:x\d+)?")
 _KINDS = {kind.value: kind for kind in Kind}
 
 
@@ -234,7 +234,7 @@ class TypeActions:
         found = self.env.get(text)
         if found is not None:
             return found
-        if _BASE_TYPE.fullmatch(text):
+        if BASE_TYPE.fullmatch(text):
             return BaseName(text)
         kinds = self.adts.get(text)
         if kinds is None:

@@ -173,7 +173,7 @@ class _Parser(ExprActions):
         if key in self.importing:
             raise self.error(f"{name} imports itself", token, " -> ".join((*self.importing, key)))
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
             raise self.error(f"cannot read the import {name}", token, str(error)) from error
         try:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from relay.ir.constant import MissingData
-from relay.ir.diagnostics import FileError
 from relay.ir.expr import Constant
+from relay.ir.files import write_whole
 from relay.ir.metadata import KEY, entry_of, to_storage
 from relay.ir.printer import module_text
 
 if TYPE_CHECKING:
     from relay.ir.module import Module
 
+Array = npt.NDArray[np.generic]
 _LARGE = 4096  # bytes; a smaller constant stays in the text
 
 
@@ -46,24 +49,12 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     text = module_text(module, metadata=metadata)
     if large:
         arrays = {key: to_storage(c) for key, c in large.items()}
-        _replace(tensors, lambda temporary: save_file(arrays, temporary))
-    _replace(target, lambda temporary: temporary.write_text(text))
+        write_whole(tensors, lambda temporary: _save_tensors(temporary, arrays))
+    write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a temporary file in the same folder, then give it its name."""
+def _save_tensors(path: Path, arrays: dict[str, Array]) -> None:
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            write(temporary)
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(0o666 & ~umask)
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+        save_file(arrays, path)
+    except SafetensorError as error:  # among others of a full disk
+        raise OSError(str(error)) from error

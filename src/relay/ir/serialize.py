@@ -17,7 +17,7 @@ def load_module_text(path: str | os.PathLike[str]) -> Module:
     """
     file = Path(path)
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise FileError(f"cannot read {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

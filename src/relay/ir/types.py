@@ -8,6 +8,7 @@ with lanes) or a type variable of kind BaseType.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -117,6 +118,8 @@ class TypeDef:
     extern: bool = False
 
 
+# The names of base types; those without an entry below have no storage.
+BASE_TYPE = re.compile(r"(?:(?:u?int|float)\d+|bfloat16|bool)(?:x\d+)?")
 DTYPE_BITS: Mapping[str, int] = {
     "bool": 8, "int4": 4, "uint4": 4,
     "int8": 8, "int16": 16, "int32": 32, "int64": 64,

@@ -16,7 +16,7 @@ from relay.ir.collection import without_collection
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import ANY, Dim, DimVar, dim_vars
 from relay.ir.expr import NO_ATTRS, Attrs, Expr, Function, GlobalVar, Proj, Var
-from relay.ir.module import Module
+from relay.ir.module import Module, require_module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, TupleType, Type
 from relay.ir.walk import post_order, substitute
@@ -42,6 +42,7 @@ def infer(module: Module, *, entry_types: EntryTypes | None = None) -> Module:
     calls of polymorphic ones carry their type arguments, operators and polymorphic functions used as values are
     expanded to functions. Raises TypeError_, ShapeError or OperatorError with the place in the source.
     """
+    require_module(module)
     try:
         with without_collection():
             return _infer(module, entry_types or {})

@@ -1,0 +1,36 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from relay.ir.diagnostics import FileError
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+    """Have ``write`` write a temporary file in the same folder, then give it the name ``path``; readers see the old file or the new one.
+
+    What a symbolic link points to is replaced, not the link; a device or a pipe is written to, never replaced. Raises FileError.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            write(target)
+            return
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
