@@ -19,7 +19,7 @@ from relay.te.scalar import Const, Scalar, Size
 from tests.codegen.native import Native
 
 N, M = dim_var("n"), dim_var("m")
-SHAPES = [(0, 5), (1, 1), (3, 40), (16, 16), (17, 33), (40, 3), (64, 31), (65, 130)]
+SHAPES = [(0, 5), (1, 1), (3, 40), (16, 16), (17, 33), (40, 3), (40, 9), (16, 15), (33, 4), (64, 31), (65, 130)]
 
 
 def number(value: int) -> Scalar:

@@ -3,8 +3,8 @@
 A square of ``L`` by ``L`` elements, ``L`` being the lanes of a vector register, is read as groups of 128 bits: vector
 ``(c, r)`` is made of the c-th group of the rows ``r``, ``r + G``, ``r + 2G``, ... (``G`` elements to a group), which
 takes loads and insertions only. Exchanging elements inside the groups is then enough, in ``log2 G`` steps of
-interleaving. A last block that is not full begins earlier and overlaps the one before; a matrix smaller than a square
-goes element by element.
+interleaving. A matrix with fewer columns than that goes by strips, ``L`` rows of a group each. A last block that is not full begins
+earlier and overlaps the one before; a matrix smaller than a strip goes element by element.
 """
 
 from __future__ import annotations
@@ -46,31 +46,40 @@ def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Valu
         one_by_one()
         return
 
-    def squares() -> None:
-        last_i, last_j = (a.binary("sub", n, a.index(lanes)) for n in (rows, columns))
+    def blocks(across: int) -> None:
+        """By blocks of ``lanes`` rows and ``across`` columns."""
+        last_i, last_j = a.binary("sub", rows, a.index(lanes)), a.binary("sub", columns, a.index(across))
 
         def line(i: Value) -> None:
             here = a.binary("min", i, last_i)
             counted(
                 a.index(0),
                 columns,
-                lanes,
-                lambda j: _square(f, target, source, here, a.binary("min", j, last_j), lanes),
+                across,
+                lambda j: _block(f, target, source, here, a.binary("min", j, last_j), lanes, across),
             )
 
         counted(a.index(0), rows, lanes, line)
 
-    enough = a.compare("ge", a.binary("min", rows, columns), a.index(lanes))
-    if enough.const is not None:
-        (squares if enough.const else one_by_one)()
-        return
-    wide, narrow, join = b.name("squares"), b.name("elements"), b.name("transposed")
-    b.branch(enough.text, wide, narrow)
-    for label, part in ((wide, squares), (narrow, one_by_one)):
-        b.start(label)
-        part()
-        b.jump(join)
-    b.start(join)
+    def choose(enough: Value, one: Callable[[], None], other: Callable[[], None]) -> None:
+        if enough.const is not None:
+            (one if enough.const else other)()
+            return
+        wide, narrow, join = b.name("blocks"), b.name("elements"), b.name("transposed")
+        b.branch(enough.text, wide, narrow)
+        for label, part in ((wide, one), (narrow, other)):
+            b.start(label)
+            part()
+            b.jump(join)
+        b.start(join)
+
+    group = _GROUP_BYTES // memory_bytes(target.place.dtype)
+    # Rows are ``lanes`` at least, and columns are ``across``.
+    strip, square = (
+        a.compare("ge", a.binary("min", rows, a.binary("mul", columns, a.index(lanes // across))), a.index(lanes))
+        for across in (group, lanes)
+    )
+    choose(square, lambda: blocks(lanes), lambda: choose(strip, lambda: blocks(group), one_by_one))
 
 
 def _lanes(f: Frame, place: Place) -> int:
@@ -86,7 +95,7 @@ def _at(f: Frame, block: Block, row: Value, column: Value) -> Value:
     return a.binary("add", a.binary("add", block.start, a.binary("mul", row, block.pitch)), column)
 
 
-def _square(f: Frame, target: Block, source: Block, i: Value, j: Value, lanes: int) -> None:
+def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, lanes: int, across: int) -> None:
     b, size, element = f.builder, memory_bytes(target.place.dtype), memory_type(target.place.dtype)
     group = _GROUP_BYTES // size
     count = lanes // group
@@ -99,7 +108,7 @@ def _square(f: Frame, target: Block, source: Block, i: Value, j: Value, lanes: i
         return address(source, f.arith.binary("add", i, f.arith.index(row)), j)
 
     pointers = [row_of(r) for r in range(lanes)]
-    for c in range(count):
+    for c in range(across // group):
         vectors = [_gathered(f, pointers, r, c, count, group, element, size, source) for r in range(group)]
         for _ in range(group.bit_length() - 1):
             vectors = _interleaved(f, vectors, lanes, group, type_)
