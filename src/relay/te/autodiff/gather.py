@@ -8,13 +8,14 @@ made as two axes, of which the remainder goes with one operand and the quotient 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import add, both, choose, converted, factors, is_const, mul, zero
+from relay.te.autodiff.contributions import contributions
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
@@ -124,6 +125,9 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
     element = axes_of(source.shape)
     indices = Indices()
     parts = read.inverses(element, indices)
+    first = contributions(load, adjoint, axes, over, lambda: _iterations(read, parts, element, indices))
+    if first is not None:
+        return gathered(load, first.value, first.axes, first.over)
     if len(parts) == 1:
         (inverse,) = parts
         value = read.value(inverse, indices)
@@ -140,6 +144,37 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
             if term is not None:
                 return [term]
     return _terms(read, parts, element, indices)
+
+
+def _iterations(read: _Read, parts: Sequence[Inverse], element: tuple[Axis, ...], indices: Indices) -> int:
+    """How many products are added up in all; sizes that are not known count as 1."""
+
+    def known(axes: Sequence[Axis]) -> int:
+        return prod(a.extent for a in axes if isinstance(a.extent, int))
+
+    if len(parts) == 1:
+        split = {a: r.by for a, r in _residues(read.value(parts[0], indices), element, indices).items()}
+        if split and prod(split.values()) <= _MOST_CLASSES:
+            found = [(axes, read.inverses(at, Indices())) for _, axes, at in _classes(element, split)]
+            return sum(known(axes) * known(each.free) for axes, inverses in found for each in inverses)
+    return sum(known(element) * known(each.free) for each in parts)
+
+
+def _classes(
+    element: tuple[Axis, ...], split: Mapping[Axis, int]
+) -> Iterator[tuple[tuple[int, ...], tuple[Axis, ...], list[Scalar]]]:
+    """The classes of elements with the same remainders: these, the axes of a class, and its elements in terms of them."""
+    steps = [split.get(a, 1) for a in element]
+    for remainders in product(*map(range, steps)):
+        sizes = [ceil_div(dim_sub(a.extent, r), s) for a, r, s in zip(element, remainders, steps, strict=True)]
+        if 0 in sizes:
+            continue
+        axes = tuple(Axis(a.name, size) for a, size in zip(element, sizes, strict=True))
+        at = [
+            a if step == 1 else binary("add", binary("mul", a, step), r)
+            for a, step, r in zip(axes, steps, remainders, strict=True)
+        ]
+        yield remainders, axes, at
 
 
 def _terms(read: _Read, parts: Sequence[Inverse], element: tuple[Axis, ...], indices: Indices) -> list[Term]:
@@ -170,18 +205,10 @@ def _by_classes(read: _Read, element: tuple[Axis, ...], split: dict[Axis, int]) 
     """The sum made apart for each class of elements with the same remainders: no class has iterations of another."""
     steps = [split.get(a, 1) for a in element]
     parts: list[tuple[Sequence[int], Tensor]] = []
-    for remainders in product(*map(range, steps)):
-        sizes = [ceil_div(dim_sub(a.extent, r), s) for a, r, s in zip(element, remainders, steps, strict=True)]
-        axes = tuple(Axis(a.name, size) for a, size in zip(element, sizes, strict=True))
-        if 0 in sizes:
-            continue
-        at = [
-            a if step == 1 else binary("add", binary("mul", a, step), r)
-            for a, step, r in zip(axes, steps, remainders, strict=True)
-        ]
+    for remainders, axes, at in _classes(element, split):
         indices = Indices()
         terms = _terms(read, read.inverses(at, indices), axes, indices)
-        parts.append((remainders, added(terms, sizes, read.adjoint.dtype, "class")))
+        parts.append((remainders, added(terms, [a.extent for a in axes], read.adjoint.dtype, "class")))
     return Term(element, interleaved(element, steps, parts, read.adjoint.dtype))
 
 

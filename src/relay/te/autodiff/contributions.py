@@ -1,0 +1,118 @@
+"""Products made once for each iteration that reads, and put together afterwards.
+
+The sum that an element gathers goes over what is left free of the iterations that hit it, which is a box: near the ends of the
+tensor it reaches beyond them, and there the border of zeros is multiplied too. For few places and many taps that is much: a window
+of 5 in an image of 7 has 3 places, and each of the 7 elements has up to 5 taps, 35 in all for the 15 that there are. In the
+other order nothing is multiplied in vain. First come the contributions, one for each place and tap, which are the sums over
+everything that does not say which element is hit: a matrix product without borders and classes. Then every element takes the sum
+of those that hit it. The contributions are a tensor of their own, so this is for products that are deep enough to pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from relay.te.autodiff.arithmetic import choose, factors
+from relay.te.autodiff.stages import renamed, source_of, stage
+from relay.te.index import Indices
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, walk
+
+# So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
+# there are more than so many.
+_SAVED, _SAVED_IN_MEMORY, _MOST_IN_CACHE = 12, 32, 1 << 21
+# What a size that is not known counts as.
+_LONG = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contributions:
+    """What stands in the place of an adjoint: the contribution of each index of ``axes`` and ``over``."""
+
+    value: Scalar
+    axes: tuple[Axis, ...]
+    over: tuple[Axis, ...]
+
+
+def contributions(
+    load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis], iterations: Callable[[], int]
+) -> Contributions | None:
+    """The contributions to what a load reads, if making them first is the less work; ``iterations`` tells how many products are
+    added up in the other order, with sizes that are not known counted as 1."""
+    if adjoint.dtype not in ("float32", "float64"):
+        return None
+    placed = _axes_of(*load.indices)
+    hidden = [a for a in (*axes, *over) if a not in placed]
+    conditions, operands = _operands(adjoint)
+    own = [_axes_of(o) for o in operands]
+    if (
+        len(own) != 2
+        or not all({a for a in hidden if a.extent != 1} <= mine for mine in own)
+        or not _axes_of(*conditions) <= placed
+    ):
+        return None
+    if not all(_is_inside(o) for o in operands):
+        return None
+    depth, places = _size(hidden), _size([a for a in (*axes, *over) if a in placed])
+    saved = _SAVED if places <= _MOST_IN_CACHE else _SAVED_IN_MEMORY
+    if depth == 1 or iterations() - depth * places < saved * places:
+        return None
+    body = binary("mul", operands[0], operands[1])
+    order = _in_order(load, [a for a in (*axes, *over) if a in placed and a in own[0] | own[1]], own)
+    fresh, (made,) = renamed((*order, *hidden), body)
+    product = stage("contributions", fresh[: len(order)], Reduce("sum", fresh[len(order) :], made, made.dtype))
+    value: Scalar | None = product[tuple(order)]
+    for condition in conditions:
+        value = choose(condition, value, None, adjoint.dtype)
+    assert value is not None
+    return Contributions(value, tuple(a for a in axes if a in placed), tuple(a for a in over if a in placed))
+
+
+def _operands(adjoint: Scalar) -> tuple[list[Scalar], list[Scalar]]:
+    """The conditions under which an adjoint is not zero, and the reads that it is the product of."""
+    conditions: list[Scalar] = []
+    operands: list[Scalar] = []
+    todo = [adjoint]
+    while todo:
+        for factor in factors(todo.pop()):
+            if isinstance(factor, Select) and isinstance(factor.b, Const) and factor.b.value == 0:
+                conditions.append(factor.cond)
+                todo.append(factor.a)
+            else:
+                operands.append(factor)
+    return conditions, operands if all(isinstance(o, Load) for o in operands) else []
+
+
+def _is_inside(load: Scalar) -> bool:
+    """Whether a read needs no condition."""
+    source = source_of(load)
+    assert isinstance(load, Load) and source is not None
+    indices = Indices()
+    return all(indices.within(indices.poly(i), size) for i, size in zip(load.indices, source.shape, strict=True))
+
+
+def _in_order(load: Load, axes: Sequence[Axis], own: Sequence[set[Axis]]) -> list[Axis]:
+    """Axes of the contributions: what both operands have, then one operand's, then those of the other, which is the one that goes
+    along the last axis of what is read. Among the last, taps come before those that move an index furthest."""
+    moving: list[Axis] = []
+    for index in load.indices:
+        moved = [a for a in _axes_of(index) if a.extent != 1]
+        if moved:
+            moving.append(max(moved, key=lambda a: (a.extent if isinstance(a.extent, int) else _LONG, axes.index(a))))
+    last = 1 if moving and moving[-1] in own[1] else 0
+
+    def rank(axis: Axis) -> tuple[int, bool]:
+        if axis in own[0] and axis in own[1]:
+            return 0, False
+        return (2, axis in moving) if axis in own[last] else (1, False)
+
+    return sorted(axes, key=rank)
+
+
+def _axes_of(*roots: Scalar) -> set[Axis]:
+    return {n for root in roots for n in walk(root) if isinstance(n, Axis)}
+
+
+def _size(axes: Sequence[Axis]) -> int:
+    return prod(a.extent for a in axes if isinstance(a.extent, int))
