@@ -11,12 +11,16 @@ import pytest
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function
+from relay.loop.ir import Alloc
+from relay.loop.target import Target
+from relay.loop.walk import statements
 from relay.plan import make_plan
+from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
-ROWS = tuple({V: n} for n in (0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 48, 49, 60, 257))
+ROWS = tuple({V: n} for n in (0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 24, 25, 49, 60, 257))
 
 
 def streamed(rows: object, depth: object, columns: object) -> Function:
@@ -98,11 +102,38 @@ def test_a_matrix_times_a_vector() -> None:
 def test_tiles_take_the_operand_where_it_is() -> None:
     """From 4 rows on, where vectors have masks or no column is left over; rows far apart by a power of two are packed sooner."""
     for rows in (4, 8, 12, 100):
-        assert "Prefetch(" in str(check(streamed(rows, 60, 75)).kernel.body)
+        assert not packs(check(streamed(rows, 60, 75)))
     unmasked = replace(host_target(), masked=False)
     assert "Prefetch(" not in str(check(streamed(12, 60, 75), target=unmasked).kernel.body)
-    assert "Prefetch(" in str(check(streamed(60, 40, 2048)).kernel.body)
-    assert "Prefetch(" not in str(check(streamed(60, 40, 4096)).kernel.body)
+    assert not packs(check(streamed(40, 40, 2048)))
+    assert packs(check(streamed(40, 40, 4096)))
+
+
+def packs(plan: KernelPlan) -> bool:
+    """Whether a kernel has room for panels."""
+    return any(isinstance(s, Alloc) and "panel" in s.buffer.name for s in statements(plan.kernel.body))
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+@pytest.mark.parametrize("columns", [128, 250])
+def test_a_panel_is_packed_by_blocks_of_k(make: object, columns: int) -> None:
+    """Where all of k would not stay in the second-level cache; the last block is shorter."""
+    plan = check(make(N, 3001, columns), *({V: n} for n in (49, 257)))  # type: ignore[operator]
+    panel = next(s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "panel" in s.buffer.name)
+    (size,) = panel.shape
+    assert isinstance(size, int) and size % 1502 == 0 and size // 1502 <= 64
+
+
+@pytest.mark.parametrize("target", [host_target(), replace(host_target(), masked=False)])
+def test_the_first_tile_packs_for_the_others(target: Target) -> None:
+    """Every element of a panel is what the first tile read, also past the last column and below the last whole block."""
+    fn = streamed(N, 130, 4100)
+    plan = check(fn, *({V: n} for n in (25, 49, 60, 800)), target=target)
+    assert packs(plan) and ("Prefetch(" in str(plan.kernel.body)) == target.masked
+    batch = primitive(
+        [tensor((3, N, 40)), tensor((3, 40, 4100))], lambda m, x, w: m("nn.batch_matmul", x, w, transpose_b=False)
+    )
+    assert packs(check(batch, {V: 30}, {V: 49}, target=target))
 
 
 def test_narrow_vectors() -> None:

@@ -7,9 +7,10 @@ where its code is needed once. The rows of a task are shared out over as few til
 by one at most and are chosen by a switch: no bounds test is in an inner loop, and the result of an element does not
 depend on where it lies or on the number of threads, because every sum runs over k in order.
 
-A constant right operand is packed at compile time; any other is packed, panel by panel, into the thread's slice of
-the workspace by the task that uses the panel, or, for the few rows that would not repay that, read where it is (see
-`few_rows`). Tasks are panels by blocks of rows, so that a few rows still keep all threads busy.
+A constant right operand is packed at compile time; any other is packed, panel by panel, into the thread's slice of the
+workspace by the task that uses the panel (where its rows are along the columns, by the panel's first tile as it goes), or,
+for the few rows that would not repay that, read where it is (see `few_rows`). Tasks are panels by blocks of rows, so that a
+few rows still keep all threads busy.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
     CHEAP_EPILOGUE,
     FMA_DISCOUNT,
+    LINE_BITS,
     AfterTile,
     LeftRows,
     ProductNest,
@@ -34,7 +36,7 @@ from relay.plan.product_nest import (
     balanced,
 )
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
 
 # Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
 _ROWS_CONSTANT = 192
@@ -42,17 +44,17 @@ _ROWS_PACKED = 768
 _ROWS_TURNED = 96
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
-# Bits of a cache line, and how many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
+# How many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
 # at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
-_LINE_BITS = 512
 _LINES_AHEAD = 3
 # How far ahead in its panels a single tile asks, and from how many rows on: then multiply-adds take about as long as
 # memory delivers (weights of 20 MB, 512 deep: 4 rows 428 and 387 us, 8 rows 815 and 740); with fewer the machine's own
 # prefetchers do better alone.
 _BITS_AHEAD = 8 * (16 << 10)
 _ROWS_AHEAD = 4
-# The right operand's element in a lane: at the current k, or in a pair of neighbours along k.
-Right = Callable[[Axis], Scalar]
+# The right operand's element in a lane: at the current k, in a block of k that begins somewhere; or in a pair of neighbours
+# along k.
+Right = Callable[[Axis, Scalar], Scalar]
 RightPair = Callable[[Scalar, int, Axis], Scalar]
 
 
@@ -90,6 +92,8 @@ class _Task:
     right_pair: RightPair
     held: Buffer
     panel: Scalar
+    # Where the task packs its panel (of a block of k), unless that was done before.
+    made: Buffer | None
 
 
 @dataclass(slots=True, eq=False)
@@ -132,29 +136,26 @@ class _Tiles:
             else minimum(block, binary("sub", extent_of(rows), start))
         )
         buffers: list[Buffer] = []
-        before: list[Stmt] = []
         shared.env = {}
         across = shared.across(first, width)
+        blocks = self._depth_blocks(depth)
+        made: Buffer | None = None
         if self.packed is None and not self._in_place(width):
-            panel_buffer = temporary(shared.builder.fresh("panel"), dim_mul(depth, width), p.form.accumulate)
-            buffers.append(panel_buffer)
-            before.append(self._pack(panel_buffer, first, across))
-        else:
-            panel_buffer = None
+            long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
+            made = temporary(shared.builder.fresh("panel"), dim_mul(long, width), p.form.accumulate)
+            buffers.append(made)
 
-        def right(lane: Axis) -> Scalar:
-            k = shared.position_in_depth()
+        def right(lane: Axis, begin: Scalar) -> Scalar:
             if self.packed is not None:
-                index = (*p.batch, panel, k, lane)
+                index = (*p.batch, panel, shared.position_in_depth(), lane)
                 if len(self.packed.shape) == 1:  # made by the kernel itself
                     sizes = (*(a.extent for a in p.batch), ceil_div(size_of(p.columns), width), depth, width)
                     index = (shared.flat(index, sizes),)
                 return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
-            if panel_buffer is not None:
-                return Load(panel_buffer, (shared.flat([k, lane], (depth, width)),), panel_buffer.dtype)
+            if made is not None:
+                return Load(made, (self._in_panel(lane, begin),), made.dtype)
             return shared.right_element(binary("add", first, lane))
 
-        blocks = self._depth_blocks(depth)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
 
@@ -163,12 +164,15 @@ class _Tiles:
             index = (*p.batch, panel, pair, lane, Const(half, "int64"))
             return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
 
-        task = _Task(start, count, block, first, across, right, right_pair, held, panel)
-        whole = self._turned_rows if p.form.turned else self._rows
-        body = whole(task) if blocks is None else self._blocked_rows(task, blocks)
+        task = _Task(start, count, block, first, across, right, right_pair, held, panel, made)
+        if blocks is not None:
+            body = self._blocked_rows(task, blocks)
+        else:
+            whole = self._turned_rows if p.form.turned else self._rows
+            body = seq([*self._packed_first(task, None), whole(task)])
         if blocks is not None or p.form.turned or not self._direct:
             buffers.append(held)
-        return allocate(buffers, seq([*before, body]))
+        return allocate(buffers, body)
 
     def _depth_blocks(self, depth: Dim) -> int | None:
         """The length of a block of ``k`` (of its outermost axis), where a panel of all of it would not stay in the
@@ -193,48 +197,79 @@ class _Tiles:
         along, down = self.shared.right_strides()
         return size_of(self.shared.p.columns) == width and along == 1 and down is not None
 
-    def _pack(self, panel: Buffer, first: Scalar, across: Scalar) -> Stmt:
-        """Copy one panel. Its columns past the last stay what they are: the products with them are never stored."""
+    @property
+    def _as_it_goes(self) -> bool:
+        """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
+        costs little beside multiply-adds, and memory is waited for while there is arithmetic to do."""
+        if self.packed is not None or self.shared.p.form.turned or not self.shared.builder.target.masked:
+            return False
+        along, down = self.shared.right_strides()
+        return along == 1 and down is not None and not self._in_place(self.shared.p.tile.columns)
+
+    def _in_panel(self, lane: Scalar, begin: Scalar) -> Scalar:
+        """The place in a panel, of the part of k that begins somewhere, of a lane at the current k."""
         shared, p, width = self.shared, self.shared.p, self.shared.p.tile.columns
+        inner = size_of(p.reduced[1:])
+        row = binary("sub", shared.position_in_depth(), binary("mul", begin, extent_of(inner)))
+        return shared.flat([row, lane], (size_of(p.reduced), width))
+
+    def _packed_first(self, task: _Task, block: tuple[Axis, int] | None) -> list[Stmt]:
+        """Copy a panel, or a block of k (its number and length) of it, where that is not left to its first tile. Columns past
+        the last stay what they are: the products with them are never stored."""
+        if task.made is None or self._as_it_goes:
+            return []
+        shared, panel, width = self.shared, task.made, self.shared.p.tile.columns
+        axes, count, begin = self._block_axes(block)
         lane = Axis("j", width)
-        value = shared.right_element(binary("add", first, lane))
+        value = shared.right_element(binary("add", task.first, lane))
+        place = self._in_panel(lane, begin)
         along, down = shared.right_strides()
         if along is not None and along != 1 and down == 1 and isinstance(value, Load):
             # The operand's rows are along k: blocks of it are turned in registers.
-            inner = p.reduced[-1]
-            source = shared.builder.indices.scalar(self._origin(value, lane, inner))
-            outside = {**shared.env, inner: Const(0, "int64")}
-            before, shared.env = shared.env, outside
-            target = shared.flat([shared.position_in_depth(), Const(0, "int64")], (size_of(p.reduced), width))
-            shared.env = before
+            *outer, inner = axes
             assert isinstance(value.source, Buffer)
+            target, source = (
+                shared.builder.indices.scalar(self._origin(at, lane, inner)) for at in (place, value.indices[0])
+            )
+            length = extent_of(inner.extent) if outer or count is None else count
             turn = Transpose(
-                panel, target, Const(width, "int64"), value.source, source, extent_of(along), across,
-                extent_of(inner.extent),
-            )  # fmt: skip
-            return serial(p.reduced[:-1], turn)
-        target = shared.flat([shared.position_in_depth(), lane], (size_of(p.reduced), width))
-        store = Store(panel, (target,), value)
-        if self._along_depth(value, lane):
+                panel, target, Const(width, "int64"), value.source, source, extent_of(along), task.across, length
+            )
+            copy = _loops(outer, count, turn)
+        elif self._along_depth(value, lane, axes):
             # Element by element: read the operand's rows in order, one column of the panel after the other.
-            return For(lane, across, serial(p.reduced, store))
-        return serial(p.reduced, For(lane, across, store, "vectorized"))
+            copy = For(lane, task.across, _loops(axes, count, Store(panel, (place,), value)))
+        else:
+            copy = _loops(axes, count, For(lane, task.across, Store(panel, (place,), value), "vectorized"))
+        shared.env = {}
+        return [copy]
 
-    def _origin(self, load: Load, *axes: Axis) -> Dim:
-        """Where a load is when these axes are 0."""
+    def _block_axes(self, block: tuple[Axis, int] | None) -> tuple[list[Axis], Scalar | None, Scalar]:
+        """The loops over k or over a block of it (its number and length), to which `env` is bound; the first one's extent where
+        it is not its axis's own; and where on the outermost axis the block begins."""
+        axes = list(self.shared.p.reduced)
+        if block is None:
+            return axes, None, Const(0, "int64")
+        k, *rest = axes
+        inner, begin = Axis("k", block[1]), binary("mul", block[0], block[1])
+        self.shared.env = {**self.shared.env, k: binary("add", begin, inner)}
+        return [inner, *rest], minimum(block[1], binary("sub", extent_of(k.extent), begin)), begin
+
+    def _origin(self, place: Scalar, *axes: Axis) -> Dim:
+        """A place when these axes are 0."""
         indices = self.shared.builder.indices
-        at = indices.poly(load.indices[0])
+        at = indices.poly(place)
         for axis in axes:
             stride = indices.coefficient(at, axis)
             assert stride is not None
             at = dim_sub(at, dim_mul(indices.axis(axis), stride))
         return at
 
-    def _along_depth(self, value: Scalar, lane: Axis) -> bool:
-        p, indices = self.shared.p, self.shared.builder.indices
-        last = p.reduced[-1] if p.reduced else None
-        if last is None:
+    def _along_depth(self, value: Scalar, lane: Axis, axes: Sequence[Axis]) -> bool:
+        indices = self.shared.builder.indices
+        if not axes:
             return False
+        last = axes[-1]
         found = accesses(indices, [value], [])
         return any(indices.coefficient(q, last) == 1 and indices.coefficient(q, lane) != 1 for q in found.polys)
 
@@ -333,7 +368,7 @@ class _Tiles:
             )
         return seq([
             For(line, task.count, For(lane, Const(width, "int64"), clear, "vectorized")),
-            For(blocks, extent_of(blocks.extent), self._each(task, run)),
+            For(blocks, extent_of(blocks.extent), seq([*self._packed_first(task, (blocks, length)), self._each(task, run)])),
             finish,
         ])  # fmt: skip
 
@@ -343,12 +378,30 @@ class _Tiles:
     ) -> Stmt:  # fmt: skip
         """``height`` rows of a tile over all of k, in registers. With a ``block`` (its number, its length and where
         its partial sums are): over one block of k."""
+        tile = self._in_registers(task, row, height, offset, block, finish, False)
+        if not self._as_it_goes:
+            return tile
+        first = self._in_registers(task, row, height, offset, block, finish, True)
+        return Branch(compare("eq", offset, 0), first, tile)
+
+    def _in_registers(
+        self, task: _Task, row: Scalar, height: int, offset: Scalar, block: tuple[Axis, int, Scalar] | None,
+        finish: Callable[[Buffer], list[Stmt]], goes: bool,
+    ) -> Stmt:  # fmt: skip
+        """One tile; if ``goes``, the first of its panel, which it packs as it goes."""
         shared, p, width = self.shared, self.shared.p, self.shared.p.tile.columns
         dtype = p.form.accumulate
         tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
         lane, lanes = Axis("j", width), Const(width, "int64")
         before = shared.env
-        axes, extent, terms, left = self._along_k(task, row, height, lane, block)
+        axes, extent, terms, left = self._along_k(task, row, height, lane, block, goes)
+        copied: list[Stmt] = []
+        if goes:
+            assert task.made is not None
+            begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
+            value = self._where_it_is(task, lane)
+            copied = [For(lane, lanes, Store(task.made, (self._in_panel(lane, begin),), value), "vectorized")]
+            copied.append(shared.ask_below(task.first, width))
         shared.env = before
         start: list[Stmt] = []
         updates: list[Stmt] = []
@@ -360,12 +413,12 @@ class _Tiles:
             for a, b in terms[i]:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates])
-        loop = serial(axes, loop) if extent is None else For(axes[0], extent, serial(axes[1:], loop))
+        loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
+        loop = _loops(axes, extent, loop)
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
 
     def _along_k(
-        self, task: _Task, row: Scalar, height: int, lane: Axis, block: tuple[Axis, int, Scalar] | None
+        self, task: _Task, row: Scalar, height: int, lane: Axis, block: tuple[Axis, int, Scalar] | None, goes: bool
     ) -> tuple[list[Axis], Scalar | None, list[list[tuple[Scalar, Scalar]]], LeftRows]:
         """The loops over k (the extent of the one there is, where it is not its axis's own), what each step multiplies
         and adds in each row, and the rows of the left operand."""
@@ -385,10 +438,18 @@ class _Tiles:
             axes = [inner, *rest]
         left = shared.left_rows(row, height, axes)
         if not self.pairs:
-            b = task.right(lane)
+            begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
+            b = self._where_it_is(task, lane) if goes else task.right(lane, begin)
             return axes, extent, [[(a, b)] for a in left.elements], left
         rights = [task.right_pair(here, half, lane) for half in (0, 1)]
         return axes, extent, [[(a, rights[0]), (_neighbour(a), rights[1])] for a in left.elements], left
+
+    def _where_it_is(self, task: _Task, lane: Axis) -> Scalar:
+        """The right operand's element in a lane, 0 past the last column."""
+        value = self.shared.right_element(binary("add", task.first, lane))
+        if isinstance(task.across, Const):
+            return value
+        return select(compare("lt", lane, task.across), value, initial("sum", value.dtype))
 
     def _ahead(
         self, task: _Task, height: int, offset: Scalar, axes: Sequence[Axis], block: tuple[Axis, int, Scalar] | None
@@ -403,7 +464,7 @@ class _Tiles:
         if packed is None or self.shared.p.form.turned:
             return []  # the panels of a turned product serve many tasks, and stay in the cache between them
         each = tile.columns * (2 if self.pairs else 1)
-        line = _LINE_BITS // dtype_bits(packed.dtype)
+        line = LINE_BITS // dtype_bits(packed.dtype)
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
         start = (
             *self.shared.p.batch,
@@ -433,6 +494,13 @@ class _Tiles:
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
+
+
+def _loops(axes: Sequence[Axis], extent: Scalar | None, body: Stmt) -> Stmt:
+    """Loops over axes; the extent of the first, where it is not its own."""
+    if extent is None or not axes:
+        return serial(axes, body)
+    return For(axes[0], extent, serial(axes[1:], body))
 
 
 def _even_block(rows: int, block: int, line: Dim) -> int:

@@ -11,18 +11,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch
 from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
-from relay.plan.product import Product, original, size_of, unflatten
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
+from relay.plan.product import Product, narrow, original, size_of, unflatten
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
 
 # Up to this cost an epilogue is written out for every row of every tile height.
 CHEAP_EPILOGUE = 8
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
 FMA_DISCOUNT = 4
+# Bits of a cache line.
+LINE_BITS = 512
+# Rows of the right operand that are asked for ahead where it is: about what memory takes to deliver them.
+_ROWS_AHEAD = 24
 
 
 @dataclass(slots=True, eq=False)
@@ -151,6 +156,29 @@ class ProductNest:
                 name = Axis(axis.name, axis.extent)
                 bindings.append((name, value))
                 env[axis] = name
+
+    def ask_below(self, first: Scalar, width: int) -> Stmt:
+        """Ask for the run of ``width`` elements of the right operand, from column ``first`` on, that is read some rows later
+        than the one at the current k; at the bottom for the first runs of the panel beside it. Nothing promises that a run
+        begins with a line."""
+        p = self.p
+        *_, k = p.reduced
+        row, column = Axis("ahead", k.extent), Axis("beside", size_of(p.columns))
+        below = binary("add", self.env.get(k, k), _ROWS_AHEAD)
+        inside = compare("lt", below, extent_of(k.extent))
+        there = [
+            (column, binary("add", first, select(inside, Const(0, "int64"), Const(width, "int64")))),
+            (row, select(inside, below, binary("sub", below, extent_of(k.extent)))),
+        ]
+        before, self.env = self.env, {**self.env, k: row}
+        asked: list[Stmt] = []
+        for offset in (*range(0, width, LINE_BITS // dtype_bits(narrow(p.form.right).dtype)), width - 1):
+            element = self.right_element(binary("add", column, offset))
+            load = element.a if isinstance(element, Cast) else element
+            assert isinstance(load, Load) and isinstance(load.source, Buffer)
+            asked.append(Prefetch(load.source, load.indices))
+        self.env = before
+        return bound(there, seq(asked))
 
     # -- results
 

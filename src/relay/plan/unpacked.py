@@ -14,22 +14,18 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Switch
-from relay.plan.build import allocate, bound, extent_of, parallel_rows, seq, serial, temporary
+from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Switch
+from relay.plan.build import allocate, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import Tile, narrow, size_of, wide_tile
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, compare, select
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, select
 
 # Numbers of rows that are done this way, and those of them that are one tile.
 FEWEST, MOST_IN_ONE = 4, 8
-# Rows of the operand that are asked for ahead: about what memory takes to deliver them.
-_ROWS_AHEAD = 24
 # Up to so many rows packing is not repaid: where the operand's rows meet in few places of the second-level cache, where they
 # do not, and for each place in one of its ways.
-_MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 48, 256, 4, 8
-# Bits of a cache line.
-_LINE_BITS = 512
+_MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 24, 256, 4, 8
 # Reading an element costs as much as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
 
@@ -140,7 +136,7 @@ class _Tiles:
             total = binary("add", Load(tile, place, dtype), binary("mul", left.elements[i], right))
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        loop = serial(p.reduced, seq([self._ahead(first, width), *adds]))
+        loop = serial(p.reduced, seq([shared.ask_below(first, width), *adds]))
         # Tiles of whole panels have code of their own.
         last = (
             shared.hand_over(tile, held, nothing)
@@ -148,24 +144,3 @@ class _Tiles:
             else shared.finish_tile(tile, row, first, across, partial=True)
         )
         return left.bind(Alloc(tile, seq([*clear, loop, *last])))
-
-    def _ahead(self, first: Scalar, width: int) -> Stmt:
-        """Ask for a run of the operand that is read some rows later. Nothing promises that it begins with a line."""
-        shared, p = self.shared, self.shared.p
-        *_, k = p.reduced
-        row, column = Axis("ahead", k.extent), Axis("beside", size_of(p.columns))
-        below = binary("add", k, _ROWS_AHEAD)
-        inside = compare("lt", below, extent_of(k.extent))
-        there = [
-            (column, binary("add", first, select(inside, Const(0, "int64"), Const(width, "int64")))),
-            (row, select(inside, below, binary("sub", below, extent_of(k.extent)))),
-        ]
-        before, shared.env = shared.env, {**shared.env, k: row}
-        asked: list[Stmt] = []
-        for offset in (*range(0, width, _LINE_BITS // dtype_bits(narrow(p.form.right).dtype)), width - 1):
-            element = shared.right_element(binary("add", column, offset))
-            load = element.a if isinstance(element, Cast) else element
-            assert isinstance(load, Load) and isinstance(load.source, Buffer)
-            asked.append(Prefetch(load.source, load.indices))
-        shared.env = before
-        return bound(there, seq(asked))
