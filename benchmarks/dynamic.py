@@ -9,7 +9,7 @@ system over ours; a line that misses a bar of its program ends with it.
 
     python benchmarks/dynamic.py [--threads 1] [--programs lstm,gru,...] [--systems relay,torch,...] [--seconds 2]
 
-``--systems relay,fixed`` compares with the same layers compiled for each of the inputs' lengths.
+``--systems relay,aot`` compares with native programs, ``--systems relay,fixed`` with layers compiled for each of the inputs' lengths.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(program: Program, runs: Mapping[str, Run], threads: int, seconds: fl
 def judged(found: Mapping[str, float], bar: Bar) -> tuple[str, str]:
     """How ours stands beside the floor and the best other system, and which bars it misses."""
     ours = found["relay"]
-    others = {s: t for s, t in found.items() if s not in ("relay", "fixed", FLOOR)}
+    others = {s: t for s, t in found.items() if s not in ("relay", "aot", "fixed", FLOOR)}
     over = ours / found[FLOOR]
     missed = [] if bar.over_floor is None or over <= bar.over_floor else [f"floor x {bar.over_floor:g}"]
     text = f"{over:10.2f}"

@@ -3,10 +3,11 @@ mixture of experts."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, Array, Bar, Machine, Program, Run, normal
+from dynamic_program import EXAMPLES, Array, Bar, Executor, Machine, Program, Run, normal
 from onnx_graph import Graph, in_onnxruntime
 
 import relay
@@ -22,8 +23,8 @@ def charrnn() -> Program:
     }  # fmt: skip
     categories, zero = np.eye(c, dtype=np.float32), np.zeros((1, h), np.float32)
 
-    def ours(threads: int) -> Run:
-        exe = relay.compile(relay.load_module(EXAMPLES / "charrnn.relay").bind(w), threads=threads)
+    def ours(threads: int, executor: Executor = "vm") -> Run:
+        exe = relay.compile(relay.load_module(EXAMPLES / "charrnn.relay").bind(w), threads=threads, executor=executor)
         state = relay.Tensor.from_numpy(zero)
         return lambda x: exe(categories[x[:1]], x[1], np.int64(end), np.int64(most), state)
 
@@ -106,7 +107,9 @@ def charrnn() -> Program:
         return tokens * weights / machine.bandwidth
 
     inputs = [np.array([k % c, (7 * k) % (letters - 1)]) for k in range(24)]
-    systems = {"relay": ours, "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax}
+    systems = {
+        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
+    }  # fmt: skip
     bars = {n: Bar(1.3) for n in (1, 2)}
     return Program(inputs, lambda _, y: max(len(y), 1), systems, floor, weights, bars)
 
@@ -128,8 +131,8 @@ def earlyexit() -> Program:
                 return k
         return blocks
 
-    def ours(threads: int) -> Run:
-        exe = relay.compile(relay.load_module(EXAMPLES / "earlyexit.relay").bind(w), threads=threads)
+    def ours(threads: int, executor: Executor = "vm") -> Run:
+        exe = relay.compile(relay.load_module(EXAMPLES / "earlyexit.relay").bind(w), threads=threads, executor=executor)
         return lambda x: exe(x, np.float32(enough))[0]
 
     def in_torch(threads: int) -> Run:
@@ -186,7 +189,9 @@ def earlyexit() -> Program:
         return taken(x) * 4 * d * (d + c) / machine.bandwidth
 
     inputs = [normal(1, d, seed=k, scale=1) for k in range(24)]
-    systems = {"relay": ours, "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax}
+    systems = {
+        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
+    }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}
     return Program(inputs, lambda x, _: 1, systems, floor, blocks * 4 * d * (d + c), bars)
 
@@ -198,8 +203,8 @@ def experts() -> Program:
     for k in range(n):
         w |= {f"u{k}": normal(g, d, seed=k), f"d{k}": normal(d, g, seed=k)}
 
-    def ours(threads: int) -> Run:
-        exe = relay.compile(relay.load_module(EXAMPLES / "experts.relay").bind(w), threads=threads)
+    def ours(threads: int, executor: Executor = "vm") -> Run:
+        exe = relay.compile(relay.load_module(EXAMPLES / "experts.relay").bind(w), threads=threads, executor=executor)
         return lambda x: exe(x)
 
     def in_torch(threads: int) -> Run:
@@ -255,6 +260,8 @@ def experts() -> Program:
         return len(x) * one / machine.bandwidth
 
     inputs = [normal(1, d, seed=k, scale=1) for k in range(24)]
-    systems = {"relay": ours, "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax}
+    systems = {
+        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
+    }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}
     return Program(inputs, lambda x, _: len(x), systems, floor, n * one, bars)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Machine, Program, Run, lengths, normal
+from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Program, Run, lengths, normal
 from onnx_graph import Graph, in_onnxruntime
 
 import relay
@@ -23,9 +24,9 @@ def decoder(beams: int, vocabulary: int = 10_000) -> Program:
     scores = np.where(np.arange(beams) == 0, 0, -np.inf).astype(np.float32)
     ending = np.full((1, v), -np.inf, np.float32)
 
-    def ours(threads: int) -> Run:
+    def ours(threads: int, executor: Executor = "vm") -> Run:
         module = relay.load_module(EXAMPLES / "seq2seq.relay").bind(w, entry=entry)
-        exe = relay.compile(module, entries=(entry,), threads=threads)
+        exe = relay.compile(module, entries=(entry,), threads=threads, executor=executor)
         never = np.int64(-1)
         if beams == 1:
             return lambda x: exe(start, never, np.int64(len(x)), x, state)
@@ -147,6 +148,8 @@ def decoder(beams: int, vocabulary: int = 10_000) -> Program:
         return tokens * max(weights / machine.bandwidth, beams * weights / 2 / machine.flops)
 
     inputs = [normal(n, 1, h, seed=k, scale=1).repeat(beams, 1) for k, n in enumerate(lengths(8))]
-    systems = {"relay": ours, "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax}
+    systems = {
+        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
+    }  # fmt: skip
     bars = {n: Bar(1.3) for n in (1, 2)}
     return Program(inputs, lambda x, _: len(x), systems, floor, weights, bars)

@@ -7,10 +7,11 @@ tables made by hand before: onnxruntime and JAX nodes by level, PyTorch, node by
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Machine, Program, Run, lengths, normal
+from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Program, Run, lengths, normal
 from onnx_graph import Graph, in_onnxruntime
 
 import relay
@@ -60,10 +61,10 @@ def dag(graphs: Sequence[Before]) -> Program:
     features = [normal(len(before), d, seed=k, scale=1) for k, before in enumerate(graphs)]
     levels = [Levels(before) for before in graphs]
 
-    def ours(threads: int) -> Run:
+    def ours(threads: int, executor: Executor = "vm") -> Run:
         module = relay.infer_type(relay.load_module(EXAMPLES / "dag.relay")).bind(w)
         vertex = module.adt("Vertex").Vertex
-        exe = relay.compile(module, threads=threads)
+        exe = relay.compile(module, threads=threads, executor=executor)
         values = []
         for x, before in zip(features, graphs, strict=True):
             made: list[Any] = []
@@ -154,7 +155,9 @@ def dag(graphs: Sequence[Before]) -> Program:
         steps = (max(2 * n * h * h / machine.flops, 4 * h * h / machine.bandwidth) for n in levels[int(k)].sizes)
         return 2 * len(graphs[int(k)]) * d * h / machine.flops + sum(steps)
 
-    systems = {"relay": ours, "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax}
+    systems = {
+        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
+    }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}
     inputs = [np.array(k) for k in range(len(graphs))]
     return Program(inputs, lambda k, _: len(graphs[int(k)]), systems, floor, 4 * h * h, bars)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Machine, Program, Run, lengths, normal
+from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Program, Run, lengths, normal
 from onnx_graph import Graph, in_onnxruntime, in_openvino
 
 import relay
@@ -33,16 +34,18 @@ def layer(kind: str) -> Program:
     start = np.zeros((1, HIDDEN), np.float32)
     entry = f"{kind}_outputs"
 
-    def ours(threads: int, steps: int | None = None) -> Run:
+    def ours(threads: int, executor: Executor = "vm", steps: int | None = None) -> Run:
         text = (EXAMPLES / "recurrent.relay").read_text()
         if steps is not None:
             text = text.replace("t: Dim, ", "").replace("(t, ", f"({steps}, ")
-        exe = relay.compile(relay.parse(text).bind(w, entry=entry), entries=(entry,), threads=threads)
+        exe = relay.compile(
+            relay.parse(text).bind(w, entry=entry), entries=(entry,), threads=threads, executor=executor
+        )
         state = relay.Tensor.from_numpy(start)
         return lambda x: exe.run(entry, x, state)
 
     def fixed(threads: int) -> Run:
-        runs = {n: ours(threads, n) for n in sorted({len(x) for x in inputs})}
+        runs = {n: ours(threads, steps=n) for n in sorted({len(x) for x in inputs})}
         return lambda x: runs[len(x)](x)
 
     def in_torch(threads: int) -> Run:
@@ -130,6 +133,7 @@ def layer(kind: str) -> Program:
 
     inputs = [normal(n, 1, INPUT, seed=k, scale=1) for k, n in enumerate(lengths(24))]
     systems = {
-        "relay": ours, "fixed": fixed, "torch": in_torch, "onnxruntime": onnxruntime, "openvino": openvino, "jax": in_jax,
+        "relay": ours, "aot": partial(ours, executor="aot"), "fixed": fixed, "torch": in_torch, "onnxruntime": onnxruntime,
+        "openvino": openvino, "jax": in_jax,
     }  # fmt: skip
     return Program(inputs, lambda x, _: len(x), systems, floor, recurrent, {1: Bar(1.12), 2: Bar(1.25)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Run = Callable[[Array], Any]  # of one input; what it gives is compared with the others'
 Maker = Callable[[int], Run]  # of the number of threads
+Executor = Literal["vm", "aot"]
 EXAMPLES = Path(__file__).parent.parent / "examples"
 INPUT, HIDDEN = 300, 512
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import relay
+from relay._runtime import live_objects
 from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
@@ -244,6 +246,26 @@ def test_few_requests() -> None:
     assert exe.run_batch("main", []) == []
     (found,) = exe.run_batch("main", [(tree, *held)])
     same(found, exe(tree, *held))
+
+
+def test_results_are_freed_with_their_last_reference() -> None:
+    """They are in no cycle of references, which would keep them until Python looks for such."""
+    rng = np.random.default_rng(12)
+    mod = module(TREE_LSTM)
+    held = [relay.Tensor.from_numpy(w) for w in weights(rng, (18, 5), (18,), (30, 12), (30,))]
+    requests = [(random_tree(mod, rng, n, 5), *held) for n in (3, 5)]
+    exe = relay.compile(mod)
+    exe.run_batch("main", requests)
+    gc.collect()
+    gc.disable()
+    try:
+        before = live_objects()
+        found = exe.run_batch("main", requests)
+        assert live_objects() != before
+        del found
+        assert live_objects() == before
+    finally:
+        gc.enable()
 
 
 def test_errors_name_the_request() -> None:

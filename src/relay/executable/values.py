@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relay import _runtime
@@ -98,12 +98,7 @@ class Signature:
 
     def join(self, parts: Sequence[object]) -> object:
         """A result of tensors and tuples from its tensors, in order."""
-        left = iter(parts)
-
-        def joined(spec: Spec) -> object:
-            return next(left) if spec["kind"] == "tensor" else tuple(joined(f) for f in spec["fields"])
-
-        return joined(self.result)
+        return _joined(self.result, iter(parts))
 
     def _outward(self, number: int, value: Any) -> Step[object]:
         kind, *more = self._types.describe(number)
@@ -129,6 +124,11 @@ class Signature:
         for f, v in zip(types, value.fields, strict=True):
             out.append((yield self._outward(f, v)))
         return AdtValue(name, constructor, value.tag, tuple(out))
+
+
+def _joined(spec: Spec, parts: Iterator[object]) -> object:
+    # No function in a function: that would refer to itself, and keep the parts until Python looks for cycles.
+    return next(parts) if spec["kind"] == "tensor" else tuple(_joined(f, parts) for f in spec["fields"])
 
 
 def _nested(spec: Spec, depth: int) -> Nested | None:
