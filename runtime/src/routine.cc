@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "linearise.h"
@@ -240,6 +241,57 @@ void insert_first(const T* line, int64_t stride, int64_t n, bool descending, int
   for (; at < n; ++at) insert(at);
 }
 
+// Lines of so many elements are sorted by the digits of their keys.
+constexpr int64_t least_by_digits = 64;
+
+// Unsigned numbers that compare as elements do in the total order of `before`: equal elements have equal keys.
+template <class T>
+auto key_of(T x) {
+  if constexpr (is_floating<T>) {
+    std::conditional_t<std::is_same_v<T, double>, double, float> value = x;
+    std::conditional_t<std::is_same_v<T, double>, uint64_t, uint32_t> bits;
+    if (value != value) return ~decltype(bits){0};
+    if (value == 0) value = 0;  // zeros are equal
+    std::memcpy(&bits, &value, sizeof bits);
+    constexpr decltype(bits) sign = decltype(bits){1} << (8 * sizeof bits - 1);
+    return bits & sign ? ~bits : bits | sign;
+  } else {
+    using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+    constexpr Key sign = std::is_signed_v<T> ? Key{1} << (8 * sizeof(Key) - 1) : 0;
+    return static_cast<Key>(static_cast<Key>(x) ^ sign);
+  }
+}
+
+// The positions of a line in order, by its keys' digits from the last to the first; each pass keeps the order of those before,
+// so that ties stay in the order of positions. Digits that all keys share are left out.
+template <class T>
+void sort_by_digits(const T* line, int64_t stride, bool descending, std::vector<int64_t>& order) {
+  using Key = decltype(key_of(T{}));
+  struct Item {
+    Key key;
+    uint32_t at;
+  };
+  constexpr size_t digits = sizeof(Key);
+  size_t n = order.size();
+  std::vector<Item> from(n), to(n);
+  uint32_t counts[digits][256] = {};
+  for (size_t i = 0; i < n; ++i) {
+    Key key = key_of(line[static_cast<int64_t>(i) * stride]);
+    if (descending) key = ~key;
+    from[i] = {key, static_cast<uint32_t>(i)};
+    for (size_t d = 0; d < digits; ++d) ++counts[d][key >> 8 * d & 255];
+  }
+  for (size_t d = 0; d < digits; ++d) {
+    auto& count = counts[d];
+    if (count[from[0].key >> 8 * d & 255] == n) continue;
+    uint32_t next = 0;
+    for (uint32_t& c : count) next += std::exchange(c, next);
+    for (const Item& item : from) to[count[item.key >> 8 * d & 255]++] = item;
+    std::swap(from, to);
+  }
+  for (size_t i = 0; i < n; ++i) order[i] = from[i].at;
+}
+
 // For every line along the axis, its elements' positions in order: f(line's first element, its number, positions). Only
 // the first `wanted` positions of each line are in order.
 template <class T, class F>
@@ -255,6 +307,11 @@ void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted,
       };
       if (few) {
         insert_first(line, lines.inner, lines.size, descending, wanted, order.data(), strictly);
+        f(line, o, i, order);
+        continue;
+      }
+      if (lines.size >= least_by_digits && lines.size <= UINT32_MAX) {
+        sort_by_digits(line, lines.inner, descending, order);
         f(line, o, i, order);
         continue;
       }

@@ -164,3 +164,32 @@ def test_what_routines_refuse(name: str, arguments: tuple[Any, ...], message: st
 
 def test_unknown_routines_have_no_arity() -> None:
     assert _runtime.routine_arity("fft") is None
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
+@pytest.mark.parametrize("ascending", [True, False])
+def test_long_lines_in_order(dtype: str, ascending: bool) -> None:
+    """Many elements, with ties, both zeros, infinities and nan, along memory and across it."""
+    rng = np.random.default_rng(3)
+    if dtype in DTYPES and np.issubdtype(dtype, np.integer):
+        info = np.iinfo(dtype)
+        x = rng.integers(info.min, info.max, (3, 700), dtype, endpoint=True)
+        x[1] %= 7  # ties
+    else:
+        x = rng.standard_normal((3, 700)) * 10.0 ** rng.integers(-3, 3, (3, 700))
+        x[1] = np.round(x[1] / 100)
+        x[2, ::50] = [np.nan, -np.inf, np.inf, 0.0, -0.0, -np.nan, 0.0] * 2
+        x = x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    wide = x.astype(np.float64) if x.dtype.kind not in "iu" else x
+    order = np.argsort(wide, axis=1, kind="stable")
+    if not ascending:
+        order = np.flip(699 - np.argsort(np.flip(wide, 1), axis=1, kind="stable"), 1)
+    ordered = np.take_along_axis(x, order, 1)
+    for axis, given_, turn in ((1, x, lambda a: a), (0, np.ascontiguousarray(x.T), np.transpose)):
+        np.testing.assert_array_equal(turn(run("argsort", given_, axis, ascending, INT64)), order)
+        sorted_ = turn(run("sort", given_, axis, ascending))
+        np.testing.assert_array_equal(sorted_.view(f"u{x.itemsize}"), ordered.view(f"u{x.itemsize}"))
+        for k in (1, 8, 16, 17, 699):
+            values, places = run("topk", given_, k, axis, ascending, INT32)
+            np.testing.assert_array_equal(turn(places), order[:, :k])
+            np.testing.assert_array_equal(turn(values).view(f"u{x.itemsize}"), ordered[:, :k].view(f"u{x.itemsize}"))
