@@ -79,6 +79,7 @@ from relay.transform import (
 from relay.transform.access import AccessTable
 from relay.transform.ad.gradient import has_gradients
 from relay.transform.reward import Machine
+from relay.tuning import Tuner
 
 Array = npt.NDArray[np.generic]
 # In so many steps tensors are allowed less and less, down to nothing, until what they take meets a memory budget.
@@ -190,9 +191,12 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     clock.lap("passes")
     with without_collection():
         pack = runner.graph if options.opt_level >= 2 else None
-        plan = plan_module(blocks, target, pack)
+        tuner = None
+        if options.tune:
+            tuner = Tuner(target, pack, options.directory, options.worker_count, options.threads)
+        plan = plan_module(blocks, target, pack, tuner)
         if options.memory_budget is not None:
-            blocks, plan = within_budget(blocks, plan, options, target, lambda m: plan_module(m, target, pack))
+            blocks, plan = within_budget(blocks, plan, options, target, lambda m: plan_module(m, target, pack, tuner))
     clock.lap("plans")
     objects = runner.objects(plan.kernels)
     clock.lap("kernels")

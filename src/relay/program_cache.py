@@ -68,6 +68,8 @@ def program_key(module: Module, options: Options, target: Target) -> str | None:
         digest.update(repr(options.machine).encode())
     if options.memory_budget is not None:  # workspace is counted for each thread
         digest.update(repr((options.memory_budget, options.threads)).encode())
+    if options.tune:  # what is fastest depends on the threads there are
+        digest.update(repr(("tuned", options.threads)).encode())
     return digest.hexdigest()
 
 

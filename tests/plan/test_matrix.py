@@ -299,7 +299,7 @@ def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str, monk
 
 def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines that the tiles of a panel ask for, for every number of rows: none is missing, few are beyond."""
-    depth, width = 20, 16
+    depth, width = 20, 24
     target = parse_target("x86-64-v3")
     fn = primitive([tensor((N, depth)), tensor((3 * width, depth))], lambda m, x, w: m("nn.dense", x, w))
     kernel = make_plan(fn, target, WEIGHT).kernel

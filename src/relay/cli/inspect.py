@@ -38,7 +38,7 @@ def plans(module: Module, options: Options) -> View:
             f"{b.name}: {b.dtype}[{', '.join(map(dim_text, b.shape))}]" for b in (*k.inputs, *k.outputs)
         )
         lines = [
-            f"schedule   {plan.variant}",
+            f"schedule   {plan.variant}{f' ({plan.schedule})' if plan.products else ''}",
             f"operands   {operands}",
             f"sizes      {', '.join(d.name for d in k.dims) or 'none'}",
             f"packed     {', '.join(str(p.input_index) for p in plan.packs) or 'none'}",

@@ -74,6 +74,10 @@ def compile(
         int | None,
         typer.Option(help="Bytes that a run may add at its peak; values are computed again to keep to them."),
     ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Measure schedules of matrix products on this machine and take the fastest.")
+    ] = False,
+    threads: Threads = None,
     no_cache: NoCache = False,
     as_json: Json = False,
 ) -> None:
@@ -81,7 +85,7 @@ def compile(
     start = time.perf_counter()
     out = output or file.with_suffix(".rlx")
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
-    options["memory_budget"] = memory_budget
+    options.update(memory_budget=memory_budget, tune=tune, threads=threads)
     if out.suffix in SUFFIXES:
         with progress(f"compiling {file}"):
             written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)

@@ -23,11 +23,14 @@ from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
+from relay.plan.schedule import MODEL, Schedule
 from relay.transform.blocks import all_blocks, body_of, is_primitive
 
 Array = npt.NDArray[np.generic]
 # Runs a te graph of one input and one output on an array, by compiled code; equal keys mean equal graphs.
 RunGraph = Callable[[TeGraph, str, Array], Array]
+# The schedule of a primitive's matrix products, when the operands of these numbers are packed ahead.
+ScheduleOf = Callable[[Function, PlanKey, frozenset[int]], Schedule]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,8 +58,11 @@ def primitives(module: Module) -> Iterator[tuple[Block, Call, Function]]:
                     yield block, value, value.fn
 
 
-def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> ModulePlan:
-    """Plan every primitive. Without ``run_graph`` no operand is packed (plans then treat constants as run-time operands)."""
+def plan_module(
+    module: Module, target: Target, run_graph: RunGraph | None, schedule_of: ScheduleOf | None = None
+) -> ModulePlan:
+    """Plan every primitive, by the model's schedules where ``schedule_of`` does not say. Without ``run_graph`` no operand is packed (plans
+    then treat constants as run-time operands)."""
     by_key: dict[str, KernelPlan] = {}
     tried: dict[str, KernelPlan] = {}
     planned: dict[int, Planned] = {}
@@ -70,7 +76,8 @@ def plan_module(module: Module, target: Target, run_graph: RunGraph | None) -> M
         assert isinstance(call.fn, Function)
         key = _key(call.fn, target, ahead)
         if key.text not in tried:
-            tried[key.text] = plan_graph(te_graph(call.fn), target, key, ahead)
+            schedule = MODEL if schedule_of is None else schedule_of(call.fn, key, ahead)
+            tried[key.text] = plan_graph(te_graph(call.fn), target, key, ahead, schedule=schedule)
         return tried[key.text]
 
     shared = shared_operands(module, try_plan) if run_graph else {}

@@ -19,9 +19,10 @@ from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
-from relay.plan.product import Product, constant_operand, is_streamable, left_stage, panels, product, with_left
+from relay.plan.product import Product, constant_operand, is_streamable, left_stage, panels, product, size_of, with_left
 from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
+from relay.plan.schedule import MODEL, Schedule
 from relay.plan.stages import Kept, contraction, keep
 from relay.plan.turned import arranged, with_panels
 from relay.plan.work import arithmetic, traffic
@@ -44,14 +45,23 @@ class Pack:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProductSize:
+    """The rows and columns of a matrix product in a kernel, and what its sums are in."""
+
+    rows: Dim
+    columns: Dim
+    dtype: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPlan:
     """``kernel``'s buffers are the primitive's parameters in order (packed where ``packs`` says so), then its
     outputs.
 
     ``flops`` and ``bytes`` are the work at the least (`relay.plan.work`), both dims.
-    ``variant`` names the schedule; ``key`` is the structural identity; ``in_place`` pairs (input, output) may share
-    memory.
+    ``variant`` names the kind of schedule; ``schedule`` is that of the matrix products, which ``products`` has; ``key`` is the
+    structural identity; ``in_place`` pairs (input, output) may share memory.
     """
 
     kernel: Kernel
@@ -61,6 +71,8 @@ class KernelPlan:
     variant: str
     key: PlanKey
     in_place: tuple[tuple[int, int], ...] = ()
+    schedule: Schedule = MODEL
+    products: tuple[ProductSize, ...] = ()
 
 
 def make_plan(
@@ -75,17 +87,22 @@ def make_plan(
 
 
 def plan_graph(
-    graph: TeGraph, target: Target, key: PlanKey, constants: frozenset[int] = frozenset(), name: str = "kernel"
+    graph: TeGraph,
+    target: Target,
+    key: PlanKey,
+    constants: frozenset[int] = frozenset(),
+    name: str = "kernel",
+    schedule: Schedule = MODEL,
 ) -> KernelPlan:
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
-    functions come as graphs). The kernel's sizes are ``key.dims``."""
+    functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products."""
     indices = Indices()
     builder = Builder(target, indices)
     kept = keep(graph, constants, indices)
     stages, attentions = find_attentions(kept, graph, indices)
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
-    stages, products = _products(stages, attentions.keys(), constants, graph, builder)
+    stages, products = _products(stages, attentions.keys(), constants, graph, builder, schedule.vectors)
     packs, panels_of = _packs(stages, products, constants, graph, indices)
     stages, made = _made_panels(stages, products, panels_of, indices)
     inputs: list[Buffer] = []
@@ -113,7 +130,7 @@ def plan_graph(
             packed = inputs[panels_of[first]] if first in panels_of else None
             if first in made:
                 packed = builder.storage[made[first]].buffer
-            return matrix_nest(builder, products[first], found.members, packed)
+            return matrix_nest(builder, products[first], found.members, packed, schedule)
         return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found)
 
     body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
@@ -127,6 +144,8 @@ def plan_graph(
         _variant(nests, attentions.keys(), scatters.keys()),
         key,
         in_place,
+        schedule,
+        tuple(ProductSize(size_of(p.rows), size_of(p.columns), p.form.accumulate) for p in products.values()),
     )
 
 
@@ -177,6 +196,7 @@ def _products(
     constants: frozenset[int],
     graph: TeGraph,
     builder: Builder,
+    vectors: int | None,
 ) -> tuple[list[Kept], dict[int, Product]]:
     """The contractions but for ``others`` to run as matrix products (by the id of their stage), with a stage more for
     each left operand to make."""
@@ -190,14 +210,14 @@ def _products(
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides
-            found = product(kept, arranged(kept, form, strides, indices, target), indices, target)
+            found = product(kept, arranged(kept, form, strides, indices, target), indices, target, vectors)
             if found is None:
-                found = product(kept, form, indices, target)
+                found = product(kept, form, indices, target, vectors)
             if found is None:
                 made, form = left_stage(form)
                 out.append(made)
                 kept = replace(kept, stage=with_left(kept, form))
-                found = product(kept, form, indices, target)
+                found = product(kept, form, indices, target, vectors)
                 assert found is not None, "a dense left operand can be read in place"
             products[id(kept.origin)] = found
         out.append(kept)

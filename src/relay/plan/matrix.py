@@ -16,7 +16,7 @@ few rows still keep all threads busy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
@@ -36,6 +36,7 @@ from relay.plan.product_nest import (
     balanced,
 )
 from relay.plan.reduction import initial
+from relay.plan.schedule import MODEL, Case, Schedule
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
 
 # Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
@@ -58,7 +59,9 @@ Right = Callable[[Axis, Scalar], Scalar]
 RightPair = Callable[[Scalar, int, Axis], Scalar]
 
 
-def matrix_nest(builder: Builder, p: Product, members: Sequence[Member], packed: Buffer | None) -> Stmt:
+def matrix_nest(
+    builder: Builder, p: Product, members: Sequence[Member], packed: Buffer | None, schedule: Schedule = MODEL
+) -> Stmt:
     """The loops of a product (``members[0]``) and its epilogue (the other members, whose rows are the product's axes
     in order).
 
@@ -66,16 +69,31 @@ def matrix_nest(builder: Builder, p: Product, members: Sequence[Member], packed:
     """
     nest = ProductNest(builder, p, members)
     nest.normalise()
-    if packed is not None:
-        return _Tiles(nest, packed).nest()
-    few = None if p.form.turned else few_rows(nest)
-    if few is None:
-        return _Tiles(nest, None).nest()
+    few = None if packed is not None or p.form.turned else few_rows(nest)
     rows = size_of(p.rows)
+    if few is None:
+        return _tiles(nest, packed, schedule)
     if isinstance(rows, int):
-        return few.nest() if rows <= few.most else _Tiles(nest, None).nest()
-    is_few = compare("le", extent_of(rows), few.most)
-    return Branch(is_few, few.nest(), _Tiles(nest, None).nest())
+        return few.nest() if rows <= few.most else _tiles(nest, None, schedule)
+    return Branch(compare("le", extent_of(rows), few.most), few.nest(), _tiles(nest, None, schedule))
+
+
+def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule) -> Stmt:
+    """The product by tiles, as the schedule says for its number of rows."""
+    rows = size_of(nest.p.rows)
+
+    def by(case: Case) -> Stmt:
+        tile = nest.p.tile if case.rows is None else replace(nest.p.tile, rows=case.rows)
+        return _Tiles(replace(nest, p=replace(nest.p, tile=tile), env={}), packed, case.block).nest()
+
+    if isinstance(rows, int):
+        return by(schedule.case(rows))
+    *others, last = schedule.cases
+    body = by(last)
+    for case in reversed(others):
+        assert case.most is not None
+        body = Branch(compare("le", extent_of(rows), case.most), by(case), body)
+    return body
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +118,8 @@ class _Task:
 class _Tiles:
     shared: ProductNest
     packed: Buffer | None
+    # Rows of a task, where that is not for the model to say.
+    task_rows: int | None = None
 
     @property
     def pairs(self) -> bool:
@@ -112,6 +132,7 @@ class _Tiles:
         p, tile = self.shared.p, self.shared.p.tile
         columns, rows = size_of(p.columns), size_of(p.rows)
         limit = _ROWS_TURNED if p.form.turned else _ROWS_CONSTANT if self.packed is not None else _ROWS_PACKED
+        limit = limit if self.task_rows is None else self.task_rows
         block = max(tile.rows, limit // tile.rows * tile.rows)
         if isinstance(rows, int):
             # Blocks of nearly one size: a short last one would be one thread's work while the others wait.

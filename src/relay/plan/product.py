@@ -71,23 +71,22 @@ class Product:
         return self.space.groups[4]
 
 
-def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim) -> Tile:
-    """The register tile: as many columns as fit without much padding, as many rows as there are registers."""
+def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim, vectors: int | None = None) -> Tile:
+    """The register tile: as many columns as fit without much padding (or so many ``vectors``), as many rows as there are registers."""
     lanes = target.lanes(dtype_bits(dtype))
-    widths = (4, 3, 2, 1) if target.vector_registers >= 32 else (2, 1)
-    if isinstance(columns, int):
+    widths = (4, 3, 2, 1) if target.vector_registers >= 32 else (3, 2, 1)
 
-        def worth(vectors: int) -> float:
-            width = vectors * lanes
-            height = _height(target, vectors)
-            used = columns / (-(-columns // width) * width)
-            # Loads per multiply-add: one vector of the panel per row of the tile, one element per vector.
-            return used / (1 + 0.5 * (1 / height + 1 / (2 * vectors)))
+    def worth(vectors: int) -> float:
+        assert isinstance(columns, int)
+        width = vectors * lanes
+        height = tile_height(target, vectors)
+        used = columns / (-(-columns // width) * width)
+        # Loads per multiply-add: one vector of the panel per row of the tile, one element per vector.
+        return used / (1 + 0.5 * (1 / height + 1 / (2 * vectors)))
 
-        vectors = max(widths, key=worth)
-    else:
-        vectors = 2 if 2 in widths else 1
-    height = _height(target, vectors)
+    if vectors is None:
+        vectors = max(widths, key=worth) if isinstance(columns, int) else 2
+    height = tile_height(target, vectors)
     return Tile(min(height, rows) if isinstance(rows, int) else height, vectors * lanes)
 
 
@@ -102,11 +101,14 @@ def wide_tile(target: Target, dtype: str, rows: int, columns: Dim) -> Tile:
     return Tile(max(rows, 1), vectors * lanes)
 
 
-def _height(target: Target, vectors: int) -> int:
+def tile_height(target: Target, vectors: int) -> int:
+    """The rows of a register tile that is so many vectors wide."""
     return max(1, min(_MAX_ROWS, (target.vector_registers - vectors - 1) // vectors))
 
 
-def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> Product | None:
+def product(
+    kept: Kept, form: Contraction, indices: Indices, target: Target, vectors: int | None = None
+) -> Product | None:
     """See the contraction as a product to schedule; None where the left operand has to be made first (see
     `left_stage`)."""
     load = form.left.a if isinstance(form.left, Cast) else form.left
@@ -130,7 +132,7 @@ def product(kept: Kept, form: Contraction, indices: Indices, target: Target) -> 
             return None
     rows = shape_size(tuple(a.extent for a in form.rows))
     columns = shape_size(tuple(a.extent for a in form.columns))
-    tile = tile_for(target, form.accumulate, rows, columns)
+    tile = tile_for(target, form.accumulate, rows, columns, vectors)
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
     pairs = strides == [1] and not form.turned and _in_pairs(form, target)
     return Product(kept, form, load, space, tile, pairs=pairs)

@@ -1,0 +1,270 @@
+"""Schedules of matrix products found by measuring: `relay.compile(..., tune=True)`.
+
+How a product is tiled is decided by a model (`relay.plan.product`). Tuning measures alternatives on this machine instead, kernel by kernel
+(dissertation, section 5.4.3). A kernel of symbolic sizes is compiled symbolic, with every schedule there is to choose from, and tuned at
+one size that is large enough; the best of these are measured again at the powers of two, and what is best on average is taken. Where
+another schedule with panels of the same width is clearly better for some numbers of rows, the kernel has that one too and chooses when it
+runs. What was found is kept beside the cache of kernels, so another program with the same kernel does not measure it again.
+
+A schedule decides nothing about results: they are the model's, bit by bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from relay import codegen
+from relay.codegen.target import host_target
+from relay.executable.program import Executable
+from relay.ir.diagnostics import CompileError
+from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.dtypes import dtype_name, numpy_dtype
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Var
+from relay.ir.module import Module
+from relay.ir.types import TensorType, dtype_bits, is_float
+from relay.loop.target import Target
+from relay.lower.module import lower
+from relay.lower.planning import RunGraph, plan_module
+from relay.plan.graph import te_graph
+from relay.plan.kernel_plan import KernelPlan, plan_graph
+from relay.plan.key import PlanKey
+from relay.plan.product import tile_height
+from relay.plan.schedule import MODEL, Case, Schedule
+from relay.program_cache import compiler_digest
+
+Array = npt.NDArray[np.generic]
+# A kernel's sizes by variable.
+Sizes = Mapping[DimVar, int]
+# The size that symbolic kernels are tuned at, and those that the best are measured at.
+_LARGE, _SWEEP = 64, (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# Kernels with less to do than this at the large size are not worth it, and no measurement does more: operations.
+_LEAST, _MOST = 2e5, 4e9
+# Schedules that go on to the blocks of rows, and from there to the other sizes.
+_WIDTHS_KEPT, _KEPT = 3, 6
+# Rows of a task that are tried, and vectors of a row of a tile at most.
+_BLOCKS, _MOST_VECTORS = (48, 96, 384, 768), 6
+# A schedule is preferred to the model's if it takes so much less time on average, and one for a few sizes if it does there.
+_GAIN, _GAIN_THERE = 0.96, 0.95
+# Seconds of one turn, and turns. The least time counts: whatever else runs on the machine only adds to it.
+_TURN, _TURNS = 3e-4, 9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    schedule: Schedule
+    run: Callable[..., object]
+
+
+class Tuner:
+    """Finds schedules for the matrix products of primitives.
+
+    ``run_graph`` packs constants (see `plan_module`); ``directory`` keeps what was found (None: nothing is kept). Raises CompileError for
+    a target whose code this machine cannot run.
+    """
+
+    def __init__(
+        self, target: Target, run_graph: RunGraph | None, directory: Path | None, workers: int, threads: int | None
+    ) -> None:
+        host = host_target()
+        if target.triple != host.triple or not set(target.features) <= set(host.features):
+            raise CompileError(
+                f"tuning measures kernels, and this machine cannot run those for {target.triple} ({target.cpu})",
+                hint="compile without tune, or tune on a machine of that kind",
+            )
+        self._target, self._run_graph, self._threads, self._workers = target, run_graph, threads, workers
+        self._cache = directory
+        self._directory = None if directory is None else directory / "schedules"
+        self._found: dict[str, Schedule] = {}
+
+    def __call__(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
+        """The schedule of a primitive, whose parameters numbered ``constants`` are packed ahead."""
+        mark = hashlib.sha256(repr((compiler_digest(), key.text, self._threads)).encode()).hexdigest()
+        if mark not in self._found:
+            kept = self._read(mark)
+            found = self._tune(primitive, key, constants) if kept is None else kept
+            if kept is None:
+                self._write(mark, found)
+            self._found[mark] = found
+        return self._found[mark]
+
+    def _tune(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
+        plan = plan_graph(te_graph(primitive), self._target, key, constants)
+        large = _within(plan, _LARGE)
+        if not plan.products or large is None or dim_evaluate(plan.flops, large) < _LEAST:
+            return MODEL
+        random = np.random.default_rng(0)
+        main = _call_of(primitive, constants, random)
+
+        def arguments(sizes: Sizes) -> list[Array]:
+            return [_random(p.ty, sizes, random) for p in main.params if isinstance(p.ty, TensorType)]
+
+        try:
+            model, *others = self._compiled(main, [MODEL, *_schedules(plan, self._target)])
+        except CompileError:
+            return MODEL  # a kernel whose sizes its operands alone do not tell
+        given = arguments(large)
+        tiles = self._ordered(others, given)
+        rows = max(dim_evaluate(p.rows, large) for p in plan.products)
+        blocks = [
+            Schedule(c.schedule.vectors, (replace(c.schedule.cases[0], block=block),))
+            for c in tiles[:_WIDTHS_KEPT]
+            for block in _BLOCKS
+            if block < 2 * rows
+        ]
+        tiles = self._ordered([*tiles[:_KEPT], *self._compiled(main, blocks)], given)
+        finalists = [model, *tiles[:_KEPT]]
+        points: dict[int, Sizes] = {}
+        for size in _SWEEP if key.dims else (_LARGE,):
+            if (sizes := _within(plan, size)) is not None:
+                points[dim_evaluate(plan.products[0].rows, sizes)] = sizes
+        times = {at: _times(finalists, arguments(sizes)) for at, sizes in sorted(points.items())}
+        return choose([c.schedule for c in finalists], times)
+
+    # -- kernels to measure
+
+    def _compiled(self, main: Function, schedules: Sequence[Schedule]) -> list[_Candidate]:
+        """An executable of a function for each schedule."""
+        plans = [
+            plan_module(Module({"main": main}), self._target, self._run_graph, lambda *_, s=schedule: s)
+            for schedule in schedules
+        ]
+        kernels = [k.kernel for plan in plans for k in plan.kernels]
+        objects = codegen.build(kernels, self._target, cache=self._cache or False, workers=self._workers)
+        out: list[_Candidate] = []
+        for schedule, plan in zip(schedules, plans, strict=True):
+            own, objects = objects[: len(plan.kernels)], objects[len(plan.kernels) :]
+            image = lower(plan, {"main": plan.module.function("main")}, own, self._target)
+            out.append(_Candidate(schedule, Executable.from_bytes(image.to_bytes(), self._threads)))
+        return out
+
+    # -- measuring
+
+    def _ordered(self, candidates: Sequence[_Candidate], arguments: Sequence[Array]) -> list[_Candidate]:
+        """The candidates, the fastest first."""
+        times = _times(candidates, arguments)
+        return [candidates[n] for n in sorted(range(len(candidates)), key=times.__getitem__)]
+
+    # -- what is remembered
+
+    def _read(self, mark: str) -> Schedule | None:
+        if self._directory is None:
+            return None
+        try:
+            data = json.loads((self._directory / f"{mark}.json").read_text())
+            return Schedule(data["vectors"], tuple(Case(**case) for case in data["cases"]))
+        except (OSError, ValueError, TypeError, KeyError, AssertionError):
+            return None  # a file that says nothing is measured again
+
+    def _write(self, mark: str, schedule: Schedule) -> None:
+        if self._directory is None:
+            return
+        path = self._directory / f"{mark}.json"
+        temporary = path.with_name(f"{mark}.{os.getpid()}.part")
+        with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(asdict(schedule)))
+            temporary.replace(path)
+
+
+def choose(schedules: Sequence[Schedule], times: Mapping[int, Sequence[float]]) -> Schedule:
+    """The schedule that is best on average, with cases for the numbers of rows where another of the same width is clearly better.
+
+    ``times``: for each number of rows, in order, the seconds by each schedule. The first schedule is the model's: what replaces it has to
+    be better by more than chance.
+    """
+
+    def average(n: int) -> float:
+        return math.exp(sum(math.log(t[n] / t[0]) for t in times.values()) / len(times))
+
+    best = min(range(len(schedules)), key=average)
+    if average(best) > _GAIN:
+        best = 0
+    chosen: list[tuple[int, int]] = []  # rows up to which, and the schedule
+    for rows, taken in times.items():
+        alike = [n for n, s in enumerate(schedules) if s.vectors == schedules[best].vectors]
+        fastest = min(alike, key=taken.__getitem__)
+        chosen.append((rows, fastest if taken[fastest] < _GAIN_THERE * taken[best] else best))
+    cases: list[Case] = []
+    for at, (rows, n) in enumerate(chosen):
+        last = at == len(chosen) - 1
+        if last or chosen[at + 1][1] != n:
+            cases.append(replace(schedules[n].cases[-1], most=None if last else rows))
+    return Schedule(schedules[best].vectors, tuple(cases))
+
+
+def _within(plan: KernelPlan, size: int) -> Sizes | None:
+    """Every size of a kernel ``size``, as far as its bounds allow; None where that is too much to measure."""
+    sizes = {v: max(v.lo, size if v.hi is None else min(size, v.hi)) for v in plan.key.dims}
+    return sizes if max(dim_evaluate(plan.flops, sizes), dim_evaluate(plan.bytes, sizes)) <= _MOST else None
+
+
+def _times(candidates: Sequence[_Candidate], arguments: Sequence[Array]) -> list[float]:
+    """The seconds of a call by each candidate. They take turns, so that what the machine does meanwhile meets all alike."""
+    repeats: list[int] = []
+    for candidate in candidates:
+        candidate.run(*arguments)  # touches its memory and code for the first time
+        start = time.perf_counter()
+        candidate.run(*arguments)
+        repeats.append(max(1, math.ceil(_TURN / max(time.perf_counter() - start, 1e-7))))
+    least = [math.inf] * len(candidates)
+    for _ in range(_TURNS):
+        for n, candidate in enumerate(candidates):
+            start = time.perf_counter()
+            for _ in range(repeats[n]):
+                candidate.run(*arguments)
+            least[n] = min(least[n], (time.perf_counter() - start) / repeats[n])
+    return least
+
+
+def _schedules(plan: KernelPlan, target: Target) -> list[Schedule]:
+    """The register tiles to try: as many rows as there are registers for, and fewer."""
+    widest = 0
+    for product in plan.products:
+        vectors = _MOST_VECTORS
+        if isinstance(product.columns, int):
+            vectors = min(vectors, -(-product.columns // target.lanes(dtype_bits(product.dtype))))
+        widest = max(widest, vectors)
+    out: list[Schedule] = []
+    for vectors in range(1, widest + 1):
+        most = tile_height(target, vectors)
+        heights = dict.fromkeys((most, -(-most * 3 // 4), -(-most // 2)))
+        out += [Schedule(vectors, (Case(rows=height),)) for height in heights]
+    return out
+
+
+def _call_of(primitive: Function, constants: frozenset[int], random: np.random.Generator) -> Function:
+    """A function that calls a primitive, with constants where its operands are some."""
+    params: list[Var] = []
+    args: list[Expr] = []
+    for n, param in enumerate(primitive.params):
+        assert isinstance(param.ty, TensorType)
+        if n in constants:
+            array = _random(param.ty, {}, random)
+            args.append(Constant(array, dtype_name(array.dtype), param.ty))
+        else:
+            params.append(Var(f"p{n}", None, param.ty))
+            args.append(params[-1])
+    result = Var("r", None, primitive.ret_type)
+    call = Call(primitive, tuple(args), ty=primitive.ret_type)
+    return Function(tuple(params), Block((Binding(result, call),), result, primitive.ret_type), primitive.ret_type)
+
+
+def _random(ty: TensorType, sizes: Sizes, random: np.random.Generator) -> Array:
+    """An array of a type: normal numbers, or zeros for what may be an index."""
+    assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
+    shape = tuple(dim_evaluate(d, sizes) for d in ty.shape)
+    dtype = numpy_dtype(ty.dtype)
+    if is_float(ty.dtype):
+        return random.standard_normal(shape, dtype=np.float32).astype(dtype)
+    return np.zeros(shape, dtype)
