@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
 import threading
 import time
@@ -23,9 +22,10 @@ from types import MappingProxyType
 from typing import cast
 
 from relay.executable.program import Executable, Limits, Observer
-from relay.ir.diagnostics import RelayError
+from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import Call, Function, GlobalVar, Var
+from relay.ir.files import write_whole
 from relay.ir.module import Module
 from relay.ir.types import FuncType, Type
 from relay.transform.dims import whole_axes
@@ -251,10 +251,8 @@ class HotExecutable(Executable):
         if self._record is None:
             return
         hot = [key for key, value in self._table.items() if isinstance(value, Variant)]
-        temporary = self._record.with_name(f"{self._record.name}.{os.getpid()}.{threading.get_ident()}.part")
-        with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
-            temporary.write_text(json.dumps(hot))
-            temporary.replace(self._record)
+        with contextlib.suppress(FileError):  # a cache that cannot be written is no reason to fail
+            write_whole(self._record, lambda temporary: temporary.write_text(json.dumps(hot)))
 
 
 def _binders(function: Function) -> tuple[_Binder, ...]:

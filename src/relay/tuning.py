@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,10 +26,11 @@ import numpy.typing as npt
 from relay import codegen
 from relay.codegen.target import host_target
 from relay.executable.program import Executable
-from relay.ir.diagnostics import CompileError
+from relay.ir.diagnostics import CompileError, FileError
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Var
+from relay.ir.files import write_whole
 from relay.ir.module import Module
 from relay.ir.types import TensorType, dtype_bits, is_float
 from relay.loop.target import Target
@@ -169,12 +169,10 @@ class Tuner:
     def _write(self, mark: str, schedule: Schedule) -> None:
         if self._directory is None:
             return
-        path = self._directory / f"{mark}.json"
-        temporary = path.with_name(f"{mark}.{os.getpid()}.part")
-        with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(asdict(schedule)))
-            temporary.replace(path)
+        text = json.dumps(asdict(schedule))
+        with contextlib.suppress(OSError, FileError):  # a cache that cannot be written is no reason to fail
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_whole(self._directory / f"{mark}.json", lambda temporary: temporary.write_text(text))
 
 
 def choose(schedules: Sequence[Schedule], times: Mapping[int, Sequence[float]]) -> Schedule:

@@ -118,3 +118,20 @@ def test_user_operator() -> None:
     finally:
         registry.remove("test.distance")
     assert op.names() == before
+
+
+def test_names_of_operators() -> None:
+    def double(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: x[i] * 2.0)
+
+    for name in ("", "my op", "1st", "if", "my.", "%x", "-", None, 3):
+        with pytest.raises(OperatorError, match="cannot be an operator's name"):
+            op.operator(name)(double)  # type: ignore[arg-type]
+    for name in ("add", "nn.dense"):
+        with pytest.raises(OperatorError, match="one of Relay's own"):
+            op.operator(name)(double)
+    try:
+        first, second = op.operator("test.double")(double), op.operator("test.double")(double)
+        assert registry.get("test.double") is second is not first  # one's own may be declared again, as in a notebook
+    finally:
+        registry.remove("test.double")

@@ -15,13 +15,11 @@ from relay.op.gradient import operand_signature
 from relay.te.tensor import DefinitionError, Undetermined
 from relay.te.text import definition_text
 
-_HERE = __name__.partition(".")[0]
-
 
 def is_foreign(name: str) -> bool:
     """Whether an operator, or the one that it is derived from (``my.op.vjp0``), was declared outside of this package."""
     known = registry.declared(name)
-    return known is not None and known.define.__module__.partition(".")[0] != _HERE
+    return known is not None and not registry.is_own(known)
 
 
 def foreign_definitions(roots: Iterable[Expr]) -> list[str] | None:

@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from relay import te
-from relay.ir.diagnostics import OperatorError
+from relay.ir.diagnostics import OperatorError, SyntaxError_
 from relay.ir.dim import Dim
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Attrs, Call
+from relay.ir.lexer import tokenize
 from relay.ir.types import Type
 from relay.op.build import call
 
@@ -161,10 +162,32 @@ _derivations: list[Callable[[str], Operator | None]] = []
 
 
 def register(op: Operator) -> Operator:
-    """Make an operator known by its name (a later declaration of the same name takes its place)."""
+    """Make an operator known by its name (a later declaration of the same name takes its place).
+
+    Raises OperatorError for a name that no program can write, and for that of one of Relay's own operators.
+    """
+    if not is_own(op):
+        known = _operators.get(op.name)
+        if known is not None and is_own(known):
+            raise OperatorError(f"{op.name!r} is one of Relay's own operators", hint=f'another name: "my.{op.name}"')
+        if not isinstance(op.name, str) or not _is_name(op.name):
+            raise OperatorError(f"{op.name!r} cannot be an operator's name", hint='words joined by dots can: "my.op"')
     _operators[op.name] = op
     _derived.clear()
     return op
+
+
+def is_own(op: Operator) -> bool:
+    """Whether an operator was declared in this package."""
+    return op.define.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _is_name(text: str) -> bool:
+    try:
+        found = tokenize(text, "")
+    except SyntaxError_:
+        return False
+    return found.kinds[0] == "NAME" and found.texts[0] == text
 
 
 def derive_with(make: Callable[[str], Operator | None]) -> None:
