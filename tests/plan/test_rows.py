@@ -308,6 +308,18 @@ def test_a_variance_is_made_in_one_pass_beside_a_number_near_the_mean(width: int
         np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=5e-4)
 
 
+def test_squared_distances_in_rows_of_nothing_are_no_distance() -> None:
+    """The mean of nothing is not a number; the sum over nothing is 0."""
+
+    def build(m: Maker, x: Expr) -> Expr:
+        d = m("subtract", x, m("mean", x, axis=1, keepdims=True))
+        return m("sum", m("multiply", d, d), axis=1)
+
+    fn = primitive([tensor((6, N))], build)
+    with np.errstate(invalid="ignore"):
+        check(fn, {V: 0}, {V: 1}, {V: 300}, tolerance=1e-4)
+
+
 def test_variances_of_nan_infinities_and_great_numbers() -> None:
     x = random((7, 768), "float32")
     x[0, 0] = x[1, 700] = np.inf

@@ -141,6 +141,8 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
     # Beyond the greatest number the squares are infinite, unless an element was: then there is no distance.
     beyond = binary("sub", now(second), binary("sub", now(first), now(first)))
     spread = select(compare("lt", now(second), Const(math.inf, dtype)), right, beyond)
+    if not isinstance(along.extent, int):  # a row of nothing has no centre, and no distance from it
+        spread = select(compare("lt", zero, extent_of(along.extent)), spread, Const(0.0, dtype))
     return allocate(
         [part, first, second],
         seq(
