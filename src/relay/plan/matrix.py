@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul, dim_sub
+from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Transpose
-from relay.plan.build import Builder, accesses, allocate, ceiling, extent_of, parallel_rows, seq, serial, temporary
+from relay.plan.build import Builder, allocate, ceiling, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
+from relay.plan.panels import Panel, is_in_place, loops
 from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
     CHEAP_EPILOGUE,
@@ -37,7 +38,7 @@ from relay.plan.product_nest import (
 )
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
 # Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
 _ROWS_CONSTANT = 192
@@ -53,10 +54,6 @@ _LINES_AHEAD = 3
 # prefetchers do better alone.
 _BITS_AHEAD = 8 * (16 << 10)
 _ROWS_AHEAD = 4
-# The right operand's element in a lane: at the current k, in a block of k that begins somewhere; or in a pair of neighbours
-# along k.
-Right = Callable[[Axis, Scalar], Scalar]
-RightPair = Callable[[Scalar, int, Axis], Scalar]
 
 
 def matrix_nest(
@@ -98,20 +95,14 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule) -> Stmt
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """What one task works on: ``count`` (at most ``most``) rows from ``start``, ``across`` columns from ``first`` on, which
-    are panel number ``panel``."""
+    """What one task works on: ``count`` (at most ``most``) rows from ``start``, and a panel's columns. ``held`` is where its tiles
+    wait for the epilogue."""
 
     start: Scalar
     count: Scalar
     most: int
-    first: Scalar
-    across: Scalar
-    right: Right
-    right_pair: RightPair
+    panel: Panel
     held: Buffer
-    panel: Scalar
-    # Where the task packs its panel (of a block of k), unless that was done before.
-    made: Buffer | None
 
 
 @dataclass(slots=True, eq=False)
@@ -161,36 +152,19 @@ class _Tiles:
         across = shared.across(first, width)
         blocks = self._depth_blocks(depth)
         made: Buffer | None = None
-        if self.packed is None and not self._in_place(width):
+        if self.packed is None and not is_in_place(shared):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
             made = temporary(shared.builder.fresh("panel"), dim_mul(long, width), p.form.accumulate)
             buffers.append(made)
-
-        def right(lane: Axis, begin: Scalar) -> Scalar:
-            if self.packed is not None:
-                index = (*p.batch, panel, shared.position_in_depth(), lane)
-                if len(self.packed.shape) == 1:  # made by the kernel itself
-                    sizes = (*(a.extent for a in p.batch), ceil_div(size_of(p.columns), width), depth, width)
-                    index = (shared.flat(index, sizes),)
-                return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
-            if made is not None:
-                return Load(made, (self._in_panel(lane, begin),), made.dtype)
-            return shared.right_element(binary("add", first, lane))
-
+        columns = Panel(shared, panel, first, across, self.packed, made)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-
-        def right_pair(pair: Scalar, half: int, lane: Axis) -> Scalar:
-            assert self.packed is not None
-            index = (*p.batch, panel, pair, lane, Const(half, "int64"))
-            return cast(Load(self.packed, index, self.packed.dtype), p.form.accumulate)
-
-        task = _Task(start, count, block, first, across, right, right_pair, held, panel, made)
+        task = _Task(start, count, block, columns, held)
         if blocks is not None:
             body = self._blocked_rows(task, blocks)
         else:
             whole = self._turned_rows if p.form.turned else self._rows
-            body = seq([*self._packed_first(task, None), whole(task)])
+            body = seq([*columns.packed_first(None), whole(task)])
         if blocks is not None or p.form.turned or not self._direct:
             buffers.append(held)
         return allocate(buffers, body)
@@ -210,89 +184,6 @@ class _Tiles:
         assert isinstance(whole, int) and isinstance(rest, int)
         length = -(-whole // -(-whole // max(1, most // rest)))
         return length + length % 2 if rest == 1 else length
-
-    # -- the right operand
-
-    def _in_place(self, width: int) -> bool:
-        """Whether a panel can be read where it is: rows of it as wide as the tile, one after the other."""
-        along, down = self.shared.right_strides()
-        return size_of(self.shared.p.columns) == width and along == 1 and down is not None
-
-    @property
-    def _as_it_goes(self) -> bool:
-        """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
-        costs little beside multiply-adds, and memory is waited for while there is arithmetic to do."""
-        if self.packed is not None or self.shared.p.form.turned or not self.shared.builder.target.masked:
-            return False
-        along, down = self.shared.right_strides()
-        return along == 1 and down is not None and not self._in_place(self.shared.p.tile.columns)
-
-    def _in_panel(self, lane: Scalar, begin: Scalar) -> Scalar:
-        """The place in a panel, of the part of k that begins somewhere, of a lane at the current k."""
-        shared, p, width = self.shared, self.shared.p, self.shared.p.tile.columns
-        inner = size_of(p.reduced[1:])
-        row = binary("sub", shared.position_in_depth(), binary("mul", begin, extent_of(inner)))
-        return shared.flat([row, lane], (size_of(p.reduced), width))
-
-    def _packed_first(self, task: _Task, block: tuple[Axis, int] | None) -> list[Stmt]:
-        """Copy a panel, or a block of k (its number and length) of it, where that is not left to its first tile. Columns past
-        the last stay what they are: the products with them are never stored."""
-        if task.made is None or self._as_it_goes:
-            return []
-        shared, panel, width = self.shared, task.made, self.shared.p.tile.columns
-        axes, count, begin = self._block_axes(block)
-        lane = Axis("j", width)
-        value = shared.right_element(binary("add", task.first, lane))
-        place = self._in_panel(lane, begin)
-        along, down = shared.right_strides()
-        if along is not None and along != 1 and down == 1 and isinstance(value, Load):
-            # The operand's rows are along k: blocks of it are turned in registers.
-            *outer, inner = axes
-            assert isinstance(value.source, Buffer)
-            target, source = (
-                shared.builder.indices.scalar(self._origin(at, lane, inner)) for at in (place, value.indices[0])
-            )
-            length = extent_of(inner.extent) if outer or count is None else count
-            turn = Transpose(
-                panel, target, Const(width, "int64"), value.source, source, extent_of(along), task.across, length
-            )
-            copy = _loops(outer, count, turn)
-        elif self._along_depth(value, lane, axes):
-            # Element by element: read the operand's rows in order, one column of the panel after the other.
-            copy = For(lane, task.across, _loops(axes, count, Store(panel, (place,), value)))
-        else:
-            copy = _loops(axes, count, For(lane, task.across, Store(panel, (place,), value), "vectorized"))
-        shared.env = {}
-        return [copy]
-
-    def _block_axes(self, block: tuple[Axis, int] | None) -> tuple[list[Axis], Scalar | None, Scalar]:
-        """The loops over k or over a block of it (its number and length), to which `env` is bound; the first one's extent where
-        it is not its axis's own; and where on the outermost axis the block begins."""
-        axes = list(self.shared.p.reduced)
-        if block is None:
-            return axes, None, Const(0, "int64")
-        k, *rest = axes
-        inner, begin = Axis("k", block[1]), binary("mul", block[0], block[1])
-        self.shared.env = {**self.shared.env, k: binary("add", begin, inner)}
-        return [inner, *rest], minimum(block[1], binary("sub", extent_of(k.extent), begin)), begin
-
-    def _origin(self, place: Scalar, *axes: Axis) -> Dim:
-        """A place when these axes are 0."""
-        indices = self.shared.builder.indices
-        at = indices.poly(place)
-        for axis in axes:
-            stride = indices.coefficient(at, axis)
-            assert stride is not None
-            at = dim_sub(at, dim_mul(indices.axis(axis), stride))
-        return at
-
-    def _along_depth(self, value: Scalar, lane: Axis, axes: Sequence[Axis]) -> bool:
-        indices = self.shared.builder.indices
-        if not axes:
-            return False
-        last = axes[-1]
-        found = accesses(indices, [value], [])
-        return any(indices.coefficient(q, last) == 1 and indices.coefficient(q, lane) != 1 for q in found.polys)
 
     # -- rows
 
@@ -314,7 +205,12 @@ class _Tiles:
             return self._each(
                 task,
                 lambda row, n, offset: self._micro(
-                    task, row, n, offset, None, lambda tile: self.shared.finish_tile(tile, row, task.first, task.across)
+                    task,
+                    row,
+                    n,
+                    offset,
+                    None,
+                    lambda tile: self.shared.finish_tile(tile, row, task.panel.first, task.panel.across),
                 ),
             )
 
@@ -325,13 +221,13 @@ class _Tiles:
 
         def finish(row: Scalar, n: Scalar, _: Scalar) -> Stmt:
             def columns(across: Scalar) -> Stmt:
-                return self.shared.finish_rows(row, n, task.first, across, task.held, nothing, width)
+                return self.shared.finish_rows(row, n, task.panel.first, across, task.held, nothing, width)
 
-            if isinstance(task.across, Const):
-                return columns(task.across)
+            if isinstance(task.panel.across, Const):
+                return columns(task.panel.across)
             # Of a known number of columns the loop over them is written out.
-            whole = compare("eq", task.across, width)
-            return Branch(whole, columns(Const(width, "int64")), columns(task.across))
+            whole = compare("eq", task.panel.across, width)
+            return Branch(whole, columns(Const(width, "int64")), columns(task.panel.across))
 
         return self._each(task, through_memory, finish)
 
@@ -357,9 +253,18 @@ class _Tiles:
         pitch = -(-task.most // 16) * 16
         columns = temporary(self.shared.builder.fresh("columns"), width * pitch, task.held.dtype)
         turn = Transpose(
-            columns, nothing, Const(pitch, "int64"), task.held, nothing, Const(width, "int64"), task.count, task.across
+            columns,
+            nothing,
+            Const(pitch, "int64"),
+            task.held,
+            nothing,
+            Const(width, "int64"),
+            task.count,
+            task.panel.across,
         )
-        finish = self.shared.finish_columns(task.start, task.count, task.most, task.first, task.across, columns, pitch)
+        finish = self.shared.finish_columns(
+            task.start, task.count, task.most, task.panel.first, task.panel.across, columns, pitch
+        )
         return allocate([columns], seq([turn, finish]))
 
     def _blocked_rows(self, task: _Task, length: int) -> Stmt:
@@ -385,11 +290,11 @@ class _Tiles:
             finish = self._finish_turned(task)
         else:
             finish = self.shared.finish_rows(
-                task.start, task.count, task.first, task.across, task.held, Const(0, "int64"), width
+                task.start, task.count, task.panel.first, task.panel.across, task.held, Const(0, "int64"), width
             )
         return seq([
             For(line, task.count, For(lane, Const(width, "int64"), clear, "vectorized")),
-            For(blocks, extent_of(blocks.extent), seq([*self._packed_first(task, (blocks, length)), self._each(task, run)])),
+            For(blocks, extent_of(blocks.extent), seq([*task.panel.packed_first((blocks, length)), self._each(task, run)])),
             finish,
         ])  # fmt: skip
 
@@ -400,7 +305,7 @@ class _Tiles:
         """``height`` rows of a tile over all of k, in registers. With a ``block`` (its number, its length and where
         its partial sums are): over one block of k."""
         tile = self._in_registers(task, row, height, offset, block, finish, False)
-        if not self._as_it_goes:
+        if not task.panel.as_it_goes:
             return tile
         first = self._in_registers(task, row, height, offset, block, finish, True)
         return Branch(compare("eq", offset, 0), first, tile)
@@ -418,11 +323,9 @@ class _Tiles:
         axes, extent, terms, left = self._along_k(task, row, height, lane, block, goes)
         copied: list[Stmt] = []
         if goes:
-            assert task.made is not None
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
-            value = self._where_it_is(task, lane)
-            copied = [For(lane, lanes, Store(task.made, (self._in_panel(lane, begin),), value), "vectorized")]
-            copied.append(shared.ask_below(task.first, width))
+            copied = [task.panel.kept(lane, begin)]
+            copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []
         updates: list[Stmt] = []
@@ -435,7 +338,7 @@ class _Tiles:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
-        loop = _loops(axes, extent, loop)
+        loop = loops(axes, extent, loop)
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
 
     def _along_k(
@@ -460,17 +363,10 @@ class _Tiles:
         left = shared.left_rows(row, height, axes)
         if not self.pairs:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
-            b = self._where_it_is(task, lane) if goes else task.right(lane, begin)
+            b = task.panel.where_it_is(lane) if goes else task.panel.element(lane, begin)
             return axes, extent, [[(a, b)] for a in left.elements], left
-        rights = [task.right_pair(here, half, lane) for half in (0, 1)]
+        rights = [task.panel.pair(here, half, lane) for half in (0, 1)]
         return axes, extent, [[(a, rights[0]), (_neighbour(a), rights[1])] for a in left.elements], left
-
-    def _where_it_is(self, task: _Task, lane: Axis) -> Scalar:
-        """The right operand's element in a lane, 0 past the last column."""
-        value = self.shared.right_element(binary("add", task.first, lane))
-        if isinstance(task.across, Const):
-            return value
-        return select(compare("lt", lane, task.across), value, initial("sum", value.dtype))
 
     def _ahead(
         self, task: _Task, height: int, offset: Scalar, axes: Sequence[Axis], block: tuple[Axis, int, Scalar] | None
@@ -489,7 +385,7 @@ class _Tiles:
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
         start = (
             *self.shared.p.batch,
-            task.panel,
+            task.panel.number,
             *[Const(0, "int64")] * (len(packed.shape) - len(self.shared.p.batch) - 2),
         )
         if task.most <= tile.rows:
@@ -515,13 +411,6 @@ class _Tiles:
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
-
-
-def _loops(axes: Sequence[Axis], extent: Scalar | None, body: Stmt) -> Stmt:
-    """Loops over axes; the extent of the first, where it is not its own."""
-    if extent is None or not axes:
-        return serial(axes, body)
-    return For(axes[0], extent, serial(axes[1:], body))
 
 
 def _even_block(rows: int, block: int, line: Dim) -> int:

@@ -1,0 +1,158 @@
+"""Panels: the right operand of a product, so many columns at a time.
+
+A panel holds its columns side by side, one row of it for each k, so that a tile reads whole vectors one after the other. It is packed
+when the program is compiled, or by the task that uses it, before its tiles or by the first of them as it goes; or it is read where it is,
+if the operand lies like that already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, ceil_div, dim_mul, dim_sub
+from relay.loop.ir import Buffer, For, Stmt, Store, Transpose
+from relay.plan.build import accesses, extent_of, serial
+from relay.plan.product import size_of
+from relay.plan.product_nest import ProductNest
+from relay.plan.reduction import initial
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, minimum, select
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """Panel ``number`` as one task reads it: ``across`` columns from ``first`` on. ``packed`` has all panels if they were packed
+    before; ``made`` is where the task packs this one (or a block of k of it). With neither, it is read where it is."""
+
+    nest: ProductNest
+    number: Scalar
+    first: Scalar
+    across: Scalar
+    packed: Buffer | None
+    made: Buffer | None
+
+    # -- elements
+
+    def element(self, lane: Axis, begin: Scalar) -> Scalar:
+        """The element in a lane, at the current k of the block of k that begins at ``begin``."""
+        nest, p, packed = self.nest, self.nest.p, self.packed
+        if packed is not None:
+            index = (*p.batch, self.number, nest.position_in_depth(), lane)
+            if len(packed.shape) == 1:  # made by the kernel itself
+                width = p.tile.columns
+                sizes = (*(a.extent for a in p.batch), ceil_div(size_of(p.columns), width), size_of(p.reduced), width)
+                index = (nest.flat(index, sizes),)
+            return cast(Load(packed, index, packed.dtype), p.form.accumulate)
+        if self.made is not None:
+            return Load(self.made, (self._place(lane, begin),), self.made.dtype)
+        return nest.right_element(binary("add", self.first, lane))
+
+    def pair(self, pair: Scalar, half: int, lane: Axis) -> Scalar:
+        """One of a pair of neighbours along k, of a panel that was packed in pairs."""
+        assert self.packed is not None
+        index = (*self.nest.p.batch, self.number, pair, lane, Const(half, "int64"))
+        return cast(Load(self.packed, index, self.packed.dtype), self.nest.p.form.accumulate)
+
+    def where_it_is(self, lane: Axis) -> Scalar:
+        """The element in a lane, read from the operand itself; 0 past the last column."""
+        value = self.nest.right_element(binary("add", self.first, lane))
+        if isinstance(self.across, Const):
+            return value
+        return select(compare("lt", lane, self.across), value, initial("sum", value.dtype))
+
+    def _place(self, lane: Scalar, begin: Scalar) -> Scalar:
+        """Where ``made`` has the element in a lane, at the current k of the block of k that begins at ``begin``."""
+        p = self.nest.p
+        inner = size_of(p.reduced[1:])
+        row = binary("sub", self.nest.position_in_depth(), binary("mul", begin, extent_of(inner)))
+        return self.nest.flat([row, lane], (size_of(p.reduced), p.tile.columns))
+
+    # -- packing
+
+    @property
+    def as_it_goes(self) -> bool:
+        """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
+        costs little beside multiply-adds, and memory is waited for while there is arithmetic to do."""
+        if self.made is None or self.nest.p.form.turned or not self.nest.builder.target.masked:
+            return False
+        along, down = self.nest.right_strides()
+        return along == 1 and down is not None
+
+    def kept(self, lane: Axis, begin: Scalar) -> Stmt:
+        """Pack the row of the panel at the current k."""
+        assert self.made is not None
+        store = Store(self.made, (self._place(lane, begin),), self.where_it_is(lane))
+        return For(lane, Const(self.nest.p.tile.columns, "int64"), store, "vectorized")
+
+    def packed_first(self, block: tuple[Axis, int] | None) -> list[Stmt]:
+        """Pack the panel, or a block of k (its number and length) of it, where that is not left to its first tile. Columns past
+        the last stay what they are: the products with them are never stored."""
+        if self.made is None or self.as_it_goes:
+            return []
+        nest, width = self.nest, self.nest.p.tile.columns
+        axes, count, begin = self._block_axes(block)
+        lane = Axis("j", width)
+        value = nest.right_element(binary("add", self.first, lane))
+        place = self._place(lane, begin)
+        along, down = nest.right_strides()
+        if along is not None and along != 1 and down == 1 and isinstance(value, Load):
+            # The operand's rows are along k: blocks of it are turned in registers.
+            *outer, inner = axes
+            assert isinstance(value.source, Buffer)
+            target, source = (
+                nest.builder.indices.scalar(self._origin(at, lane, inner)) for at in (place, value.indices[0])
+            )
+            length = extent_of(inner.extent) if outer or count is None else count
+            turn = Transpose(
+                self.made, target, Const(width, "int64"), value.source, source, extent_of(along), self.across, length
+            )
+            copy = loops(outer, count, turn)
+        elif self._along_depth(value, lane, axes):
+            # Element by element: read the operand's rows in order, one column of the panel after the other.
+            copy = For(lane, self.across, loops(axes, count, Store(self.made, (place,), value)))
+        else:
+            copy = loops(axes, count, For(lane, self.across, Store(self.made, (place,), value), "vectorized"))
+        nest.env = {}
+        return [copy]
+
+    def _block_axes(self, block: tuple[Axis, int] | None) -> tuple[list[Axis], Scalar | None, Scalar]:
+        """The loops over k or over a block of it (its number and length), to which `env` is bound; the first one's extent where
+        it is not its axis's own; and where on the outermost axis the block begins."""
+        axes = list(self.nest.p.reduced)
+        if block is None:
+            return axes, None, Const(0, "int64")
+        k, *rest = axes
+        inner, begin = Axis("k", block[1]), binary("mul", block[0], block[1])
+        self.nest.env = {**self.nest.env, k: binary("add", begin, inner)}
+        return [inner, *rest], minimum(block[1], binary("sub", extent_of(k.extent), begin)), begin
+
+    def _origin(self, place: Scalar, *axes: Axis) -> Dim:
+        """A place when these axes are 0."""
+        indices = self.nest.builder.indices
+        at = indices.poly(place)
+        for axis in axes:
+            stride = indices.coefficient(at, axis)
+            assert stride is not None
+            at = dim_sub(at, dim_mul(indices.axis(axis), stride))
+        return at
+
+    def _along_depth(self, value: Scalar, lane: Axis, axes: Sequence[Axis]) -> bool:
+        """Whether neighbours in memory are neighbours along k, and not along the columns."""
+        indices = self.nest.builder.indices
+        if not axes:
+            return False
+        found = accesses(indices, [value], [])
+        return any(indices.coefficient(q, axes[-1]) == 1 and indices.coefficient(q, lane) != 1 for q in found.polys)
+
+
+def is_in_place(nest: ProductNest) -> bool:
+    """Whether a panel can be read where it is: rows of it as wide as the tile, one after the other."""
+    along, down = nest.right_strides()
+    return size_of(nest.p.columns) == nest.p.tile.columns and along == 1 and down is not None
+
+
+def loops(axes: Sequence[Axis], extent: Scalar | None, body: Stmt) -> Stmt:
+    """Loops over axes; the extent of the first, where it is not its own."""
+    if extent is None or not axes:
+        return serial(axes, body)
+    return For(axes[0], extent, serial(axes[1:], body))
