@@ -16,6 +16,8 @@ from tests.ad.generator import Example, example
 ARGUMENTS = (0, 1, 2)
 # One of so many is compiled too.
 COMPILED = 25
+# Tests that share the programs, so that they run side by side.
+PARTS = 12
 
 
 def check(seed: int, e: Example) -> None:
@@ -23,8 +25,9 @@ def check(seed: int, e: Example) -> None:
     assert found is None, f"program {seed}: {found}\n{e.text}\narguments: {e.args}"
 
 
-def test_derivatives_against_finite_differences(request: pytest.FixtureRequest) -> None:
-    for seed in range(int(request.config.getoption("--gradient-programs"))):
+@pytest.mark.parametrize("part", range(PARTS))
+def test_derivatives_against_finite_differences(request: pytest.FixtureRequest, part: int) -> None:
+    for seed in range(part, int(request.config.getoption("--gradient-programs")), PARTS):
         check(seed, example(seed))
 
 
