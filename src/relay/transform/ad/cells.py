@@ -75,7 +75,9 @@ class Cells(Substitution):
         self.made: dict[Type, Cell] = {}
         self._dims: list[DimVar] = []
         parts = [p for t in entering for p in mentioned(t, lifting.definitions) if isinstance(p, RefType)]
-        self.contents = {self._general(p.value, []) for p in parts if lifting.changes(p.value)}
+        # Asked of another lifting: this one is to see the definitions with cells in them only.
+        before = replace(lifting, definitions=dict(lifting.definitions), functions=set(lifting.functions))
+        self.contents = {self._general(p.value, []) for p in parts if before.changes(p.value)}
 
     def concern(self, t: Type) -> bool:
         """Whether there are such references in values of a type (before)."""
@@ -116,22 +118,19 @@ class Cells(Substitution):
             name += "_"
         params = tuple(DimVar(f"d{n}") for n in range(count))
         content = cast(Type, substitute(content, self._dims[:count], map(as_dim, params)))
-        # The lifted content may mention the cell itself, so its name is known before.
         self.lifting.cells.add(name)
-        self.lifting.definitions[name] = TypeDef(name, params, ())
-        field_type = RefType(self.lifting.type(content))
-        definition = TypeDef(name, params, (ConstructorDef(name, (field_type,), name, 0),))
-        self.lifting.definitions[name] = definition
-        ty = AdtType(name, tuple(map(as_dim, params)))
+        self.lifting.definitions[name] = empty = TypeDef(name, params, ())
+        return Cell(empty, content, self._functions(empty, content, ""), {})
 
-        def functions(of: Type, suffix: str) -> dict[str, GlobalVar]:
-            types = {"new": ((of,), ty), "read": ((ty,), of), "write": ((ty, of), UNIT)}
-            return {
-                what: GlobalVar(self.functions.name(f"{name}.{what}{suffix}"), FuncType(given, ret, params))
-                for what, (given, ret) in types.items()
-            }
-
-        return Cell(definition, content, functions(content, ""), functions(self.lifting.type(content), ".lifted"))
+    def _functions(self, definition: TypeDef, of: Type, suffix: str) -> dict[str, GlobalVar]:
+        ty = AdtType(definition.name, tuple(as_dim(cast(DimVar, p)) for p in definition.params))
+        types = {"new": ((of,), ty), "read": ((ty,), of), "write": ((ty, of), UNIT)}
+        return {
+            what: GlobalVar(
+                self.functions.name(f"{definition.name}.{what}{suffix}"), FuncType(given, ret, definition.params)
+            )
+            for what, (given, ret) in types.items()
+        }
 
     # -- programs
 
@@ -160,6 +159,16 @@ class Cells(Substitution):
             return e
         cell, ty = self.cell(ref)
         return Call(cell.plain[what], args, type_args=ty.args, ty=ret, span=e.span)
+
+    def close(self) -> None:
+        """Say what is in the cells: the lifted contents. What is lifted depends on definitions, so all have cells for references before."""
+        for general, cell in self.made.items():
+            name, lifted = cell.definition.name, self.lifting.type(cell.content)
+            definition = TypeDef(name, cell.definition.params, (ConstructorDef(name, (RefType(lifted),), name, 0),))
+            self.lifting.definitions[name] = definition
+            self.made[general] = Cell(
+                definition, cell.content, cell.plain, self._functions(definition, lifted, ".lifted")
+            )
 
     def definition(self, d: TypeDef) -> TypeDef:
         """A definition with cells for references."""

@@ -62,9 +62,9 @@ class Lifting(ABC):
     """Types lifted for one mode. ``definitions`` are those of the module, with the ones made here."""
 
     definitions: dict[str, TypeDef]
-    _types: dict[TypeArg, TypeArg] = field(default_factory=dict)
-    _changed: dict[_Key, bool] = field(default_factory=dict)
-    _lifted: dict[_Key, str] = field(default_factory=dict)
+    _types: dict[TypeArg, TypeArg] = field(default_factory=dict, init=False)
+    _changed: dict[_Key, bool] = field(default_factory=dict, init=False)
+    _lifted: dict[_Key, str] = field(default_factory=dict, init=False)
     # Algebraic types that stand for functions, and those whose values hold lifted content already (`cells`).
     functions: set[str] = field(default_factory=set)
     cells: set[str] = field(default_factory=set)

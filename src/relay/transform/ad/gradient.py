@@ -236,6 +236,7 @@ class _Elimination:
                         types += found
         if self.only is None:
             return
+        definitions = dict(definitions)
         self.start(dict(definitions))
         lifter: Lifter = self.forward if self.only else self.reverse
         cells = Cells(lifter.lifting, self.functions, types)
@@ -246,8 +247,9 @@ class _Elimination:
             return
         for name, function in list(known.items()):
             known[name] = cells.opened(function)
-        for name, d in list(lifter.lifting.definitions.items()):
+        for name, d in definitions.items():
             lifter.lifting.definitions[name] = cells.definition(d)
+        cells.close()
         self.cells = cells
         for cell in cells.made.values():
             lifter.accesses.update({cell.plain[what].name: cell.lifted[what] for what in cell.plain})
