@@ -70,9 +70,8 @@ class Gradient(Pass):
             if goes_by_level(made):
                 try:
                     return self.eliminated(made)
-                except (
-                    CompileError
-                ) as reason:  # what is under differentiation is not all in the rows of a level: node by node
+                except CompileError as reason:
+                    # What is under differentiation is not all in the rows of a level: node by node.
                     made = self.eliminated(with_loops(module, self.entries, levels=False))
                     return made.with_functions({n: _not_by_level(f, reason) for n, f in made.functions.items()})
             module = made
