@@ -38,11 +38,13 @@ class PythonLock {
   }
   ~PythonLock() {
     if (start_ != 0) {
-      // The longest of late, so that an entry with some long runs counts as long.
-      int64_t took = now() - start_, usual = usual_.load(std::memory_order_relaxed);
-      usual_.store(std::max(took, usual - usual / 8), std::memory_order_relaxed);
+      // The mean of late, in which some long runs count; but one that the system interrupted is no sign of long runs.
+      int64_t usual = usual_.load(std::memory_order_relaxed), took = std::min(now() - start_, usual * most_times_usual);
+      usual_.store(usual + (took - usual) / 8, std::memory_order_relaxed);
     }
-    if (given_up_ != nullptr) PyEval_RestoreThread(given_up_);
+    if (given_up_ == nullptr) return;
+    wait();
+    PyEval_RestoreThread(given_up_);
   }
   PythonLock(const PythonLock&) = delete;
 
@@ -63,10 +65,20 @@ class PythonLock {
  private:
   static constexpr int64_t short_run = 5'000;
   static constexpr uint32_t timed_one_in = 8;  // reading the clock costs as much as the lock
+  static constexpr int64_t most_times_usual = 16;
+  static constexpr int64_t patience = 3'000;  // ns, of the order of what going to sleep and being woken costs
   static int64_t now() {
     timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * 1000000000 + time.tv_nsec;
+  }
+  // Who holds the lock mostly gives it up within a microsecond, where a run begins. A thread that sleeps until then has to
+  // be woken, and the two switches cost as much as a run of ten microseconds: so look for a moment whether a thread has it.
+  // (From Python 3.12 on the function asked here tells of this thread only, which has it not: then nothing is waited for.)
+  static void wait() {
+    if (_PyThreadState_UncheckedGet() == nullptr) return;
+    for (int64_t end = now() + patience; _PyThreadState_UncheckedGet() != nullptr && now() < end;) {
+    }
   }
   void give_up() { given_up_ = PyEval_SaveThread(); }
 

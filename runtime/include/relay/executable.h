@@ -79,7 +79,7 @@ struct Entry {
   std::string info;             // a JSON text for the embedding program
   std::vector<uint8_t> dtypes;  // per parameter: its element type or any_dtype
 
-  // For the bindings to Python: how long runs take, the longest of late (used through std::atomic_ref), and how many there
+  // For the bindings to Python: how long runs take, the mean of late (used through std::atomic_ref), and how many there
   // were (under Python's lock).
   mutable int64_t usual_nanoseconds = 10'000'000;
   mutable uint32_t python_calls = 0;
