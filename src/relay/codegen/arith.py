@@ -76,7 +76,7 @@ class Arithmetic:
     # -- operations
 
     def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
-        """A binary operation; the float functions (remainders, powers) are in `relay.codegen.elementary`."""
+        """A binary operation; the float functions (remainders, floored quotients, powers) are in `relay.codegen.elementary`."""
         dtype = a.dtype
         if dtype == "int64":
             known = self._index(op, a, b)
@@ -139,9 +139,9 @@ class Arithmetic:
                 better = emit(f"fcmp {'ogt' if op == 'max' else 'olt'} {type_} {x}, {y}")
                 one = self.select_text(better, x, y, type_, lanes)
                 return self.select_text(emit(f"fcmp uno {type_} {x}, {x}"), x, one, type_, lanes)
-            case "floordiv" | "truncdiv":
+            case "truncdiv":
                 quotient = emit(f"fdiv {type_} {x}, {y}")
-                return self.rounding("floor" if op == "floordiv" else "trunc", quotient, register_type(dtype), lanes)
+                return self.rounding("trunc", quotient, register_type(dtype), lanes)
             case _:
                 raise AssertionError(f"{op} of {dtype} is not arithmetic of this module")
 

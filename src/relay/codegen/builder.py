@@ -49,6 +49,10 @@ class ModuleText:
         self.metadata.append(text)
         return f"!{len(self.metadata) - 1}"
 
+    def shared_node(self, text: str) -> str:
+        """The name of the metadata node of this text, made where there is none."""
+        return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
+
     def text(self) -> str:
         lines = [*self.declarations.values(), *self.functions]
         lines += [f"!{n} = {text}" for n, text in enumerate(self.metadata)]

@@ -7,21 +7,33 @@ from collections.abc import Sequence
 
 from relay.codegen import polynomials as p
 from relay.codegen.registers import INFINITY, Kit, Register
+from relay.codegen.turns import reduced
 
 # pi/2 as a sum, the leading part to few enough bits that multiples of it up to 2**20 are exact, or (to be multiplied and
 # subtracted with one rounding) to all of them.
 _HALF_PI_SHORT = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
 _PI_2_LOW = _HALF_PI[1]
+# Numbers up to here are reduced by subtracting multiples of them.
+_FAR, _FAR_SHORT = 3e13, 1e6
 
 
-def _quadrant(kit: Kit, x: Register) -> tuple[Register, Register]:
-    """``(r, n)``: x (a double) less n quarter turns, ``|r| <= pi/4``."""
+def _quadrant(kit: Kit, given: Register) -> tuple[Register, Register]:
+    """``(r, n)``: a number less n quarter turns, ``|r| <= pi/4``, in double; of infinities and nan r is nan."""
+    x = kit.widen(given) if given.element == "float" else given
     whole = kit.nearest(x, 2 / math.pi)
     rest = x
     for part in _HALF_PI if kit.a.target.fma else _HALF_PI_SHORT:
         rest = kit.fma(whole, -part, rest)
-    return rest, kit.as_integer(whole)
+    number = kit.as_integer(whole)
+    huge = kit.abs(given) > (_FAR if kit.a.target.fma else _FAR_SHORT)
+
+    def deep() -> tuple[Register, Register]:
+        turned, turns = reduced(kit, x)  # infinities stay, and less themselves are nan
+        return kit.where(huge, turned + (turned - turned), rest), kit.where(huge, turns, number)
+
+    rest, number = kit.rarely(huge, (rest, number), deep)
+    return rest, number
 
 
 def _sin_polynomial(kit: Kit, r: Register, coefficients: Sequence[float]) -> Register:
@@ -39,7 +51,7 @@ def _cos_polynomial(kit: Kit, r: Register, coefficients: Sequence[float]) -> Reg
 
 def _sin_cos(kit: Kit, x: Register, turn: int) -> Register:
     single = x.element == "float"
-    r, n = _quadrant(kit, kit.widen(x) if single else x)
+    r, n = _quadrant(kit, x)
     r = kit.narrow(r) if single else r
     n = n + turn
     odd = (n & 1).equals(1)
@@ -60,7 +72,7 @@ def cos(kit: Kit, x: Register) -> Register:
 def tan(kit: Kit, x: Register) -> Register:
     """Of floats in double, where neither sine nor cosine is rounded to a float before the division."""
     single = x.element == "float"
-    r, n = _quadrant(kit, kit.widen(x) if single else x)
+    r, n = _quadrant(kit, x)
     odd = (n & 1).equals(1)
     s = _sin_polynomial(kit, r, p.SIN_F32 if single else p.SIN_F64)
     c = _cos_polynomial(kit, r, p.COS_F32 if single else p.COS_F64)

@@ -18,15 +18,16 @@ pow                             1       16
 =============================== ======= =======
 
 That is with AVX-512, where exp and erf are looked up in tables and quotients are made from approximate reciprocals; elsewhere
-sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for ``|x| <= 3e13`` (without fused
-multiply-add for ``|x| <= 1e6``) and lose digits beyond. float16 and bfloat16 are computed as float32.
+sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however large. mod is exact,
+floor_mod is it with the divisor added (rounded once) where signs differ, floor_divide is NumPy's (`relay.codegen.remainders`).
+float16 and bfloat16 are computed as float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from relay.codegen import circular, exponentials
+from relay.codegen import circular, exponentials, remainders
 from relay.codegen.arith import Arithmetic
 from relay.codegen.registers import INFINITY, Kit, Register
 from relay.codegen.values import Value, register_type
@@ -35,7 +36,7 @@ from relay.loop.errors import LoopError
 from relay.te.scalar import BinaryOp, UnaryOp
 
 # Binary operations that floats need more than an instruction for.
-FLOAT_FUNCTIONS = frozenset(("pow", "atan2", "mod", "truncmod"))
+FLOAT_FUNCTIONS = frozenset(("pow", "atan2", "floordiv", "mod", "truncmod"))
 
 
 class Elementary:
@@ -60,8 +61,8 @@ class Elementary:
         lanes, (a, b) = self.a.together(x, y)
         kit, element = Kit(self.a, lanes), register_type(x.dtype)
         base, other = kit.register(a, element), kit.register(b, element)
-        if op in ("mod", "truncmod"):
-            return Value(_remainder(kit, base, other, op == "mod").text, x.dtype, lanes)
+        if op in _DIVISIONS:
+            return Value(_DIVISIONS[op](kit, base, other).text, x.dtype, lanes)
         if op == "atan2":
             return Value(circular.atan2(kit, base, other).text, x.dtype, lanes)
         if isinstance(y.const, float) and y.const in (1.0, 2.0, 3.0, -1.0):
@@ -120,19 +121,9 @@ def _sign(kit: Kit, x: Register) -> Register:
     return kit.where(kit.is_nan(x), x, signed)
 
 
-def _remainder(kit: Kit, x: Register, y: Register, floored: bool) -> Register:
-    """What a division leaves; exact while the quotient is below 2**29 (float) or 2**52 (double)."""
-    if x.element == "float":
-        a, b = kit.widen(x), kit.widen(y)
-        rest = kit.narrow(a - kit.rounded("trunc", a / b) * b)
-    else:
-        product, lost = kit.two_product(kit.rounded("trunc", x / y), y)
-        rest = (x - product) - lost
-    rest = kit.where(kit.abs(y).equals(INFINITY) & (kit.abs(x) < INFINITY), x, rest)
-    # A quotient rounded over an integer leaves a rest of the wrong sign; floored remainders have the divisor's.
-    sign, addend = (y, y) if floored else (x, kit.copysign(y, x))
-    wrong = ((rest < 0.0) ^ (sign < 0.0)) & (kit.abs(rest) > 0.0)
-    return kit.where(wrong, rest + addend, rest)
+_DIVISIONS: dict[str, Callable[[Kit, Register, Register], Register]] = {
+    "floordiv": remainders.floored_quotient, "mod": remainders.floored, "truncmod": remainders.truncated,
+}  # fmt: skip
 
 
 def _rounder(name: str) -> Callable[[Kit, Register], Register]:

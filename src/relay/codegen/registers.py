@@ -174,6 +174,43 @@ class Kit:
         magic = self.const(MAGIC[whole.element], whole.element)
         return self.bits(whole + magic) - self.bits(magic)
 
+    def any(self, mask: Register) -> str:
+        """Whether a condition holds in any lane: an i1."""
+        if self.lanes == 1:
+            return mask.text
+        return self.a.b.call(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", (mask.type, mask.text))
+
+    def rarely(
+        self, mask: Register, usual: Sequence[Register], instead: Callable[[], Sequence[Register]]
+    ) -> tuple[Register, ...]:
+        """``usual``, or what ``instead`` emits, on a branch out of the way, where the mask holds in any lane."""
+        b = self.a.b
+        rare, after = b.name("rare"), b.name("usual")
+        seldom = b.module.shared_node('!{!"branch_weights", i32 1, i32 1048575}')
+        before = b.block
+        b.do(f"br i1 {self.any(mask)}, label %{rare}, label %{after}, !prof {seldom}")
+        b.start(rare)
+        others, end = instead(), b.block
+        b.jump(after)
+        b.start(after)
+        merged = [(x, b.phi(x.type, (x.text, before), (y.text, end))) for x, y in zip(usual, others, strict=True)]
+        return tuple(Register(self, text, x.element) for x, text in merged)
+
+    def repeated(self, first: Register, step: Callable[[Register], tuple[Register, Register]]) -> Register:
+        """``step`` of a value, and of its result again as long as the mask that comes with it holds in any lane."""
+        b = self.a.b
+        loop, done, before = b.name("again"), b.name("settled"), b.block
+        value = f"%{b.name()}"
+        b.jump(loop)
+        b.start(loop)
+        at = len(b.lines)
+        result, mask = step(Register(self, value, first.element))
+        end, more = b.block, self.any(mask)
+        b.lines.insert(at, f"  {value} = phi {first.type} [ {first.text}, %{before} ], [ {result.text}, %{end} ]")
+        b.branch(more, loop, done)
+        b.start(done)
+        return result
+
     @property
     def has_tables(self) -> bool:
         """Whether the machine looks up all lanes of a vector of floats in tables of `TABLE` entries."""

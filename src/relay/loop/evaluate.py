@@ -321,8 +321,10 @@ def _float_binary(op: str, a: float, b: float, dtype: str) -> float:
                 return float(function(x, y))
             case "min" | "max":
                 return float((np.minimum if op == "min" else np.maximum)(x, y))
-            case "floordiv" | "truncdiv":
-                return float((np.floor if op == "floordiv" else np.trunc)(x / y))
+            case "floordiv":
+                return float(np.floor_divide(x, y))
+            case "truncdiv":
+                return float(np.trunc(x / y))
             case "mod" | "truncmod":
                 return float((np.mod if op == "mod" else np.fmod)(x, y))
             case "pow":

@@ -53,18 +53,6 @@ def _divide(dtype: str) -> Body:
     return _scalar("div" if is_float(dtype) else "truncdiv")
 
 
-def _floor_divide(dtype: str) -> Body:
-    return (lambda a, b: te.floor(a / b)) if is_float(dtype) else _scalar("floordiv")
-
-
-def _mod(dtype: str) -> Body:
-    return (lambda a, b: a - te.trunc(a / b) * b) if is_float(dtype) else _scalar("truncmod")
-
-
-def _floor_mod(dtype: str) -> Body:
-    return (lambda a, b: a - te.floor(a / b) * b) if is_float(dtype) else _scalar("mod")
-
-
 def _same(op: BinaryOp) -> Callable[[str], Body]:
     return lambda _: _scalar(op)
 
@@ -73,9 +61,21 @@ _declare("add", "The sum.", require_number, _same("add"))
 _declare("subtract", "The difference.", require_number, _same("sub"))
 _declare("multiply", "The product.", require_number, _same("mul"))
 _declare("divide", "The quotient; of integers rounded towards zero (0 for a divisor of 0).", require_number, _divide)
-_declare("floor_divide", "The quotient rounded towards minus infinity.", require_number, _floor_divide)
-_declare("mod", "The remainder of division towards zero; it has the dividend's sign.", require_number, _mod)
-_declare("floor_mod", "The remainder of floor division; it has the divisor's sign.", require_number, _floor_mod)
+_declare(
+    "floor_divide", "The quotient rounded towards minus infinity, like NumPy's.", require_number, _same("floordiv")
+)
+_declare(
+    "mod",
+    "The exact remainder of division towards zero; it has the dividend's sign, like C's fmod.",
+    require_number,
+    _same("truncmod"),
+)
+_declare(
+    "floor_mod",
+    "The remainder of floor division; it has the divisor's sign, like NumPy's mod.",
+    require_number,
+    _same("mod"),
+)
 _declare("power", "The first to the power of the second, floating point.", require_float, _same("pow"))
 _declare("maximum", "The greater; nan where either is.", None, _same("max"))
 _declare("minimum", "The lesser; nan where either is.", None, _same("min"))
