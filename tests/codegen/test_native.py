@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from relay.codegen.llvm import emit
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_var, dim_var
 from relay.ir.dtypes import numpy_dtype
@@ -354,7 +355,6 @@ def test_register_tiles(rows: int, columns: int, dtype: str, target: str) -> Non
 
 def test_a_tile_stays_in_registers() -> None:
     """The tile of the matrix schedule spills nothing: the loop over k has 24 multiply-adds and no stack access."""
-    from relay.codegen.llvm import emit
     from relay.codegen.objects import assembly
 
     code = assembly(emit(tile_kernel(6, 64, 256, "float32"), parse_target("x86-64-v4")), parse_target("x86-64-v4"))
@@ -523,14 +523,29 @@ def test_in_place() -> None:
     assert np.array_equal(memory, np.maximum(values * 2, 0))
 
 
+@pytest.mark.parametrize("cpu,picked", [("znver4", True), ("skylake-avx512", False)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "float16"])
+@pytest.mark.parametrize("count", [3, 64, 101])
+def test_scattered_lanes(cpu: str, picked: bool, dtype: str, count: int) -> None:
+    """Elements at places that an operand tells: by a gather, or one by one where the processor's gathers are slow."""
+    x, y, at, i = Buffer("x", (M,), dtype), Buffer("y", (N,), dtype), Buffer("at", (N,), "int32"), Axis("i", N)
+    body = Store(y, (i,), load(x, cast(load(at, i), "int64")))
+    kernel = Kernel("scattered", (x, at), (y,), (var(N), var(M)), loop(i, body, "vectorized"))
+    rng = np.random.default_rng(count)
+    values, places = random_array(rng, (50,), dtype), rng.integers(0, 50, count).astype(np.int32)
+    out = np.zeros(count, values.dtype)
+    target = replace(parse_target("cpu"), cpu=cpu)
+    assert ("masked.gather" not in emit(kernel, replace(target, masked=False))) == picked
+    assert Native(kernel, target)([values, places, out], {var(N): count, var(M): 50}) == 0
+    assert np.array_equal(out, values[places])
+
+
 def test_long_expressions() -> None:
     """A chain of 20,000 operations: no recursion, and time in proportion."""
     x, y, i = Buffer("x", (4,), "float32"), Buffer("y", (4,), "float32"), Axis("i", 4)
     value: Scalar = load(x, i)
     for step in range(20_000):
         value = value + float(step % 3 - 1)
-    from relay.codegen.llvm import emit
-
     assert (
         emit(Kernel("chain", (x,), (y,), (), loop(i, Store(y, (i,), value))), parse_target("cpu")).count("fadd")
         == 20_000

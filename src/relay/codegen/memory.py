@@ -9,6 +9,7 @@ from math import gcd
 from relay.codegen.arith import Arithmetic, base_of
 from relay.codegen.builder import Builder, mangled, vec
 from relay.codegen.convert import Conversions
+from relay.codegen.target import slow_gathers
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, register_type
 from relay.ir.types import dtype_bits, is_float
 
@@ -253,12 +254,24 @@ class Memory:
         self, pointer: str, offsets: str, mask: str, element: str, lanes: int, align: int, metadata: str
     ) -> str:
         type_, masks, pointers = vec(element, lanes), vec("i1", lanes), vec("ptr", lanes)
+        if not mask and slow_gathers(self.a.target):
+            return self._pick(pointer, offsets, element, lanes, align, metadata)
         where = self.b.emit(f"getelementptr {element}, ptr {pointer}, {vec('i64', lanes)} {offsets}")
         name = f"llvm.masked.gather.{mangled(element, lanes)}.{mangled('ptr', lanes)}"
         self.b.module.declare(name, type_, [pointers, masks, type_])
         active = mask or "splat (i1 true)"
         given = f"{pointers} align {align} {where}, {masks} {active}, {type_} zeroinitializer"
         return self.b.emit(f"call {type_} @{name}({given}){metadata}")
+
+    def _pick(self, pointer: str, offsets: str, element: str, lanes: int, align: int, metadata: str) -> str:
+        """A gather as one load for each lane, each put in its place as it comes."""
+        emit, type_ = self.b.emit, vec(element, lanes)
+        text = "poison"
+        for lane in range(lanes):
+            at = emit(f"extractelement {vec('i64', lanes)} {offsets}, i64 {lane}")
+            one = emit(f"load {element}, ptr {self.element(pointer, element, at)}, align {align}{metadata}")
+            text = emit(f"insertelement {type_} {text}, {element} {one}, i64 {lane}")
+        return text
 
     def _store_vector(self, place: Place, offset: Value, text: str, mask: str, element: str) -> None:
         lanes, size = offset.lanes, memory_bytes(place.dtype)
