@@ -20,6 +20,7 @@ from relay.loop.ir import Prefetch
 from relay.loop.target import Target
 from relay.loop.walk import statements
 from relay.plan import make_plan
+from relay.plan.product_nest import lowest_tile
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -323,3 +324,19 @@ def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.M
         wanted = set(range(lines, 3 * lines))
         assert wanted <= asked, rows
         assert max(asked) < 4 * lines + 2 * rows, rows
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_code_is_made_for_the_heights_of_tiles_that_occur(transpose_b: bool) -> None:
+    """Run-time operands have other code up to some number of rows: lower tiles than the first beyond it needs are left out,
+    and no part of the rows is short."""
+    b = tensor((24, 3)) if transpose_b else tensor((3, 24))
+    fn = primitive([tensor((N, 3)), b], lambda m, x, w: m("nn.matmul", x, w, transpose_b=transpose_b))
+    check(fn, *({V: rows} for rows in (0, 1, 8, 9, 10, 17, 24, 25, 26, 31, 33, 768, 769, 773, 1537)))
+
+
+@pytest.mark.parametrize("most", [1, 2, 6, 8, 14])
+def test_the_lowest_tile_of_so_many_rows_and_more(most: int) -> None:
+    for fewest in range(1, 60):
+        heights = [count // -(-count // most) for count in range(fewest, fewest + 20 * most)]
+        assert lowest_tile(fewest, most) == min(heights), fewest

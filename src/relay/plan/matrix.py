@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Transpose
-from relay.plan.build import Builder, allocate, ceiling, extent_of, parallel_rows, seq, temporary
+from relay.plan.build import Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.panels import Panel, is_in_place, loops
@@ -72,16 +72,16 @@ def matrix_nest(
         return _tiles(nest, packed, schedule)
     if isinstance(rows, int):
         return few.nest() if rows <= few.most else _tiles(nest, None, schedule)
-    return Branch(compare("le", extent_of(rows), few.most), few.nest(), _tiles(nest, None, schedule))
+    return Branch(compare("le", extent_of(rows), few.most), few.nest(), _tiles(nest, None, schedule, few.most + 1))
 
 
-def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule) -> Stmt:
-    """The product by tiles, as the schedule says for its number of rows."""
+def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest: int = 1) -> Stmt:
+    """The product of ``fewest`` rows and more by tiles, as the schedule says for its number of rows."""
     rows = size_of(nest.p.rows)
 
     def by(case: Case) -> Stmt:
         tile = nest.p.tile if case.rows is None else replace(nest.p.tile, rows=case.rows)
-        return _Tiles(replace(nest, p=replace(nest.p, tile=tile), env={}), packed, case.block).nest()
+        return _Tiles(replace(nest, p=replace(nest.p, tile=tile), env={}), packed, case.block, fewest).nest()
 
     if isinstance(rows, int):
         return by(schedule.case(rows))
@@ -95,11 +95,12 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule) -> Stmt
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """What one task works on: ``count`` (at most ``most``) rows from ``start``, and a panel's columns. ``held`` is where its tiles
-    wait for the epilogue."""
+    """What one task works on: ``count`` (``fewest`` to ``most``) rows from ``start``, and a panel's columns. ``held`` is where its
+    tiles wait for the epilogue."""
 
     start: Scalar
     count: Scalar
+    fewest: int
     most: int
     panel: Panel
     held: Buffer
@@ -111,6 +112,8 @@ class _Tiles:
     packed: Buffer | None
     # Rows of a task, where that is not for the model to say.
     task_rows: int | None = None
+    # Fewer rows never come here.
+    fewest: int = 1
 
     @property
     def pairs(self) -> bool:
@@ -141,12 +144,7 @@ class _Tiles:
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
         first = binary("mul", panel, width)
-        start = binary("mul", part, block)
-        count: Scalar = (
-            Const(block, "int64")
-            if isinstance(rows, int) and rows % block == 0
-            else minimum(block, binary("sub", extent_of(rows), start))
-        )
+        start, count, shares = self._share(part, rows, block)
         buffers: list[Buffer] = []
         shared.env = {}
         across = shared.across(first, width)
@@ -159,7 +157,7 @@ class _Tiles:
         columns = Panel(shared, panel, first, across, self.packed, made)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = _Task(start, count, block, columns, held)
+        task = _Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held)
         if blocks is not None:
             body = self._blocked_rows(task, blocks)
         else:
@@ -167,7 +165,23 @@ class _Tiles:
             body = seq([*columns.packed_first(None), whole(task)])
         if blocks is not None or p.form.turned or not self._direct:
             buffers.append(held)
-        return allocate(buffers, body)
+        return bound(shares, allocate(buffers, body))
+
+    def _share(self, part: Scalar, rows: Dim, block: int) -> tuple[Scalar, Scalar, list[tuple[Axis, Scalar]]]:
+        """The first row of a part of the rows and how many they are (at most ``block``), and what they are named for. Where few
+        rows never come, parts are of nearly one size, more than half a block: no code is needed for the rest of one."""
+        if isinstance(rows, int) or self.fewest == 1:
+            start = binary("mul", part, block)
+            whole = isinstance(rows, int) and rows % block == 0
+            count = Const(block, "int64") if whole else minimum(block, binary("sub", extent_of(rows), start))
+            return start, count, []
+        all_rows, parts = extent_of(rows), extent_of(ceil_div(rows, block))
+
+        def first(number: Scalar) -> Scalar:
+            return binary("floordiv", binary("mul", number, all_rows), parts)
+
+        start_, count_ = Axis("start", rows), Axis("count", block + 1)
+        return start_, count_, [(start_, first(part)), (count_, binary("sub", first(binary("add", part, 1)), start_))]
 
     def _depth_blocks(self, depth: Dim) -> int | None:
         """The length of a block of ``k`` (of its outermost axis), where a panel of all of it would not stay in the
@@ -196,7 +210,7 @@ class _Tiles:
         return (even or target.masked) and shared.epilogue_cost() <= CHEAP_EPILOGUE
 
     def _each(self, task: _Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
-        return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after)
+        return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest)
 
     def _rows(self, task: _Task) -> Stmt:
         """All rows of a task, a tile at a time."""

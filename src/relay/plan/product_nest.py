@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
 from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
@@ -293,10 +293,12 @@ AfterTile = Callable[[Scalar, Scalar, Scalar], Stmt]
 
 
 def balanced(
-    start: Scalar, count: Scalar, limit: int, most: int, tile: RowTile, after: AfterTile | None = None
+    start: Scalar, count: Scalar, limit: int, most: int, tile: RowTile, after: AfterTile | None = None, fewest: int = 1
 ) -> Stmt:
-    """``count`` (at most ``limit``) rows from ``start`` on as the fewest tiles of at most ``most`` rows, their heights
-    differing by one at most: a tile of one row would stream the right operand for little. ``after`` follows each."""
+    """``count`` (``fewest`` to ``limit``, or none) rows from ``start`` on as the fewest tiles of at most ``most`` rows, their
+    heights differing by one at most: a tile of one row would stream the right operand for little. ``after`` follows each.
+    Code is made for the heights that can occur."""
+    most = min(most, limit)
 
     def one(offset: Scalar, height: int) -> Stmt:
         row = binary("add", start, offset)
@@ -322,8 +324,9 @@ def balanced(
     here = binary("add", binary("mul", step, low), minimum(step, more_))
     row = binary("add", start, offset)
     body = tile(row, most, offset)
-    if most > 1:
-        smaller = Switch(size, (Seq(()), *(tile(row, n, offset) for n in range(1, most))))
+    lowest = lowest_tile(fewest, most)
+    if lowest < most:
+        smaller = Switch(binary("sub", size, lowest), tuple(tile(row, n, offset) for n in range(lowest, most)))
         body = Branch(compare("eq", size, most), body, smaller)
     if after is not None:
         body = seq([body, after(row, size, offset)])
@@ -331,3 +334,9 @@ def balanced(
     body = LetScalar(more_, binary("sub", count, binary("mul", tiles, low)), body)
     body = LetScalar(low, binary("floordiv", count, tiles), body)
     return LetScalar(tiles, ceiling(count, Const(most, "int64")), body)
+
+
+def lowest_tile(fewest: int, most: int) -> int:
+    """The lowest tile of `balanced`: of ``fewest`` rows, or of the first that take a tile more."""
+    tiles = -(-fewest // most)
+    return min(fewest // tiles, (tiles * most + 1) // (tiles + 1))

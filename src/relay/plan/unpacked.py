@@ -65,7 +65,7 @@ class Unpacked:
                 return self.fewer()
             return _Tiles(nest, _one_tile(nest, rows) if rows <= MOST_IN_ONE else nest.p.tile, rows).nest()
         count = extent_of(rows)
-        several = _Tiles(nest, nest.p.tile, self.most).nest()
+        several = _Tiles(nest, nest.p.tile, self.most, fewest=MOST_IN_ONE + 1).nest()
         one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(FEWEST, MOST_IN_ONE + 1)]
         made = Branch(compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, FEWEST), tuple(one)), several)
         return Branch(compare("ge", count, FEWEST), made, self.fewer())
@@ -77,12 +77,13 @@ def _one_tile(nest: ProductNest, rows: int) -> Tile:
 
 @dataclass(slots=True, eq=False)
 class _Tiles:
-    """A product of at most ``most`` rows (``exactly`` so many), in tiles."""
+    """A product of ``fewest`` to ``most`` rows (``exactly`` so many), in tiles."""
 
     shared: ProductNest
     tile: Tile
     most: int
     exactly: bool = False
+    fewest: int = 1
 
     def nest(self) -> Stmt:
         shared, p, width = self.shared, self.shared.p, self.tile.columns
@@ -116,8 +117,8 @@ class _Tiles:
             return either(lambda columns: shared.finish_rows(row, height, first, columns, held, nothing, width))
 
         if not dear:
-            return balanced(nothing, count, self.most, self.tile.rows, tile)
-        return allocate([held], balanced(nothing, count, self.most, self.tile.rows, tile, finish))
+            return balanced(nothing, count, self.most, self.tile.rows, tile, fewest=self.fewest)
+        return allocate([held], balanced(nothing, count, self.most, self.tile.rows, tile, finish, self.fewest))
 
     def _micro(self, row: Scalar, height: int, first: Scalar, across: Scalar, held: Buffer | None) -> Stmt:
         """``height`` rows of a tile over all of k, in registers, and then in ``held`` or through the epilogue."""
