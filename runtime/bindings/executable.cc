@@ -74,11 +74,13 @@ class PythonLock {
   }
   // Who holds the lock mostly gives it up within a microsecond, where a run begins. A thread that sleeps until then has to
   // be woken, and the two switches cost as much as a run of ten microseconds: so look for a moment whether a thread has it.
-  // (From Python 3.12 on the function asked here tells of this thread only, which has it not: then nothing is waited for.)
+  // (From Python 3.12 on nothing tells who has it.)
   static void wait() {
+#if PY_VERSION_HEX < 0x030C0000
     if (_PyThreadState_UncheckedGet() == nullptr) return;
     for (int64_t end = now() + patience; _PyThreadState_UncheckedGet() != nullptr && now() < end;) {
     }
+#endif
   }
   void give_up() { given_up_ = PyEval_SaveThread(); }
 
