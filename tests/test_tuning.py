@@ -110,6 +110,17 @@ def test_measuring_end_to_end(tmp_path: Path) -> None:
     assert len(list((tmp_path / "schedules").glob("*.json"))) == 2  # for one thread and for two
 
 
+@pytest.mark.usefixtures("brief")
+def test_sizes_that_no_operand_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "choose", lambda schedules, times: schedules[-1])
+    text = """#[version = "0.0.5"]
+    def @main[n: Dim, m: Dim](%x: Tensor[(n, 32), float32], %y: Tensor[(m, 32), float32], %w: Tensor[(32, 80), float32]) {
+      nn.relu(nn.matmul(concatenate((%x, %y), axis=0), %w))
+    }"""
+    made = pipeline.build(pipeline.as_module(text), relay.Options(tune=True, cache=False))
+    assert MODEL not in [plan.schedule for plan in made.plan.kernels if plan.products]
+
+
 def test_small_kernels_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "_times", None)
     text = """#[version = "0.0.5"]

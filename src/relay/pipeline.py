@@ -23,7 +23,7 @@ from relay.executable.program import Executable, load
 from relay.hot import HotExecutable
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import CompileError, RelayError
-from relay.ir.expr import Binding, Block, Call, Function, Var
+from relay.ir.expr import Block, Function, Var
 from relay.ir.module import Module, require_module
 from relay.ir.parser import parse_module
 from relay.ir.types import DTYPE_BITS, TensorType
@@ -78,6 +78,7 @@ from relay.transform import (
 )  # fmt: skip
 from relay.transform.access import AccessTable
 from relay.transform.ad.gradient import has_gradients
+from relay.transform.build import calling
 from relay.transform.reward import Machine
 from relay.tuning import Tuner
 
@@ -362,7 +363,7 @@ class Runner:
         key = plan_key(primitive, self.target, frozenset()).text
         exe = self._compiled.get(key)
         if exe is None:
-            main = _call_of(primitive)
+            main = calling(primitive)
             exe = self._compiled[key] = self._executable(plan_module(Module({"main": main}), self.target, None), main)
         found = exe(*arrays)
         return tuple(np.asarray(f) for f in found) if isinstance(found, tuple) else (np.asarray(found),)
@@ -375,7 +376,7 @@ class Runner:
             taken, given = TensorType(source.shape, source.dtype), TensorType(result.shape, result.dtype)
             param = Var("x", None, taken)
             primitive = Function((param,), Block((), param, given), given)
-            main = _call_of(primitive)
+            main = calling(primitive)
             plan = plan_graph(graph, self.target, PlanKey(key, ()), name="pack")
             planned = {id(primitive): Planned(plan, (), (taken,), (given,))}
             exe = self._compiled[key] = self._executable(
@@ -386,11 +387,3 @@ class Runner:
     def _executable(self, plan: ModulePlan, main: Function) -> Executable:
         image = lower(plan, {"main": main}, self.objects(plan.kernels), self.target)
         return Executable.from_bytes(image.to_bytes(), None)
-
-
-def _call_of(primitive: Function) -> Function:
-    """A function that calls a primitive."""
-    params = tuple(Var(f"p{n}", None, p.ty) for n, p in enumerate(primitive.params))
-    result = Var("r", None, primitive.ret_type)
-    call = Call(primitive, params, ty=primitive.ret_type)
-    return Function(params, Block((Binding(result, call),), result, primitive.ret_type), primitive.ret_type)

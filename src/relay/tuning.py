@@ -27,9 +27,9 @@ from relay import codegen
 from relay.codegen.target import host_target
 from relay.executable.program import Executable
 from relay.ir.diagnostics import CompileError, FileError
-from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.dim import DimVar, as_dim, dim_evaluate
 from relay.ir.dtypes import dtype_name, numpy_dtype
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Var
+from relay.ir.expr import Constant, Function, Var
 from relay.ir.files import write_whole
 from relay.ir.module import Module
 from relay.ir.types import TensorType, dtype_bits, is_float
@@ -42,6 +42,7 @@ from relay.plan.key import PlanKey
 from relay.plan.product import tile_height
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.program_cache import compiler_digest
+from relay.transform.build import calling
 
 Array = npt.NDArray[np.generic]
 # A kernel's sizes by variable.
@@ -104,15 +105,12 @@ class Tuner:
         if not plan.products or large is None or dim_evaluate(plan.flops, large) < _LEAST:
             return MODEL
         random = np.random.default_rng(0)
-        main = _call_of(primitive, constants, random)
+        main = _measured(primitive, key.dims, constants, random)
 
         def arguments(sizes: Sizes) -> list[Array]:
             return [_random(p.ty, sizes, random) for p in main.params if isinstance(p.ty, TensorType)]
 
-        try:
-            model, *others = self._compiled(main, [MODEL, *_schedules(plan, self._target)])
-        except CompileError:
-            return MODEL  # a kernel whose sizes its operands alone do not tell
+        model, *others = self._compiled(main, [MODEL, *_schedules(plan, self._target)])
         given = arguments(large)
         tiles = self._ordered(others, given)
         rows = max(dim_evaluate(p.rows, large) for p in plan.products)
@@ -124,11 +122,13 @@ class Tuner:
         ]
         tiles = self._ordered([*tiles[:_KEPT], *self._compiled(main, blocks)], given)
         finalists = [model, *tiles[:_KEPT]]
-        points: dict[int, Sizes] = {}
+        measured: dict[int, list[list[float]]] = {}
         for size in _SWEEP if key.dims else (_LARGE,):
             if (sizes := _within(plan, size)) is not None:
-                points[dim_evaluate(plan.products[0].rows, sizes)] = sizes
-        times = {at: _times(finalists, arguments(sizes)) for at, sizes in sorted(points.items())}
+                at = dim_evaluate(plan.products[0].rows, sizes)
+                measured.setdefault(at, []).append(_times(finalists, arguments(sizes)))
+        # Sizes that leave the number of rows as it is are no cases of their own: they count together.
+        times = {at: [_mean(t) for t in zip(*measured[at], strict=True)] for at in sorted(measured)}
         return choose([c.schedule for c in finalists], times)
 
     # -- kernels to measure
@@ -183,7 +183,7 @@ def choose(schedules: Sequence[Schedule], times: Mapping[int, Sequence[float]]) 
     """
 
     def average(n: int) -> float:
-        return math.exp(sum(math.log(t[n] / t[0]) for t in times.values()) / len(times))
+        return _mean([t[n] / t[0] for t in times.values()])
 
     best = min(range(len(schedules)), key=average)
     if average(best) > _GAIN:
@@ -199,6 +199,11 @@ def choose(schedules: Sequence[Schedule], times: Mapping[int, Sequence[float]]) 
         if last or chosen[at + 1][1] != n:
             cases.append(replace(schedules[n].cases[-1], most=None if last else rows))
     return Schedule(schedules[best].vectors, tuple(cases))
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _within(plan: KernelPlan, size: int) -> Sizes | None:
@@ -241,21 +246,20 @@ def _schedules(plan: KernelPlan, target: Target) -> list[Schedule]:
     return out
 
 
-def _call_of(primitive: Function, constants: frozenset[int], random: np.random.Generator) -> Function:
-    """A function that calls a primitive, with constants where its operands are some."""
-    params: list[Var] = []
-    args: list[Expr] = []
-    for n, param in enumerate(primitive.params):
-        assert isinstance(param.ty, TensorType)
-        if n in constants:
-            array = _random(param.ty, {}, random)
-            args.append(Constant(array, dtype_name(array.dtype), param.ty))
-        else:
-            params.append(Var(f"p{n}", None, param.ty))
-            args.append(params[-1])
-    result = Var("r", None, primitive.ret_type)
-    call = Call(primitive, tuple(args), ty=primitive.ret_type)
-    return Function(tuple(params), Block((Binding(result, call),), result, primitive.ret_type), primitive.ret_type)
+def _measured(
+    primitive: Function, dims: Sequence[DimVar], constants: frozenset[int], random: np.random.Generator
+) -> Function:
+    """A function that calls a primitive on random constants and its parameters. One parameter more for each size tells it: the
+    operands alone may have it in sums and products only."""
+    known: dict[int, Constant] = {}
+    for n in constants:
+        ty = primitive.params[n].ty
+        assert isinstance(ty, TensorType)
+        array = _random(ty, {}, random)
+        known[n] = Constant(array, dtype_name(array.dtype), ty)
+    main = calling(primitive, known)
+    sizes = tuple(Var(f"size{n}", None, TensorType((as_dim(d),), "bool")) for n, d in enumerate(dims))
+    return replace(main, params=(*sizes, *main.params))
 
 
 def _random(ty: TensorType, sizes: Sizes, random: np.random.Generator) -> Array:

@@ -55,6 +55,11 @@ class Builder:
         self.names += 1
         return f"%{kind.lower()}{self.names}"
 
+    def reserved(self, kind: str) -> tuple[str, int]:
+        """The name of a new global function, and its place in ``functions``: in front of those that it is made of."""
+        self.functions.append("")
+        return f"{kind}{len(self.functions) - 1}", len(self.functions) - 1
+
     def make(self, kind: str, scope: Scope, depth: int) -> str:
         """An expression of a kind."""
         self.budget -= 1
@@ -157,9 +162,7 @@ def _fold(b: Builder, s: Scope, d: int) -> str:
 
 def _recursion(b: Builder, s: Scope, d: int) -> str:
     """A global recursive function of a vector and a count."""
-    name = f"@loop{len(b.functions)}"
-    b.functions.append("")
-    place = len(b.functions) - 1
+    name, place = b.reserved("@loop")
     inner: Scope = {"T": ["%x"]}
     body = b.make("T", extended(inner, "T", "%r"), d)
     last = b.make("T", inner, d)
@@ -172,10 +175,8 @@ def _recursion(b: Builder, s: Scope, d: int) -> str:
 
 def _several_calls(b: Builder, s: Scope, d: int) -> str:
     """A global function that calls itself last in several places, with one or two vectors as its state."""
-    name = f"@ways{len(b.functions)}"
+    name, place = b.reserved("@ways")
     within = min(d, 1)
-    b.functions.append("")
-    place = len(b.functions) - 1
     inner: Scope = {"T": ["%x", "%z"]}
     first, second, last = (b.make("T", inner, within) for _ in range(3))
     test = b.choices.pick(["sum(%x) > 0.1f64", "%n > 2"])
@@ -189,10 +190,8 @@ def _several_calls(b: Builder, s: Scope, d: int) -> str:
 
 def _branch_in_a_loop(b: Builder, s: Scope, d: int) -> str:
     """A loop whose step has a branch, and a pair as its state."""
-    name = f"@steps{len(b.functions)}"
+    name, place = b.reserved("@steps")
     within = min(d, 1)
-    b.functions.append("")
-    place = len(b.functions) - 1
     inner: Scope = {"T": ["%s.0", "%s.1", "%w"]}
     test, first, second = (
         b.choices.pick(["sum(%s.0) > 0.1f64", "%n > 1"]),
@@ -209,10 +208,8 @@ def _branch_in_a_loop(b: Builder, s: Scope, d: int) -> str:
 
 def _nested_loops(b: Builder, s: Scope, d: int) -> str:
     """A loop in whose step another loop runs, as often as the outer one says."""
-    name = f"@outer{len(b.functions)}"
+    name, place = b.reserved("@outer")
     within = min(d, 1)
-    b.functions.append("")
-    place = len(b.functions) - 1
     step, inside = b.make("T", {"T": ["%x", "%w"]}, within), b.make("T", {"T": ["%x", "%w"]}, within)
     b.functions[place] = (
         f"def {name}i(%x: {VECTOR}, %w: {VECTOR}, %n: int32) -> {VECTOR} {{\n"
@@ -225,10 +222,8 @@ def _nested_loops(b: Builder, s: Scope, d: int) -> str:
 
 def _mutual(b: Builder, s: Scope, d: int) -> str:
     """Two functions that call each other."""
-    name = f"@turn{len(b.functions)}"
+    name, place = b.reserved("@turn")
     within = min(d, 1)
-    b.functions.append("")
-    place = len(b.functions) - 1
     inner: Scope = {"T": ["%x"]}
     first, second = b.make("T", inner, within), b.make("T", inner, within)
     more = b.choices.pick(["{0}b(tanh({1}), %n - 1)", "sin({0}b(tanh({1}), %n - 1)) + %x"]).format(name, first)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,8 @@ import relay.ir.dim
 import relay.ir.types
 import relay.loop.ir
 import relay.te.scalar
+from relay.ir.diagnostics import FileError
+from relay.ir.files import write_whole
 from relay.loop.ir import Kernel
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
@@ -84,18 +85,9 @@ class KernelCache:
     def put(self, key: str, data: bytes) -> None:
         """Keep an object. Does nothing where the directory cannot be written."""
         path = self._path(key)
-        try:
+        with contextlib.suppress(OSError, FileError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        except OSError:
-            return
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(data).digest() + data)
-            os.replace(name, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
+            write_whole(path, lambda temporary: temporary.write_bytes(_MAGIC + hashlib.sha256(data).digest() + data))
 
     def prune(self, max_bytes: int = _MAX_BYTES) -> None:
         """Once a day: remove the objects that were not used for longest, until the rest fits."""

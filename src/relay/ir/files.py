@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,14 +20,10 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         if target.exists() and not target.is_file() and not target.is_dir():
             write(target)
             return
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}{target.suffix}")
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
             write(temporary)
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(0o666 & ~umask)
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)

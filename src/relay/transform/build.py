@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.expr import NO_ATTRS, Attrs, Call, Constant, Expr, OpRef
+from relay.ir.expr import NO_ATTRS, Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Var
 from relay.ir.span import Span
 from relay.ir.types import FuncType, TensorType, Type
 from relay.typing import op_type
@@ -40,3 +40,15 @@ def constant(data: npt.NDArray[np.generic], dtype: str) -> Constant:
         data = data.copy()
         data.flags.writeable = False
     return Constant(data, dtype, TensorType(data.shape, dtype))
+
+
+def calling(primitive: Function, constants: Mapping[int, Constant] | None = None) -> Function:
+    """A function that calls a primitive, with ``constants`` for the operands of these numbers and parameters for the others."""
+    args: list[Expr] = []
+    for n, param in enumerate(primitive.params):
+        known = (constants or {}).get(n)
+        args.append(Var(f"p{n}", None, param.ty) if known is None else known)
+    ty = primitive.ret_type
+    result = Var("r", None, ty)
+    call = Call(primitive, tuple(args), ty=ty)
+    return Function(tuple(a for a in args if isinstance(a, Var)), Block((Binding(result, call),), result, ty), ty)
