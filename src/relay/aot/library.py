@@ -23,6 +23,7 @@ from relay.aot.translate import translate
 from relay.codegen.objects import compile_text, elf_symbols
 from relay.executable.format import ExecutableImage
 from relay.ir.diagnostics import CompileError, FileError
+from relay.ir.files import write_whole
 from relay.loop.target import Target
 
 SUFFIXES: Final = (".so", ".o", ".h")
@@ -45,11 +46,9 @@ def write_library(image: ExecutableImage, path: str | os.PathLike[str], target: 
         if out.suffix != ".h":
             with tempfile.TemporaryDirectory(prefix="relay-") as folder:
                 made = _link(image, Path(folder), out.suffix, name, target)
-                temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-                shutil.copyfile(made, temporary)
-                temporary.replace(out)
+                write_whole(out, lambda temporary: shutil.copyfile(made, temporary))
             written.insert(0, out)
-        header.write_text(header_text(image, name, out), encoding="utf-8")
+        write_whole(header, lambda temporary: temporary.write_text(header_text(image, name, out), encoding="utf-8"))
     except OSError as error:
         raise FileError(f"cannot write {out}: {error.strerror}") from error
     return written

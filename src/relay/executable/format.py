@@ -9,10 +9,8 @@ where they are mapped.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 
 from relay import _runtime
 from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPE_CODES, FunctionCode
-from relay.ir.diagnostics import FileError
+from relay.ir.files import write_whole
 from relay.ir.mapped import release
 
 MAGIC: Final = b"RELAYEXE"
@@ -115,26 +113,17 @@ class ExecutableImage:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file: completely, or not at all. Raises FileError."""
         layout = _layout(self)
-        target = Path(path)
-        temporary: str | None = None
-        try:
-            handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-            with os.fdopen(handle, "wb") as file:
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as file:
                 file.seek(_HEADER)
                 head = layout.write(file.write)
                 file.seek(0)
                 file.write(head)
                 file.flush()
                 os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
-            os.replace(temporary, target)
-        except OSError as error:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-            raise FileError(f"cannot write {target}: {error.strerror}") from error
+
+        write_whole(path, write)
 
 
 class _Strings:

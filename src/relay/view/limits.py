@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -24,6 +22,8 @@ from relay._runtime import Tensor, available_threads
 from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text
 from relay.codegen.target import host_target
+from relay.ir.diagnostics import FileError
+from relay.ir.files import write_whole
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
 from relay.loop.target import Target
 from relay.options import Options
@@ -87,12 +87,9 @@ def machine_limits(threads: int | None = None, options: Options | None = None, a
             return Limits(**json.loads(path.read_text()))
     found = measure(count)
     if path is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, FileError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(handle, "w") as file:
-                json.dump(asdict(found), file)
-            Path(name).replace(path)
+            write_whole(path, lambda temporary: temporary.write_text(json.dumps(asdict(found))))
     return found
 
 
