@@ -30,12 +30,12 @@ def @step[n: Dim](%k: int64, %x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), floa
 }
 def @main[n: Dim](%x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), float32] { @step(3i64, %x) }
 """
-# Writes 42 to the first element of the kernel's output and nothing else.
+# Writes 42 to all eight elements of the kernel's output: what memory held before must not decide how the rest prints.
 WRONG = """
 define i32 @wrong(ptr %ctx, ptr %buffers, ptr %dims) {
   %slot = getelementptr ptr, ptr %buffers, i64 OUTPUT
   %out = load ptr, ptr %slot
-  store float 4.2e+01, ptr %out
+  store <8 x float> splat (float 4.2e+01), ptr %out, align 4
   ret i32 0
 }
 """
