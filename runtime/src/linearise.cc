@@ -5,8 +5,9 @@
 //
 // The walk is described by `spec`, int64 words (relay.op.rows has the same reader in Python):
 //
-//   0 functions, 1 clauses, 2 registers, 3 whether the value is a list of requests (function 0 looks at each; what is done with
-//   them is done after every level, so they are on none: 0), then
+//   0 functions, 1 clauses, 2 registers, 3 flags: 1 where the value is a list of requests (function 0 looks at each; what is done
+//   with them is done after every level, so they are on none: 0), 2 where a part that is reached twice is two nodes (its functions
+//   are given something else each time), then
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
 //   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause
 //   record:  function (-1: the items of a list), sites, {0 reg function | 1 reg cons head tail address}, payloads,
@@ -66,7 +67,8 @@ class Spec {
     read_sizes(sizes);
     functions = at(0);
     registers = static_cast<size_t>(at(2));
-    many = at(3) != 0;
+    many = (at(3) & 1) != 0;
+    apart = (at(3) & 2) != 0;
     clauses.resize(static_cast<size_t>(at(1)));
     for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)));
     for (ClauseRecord& clause : clauses)
@@ -82,7 +84,7 @@ class Spec {
 
   int64_t functions;
   size_t registers;
-  bool many;
+  bool many, apart;
   std::vector<ClauseRecord> clauses;
 
  private:
@@ -278,7 +280,7 @@ class Walk {
   uint32_t enter(Object* object, uint32_t function) {
     uint32_t* known = nullptr;
     // Only what somebody else holds too can be met again.
-    if (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1) {
+    if (!spec_.apart && (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1)) {
       known = known_.find(object, function);
       if (*known != Known::none) return *known;
     }
@@ -528,6 +530,17 @@ Tensor* need_rows(const Value& v, const char* routine) {
   return tensor;
 }
 
+// A state to write rows of: itself where nobody else reads it, and a copy otherwise.
+Tensor* writable(Tensor* state, const Value& dies) {
+  if (to_int64(dies) != 0 && unique(state) && unique(state->storage) && !state->storage->read_only) {
+    retain(static_cast<Object*>(state));
+    return state;
+  }
+  Tensor* out = new_host_tensor(state->dtype, state->rank, state->shape());
+  std::memcpy(out->data(), state->data(), static_cast<size_t>(state->bytes()));
+  return out;
+}
+
 int64_t row_bytes(Tensor* tensor) {
   return packed_bytes(tensor->dtype, count_elements(tensor->rank - 1u, tensor->shape() + 1));
 }
@@ -574,7 +587,8 @@ Value rows_linearise(const Value* arguments) {
 Value rows_slice(const Value* arguments) {
   Tensor* tensor = need_rows(arguments[0], "rows.slice");
   Range range = range_of(arguments[1], arguments[2], arguments[3]);
-  int64_t first = range.first - range.base, count = range.end - range.first;
+  int64_t first = to_int64(arguments[4]) != 0 ? range.first : range.first - range.base;
+  int64_t count = range.end - range.first;
   if (first + count > tensor->shape()[0])
     fail(Status::failed, "rows.slice: there are no rows up to %lld in %s", static_cast<long long>(first + count),
          describe(arguments[0]).c_str());
@@ -596,16 +610,30 @@ Value rows_update(const Value* arguments) {
       range.end > state->shape()[0])
     fail(Status::failed, "rows.update: %s are not rows %lld to %lld of %s", describe(arguments[1]).c_str(),
          static_cast<long long>(range.first), static_cast<long long>(range.end), describe(arguments[0]).c_str());
-  bool dies = to_int64(arguments[5]) != 0;
-  Tensor* out = state;
-  if (dies && unique(state) && unique(state->storage) && !state->storage->read_only) {
-    retain(static_cast<Object*>(state));
-  } else {
-    out = new_host_tensor(state->dtype, state->rank, state->shape());
-    std::memcpy(out->data(), state->data(), static_cast<size_t>(state->bytes()));
-  }
+  Tensor* out = writable(state, arguments[5]);
   int64_t width = row_bytes(state);
   if (count > 0) std::memcpy(out->data() + range.first * width, rows->data(), static_cast<size_t>(count * width));
+  return Value::of(out);
+}
+
+Value rows_scatter(const Value* arguments) {
+  Tensor* state = need_rows(arguments[0], "rows.scatter");
+  Tensor* rows = need_rows(arguments[1], "rows.scatter");
+  Tensor* index = need_rows(arguments[2], "rows.scatter");
+  int64_t count = rows->shape()[0], all = state->shape()[0];
+  if (state->dtype != rows->dtype || state->rank != rows->rank || index->dtype != DType::int64_ || index->rank != 1 ||
+      index->shape()[0] != count || !std::equal(rows->shape() + 1, rows->shape() + rows->rank, state->shape() + 1))
+    fail(Status::failed, "rows.scatter: %s are not rows of %s, one for each of %s", describe(arguments[1]).c_str(),
+         describe(arguments[0]).c_str(), describe(arguments[2]).c_str());
+  const auto* to = data<int64_t>(index);
+  for (int64_t i = 0; i < count; ++i)
+    if (to[i] < 0 || to[i] >= all)
+      fail(Status::failed, "rows.scatter: there is no row %lld in %s", static_cast<long long>(to[i]),
+           describe(arguments[0]).c_str());
+  Tensor* out = writable(state, arguments[3]);
+  auto width = static_cast<size_t>(row_bytes(state));
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(out->data() + static_cast<size_t>(to[i]) * width, rows->data() + static_cast<size_t>(i) * width, width);
   return Value::of(out);
 }
 

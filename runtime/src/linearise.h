@@ -1,8 +1,9 @@
 // Batching over structure: recursion over algebraic values as rows of tensors, level by level (see docs/batching.md).
 //
 //   rows.linearise(value, spec, sizes)                       -> (depth, offsets, roots, indices and payloads by clause)
-//   rows.slice(data, offsets, level, clause)                 -> the rows of one level, a view
+//   rows.slice(data, offsets, level, clause, of_function)    -> the rows of one level, a view
 //   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
+//   rows.scatter(state, rows, index, dies)                   -> state with the rows at these places replaced
 //   rows.empty(offsets, clause, shape, dtype, number)        -> room for all rows of a function
 //   rows.repeat(data, offsets, level, clause)                -> data for each row of one level
 //   rows.segment_sum(init, values, starts, offsets, level, clause, backwards)  -> init plus the sum of each row's segment, in order
@@ -16,6 +17,7 @@ namespace relay {
 Value rows_linearise(const Value* arguments);
 Value rows_slice(const Value* arguments);
 Value rows_update(const Value* arguments);
+Value rows_scatter(const Value* arguments);
 Value rows_empty(const Value* arguments);
 Value rows_repeat(const Value* arguments);
 Value rows_segment_sum(const Value* arguments);

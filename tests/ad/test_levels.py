@@ -181,3 +181,32 @@ def test_rows() -> None:
         wanted = data.repeat(np.diff(starts[begin : begin + count + 1]), 0)
         args = (data, starts, np.int64(begin), np.zeros((items, 2)))
         np.testing.assert_array_equal(run("rows.spread", *args), wanted)
+
+
+def test_arguments_handed_down() -> None:
+    """A state from above: its cotangents come back from the leaves to the root, through the same levels."""
+    text = f"""#[version = "0.0.5"]
+    type Binary {{ Leaf(Tensor[(1, {D}), float64]), Node(Binary, Binary), }}
+    def @f(%t: Binary, %s: Tensor[(1, {H}), float64], %wx: Tensor[({H}, {D}), float64], %wh: Tensor[({H}, {H}), float64])
+        -> Tensor[(1, {H}), float64] {{
+      match (%t) {{
+        Leaf(%x) => tanh(nn.dense(%x, %wx) * %s),
+        Node(%a, %b) => {{
+          let %below = tanh(nn.dense(%s, %wh));
+          let %l = @f(%a, %below, %wx, %wh);
+          let %r = @f(%b, %below - %s, %wx, %wh);
+          tanh(nn.dense(%l * %r, %wh)) * %below + %s
+        }},
+      }}
+    }}
+    def @main(%t: Binary, %s: Tensor[(1, {H}), float64], %wx: Tensor[({H}, {D}), float64], %wh: Tensor[({H}, {H}), float64]) {{
+      sum(@f(%t, %s, %wx, %wh))
+    }}"""
+    module = relay.parse(text)
+    weights = (normal(1, H), normal(H, D), normal(H, H))
+    for leaves in (1, 2, 6):
+        args = (tree(module, leaves, np.random.default_rng(leaves)), *weights)
+        assert problem(module, args, (1, 2, 3), compiled=leaves == 6) is None
+    made = differentiated(relay.grad(module, (1, 2, 3)))
+    made = Pipeline([PartialEvaluate(), DeadReferences(), DeadFunctions(), Inline(), DeadCode()])(made)
+    assert goes_by_level(made) and first_order(made)

@@ -54,8 +54,11 @@ def test_rows_of_a_level(level: int, clause: int) -> None:
     at, of = np.int64(level), np.int64(clause)
     data = rng.standard_normal((count, 2, 3), dtype=np.float32)
     expected = meaning("rows.slice", data, OFFSETS, at, clause=clause)
-    np.testing.assert_array_equal(run("rows.slice", data, OFFSETS, at, of), expected)
+    no, yes = np.int64(0), np.int64(1)
+    np.testing.assert_array_equal(run("rows.slice", data, OFFSETS, at, of, no), expected)
     state = rng.standard_normal((9, 2, 3), dtype=np.float32)
+    of_all = meaning("rows.slice", state, OFFSETS, at, clause=clause, of_function=True)
+    np.testing.assert_array_equal(run("rows.slice", state, OFFSETS, at, of, yes), of_all)
     before = state.copy()
     for dies in (0, 1):  # an argument is somebody else's memory: it is not written even where it dies
         found = run("rows.update", state, expected, OFFSETS, at, of, np.int64(dies))
@@ -65,6 +68,21 @@ def test_rows_of_a_level(level: int, clause: int) -> None:
     np.testing.assert_array_equal(
         run("rows.repeat", one, OFFSETS, at, of), meaning("rows.repeat", one, OFFSETS, at, clause=clause)
     )
+
+
+def test_scattered_rows() -> None:
+    rng = np.random.default_rng(3)
+    state, rows = (rng.standard_normal((n, 2, 3), dtype=np.float32) for n in (9, 4))
+    before, index = state.copy(), np.array([7, 0, 3, 8], np.int64)
+    for dies in (0, 1):
+        found = run("rows.scatter", state, rows, index, np.int64(dies))
+        np.testing.assert_array_equal(found, meaning("rows.scatter", state, rows, index))
+        np.testing.assert_array_equal(state, before)
+    none = run("rows.scatter", state, rows[:0], index[:0], np.int64(1))
+    np.testing.assert_array_equal(none, state)
+    for wrong in ([7, 0, 3, 9], [7, 0, 3, -1], [7, 0, 3]):
+        with pytest.raises(ExecutionError, match=r"rows\.scatter"):
+            run("rows.scatter", state, rows, np.array(wrong, np.int64), np.int64(1))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "int64", "int16"])

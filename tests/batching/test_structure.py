@@ -225,7 +225,7 @@ REFUSED = {
            }
            def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
              @f(%t, %w, zeros(shape=[1, 4], dtype="float32")) }""",
-        "changes from call to call",
+        "depends on the result of another",
     ),
     "not on a part": (
         """def @main(%t: Tree, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {

@@ -139,6 +139,8 @@ def _level_begin(at: Applied, offsets: Expr, level: Expr) -> Expr:
 def _rows_slice(at: Applied) -> Expr:
     data, offsets, level = at.args
     begin = _level_begin(at, offsets, level)
+    if at.attrs["of_function"]:
+        return call("rows.place", at.cotangents[0], begin, data)
     first = _level_begin(at, offsets, constant(np.array(0, np.int64)))
     return call("rows.place", at.cotangents[0], call("subtract", begin, first), data)
 
@@ -148,6 +150,13 @@ def _rows_update(at: Applied) -> Expr | None:
     begin = _level_begin(at, offsets, level)
     name = {0: "rows.without", 1: "rows.pick"}.get(at.index)
     return None if name is None else call(name, at.cotangents[0], begin, rows)
+
+
+def _rows_scatter(at: Applied) -> Expr | None:
+    _, rows, index = at.args
+    if at.index == 0:
+        return call("rows.scatter", at.cotangents[0], call("zeros_like", rows), index)
+    return call("take", at.cotangents[0], index, axis=0, mode="fast") if at.index == 1 else None
 
 
 def _rows_reserve(at: Applied) -> Expr | None:
@@ -244,6 +253,7 @@ RULES: Mapping[str, Rule] = {
     "topk": _topk,
     "rows.slice": _rows_slice,
     "rows.update": _rows_update,
+    "rows.scatter": _rows_scatter,
     "rows.repeat": _rows_repeat,
     "rows.reserve": _rows_reserve,
     "rows.segment_sum": _rows_segment_sum,

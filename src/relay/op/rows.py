@@ -29,6 +29,8 @@ DTYPES = (
 )  # fmt: skip
 
 SWITCH, FIELD, CLAUSE = 0, 1, 2
+# Flags of a description.
+MANY, APART = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at."""
+    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``apart``: a part that is
+    reached twice is two nodes."""
 
     words: tuple[int, ...]
     entries: tuple[int, ...]
     registers: int
     many: bool
+    apart: bool
     clauses: tuple[Record, ...]
 
     def items(self, site: Site) -> int:
@@ -81,10 +85,10 @@ class Spec:
 def read_spec(words: tuple[int, ...]) -> Spec:
     """The description in these words. Raises OperatorError when it is none."""
     try:
-        functions, clauses, registers, many = words[:4]
+        functions, clauses, registers, flags = words[:4]
         entries = words[4 : 4 + functions]
         records = tuple(_record(iter(words[words[4 + functions + c] :])) for c in range(clauses))
-        return Spec(words, entries, registers, bool(many), records)
+        return Spec(words, entries, registers, bool(flags & MANY), bool(flags & APART), records)
     except (IndexError, ValueError, StopIteration, RuntimeError) as error:
         raise OperatorError("the description of rows.linearise is broken") from error
 
@@ -167,7 +171,7 @@ class _Walk:
         return root
 
     def enter(self, function: int, value: AdtValue) -> _Node:
-        known = self.known.get((function, id(value)))
+        known = None if self.spec.apart else self.known.get((function, id(value)))
         if known is None:
             known = self.look(self.spec.entries[function], value)
             self.known[function, id(value)] = known
@@ -296,19 +300,21 @@ def _slice_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return TensorType((ANY, *data.shape[1:]), data.dtype)
 
 
-def _slice(data: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+def _slice(data: Array, offsets: Array, level: Array, *, clause: int, of_function: bool = False) -> Array:
     first, end, base = _range(offsets, level, clause)
-    return data[first - base : end - base]
+    return data[first:end] if of_function else data[first - base : end - base]
 
 
 @routine("rows.slice", relation=_slice_relation, reference=_slice, aliases=True)
-def slice_rows(data: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int) -> te.Tensor:
-    """The rows of one level: ``data`` has one for each node of ``clause``, (n, ...). A view."""
+def slice_rows(
+    data: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int, of_function: bool = False
+) -> te.Tensor:
+    """The rows of one level: ``data`` has one for each node of ``clause`` (or ``of_function``: of its function), (n, ...). A view."""
     raise NotImplementedError
 
 
 def _update_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    return _rows("rows.update", args[0])
+    return _rows("rows.update or rows.scatter", args[0])
 
 
 def _update(state: Array, rows: Array, offsets: Array, level: Array, *, clause: int) -> Array:
@@ -321,6 +327,19 @@ def _update(state: Array, rows: Array, offsets: Array, level: Array, *, clause: 
 @routine("rows.update", relation=_update_relation, reference=_update, aliases=True, donates=True)
 def update(state: te.Tensor, rows: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int) -> te.Tensor:
     """``state`` (all rows of a function) with the rows of one level of a clause replaced; in place where ``state`` dies."""
+    raise NotImplementedError
+
+
+def _scatter(state: Array, rows: Array, index: Array) -> Array:
+    out = state.copy()
+    out[index] = rows
+    return out
+
+
+@routine("rows.scatter", relation=_update_relation, reference=_scatter, aliases=True, donates=True)
+def scatter(state: te.Tensor, rows: te.Tensor, index: te.Tensor) -> te.Tensor:
+    """``state`` (n, ...) with the rows at ``index``, (m,) int64 without repetition, replaced by ``rows`` (m, ...); in place where ``state``
+    dies."""
     raise NotImplementedError
 
 

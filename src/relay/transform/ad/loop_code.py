@@ -433,7 +433,9 @@ class LoopWriter:
                 value = op_call("take", (tape, self.index), {"axis": 0, "mode": "fast"})
             else:
                 given = (tape, offsets[count], self.index)
-                value = internal_call("rows.slice", given, type_of(v), MappingProxyType({"clause": 0}))
+                value = internal_call(
+                    "rows.slice", given, type_of(v), MappingProxyType({"clause": 0, "of_function": False})
+                )
             code.bindings.append(Binding(v, value))
         code.bindings += (*self.again, *self.live)
         sums = dict(self.sums)

@@ -14,7 +14,18 @@ from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, Tupl
 from relay.op.assemble import CHILD, END, LIST, MAKE, OWN, SHARED, STATE, TUPLE
 from relay.transform.batching.clauses import Group, NotStructural
 from relay.transform.batching.describe import ListAt, SiteAt
-from relay.transform.batching.lift import LEVEL, UNIFORM, Built, Lifted, Lifter, ListValue, Made, Value, data_types
+from relay.transform.batching.lift import (
+    AFTER,
+    LEVEL,
+    UNIFORM,
+    Built,
+    Lifted,
+    Lifter,
+    ListValue,
+    Made,
+    Value,
+    data_types,
+)
 from relay.transform.batching.lists import Layout, layout_of
 
 
@@ -107,7 +118,7 @@ class Assembly:
             raise NotStructural(f"rows of {ty} cannot be taken apart")
         if value.stage == LEVEL and not source.last:
             return STATE, self._part(source.keep(value))
-        return OWN, self._part(value.atom)
+        return OWN, self._part(source.lifter.at(value, max(value.stage, AFTER)))
 
     def _list(self, source: Source, value: ListValue) -> tuple[int, ...]:
         if value.items is None or value.value is None:

@@ -3,6 +3,7 @@
 def @f(%t, %w) {                                   # the same signature as before
   let %walk = rows.linearise(%t, spec=...);        # tables: rows, offsets of levels, indices of children, tensors of nodes
   ...                                              # UNIFORM and WHOLE stages of every clause
+  let %given = @f.down(%depth, 1, ...);            # arguments that change from call to call, from the root down; then AFTER
   let %state = rows.update(rows.empty(...), ...);  # clauses without calls
   let %done = @f.levels(1, %depth, ..., %state);   # the others, level by level; a level's rows are neighbours
   take(%done, root)
@@ -16,15 +17,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
 
-import numpy as np
-
-from relay.ir.dim import Dim, DimVar, as_dim, as_var
-from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, Tuple, Var
-from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeArg
+from relay.ir.dim import Dim
+from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
+from relay.ir.types import AdtType, TensorType, TupleType, Type
 from relay.transform.batching.assembly import Assembly, Source, values_made
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
 from relay.transform.batching.describe import ListAt, Tables, Writer
+from relay.transform.batching.levels import INDEX, SCALAR, Levels, State, fresh, integer
 from relay.transform.batching.lift import (
+    AFTER,
+    DOWN,
     LEVEL,
     WHOLE,
     Emitter,
@@ -36,25 +38,13 @@ from relay.transform.batching.lift import (
     data_types,
     flat_values,
     leaves,
+    nest,
     tensors_of,
     with_rows,
 )
 from relay.transform.batching.lists import Layout
-from relay.transform.build import constant, internal_call, type_of
-from relay.transform.copying import Copier
-from relay.transform.dims import DimUses
+from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
-
-INDEX = "int64"
-SCALAR = TensorType((), INDEX)
-
-
-def fresh(name: str) -> Dim:
-    return as_dim(DimVar(name))
-
-
-def integer(value: int) -> Expr:
-    return constant(np.array(value, np.int64), INDEX)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +53,6 @@ class _Clause:
 
     clause: Clause
     rows: Dim
-    level_rows: Dim
     lifter: Lifter
     indices: list[Var] = field(default_factory=list)
     tensors: list[Var] = field(default_factory=list)
@@ -76,17 +65,14 @@ class _Clause:
         return Tables(self.lifter.sites, self.lifter.payloads)
 
 
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """A value of the levels, of type ``ty`` for one node, that is kept for all nodes of a clause: its room, what it is in the
-    function of the levels before and after a level, and at the end."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Handed:
+    """Rows of an argument, for the nodes at these rows of the function that is called; ``first``: before any level."""
 
-    clause: int
-    inside: Var
-    final: Var
-    ty: Type
-    room: Expr | None = None
-    new: Expr | None = None
+    state: State
+    rows: Expr
+    at: Expr
+    first: bool
 
 
 class Builder:
@@ -100,37 +86,47 @@ class Builder:
         self.name = name
         self.taken = taken
         self.bindings: list[Binding] = []  # of the root
-        self.level_dims: tuple[DimVar, ...] = ()
         self.tables: dict[int, _Clause] = {}  # by number: the clauses, then the items of lists
-        self.uniform, self.whole, self.level, self.end = Emitter(), Emitter(), Emitter(), Emitter()
+        self.uniform, self.whole, self.after, self.end = Emitter(), Emitter(), Emitter(), Emitter()
         makes = not self.rows_of_requests and bool(data_types(group.functions[0].result))
         self.assembly = Assembly(group, self._source) if makes else None
-        self.kept: dict[Value, _Kept] = {}
-        offsets = TensorType((fresh("levels"), fresh("clauses")), INDEX)
-        self.offsets, self.offsets_in = Var("offsets", None, offsets), _param("offsets", offsets)
+        self.kept: dict[Value, State] = {}
+        self.depth = Var("depth", None, SCALAR)
+        self.offsets = Var("offsets", None, TensorType((fresh("levels"), fresh("clauses")), INDEX))
         self.roots = Var("roots", None, TensorType((fresh("roots"),), INDEX))
-        self.at, self.depth, self.depth_in = (_param(n, SCALAR) for n in ("level", "depth", "depth"))
-        # What the level function takes, by what it is given; the states in it, by function, as they are so far.
-        self.carried: dict[Var, Var] = {}
-        self.state_types = [
-            [with_rows(t, n) for t in leaves(f.result)] for f in group.functions for n in [fresh("rows")]
+        self.up, self.down = (Levels(self.offsets, self.depth, down) for down in (False, True))
+        # The results of each function; no level makes or reads what is made of requests.
+        self.rows = [fresh("rows") for _ in group.functions]
+        self.answers = leaves(group.functions[0].result) if group.many else []
+        self.results = [
+            [] if group.many and not n else [self._state(self.up, "state", t, count) for t in leaves(f.result)]
+            for n, (f, count) in enumerate(zip(group.functions, self.rows, strict=True))
         ]
-        self.inner = [[_param("state", t) for t in types] for types in self.state_types]
-        self.final = [[Var("state", None, t) for t in types] for types in self.state_types]  # after the levels
-        if group.many:
-            self.inner[0] = []  # no level makes or reads these
+        # What each function is given by those that call it.
+        self.given = [
+            [self._state(self.down, "given", t, count) for p in f.changing for t in leaves(type_of(p))]
+            for f, count in zip(group.functions, self.rows, strict=True)
+        ]
+        self.handed: list[_Handed] = []
+        self.rooms: list[tuple[State, int]] = []  # with the last clause that has rows there
+
+    @staticmethod
+    def _state(levels: Levels, name: str, ty: Type, rows: Dim) -> State:
+        assert isinstance(ty, TensorType)
+        return levels.state(name, ty, with_rows(ty, rows))
 
     def build(self) -> dict[str, Function]:
         """The functions to put in the module. Raises NotStructural."""
         group = self.group
-        params = [list(states) for states in self.inner]
         clauses = [self._lift(n, clause) for n, clause in enumerate(group.clauses)]
-        states = self._walk()
-        states = self._leaf_clauses(clauses, states)
-        levels = self._level_function(params)
-        self._call_levels(levels, states)
-        final: Sequence[Expr] = self._requests(clauses, states[0]) if group.many else self.final[0]
-        return {self.name: self._root(final), levels[0].name: levels[1]}
+        answers = self._walk()
+        updates, answers = self._leaf_clauses(clauses, answers)
+        self.bindings += [*self.uniform.bindings, *self.whole.bindings]
+        functions = [self._go_down()] if self.down.states else []
+        self.bindings += [*self.after.bindings, *updates]
+        functions.append(self.up.call(f"{self.name}.levels", self.taken, group.root, Emitter(self.bindings)))
+        final = self._requests(clauses, answers) if group.many else [s.final for s in self.results[0]]
+        return {self.name: self._root(final), **dict(functions)}
 
     # -- clauses
 
@@ -141,34 +137,35 @@ class Builder:
         if self.assembly is not None and data_types(self.group.functions[clause.function].result):
             self.assembly.clause(number, clause.function, self._source(made.lifter), values_made(made.result))
         if tables.sites and not made.last:
-            states = self.inner[clause.function]
-            new = []
-            for value, state in zip(self._leaves(made, LEVEL), states, strict=True):
-                args = (state, value, self.offsets_in, self.at)
-                new.append(self.level.op("rows.update", args, type_of(state), "state", clause=number))
-            self.inner[clause.function] = new
+            for value, state in zip(self._leaves(made, LEVEL), self.results[clause.function], strict=True):
+                self._update(self.up, state, value, number)
         return made
+
+    @staticmethod
+    def _update(levels: Levels, state: State, value: Expr, clause: int) -> None:
+        """Write the rows that a clause has on a level."""
+        args = (state.new, value, *levels.here)
+        state.new = levels.block.op("rows.update", args, type_of(state.inside), state.inside.name, clause=clause)
 
     def _clause(self, number: int, clause: Clause, owner: tuple[_Clause, int] | None = None) -> _Clause:
         """What a clause needs of the functions around it. ``owner``: of items, the clause of their list and its site there."""
         rows = fresh(f"rows{number}")
         last = self.group.many and (clause.function == 0 if owner is None else owner[0].last)
-        level_rows = rows if last else fresh(f"now{number}")
-        level = self.end if last else self.level
-        here = (self.offsets, integer(-1)) if last else (self.offsets_in, self.at)
+        now = {DOWN: fresh(f"now{number}"), LEVEL: rows if last else fresh(f"now{number}")}
+        levels = {DOWN: self.down, LEVEL: self.up}
+        level = self.end if last else self.up.block
+        every = (self.offsets, integer(-1))
 
-        def carry(var: Var) -> Var:
+        def carry(var: Var, stage: int) -> Var:
+            return var if last else levels[stage].carry(var)
+
+        def rows_of_level(var: Var, ty: Type, stage: int) -> Expr:
             if last:
                 return var
-            known = self.carried.get(var)
-            if known is None:
-                known = self.carried[var] = _param(var.name, type_of(var))
-            return known
-
-        def rows_of_level(var: Var, ty: Type) -> Expr:
-            if last:
-                return var
-            return level.op("rows.slice", (carry(var), *here), with_rows(ty, level_rows), var.name, clause=number)
+            of = levels[stage]
+            full = with_rows(ty, now[stage])
+            args = (of.carry(var), *of.here)
+            return of.block.op("rows.slice", args, full, var.name, clause=number, of_function=False)
 
         def index(site: int) -> Var:
             while len(made.indices) <= site:
@@ -176,15 +173,16 @@ class Builder:
             return made.indices[site]
 
         def children(site: int, target: int) -> Lifted:
-            at = rows_of_level(index(site), SCALAR)
+            at = rows_of_level(index(site), SCALAR, LEVEL)
             function = self.group.functions[target]
-            states = self.final if last else self.inner
-            values = [
-                Value(level.op("take", (state, at), with_rows(ty, level_rows), "child", axis=0, mode="fast"), LEVEL, ty)
-                for state, ty in zip(states[target], leaves(function.result), strict=True)
-            ]
+            values: list[Value] = []
+            for state in self.results[target]:
+                full = with_rows(state.ty, now[LEVEL])
+                args = (state.final if last else state.inside, at)
+                child = level.op("take", args, full, "child", axis=0, mode="fast")
+                values.append(Value(child, LEVEL, state.ty))
             made_there = (Made(site, n) for n in range(len(data_types(function.result))))
-            return _nest(function.result, iter(values), made_there)
+            return nest(function.result, iter(values), made_there)
 
         def payload(n: int, ty: TensorType) -> Var:
             while len(made.tensors) <= n:
@@ -192,8 +190,8 @@ class Builder:
             return made.tensors[n]
 
         def repeat(atom: Expr, ty: Type, stage: int) -> Expr:
-            at = here if stage == LEVEL else (self.offsets, integer(-1))
-            full = with_rows(ty, level_rows if stage == LEVEL else rows)
+            at = every if last or stage not in levels else levels[stage].here
+            full = with_rows(ty, now.get(stage, rows))
             return internal_call("rows.repeat", (atom, *at), full, MappingProxyType({"clause": number}))
 
         def list_items(path: Path, layout: Layout) -> tuple[Lifter, Owner]:
@@ -220,11 +218,31 @@ class Builder:
                 return None
             return next((c.lifter.env[var] for c in self.tables.values() if c.last and var in c.lifter.env), None)
 
+        def given(n: int, stage: int) -> Expr:
+            state = self.given[clause.function][n]
+            if stage == DOWN:
+                return self._own_rows(
+                    self.down.block, state.inside, self.down.here, with_rows(state.ty, now[DOWN]), number
+                )
+            return self._own_rows(self.after, state.final, every, with_rows(state.ty, rows), number)
+
+        def computed(value: Value) -> Expr:
+            state = self._kept_state(self.down, value, number)
+            self._update(self.down, state, value.atom, number)
+            return self._own_rows(self.after, state.final, every, with_rows(value.ty, rows), number)
+
+        def hand_down(site: int, target: int, values: Sequence[Value]) -> None:
+            stage = WHOLE if last else DOWN
+            rows_there = rows_of_level(index(site), SCALAR, stage)
+            for state, value in zip(self.given[target], values, strict=True):
+                self.handed.append(_Handed(state, lifter.at(value, stage, spread=True), rows_there, last))
+
         lifter = Lifter(
-            self.group, self.effects, clause, number, rows, level_rows, self.uniform, self.whole, level,
-            carry, rows_of_level, children, payload, repeat, list_items, outside,
+            self.group, self.effects, clause, number, rows, now,
+            (self.uniform, self.whole, self.down.block, self.after, level),
+            carry, rows_of_level, children, payload, repeat, list_items, outside, given, computed, hand_down,
         )  # fmt: skip
-        made = _Clause(clause, rows, level_rows, lifter, last=last)
+        made = _Clause(clause, rows, lifter, last=last)
         return made
 
     def _source(self, lifter: Lifter) -> Source:
@@ -232,31 +250,40 @@ class Builder:
         made = next(c for c in self.tables.values() if c.lifter is lifter)
 
         def keep(value: Value) -> Expr:
-            kept = self.kept.get(value)
-            if kept is None:
-                full = with_rows(value.ty, fresh("rows"))
-                kept = self.kept[value] = _Kept(lifter.number, _param("kept", full), Var("kept", None, full), value.ty)
-                args = (kept.inside, lifter.at(value, LEVEL), self.offsets_in, self.at)
-                kept.new = self.level.op("rows.update", args, full, "kept", clause=lifter.number)
-            return kept.final
+            state = self.kept.get(value)
+            if state is None:
+                state = self.kept[value] = self._kept_state(self.up, value, lifter.number)
+                self._update(self.up, state, lifter.at(value, LEVEL), lifter.number)
+            return state.final
 
         return Source(lifter, lambda site: made.indices[site], keep, made.last)
+
+    def _kept_state(self, levels: Levels, value: Value, clause: int) -> State:
+        """Room for a value of a clause on all levels."""
+        state = self._state(levels, "kept", value.ty, fresh("rows"))
+        self.rooms.append((state, clause))
+        return state
+
+    @staticmethod
+    def _own_rows(out: Emitter, data: Expr, here: tuple[Expr, Expr], full: Type, clause: int) -> Expr:
+        """The rows that a clause has in what its function has."""
+        return out.op("rows.slice", (data, *here), full, "own", clause=clause, of_function=True)
 
     def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
         """How the items of a list and the clause that it belongs to are joined."""
         owners = inside.owners = Var("owners", None, TensorType((inside.rows,), INDEX))
-        level, here = (self.end, (self.offsets, integer(-1))) if made.last else (self.level, (self.offsets_in, self.at))
+        level, here = (self.end, (self.offsets, integer(-1))) if made.last else (self.up.block, self.up.here)
 
         def gather(var: Var, ty: Type, stage: int) -> Expr:
             assert stage == LEVEL
-            at = inside.lifter.slice(owners, SCALAR)
-            full = with_rows(ty, inside.level_rows)
-            return level.op("take", (made.lifter.carry(var), at), full, var.name, axis=0, mode="fast")
+            at = inside.lifter.slice(owners, SCALAR, LEVEL)
+            full = with_rows(ty, inside.lifter.rows_at(LEVEL))
+            return level.op("take", (made.lifter.carry(var, LEVEL), at), full, var.name, axis=0, mode="fast")
 
         def total(start: Expr, each: Expr, ty: TensorType, stage: int, backwards: bool) -> Var:
             starts = made.indices[site]
-            out, at = (level, (made.lifter.carry(starts), *here)) if stage == LEVEL else (
-                self.whole, (starts, self.offsets, integer(-1))
+            out, at = (level, (made.lifter.carry(starts, LEVEL), *here)) if stage == LEVEL else (
+                self.after if stage == AFTER else self.whole, (starts, self.offsets, integer(-1))
             )  # fmt: skip
             full = with_rows(ty, made.lifter.rows_at(stage))
             return out.op("rows.segment_sum", (start, each, *at), full, "sum", clause=number, backwards=backwards)
@@ -276,12 +303,12 @@ class Builder:
 
     # -- the function around
 
-    def _walk(self) -> list[list[Expr]]:
-        """Linearise the structure and make room for the results."""
+    def _walk(self) -> list[Expr]:
+        """Linearise the structure and make room for the results; the room for those of requests."""
         writer = Writer()
         every = [self.tables[n] for n in sorted(self.tables)]
         tables = [c.tables for c in every]
-        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many)
+        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, bool(self.down.states))
         parts = [self.depth, self.offsets, self.roots]
         for made in every:
             parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]
@@ -290,92 +317,77 @@ class Builder:
         ty = TupleType(tuple(type_of(v) for v in parts))
         walk = first.op("rows.linearise", (data,), ty, "walk", spec=spec, sizes=tuple(writer.sizes))
         first.bindings += [Binding(v, Proj(walk, n, v.ty)) for n, v in enumerate(parts)]
-        states: list[list[Expr]] = []
-        for n, function in enumerate(self.group.functions):
-            last = max(m for m, c in enumerate(self.group.clauses) if c.function == n)
-            room: list[Expr] = []
-            for t in leaves(function.result):
-                full, attrs = self.state_types[n][len(room)], {"shape": t.shape, "dtype": t.dtype, "number": len(room)}
-                room.append(first.op("rows.empty", (self.offsets,), full, "state", clause=last, **attrs))
-            states.append(room)
-        for number, kept in enumerate(self.kept.values(), sum(map(len, states))):
-            assert isinstance(kept.ty, TensorType)
-            attrs = {"shape": kept.ty.shape, "dtype": kept.ty.dtype, "number": number}
-            full = type_of(kept.final)
-            kept.room = first.op("rows.empty", (self.offsets,), full, "kept", clause=kept.clause, **attrs)
-        self.bindings = [*first.bindings, *self.uniform.bindings]
-        return states
+        number = 0
 
-    def _leaf_clauses(self, clauses: list[_Clause], states: list[list[Expr]]) -> list[list[Expr]]:
-        """The clauses that call nothing: all their nodes are on level 0."""
-        after = Emitter()
+        def room(ty: TensorType, full: Type, clause: int) -> Expr:
+            nonlocal number
+            number += 1
+            attrs = {"shape": ty.shape, "dtype": ty.dtype, "number": number - 1}
+            return first.op("rows.empty", (self.offsets,), full, "state", clause=clause, **attrs)
+
+        last = [
+            max(m for m, c in enumerate(self.group.clauses) if c.function == n)
+            for n in range(len(self.group.functions))
+        ]
+        answers = [room(t, with_rows(t, self.rows[0]), last[0]) for t in self.answers]
+        for n, states in enumerate(zip(self.results, self.given, strict=True)):
+            self.rooms += [(state, last[n]) for of in states for state in of]
+        for state, clause in self.rooms:
+            state.first = room(state.ty, type_of(state.final), clause)
+        self.bindings = first.bindings
+        return answers
+
+    def _go_down(self) -> tuple[str, Function]:
+        """Hand the arguments that change from call to call down from the roots; the function that does it level by level."""
+        out = Emitter(self.bindings)
+        root = self.group.root
+        start = [
+            _Handed(state, value, self.roots, True)
+            for state, value in zip(self.given[0], self._given_to_root(out), strict=True)
+        ]
+        for handed in [*start, *self.handed]:
+            state, block = handed.state, out if handed.first else self.down.block
+            before = cast(Expr, state.first) if handed.first else state.new
+            after = block.op("rows.scatter", (before, handed.rows, handed.at), type_of(before), state.inside.name)
+            if handed.first:
+                state.first = after
+            else:
+                state.new = after
+        return self.down.call(f"{self.name}.down", self.taken, root, out)
+
+    def _given_to_root(self, out: Emitter) -> list[Expr]:
+        """The tensors of the changing arguments of the root's caller, with an axis of one row in front."""
+        found: list[Expr] = []
+        for param in self.group.functions[0].changing:
+            todo: list[Expr] = [param]
+            while todo:
+                atom = todo.pop()
+                ty = type_of(atom)
+                if isinstance(ty, TupleType):
+                    fields = [out.bind("field", Proj(atom, n), t) for n, t in enumerate(ty.fields)]
+                    todo += reversed(fields)
+                else:
+                    found.append(out.op("expand_dims", (atom,), with_rows(ty, 1), param.name, axis=0))
+        return found
+
+    def _leaf_clauses(self, clauses: list[_Clause], answers: list[Expr]) -> tuple[list[Binding], list[Expr]]:
+        """The clauses that call nothing: all their nodes are on level 0. What writes their results, and those of requests."""
+        out = Emitter()
+
+        def update(state: Expr, value: Expr, clause: int) -> Expr:
+            args = (state, value, self.offsets, integer(-1))
+            return out.op("rows.update", args, type_of(state), "state", clause=clause)
+
         for number, made in enumerate(clauses):
             if made.tables.sites:
                 continue
-            own = states[made.clause.function]
-            new: list[Expr] = []
-            for value, state in zip(self._leaves(made, WHOLE), own, strict=True):
-                args = (state, value, self.offsets, integer(-1))
-                new.append(after.op("rows.update", args, type_of(state), "state", clause=number))
-            states[made.clause.function] = new
-        self.bindings += [*self.whole.bindings, *after.bindings]
-        return states
-
-    def _level_function(self, params: list[list[Var]]) -> tuple[GlobalVar, Function]:
-        """``@f.levels(level, depth, offsets, states, carried)``: do this level and the next ones; the states at the end."""
-        for p in self.group.root.params:
-            # What says the sizes that the code mentions comes along.
-            if isinstance(p.ty, TensorType) and self.group.root.type_params:
-                self.carried.setdefault(p, _param(p.name, p.ty))
-        states = [s for of in params for s in of] + [k.inside for k in self.kept.values()]
-        given = (self.at, self.depth_in, self.offsets_in, *states, *self.carried.values())
-        ret = TupleType(tuple(type_of(s) for s in states))
-        uses = DimUses()
-        dims = tuple(dict.fromkeys(d for p in given for d in uses.of_type(p.ty)))
-        whole = FuncType(tuple(type_of(p) for p in given), ret, dims)
-        name = f"{self.name}.levels"
-        while name in self.taken:
-            name += "_"
-        target = GlobalVar(name, whole)
-        self.level_dims = dims
-        then = self.level
-        following = then.op("add", (self.at, integer(1)), SCALAR, "next")
-        args = (
-            following,
-            self.depth_in,
-            self.offsets_in,
-            *(s for of in self.inner for s in of),
-            *(cast(Expr, k.new) for k in self.kept.values()),
-            *self.carried.values(),
-        )
-        again = then.bind("rest", Call(target, args, type_args=_as_dims(dims), ty=ret), ret)
-        done = Emitter()
-        end = done.bind("states", Tuple(tuple(states), ret), ret)
-        start = Emitter()
-        more = start.op("less_equal", (self.at, self.depth_in), TensorType((), "bool"), "more")
-        branch = If(more, Block(tuple(then.bindings), again, ret), Block(tuple(done.bindings), end, ret), ret)
-        result = start.bind("result", branch, ret)
-        function = Function(given, Block(tuple(start.bindings), result, ret), ret, dims, ty=whole)
-        copier = Copier(own_dims=True)
-        copied = copier.function(function)
-        new_dims = tuple(cast(DimVar, as_var(cast(Dim, copier.dim(d)))) for d in dims)
-        ty = copied.ty
-        assert isinstance(ty, FuncType)
-        copied = replace(copied, type_params=new_dims, ty=FuncType(ty.params, ty.ret, new_dims))
-        return target, copied
-
-    def _call_levels(self, levels: tuple[GlobalVar, Function], states: list[list[Expr]]) -> None:
-        """Call the function of the levels; ``final`` are the states that it gives."""
-        first = int(self.group.many)
-        rooms = [cast(Expr, k.room) for k in self.kept.values()]
-        args = (
-            integer(1), self.depth, self.offsets, *(s for of in states[first:] for s in of), *rooms, *self.carried,
-        )  # fmt: skip
-        final = [*(s for of in self.final[first:] for s in of), *(k.final for k in self.kept.values())]
-        ret = TupleType(tuple(type_of(s) for s in final))
-        call = Call(levels[0], args, type_args=_as_dims(self.level_dims), ty=ret)
-        done = Emitter(self.bindings).bind("done", call, ret)
-        self.bindings += [Binding(s, Proj(done, n, type_of(s))) for n, s in enumerate(final)]
+            values = self._leaves(made, AFTER)
+            if made.last:
+                answers = [update(state, value, number) for state, value in zip(answers, values, strict=True)]
+                continue
+            for state, value in zip(self.results[made.clause.function], values, strict=True):
+                state.first = update(cast(Expr, state.first), value, number)
+        return out.bindings, answers
 
     def _requests(self, clauses: list[_Clause], state: list[Expr]) -> list[Expr]:
         """The results of the requests: what their clauses give, put together."""
@@ -433,22 +445,3 @@ class Builder:
             return next(values).atom
         fields = tuple(self._rebuild(f, values, made, emitter) for f in ty.fields)
         return emitter.bind("result", Tuple(fields, ty), ty)
-
-
-def _param(name: str, ty: Type) -> Var:
-    return Var(name, ty, ty)
-
-
-def _nest(ty: Type, values: Iterator[Value], made: Iterator[Made]) -> Lifted:
-    """Values in the nesting of a type of tuples."""
-    match ty:
-        case TupleType(fields=fields):
-            return tuple(_nest(f, values, made) for f in fields)
-        case AdtType():
-            return next(made)
-        case _:
-            return next(values)
-
-
-def _as_dims(dims: tuple[DimVar, ...]) -> tuple[TypeArg, ...]:
-    return tuple(as_dim(d) for d in dims)

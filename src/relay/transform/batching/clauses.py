@@ -1,14 +1,16 @@
 """Which recursive functions follow the structure of a value, and what they do in each clause.
 
 A group of functions that call each other is *structural* when each takes one value of a data type apart, calls the others on parts of
-it only, and passes its other arguments on as they are. Such calls do not depend on each other's order: only on the structure. The
+it only, and passes its other arguments on as they are, or computes them without the results of recursive calls. Such calls do not
+depend on each other's order: only on the structure. The
 body of each function then is a decision tree over the structure with straight-line code at its leaves, the *clauses*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NoReturn, cast
 
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import (
@@ -72,12 +74,14 @@ Tree = Switch | Clause
 @dataclass(frozen=True, slots=True, eq=False)
 class Structural:
     """One function of the group, in the variables and dims of the group's root: ``data`` is the number of its parameter that is
-    taken apart, ``invariant`` what the others are."""
+    taken apart, ``positions`` are those of the parameters that change from call to call (``changing``)."""
 
     name: str
     data: int
     result: Type
     tree: Tree
+    positions: tuple[int, ...] = ()
+    changing: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +115,45 @@ def group_of(
 
     Raises NotStructural.
     """
+    changing: set[tuple[str, int]] = set()
+    while True:
+        try:
+            group = _group(module, root, members, table, forms, requests, changing)
+            break
+        except _Changes as found:
+            changing.add(found.parameter)
+    if changing and not any(_branches(c, members) for c in group.clauses):
+        name, n = min(changing)
+        raise NotStructural(
+            f"argument %{table[name].params[n].name} of @{name} changes from call to call, and no two calls are side by side"
+        )
+    return group
+
+
+class _Changes(Exception):
+    """A parameter, by its function and number, is not the same in all calls."""
+
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(name, number)
+        self.parameter = (name, number)
+
+
+def _branches(clause: Clause, members: Sequence[str]) -> bool:
+    """Whether a clause has several recursive calls."""
+    items = [Clause(clause.function, i.code, i.value, {}, {}) for i in clause.lists.values()]
+    return len(calls_of(clause, members)) > 1 or any(calls_of(i, members) for i in items)
+
+
+def _group(
+    module: Module,
+    root: str,
+    members: Sequence[str],
+    table: Mapping[str, Function],
+    forms: Mapping[str, tuple[ListForm, Function]],
+    requests: Mapping[Var, Path] | None,
+    changing: Set[tuple[str, int]],
+) -> Group:
+    """The group, if only these parameters change from call to call. Raises `_Changes` for another one, NotStructural."""
     data = {name: _data_parameter(table[name], name) for name in members if requests is None or name != root}
     if requests is not None:
         data[root] = 0
@@ -136,10 +179,12 @@ def group_of(
         result = copier.type(body_of(function).ty or function.ret_type)
         if result is None or not made_of_tensors(result, data_types=True):
             raise NotStructural(f"@{name} gives something that is not made of tensors and data types")
-        functions.append(Structural(name, data[name], result, tree))
+        positions = tuple(n for n in range(len(function.params)) if (name, n) in changing)
+        given = [p if name == root else copier.atom(p) for p in (function.params[n] for n in positions)]
+        functions.append(Structural(name, data[name], result, tree, positions, tuple(cast("list[Var]", given))))
         for clause in reader.clauses:
             for call in calls_of(clause, members):
-                _check_call(call, clause, data, table, place, number, order, requests is not None)
+                _check_call(call, clause, data, table, place, number, order, requests is not None, changing)
     return Group(module, table[root], tuple(functions), tuple(clauses), number, requests is not None)
 
 
@@ -185,9 +230,11 @@ def _check_call(
     number: dict[str, int],
     order: list[str],
     many: bool,
+    changing: Set[tuple[str, int]],
 ) -> None:
-    """A recursive call must go to a part of the structure and hand the other arguments on; a function met for the first time is
-    put in the terms of the caller. (What one of many requests computes for it has to be the same for all: the lifter looks.)"""
+    """A recursive call must go to a part of the structure and hand the other arguments on, but for those that change; a function met
+    for the first time is put in the terms of the caller. (What one of many requests computes for it has to be the same for all: the
+    lifter looks.)"""
     assert isinstance(call.fn, GlobalVar)
     name = call.fn.name
     callee = table[name]
@@ -201,26 +248,34 @@ def _check_call(
         raise NotStructural(f"the sizes of a recursive call of @{name} are not known")
     known = place.get(name)
     if known is None:
-        atoms: dict[Var, Expr] = {
-            p: a for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)) if n != at
-        }
-        for p, a in atoms.items():
-            first = any(a is q for q in table[order[0]].params) or (
-                many and clause.function == 0 and a not in clause.parts
-            )
-            if isinstance(a, Var) and not first:
-                raise NotStructural(f"argument %{p.name} of @{name} changes from call to call")
+        root = table[order[0]]
+        fixed = [q for n, q in enumerate(root.params) if (order[0], n) not in changing]
+        own = [n for n in range(len(callee.params)) if n == at or (name, n) in changing]
+        atoms = {p: a for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)) if n not in own}
+        for n, a in enumerate(call.args):
+            first = any(a is q for q in fixed) or (many and clause.function == 0 and a not in clause.parts)
+            if n not in own and isinstance(a, Var) and not first:
+                _change(callee, name, n)
         copier = place[name] = Copier(atoms, dict(dims), own_dims=True)
-        copier.bind(callee.params[at])
+        for n in own:
+            copier.bind(callee.params[n])
         number[name] = len(order)
         order.append(name)
         return
     for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)):
-        if n != at and a is not known.atom(p):
-            raise NotStructural(f"argument %{p.name} of @{name} changes from call to call")
-    own = known.dims if number[name] else {p: as_dim(p) for p in callee.type_params if isinstance(p, DimVar)}
-    if any(own.get(v) != d for v, d in dims.items()):
+        if n != at and (name, n) not in changing and a is not known.atom(p):
+            _change(callee, name, n)
+    sizes = known.dims if number[name] else {p: as_dim(p) for p in callee.type_params if isinstance(p, DimVar)}
+    if any(sizes.get(v) != d for v, d in dims.items()):
         raise NotStructural(f"a recursive call of @{name} is at other sizes")
+
+
+def _change(callee: Function, name: str, number: int) -> NoReturn:
+    """This parameter is not the same in all calls. Raises `_Changes`, NotStructural where that cannot be handed down."""
+    param = callee.params[number]
+    if param.ty is None or not made_of_tensors(param.ty):
+        raise NotStructural(f"argument %{param.name} of @{name} changes from call to call and is not made of tensors")
+    raise _Changes(name, number)
 
 
 @dataclass(slots=True, eq=False)

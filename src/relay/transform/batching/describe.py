@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
 from relay.ir.types import TensorType
-from relay.op.rows import CLAUSE, DTYPES, FIELD, SWITCH
+from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, MANY, SWITCH
 from relay.transform.batching.clauses import Clause, Path, Structural, Switch, Tree
 from relay.transform.batching.lists import Layout
 
@@ -48,12 +48,20 @@ class Writer:
     records: int = 0
 
     def spec(
-        self, functions: Sequence[Structural], clauses: Sequence[Clause], tables: Sequence[Tables], many: bool = False
+        self,
+        functions: Sequence[Structural],
+        clauses: Sequence[Clause],
+        tables: Sequence[Tables],
+        many: bool = False,
+        apart: bool = False,
     ) -> tuple[int, ...]:
-        """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists."""
+        """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists; ``apart``: a part that is
+        reached twice is two nodes."""
         number = {clause: n for n, clause in enumerate(clauses)}
         self.tables, self.records = tables, 4 + len(functions)
-        self.words = [len(functions), len(tables), 0, int(many)] + [0] * (len(functions) + len(tables))
+        self.words = [len(functions), len(tables), 0, MANY * many + APART * apart] + [0] * (
+            len(functions) + len(tables)
+        )
         for n, function in enumerate(functions):
             self.words[4 + n] = len(self.words)
             self._function(function.tree, number)

@@ -1,13 +1,15 @@
 """A clause's code for all its nodes at once: every operator becomes its batched form.
 
 Each value of a clause has a *stage*. What follows from the invariant arguments alone is the same for every node (`UNIFORM`, not
-batched); what follows from tensors in the structure too is computed for all nodes of the clause before any level (`WHOLE`); what
-needs the results of recursive calls, level by level (`LEVEL`).
+batched); what follows from tensors in the structure too is computed for all nodes of the clause before any level (`WHOLE`). Arguments
+that change from call to call are handed down from the root, level by level: what they follow from is computed on the way (`DOWN`), what
+else follows from them for all nodes of the clause afterwards (`AFTER`). What needs the results of recursive calls comes last, level by
+level from the leaves up (`LEVEL`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
@@ -30,6 +32,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, TupleType, Type
+from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
@@ -39,7 +42,7 @@ from relay.transform.blocks import is_atom
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
 
-UNIFORM, WHOLE, LEVEL = 0, 1, 2
+UNIFORM, WHOLE, DOWN, AFTER, LEVEL = range(5)
 INDEX = "int64"
 
 
@@ -143,10 +146,12 @@ class Owner:
 class Lifter:
     """Lifts one clause.
 
-    ``rows`` and ``level_rows`` are how many nodes it has, in all and on a level; ``uniform`` and ``whole`` are the blocks for these
-    stages (the same for all clauses), ``level`` its own. ``carry`` gives the level function's variable for one of the function
-    around it; ``slice`` the rows of this level of such a variable; ``children`` the results of a site; ``payload`` a tensor of the
-    nodes; ``repeat`` what is the same for every node once for each; ``outside`` what the caller of the recursion computes.
+    ``rows`` are how many nodes it has in all, ``now`` how many on a level (of stages that go by levels); ``blocks`` are the blocks of the
+    stages, of which only the last is its own. ``carry`` gives the level function's variable for one of the function around it;
+    ``slice`` the rows of this level of such a variable; ``children`` the results of a site; ``payload`` a tensor of the nodes;
+    ``repeat`` what is the same for every node once for each; ``outside`` what the caller of the recursion computes; ``given`` a
+    changing argument of the function, on a level of the way down or for all nodes afterwards; ``computed`` what was computed on the
+    way down for all nodes; ``hand_down`` takes the changing arguments of a site.
     """
 
     group: Group
@@ -154,25 +159,30 @@ class Lifter:
     clause: Clause
     number: int
     rows: Dim
-    level_rows: Dim
-    uniform: Emitter
-    whole: Emitter
-    level: Emitter
-    carry: Callable[[Var], Var]
-    slice: Callable[[Var, Type], Expr]
+    now: Mapping[int, Dim]
+    blocks: Sequence[Emitter]
+    carry: Callable[[Var, int], Var]
+    slice: Callable[[Var, Type, int], Expr]
     children: Callable[[int, int], Lifted]
     payload: Callable[[int, TensorType], Var]
     repeat: Callable[[Expr, Type, int], Expr]
     list_items: Callable[[Path, Layout], tuple[Lifter, Owner]]
     outside: Callable[[Var], Lifted | None]
+    given: Callable[[int, int], Expr]
+    computed: Callable[[Value], Expr]
+    hand_down: Callable[[int, int, Sequence[Value]], None]
     owner: tuple[Lifter, Owner] | None = None
     env: dict[Var, Lifted] = field(default_factory=dict)
     sites: list[SiteAt | ListAt] = field(default_factory=list)
     payloads: list[tuple[Path, TensorType]] = field(default_factory=list)
-    _inside: dict[Expr, Expr] = field(default_factory=dict)
+    _seen: dict[tuple[Expr, int], Expr] = field(default_factory=dict)
+    _arguments: dict[Expr, int] = field(default_factory=dict)  # what stands for a changing argument: its number
+    _sites: dict[tuple[SiteAt, tuple[Expr, ...]], int] = field(default_factory=dict)
+    _needed: frozenset[Var] = frozenset()  # by changing arguments of calls
 
     def run(self) -> tuple[Lifted, Tables]:
         """The clause's result, and what it takes out of the structure. Raises NotStructural."""
+        self._needed = _handed_down(self.group, self.clause)
         for binding in self.clause.bindings:
             items = self.clause.lists.get(binding.var)
             self.env[binding.var] = self._binding(binding) if items is None else self._items(items, binding.var)
@@ -194,6 +204,8 @@ class Lifter:
         """A variable that the code does not bind: a part of the structure, something of the owner of a list, an invariant."""
         if var in self.clause.parts:
             return self._part(var)
+        if self.clause.function >= 0 and var in self.group.functions[self.clause.function].changing:
+            return self._argument_of(var)
         if self.owner is not None:
             return self._owned(self.owner[0]._value(var))
         found = self.outside(var)
@@ -202,6 +214,17 @@ class Lifter:
         if any(v.stage != UNIFORM for v in flat_values(found)):
             raise NotStructural(f"argument %{var.name} of the recursion is another one in each request")
         return found
+
+    def _argument_of(self, var: Var) -> Lifted:
+        """A changing argument of the function."""
+        changing = self.group.functions[self.clause.function].changing
+        before = [p for p in changing[: changing.index(var)] for _ in leaves(type_of(p))]
+        values: list[Value] = []
+        for n, ty in enumerate(leaves(type_of(var)), len(before)):
+            mark = Var(var.name, None, ty)
+            self._arguments[mark] = n
+            values.append(Value(mark, DOWN, ty))
+        return nest(type_of(var), iter(values), iter(()))
 
     def _owned(self, value: Lifted) -> Lifted:
         """A value of the owner for each of its items."""
@@ -214,6 +237,8 @@ class Lifter:
             return tuple(self._owned(f) for f in value)
         if value.stage == UNIFORM:
             return value
+        if value.stage == DOWN:
+            raise NotStructural("the items of a list use an argument that changes from call to call")
         if value.stage == LEVEL or not isinstance(value.atom, Var):
             raise NotStructural("the items of a list use what their owner computes from them")
         if isinstance(value.ty, TupleType):
@@ -239,19 +264,38 @@ class Lifter:
     def at(self, value: Value, stage: int, spread: bool = False) -> Expr:
         """The value as an atom of a stage's block; with ``spread`` batched even if it is the same for every node."""
         atom = value.atom
-        if value.stage < stage == LEVEL and isinstance(atom, Var):
-            inside = self._inside.get(atom)
-            if inside is None:
-                inside = self.carry(atom) if value.stage == UNIFORM else self.slice(atom, value.ty)
-                self._inside[atom] = inside
-            atom = inside
+        if isinstance(atom, Var):
+            atom = self._seen_from(stage, value, atom)
         if spread and value.stage == UNIFORM:
-            out = self.level if stage == LEVEL else self.whole
-            atom = out.bind("each", self.repeat(atom, value.ty, stage), with_rows(value.ty, self.rows_at(stage)))
+            full = with_rows(value.ty, self.rows_at(stage))
+            # For all nodes this can be made as early as anything.
+            out = self.blocks[WHOLE if stage == AFTER else stage]
+            atom = out.bind("each", self.repeat(atom, value.ty, stage), full)
         return atom
 
+    def _seen_from(self, stage: int, value: Value, atom: Var) -> Expr:
+        """A variable of a value's stage in the block of a later one."""
+        by_level, argument = stage in (DOWN, LEVEL), self._arguments.get(atom)
+        if (value.stage == stage and argument is None) or (value.stage <= WHOLE and not by_level):
+            return atom
+        seen = self._seen.get((atom, stage))
+        if seen is None:
+            if value.stage == UNIFORM:
+                seen = self.carry(atom, stage)
+            elif value.stage == DOWN and stage == AFTER:
+                seen = self.computed(value) if argument is None else self.given(argument, AFTER)
+            elif value.stage == stage:
+                assert argument is not None
+                seen = self.given(argument, DOWN)
+            else:
+                whole = self.at(value, AFTER) if value.stage == DOWN else atom
+                assert isinstance(whole, Var)
+                seen = self.slice(whole, value.ty, stage)
+            self._seen[atom, stage] = seen
+        return seen
+
     def rows_at(self, stage: int) -> Dim:
-        return self.level_rows if stage == LEVEL else self.rows
+        return self.now.get(stage, self.rows)
 
     def field(self, value: Value, n: int) -> Lifted:
         """A field of a value of tuple type."""
@@ -298,9 +342,15 @@ class Lifter:
                 raise NotStructural(f"it has a {type(value).__name__.lower()}, which has no batched form")
 
     def _emit(self, name: str, value: Call | Proj, ty: Type, stage: int) -> Value:
-        out = (self.uniform, self.whole, self.level)[stage]
         full = ty if stage == UNIFORM else with_rows(ty, self.rows_at(stage))
-        return Value(out.bind(name, replace(value, ty=full), full), stage, ty)
+        return Value(self.blocks[stage].bind(name, replace(value, ty=full), full), stage, ty)
+
+    def _stage(self, var: Var, values: Sequence[Value]) -> int:
+        """When something can be computed from these values. Raises NotStructural."""
+        stage = max((v.stage for v in values), default=UNIFORM)
+        if var in self._needed and stage > DOWN:
+            raise NotStructural("an argument of a recursive call depends on the result of another")
+        return AFTER if stage == DOWN and var not in self._needed else stage
 
     def _operator(self, var: Var, call: Call, name: str) -> Value:
         if name == CHECK_EQUAL:
@@ -311,7 +361,7 @@ class Lifter:
             raise NotStructural(f"operator {name} may fail or has effects")
         args = [self._value(a) for a in call.args]
         flat = [v for a in args for v in flat_values(a)]
-        stage = max((v.stage for v in flat), default=UNIFORM)
+        stage = self._stage(var, flat)
         ty = type_of(var)
         if stage == UNIFORM:
             return self._emit(var.name, self._call(call, args, name, call.attrs, stage, ty), ty, stage)
@@ -329,14 +379,18 @@ class Lifter:
     def _argument(self, value: Lifted, stage: int) -> Expr:
         if isinstance(value, ListValue | Built | Made):
             raise NotStructural("a value of a data type is used as a whole")
-        if isinstance(value, Value) and isinstance(value.ty, TupleType) and value.stage < stage == LEVEL:
+        if isinstance(value, Value) and isinstance(value.ty, TupleType) and self._is_moved(value, stage):
             value = tuple(self.field(value, n) for n in range(len(value.ty.fields)))
         if isinstance(value, Value):
             return self.at(value, stage)
         fields = tuple(self._argument(f, stage) for f in value)
-        out = (self.uniform, self.whole, self.level)[stage]
         ty = TupleType(tuple(type_of(f) for f in fields))
-        return out.bind("parts", Tuple(fields, ty), ty)
+        return self.blocks[stage].bind("parts", Tuple(fields, ty), ty)
+
+    @staticmethod
+    def _is_moved(value: Value, stage: int) -> bool:
+        """Whether a value has to be brought into another function for a stage, which is done tensor by tensor."""
+        return value.stage < stage and (stage in (DOWN, LEVEL) or value.stage == DOWN)
 
     def _items(self, items: Items, var: Var) -> Lifted:
         """A map or a fold over a list."""
@@ -366,7 +420,7 @@ class Lifter:
         start = self._value(items.start)
         if not isinstance(value, Value) or not isinstance(start, Value) or not isinstance(value.ty, TensorType):
             raise NotStructural("a fold does not add up tensors")
-        stage = LEVEL if LEVEL in (value.stage, start.stage) else WHOLE
+        stage = max(WHOLE, self._stage(var, [value, start]))
         each = inside.at(value, stage, spread=True)
         assert inside.owner is not None
         summed = inside.owner[1].sum(self.at(start, stage), each, value.ty, stage, items.backwards)
@@ -377,10 +431,57 @@ class Lifter:
         assert isinstance(arg, Var)
         if arg not in self.clause.parts:
             raise NotStructural(f"a call of @{name} is not on an item of a list in the structure")
+        callee = self.group.functions[self.group.number[name]]
         site = SiteAt(self.clause.parts[arg], self.group.number[name])
-        if site not in self.sites:
+        args = tuple(call.args[n] for n in callee.positions)
+        at = self._sites.get((site, args))
+        if at is None:
+            at = self._sites[site, args] = len(self.sites)
             self.sites.append(site)
-        return self.children(self.sites.index(site), site.target)
+            if args:
+                self._hand_down(at, site.target, args)
+        return self.children(at, site.target)
+
+    def _hand_down(self, site: int, target: int, args: Sequence[Expr]) -> None:
+        if self.owner is not None:
+            raise NotStructural("an argument that changes from call to call is given to the items of a list")
+        values: list[Value] = []
+        todo = [self._value(a) for a in reversed(args)]
+        while todo:
+            value = todo.pop()
+            if isinstance(value, Value) and isinstance(value.ty, TupleType):
+                value = tuple(self.field(value, n) for n in range(len(value.ty.fields)))
+            if isinstance(value, tuple):
+                todo += reversed(value)
+                continue
+            if not isinstance(value, Value) or value.stage > DOWN:
+                raise NotStructural("an argument of a recursive call depends on the result of another")
+            values.append(value)
+        self.hand_down(site, target, values)
+
+
+def _handed_down(group: Group, clause: Clause) -> frozenset[Var]:
+    """What the changing arguments of a clause's calls follow from."""
+    needed: set[Var] = set()
+    for binding in reversed(clause.all_bindings()):
+        value = binding.value
+        if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name in group.number:
+            callee = group.functions[group.number[value.fn.name]]
+            needed.update(a for n in callee.positions if isinstance(a := value.args[n], Var))
+        if binding.var in needed:
+            needed.update(free_vars(value))
+    return frozenset(needed)
+
+
+def nest(ty: Type, values: Iterator[Value], made: Iterator[Made]) -> Lifted:
+    """Values in the nesting of a type of tuples."""
+    match ty:
+        case TupleType(fields=fields):
+            return tuple(nest(f, values, made) for f in fields)
+        case AdtType():
+            return next(made)
+        case _:
+            return next(values)
 
 
 def flat_values(value: Lifted) -> list[Value]:

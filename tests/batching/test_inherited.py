@@ -1,0 +1,171 @@
+"""Arguments that change from call to call: handed down from the root, level by level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.module import Module
+from tests.batching.programs import lowered, module, notes, random_tree, weights
+from tests.batching.test_structure import agree, same
+
+TREE = "type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), }\n"
+
+# A state from above with a cell of its own; what a node gives needs the state, its own words and its parts' results.
+TOP_DOWN = (
+    TREE
+    + """
+def @f[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %s: Tensor[(1, h), float32], %depth: int32, %u: Tensor[(h, h), float32],
+    %w: Tensor[(h, d), float32]) -> Tensor[(1, h), float32] {
+  match (%t) {
+    Leaf(%x) => tanh(nn.dense(%x, %w) + %s) * cast(%depth, dtype="float32"),
+    Node(%a, %b) => {
+      let %below = tanh(nn.dense(%s, %u));
+      let %l = @f(%a, %below, %depth + 1i32, %u, %w);
+      let %r = @f(%b, %below * %s, %depth + 2i32, %u, %w);
+      tanh(nn.dense(%l - %r, %u)) + %below + nn.dense(%s, %u)
+    },
+  }
+}
+def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %s: Tensor[(1, h), float32], %u: Tensor[(h, h), float32],
+    %w: Tensor[(h, d), float32]) -> Tensor[(1, h), float32] { @f(%t, %s, 1i32, %u, %w) }
+"""
+)
+
+# A tuple is handed down through two functions that call each other; one part is given two states; one constructor has three parts
+# and one a part alone; the root is given something computed.
+MUTUAL = """
+type Odd { Stop(Tensor[(1, 4), float32]), Three(Even, Even, Even), }
+type Even { End, One(Odd), Two(Tensor[(1, 4), float32], Odd, Odd), }
+def @odd(%t: Odd, %p: (Tensor[(1, 4), float32], Tensor[(1, 4), float32]), %w: Tensor[(4, 4), float32])
+    -> (Tensor[(1, 4), float32], Tensor[(4,), float32]) {
+  match (%t) {
+    Stop(%x) => (nn.dense(%x + %p.0, %w), sum(%p.1, axis=[0])),
+    Three(%a, %b, %c) => {
+      let %s = tanh(nn.dense(%p.1, %w));
+      let %x = @even(%a, %s, %w);
+      let %y = @even(%b, %p.0, %w);
+      let %z = @even(%a, %p.0 + %s, %w) - @even(%c, %s, %w);
+      (%x + %z, sum(%x * %y + %s, axis=[0]))
+    },
+  }
+}
+def @even(%t: Even, %s: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+  match (%t) {
+    End => sigmoid(%s),
+    One(%o) => @odd(%o, (%s, tanh(%s)), %w).0,
+    Two(%x, %a, %b) => {
+      let %both = split(nn.dense(concatenate((%x, %s), axis=0), %w), indices_or_sections=2, axis=0);
+      let %l = @odd(%a, (%both.0, %both.1), %w);
+      let %r = @odd(%b, (%both.1, %x), %w);
+      %l.0 + reshape(%r.1, newshape=[1, 4]) * %both.0
+    },
+  }
+}
+def @main(%t: Even, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] { @even(%t, ones(shape=[1, 4], dtype="float32"), %w) }
+"""
+
+# The result is a tree with, at every node, what was handed down to it.
+LABELS = (
+    TREE
+    + """
+type Out { Here(Tensor[(1, 4), float32]), Inner(Tensor[(1, 4), float32], Tensor[(1, 4), float32], Out, Out), }
+def @main(%t: Tree[Tensor[(1, 4), float32]], %s: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32]) -> Out {
+  match (%t) {
+    Leaf(%x) => Here(%x * %s),
+    Node(%a, %b) => {
+      let %below = tanh(nn.dense(%s, %w));
+      Inner(%s, %below, @main(%a, %below, %w), @main(%b, %below - %s, %w))
+    },
+  }
+}
+"""
+)
+
+
+def odd(mod: Module, rng: np.random.Generator, depth: int) -> Any:
+    adt = mod.adt("Odd")
+    if depth <= 0 or rng.random() < 0.2:
+        return adt.Stop(rng.standard_normal((1, 4), dtype=np.float32))
+    return adt.Three(*(even(mod, rng, depth - 1) for _ in range(3)))
+
+
+def even(mod: Module, rng: np.random.Generator, depth: int) -> Any:
+    adt = mod.adt("Even")
+    kind = 0 if depth <= 0 else int(rng.integers(0, 5))
+    if kind == 0:
+        return adt.End()
+    if kind == 1:
+        return adt.One(odd(mod, rng, depth - 1))
+    return adt.Two(rng.standard_normal((1, 4), dtype=np.float32), *(odd(mod, rng, depth - 1) for _ in range(2)))
+
+
+@pytest.mark.parametrize("kind", ["random", "left"])
+def test_a_state_from_above(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    mod = module(TOP_DOWN)
+    s, u, w = weights(rng, (1, 6), (6, 6), (6, 5))
+    agree(mod, [[random_tree(mod, rng, n, 5, kind), s, u, w] for n in (1, 2, 3, 7, 24)])
+    agree(mod, [[random_tree(mod, rng, 9, 5, kind), s]], {"u": u, "w": w})
+
+
+def test_functions_that_call_each_other() -> None:
+    rng = np.random.default_rng(2)
+    mod = module(MUTUAL)
+    (w,) = weights(rng, (4, 4))
+    agree(mod, [[even(mod, rng, depth), w] for depth in (0, 1, 2, 3, 5, 6)])
+
+
+def test_parts_that_are_shared_are_given_their_own() -> None:
+    rng = np.random.default_rng(3)
+    mod = module(TOP_DOWN)
+    s, u, w = weights(rng, (1, 6), (6, 6), (6, 5))
+    tree = random_tree(mod, rng, 2, 5)
+    for _ in range(4):
+        tree = mod.adt("Tree").Node(tree, tree)
+    agree(mod, [[tree, s, u, w]])
+
+
+def test_a_tree_of_what_was_handed_down() -> None:
+    rng = np.random.default_rng(4)
+    mod = module(LABELS)
+    (w,) = weights(rng, (4, 4))
+    batched, plain = relay.compile(mod, threads=1), relay.compile(mod, threads=1, opt_level=2)
+    assert notes(mod)["main"] == "by level"
+    for n in (1, 2, 5, 17):
+        args = (random_tree(mod, rng, n, 4), rng.standard_normal((1, 4), dtype=np.float32), w)
+        expected = tensors(relay.evaluate(mod, *args))
+        for found in (batched(*args), plain(*args), relay.evaluate(lowered(mod), *args)):
+            same(tensors(found), expected)
+
+
+def tensors(value: Any) -> tuple[Any, ...]:
+    """The tensors of a tree, its constructors' tags among them."""
+    if not hasattr(value, "fields"):
+        return (np.asarray(value),)
+    return (np.array(len(value.fields)), *(t for f in value.fields for t in tensors(f)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_requests(threads: int) -> None:
+    rng = np.random.default_rng(5)
+    mod = module(TOP_DOWN)
+    bound = dict(zip("suw", weights(rng, (1, 6), (6, 6), (6, 5)), strict=True))
+    exe = relay.compile(mod.bind(bound), threads=threads)
+    requests = [(random_tree(mod, rng, n, 5),) for n in (1, 4, 9, 2)]
+    for found, args in zip(exe.run_batch("main", requests), requests, strict=True):
+        same(found, relay.evaluate(mod, *args, *bound.values()))
+
+
+def test_a_list_is_left_to_its_loop() -> None:
+    """One call in a clause: nothing would be done side by side, and a level a node is kept in memory."""
+    text = """
+    type List { Cons(Tensor[(1, 4), float32], List), Nil, }
+    def @main(%xs: List, %s: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+      match (%xs) { Cons(%x, %rest) => @main(%rest, tanh(nn.dense(%s + %x, %w)), %w), Nil => %s, }
+    }"""
+    (note,) = notes(module(text)).values()
+    assert "no two calls are side by side" in str(note)
