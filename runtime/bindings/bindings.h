@@ -56,6 +56,9 @@ class PyValue {
 // The Python object for a shared value, whose reference is taken over. Scalars become tensors of rank 0.
 nb::object to_python(Value value);
 
+// The same, but tuples, and tuples in them, become Python's. The type is known to have few inside each other.
+nb::object tuples_to_python(Value value);
+
 // The value for a Python object: tensors, arrays, numbers, tuples, PyValues. `dtype` is the element type that is
 // expected, or any_dtype; numbers take it. A donated Tensor gives its reference away. What is reachable from elsewhere
 // is shared. Throws Error(invalid_argument) that says what was expected and found, without naming the place.

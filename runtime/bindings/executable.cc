@@ -159,7 +159,7 @@ class PythonObserver : public Observer {
 
 nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view name, nb::handle sequence,
                      int64_t threads, nb::handle donate, nb::handle limits, nb::handle observer,
-                     bool interpret) {
+                     bool interpret, bool tuples) {
   std::shared_ptr<Executable> exe = self;  // another thread may drop the Python object meanwhile
   const Entry& entry = need_entry(*exe, name);
   nb::object items = nb::steal(PySequence_Fast(sequence.ptr(), "arguments must be a sequence"));
@@ -208,7 +208,7 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
     throw;
   }
   maybe_collect_shared();
-  return to_python(result);
+  return tuples ? tuples_to_python(result) : to_python(result);
 }
 
 std::shared_ptr<Executable> load_bytes(nb::handle object) {
@@ -261,12 +261,13 @@ void init_executable(nb::module_& m) {
           nb::arg("name"), "The text the compiler left with the entry.")
       .def("run", run_entry, nb::arg("name"), nb::arg("args"), nb::arg("threads") = 0,
            nb::arg("donate") = nb::make_tuple(), nb::arg("limits") = nb::none(),
-           nb::arg("observer") = nb::none(), nb::arg("interpret") = false,
+           nb::arg("observer") = nb::none(), nb::arg("interpret") = false, nb::arg("tuples") = false,
            "Run an entry. Arguments: tensors (of this or any library), numbers, tuples, Values. threads: how many may "
            "take "
            "part (0: all that are available). donate: numbers of the arguments whose Tensor is given up, so that its "
            "memory can hold the result. limits: (bytes, seconds, depth), 0 for none of the kind. observer: see Observer. interpret: "
-           "by the virtual machine, though there is native code.")
+           "by the virtual machine, though there is native code. tuples: a result of tuples (few inside each other) comes as "
+           "Python's.")
       .def(
           "set_limits", [](Executable& e, int64_t stack_bytes) { e.set_stack_limit(stack_bytes); },
           nb::arg("stack_bytes"), "How large the control stack of a run may grow.")

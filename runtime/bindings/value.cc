@@ -118,6 +118,21 @@ nb::object to_python(Value value) {
   return nb::cast(PyValue(value));
 }
 
+nb::object tuples_to_python(Value value) {
+  Adt* adt = as_adt(value);
+  if (adt == nullptr || adt->tag != tuple_tag) return to_python(value);
+  nb::object out = nb::steal(PyTuple_New(adt->size));
+  if (!out.is_valid()) throw nb::python_error();
+  for (uint32_t i = 0; i < adt->size; ++i) {
+    Value field = adt->fields()[i];
+    retain(field);
+    PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), tuples_to_python(field).release().ptr());
+  }
+  MutatorScope scope;
+  release(value);
+  return out;
+}
+
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
   PyTensor* tensor;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) {

@@ -289,6 +289,27 @@ def test_reductions(size: int, symbolic: bool, target: str) -> None:
     assert np.isnan(results[1])
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(1,), (3,), (4,), (7,), (24,), (3, 5)])
+@pytest.mark.parametrize(
+    "op,dtype", [("add", "float32"), ("add", "float64"), ("add", "int32"), ("mul", "float32"), ("max", "int32")]
+)
+def test_reductions_beside_each_other(shape: tuple[int, ...], op: BinaryOp, dtype: str, target: str) -> None:
+    """Sums that are combined in one register are added to what each element of the buffer held."""
+    count, size = int(np.prod(shape)), 37
+    x, y = Buffer("x", (count, size), dtype), Buffer("y", (count,), dtype)
+    acc, i = Buffer("acc", shape, dtype, "register"), Axis("i", size)
+    places = [tuple(Const(int(p), "int64") for p in np.unravel_index(n, shape)) for n in range(count)]
+    first = [Store(acc, p, Const(n + 1, dtype)) for n, p in enumerate(places)]
+    steps = [Store(acc, p, Binary(op, load(acc, *p), load(x, const(n), i), dtype)) for n, p in enumerate(places)]
+    last = [Store(y, (const(n),), load(acc, *p)) for n, p in enumerate(places)]
+    body = Alloc(acc, Seq((*first, loop(i, Seq(tuple(steps)), "vectorized"), *last)))
+    array = random_array(np.random.default_rng(count), (count, size), dtype)
+    if op == "mul":
+        array = (1 + array / 100).astype(array.dtype)
+    check(Kernel("beside", (x,), (y,), (), body), [array, np.zeros(count, dtype)], {}, target, rtol=1e-4)
+
+
 def test_argmax_stays_in_order() -> None:
     """Not a reduction of the recognised form: the loop runs in order, and gives the first maximum."""
     x, y = Buffer("x", (N,), "float32"), Buffer("y", (), "int32")

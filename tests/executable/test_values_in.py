@@ -35,6 +35,19 @@ def value(mod: Module, xs: Any = (), number: Any = None, grow: Any = None) -> tu
     return mod.adt("Pair").Both(list(xs), number), (tree, last if grow is None else grow)
 
 
+@pytest.mark.parametrize("depth", [0, 1, 3, 16, 17, 40])
+def test_tuples_inside_each_other_come_back(depth: int) -> None:
+    text = "%x"
+    for _ in range(depth):
+        text = f"({text}, ())"
+    exe = relay.compile(f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(2,), float32]) {{ {text} }}', threads=1)
+    found: Any = exe(np.array([1, 2], np.float32))
+    for _ in range(depth):
+        found, nothing = found
+        assert nothing == ()
+    assert np.asarray(found).tolist() == [1, 2]
+
+
 def test_there_and_back(program: tuple[Module, Executable]) -> None:
     mod, exe = program
     grow = mod.adt("Grow").More(1, mod.adt("Grow").More((2, 3), mod.adt("Grow").Last()))

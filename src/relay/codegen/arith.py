@@ -359,20 +359,21 @@ class Arithmetic:
 
     def horizontals(self, op: BinaryOp, values: Sequence[Value]) -> list[Value]:
         """`horizontal` of several vectors of one kind, in as many shuffles as needed for about one: halves of two
-        vectors are combined in one register, until one register holds a lane or more of each."""
+        vectors are combined in one register, until one register holds a lane or more of each. Gives registers whose lanes
+        are the results in order."""
         out: list[Value] = []
         start = 0
         while start < len(values):
             count = min(1 << ((len(values) - start).bit_length() - 1), values[start].lanes)
-            out += self._together(op, values[start : start + count])
+            out.append(self._together(op, values[start : start + count]))
             start += count
         return out
 
-    def _together(self, op: BinaryOp, values: Sequence[Value]) -> list[Value]:
+    def _together(self, op: BinaryOp, values: Sequence[Value]) -> Value:
         """The values are a power of two and not more than their lanes."""
         lanes, dtype, element = values[0].lanes, values[0].dtype, register_type(values[0].dtype)
         if len(values) == 1:
-            return [self.horizontal(op, values[0])]
+            return self.horizontal(op, values[0])
         texts = [v.text for v in values]
         items, each, type_ = 1, lanes, vec(element, lanes)
         while len(texts) > 1:
@@ -395,8 +396,22 @@ class Arithmetic:
             ]
             text = self.binary(op, *(Value(part, dtype, items * half) for part in parts)).text
             each = half
-        type_ = vec(element, items)
-        return [Value(self.b.emit(f"extractelement {type_} {text}, i64 {n}"), dtype) for n in range(items)]
+        return Value(text, dtype, items)
+
+    def accumulated(self, op: BinaryOp, before: Value, more: Value) -> Value:
+        """What there was before a reduction with the reduction's result, a sum of which began with 0 and so is no -0: adding
+        it to 0 changes nothing."""
+        if op != "add" or not is_float(more.dtype):
+            return self.binary(op, before, more)
+        lanes, (x, y) = self.together(before, more)
+        return Value(self.b.emit(f"fadd nsz {vec(register_type(more.dtype), lanes)} {x}, {y}"), more.dtype, lanes)
+
+    def lane(self, value: Value, number: int) -> Value:
+        """The element in one lane; a scalar is its own."""
+        if value.lanes == 1:
+            return value
+        type_ = vec(register_type(value.dtype), value.lanes)
+        return Value(self.b.emit(f"extractelement {type_} {value.text}, i64 {number}"), value.dtype)
 
     def _lanes(self, text: str, type_: str, which: Sequence[int]) -> str:
         order = ", ".join(f"i32 {n}" for n in which)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from relay.codegen.analysis import VectorPlan, reduction_step, vector_plan
+from relay.codegen.arith import with_stride
 from relay.codegen.builder import vec
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
@@ -392,10 +393,10 @@ class Statements:
     def _combine(self, op: BinaryOp, buffer: Buffer, place: Place, chains: list[Place], nans: Nans | None) -> None:
         """Fold the vector accumulators into the buffer: chains in order, then lanes by halves."""
         f, a = self.f, self.f.arith
-        offsets = [a.index(position) for position in _offsets(place, buffer)]
+        positions = _offsets(place, buffer)
         totals: list[Value] = []
-        for offset in offsets:
-            parts = [f.memory.load(chain, offset, 1, "", False) for chain in chains]
+        for position in positions:
+            parts = [f.memory.load(chain, a.index(position), 1, "", False) for chain in chains]
             total = parts[0]
             for part in parts[1:]:
                 total = a.binary(op, total, part) if nans is None else a.extreme(op, total, part)
@@ -403,9 +404,18 @@ class Statements:
         found = (
             a.horizontals(op, totals) if nans is None else [nans.result(f, a.horizontal(op, totals[0], numbers=True))]
         )
-        for offset, total in zip(offsets, found, strict=True):
-            old = f.memory.load(place, offset, 1, "", False)
-            f.memory.store(place, offset, a.binary(op, old, total), "")
+        for total in found:
+            mine, positions = positions[: total.lanes], positions[total.lanes :]
+            first = mine[0]
+            if total.lanes > 1 and mine == list(range(first, first + len(mine))):
+                self._accumulate(op, place, with_stride(a.index(first), 1, total.lanes), total)
+                continue
+            for lane, position in enumerate(mine):
+                self._accumulate(op, place, a.index(position), a.lane(total, lane))
+
+    def _accumulate(self, op: BinaryOp, place: Place, offset: Value, total: Value) -> None:
+        memory = self.f.memory
+        memory.store(place, offset, self.f.arith.accumulated(op, memory.load(place, offset, 1, "", False), total), "")
 
 
 @dataclass(frozen=True, slots=True)

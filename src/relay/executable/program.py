@@ -73,7 +73,8 @@ class Executable:
         self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
         inner = {batch.entry for batch in self._batches.values()}
         self._signatures = {name: Signature(name, info) for name, info in infos.items() if name not in inner}
-        self._plain = frozenset(n for n, s in self._signatures.items() if s.plain)
+        # Of entries whose values need no conversion here: whether the result is a tuple.
+        self._plain = {name: s.tuples for name, s in self._signatures.items() if s.plain}
         self.from_cache = from_cache
         self.limits = Limits()
 
@@ -123,11 +124,13 @@ class Executable:
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
         allowed = self._allowed if limits is None else _packed(limits)
         try:
-            if entry in self._plain:
-                return self._program.run(entry, args, self._threads, donate, allowed, observer)
+            tuples = self._plain.get(entry)
+            if tuples is not None:
+                return self._program.run(entry, args, self._threads, donate, allowed, observer, False, tuples)
             signature = self.signature(entry)
-            inputs = signature.arguments(args)
-            return signature.outcome(self._program.run(entry, inputs, self._threads, donate, allowed, observer))
+            inputs, tuples = signature.arguments(args), signature.tuples
+            found = self._program.run(entry, inputs, self._threads, donate, allowed, observer, False, tuples)
+            return signature.outcome(found)
         except ExecutionError as error:
             text, _, where = str(error).rpartition("\n  in ")
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them

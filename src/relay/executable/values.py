@@ -20,8 +20,6 @@ from relay.ir.trampoline import Step, run
 from relay.ir.value import AdtValue
 
 Spec = Mapping[str, Any]
-# A type of tuples of tensors: None for a tensor, the fields' for a tuple.
-Nested = tuple["Nested | None", ...]
 # Tuples inside each other up to which results are converted by calls inside each other.
 _SHALLOW = 16
 
@@ -34,8 +32,9 @@ class Signature:
         self.params: Sequence[Spec] = info["params"]
         self.result: Spec = info["result"]
         self._all_tensors = all(p["type"]["kind"] == "tensor" for p in self.params)
-        self.plain = self._all_tensors and self.result["kind"] == "tensor"
-        self._nested = _nested(self.result, _SHALLOW) if self.result["kind"] == "tuple" else None
+        # Whether the result is a tuple that the runtime makes a Python tuple of; whether nothing else is to be done about values.
+        self.tuples = self.result["kind"] == "tuple" and _of_tensors(self.result, _SHALLOW)
+        self.plain = self._all_tensors and (self.tuples or self.result["kind"] == "tensor")
         self._types = _Types(info["adts"])
         self._numbers = [self._types.number(p["type"]) for p in self.params]
         self._result = self._types.number(self.result)
@@ -91,10 +90,9 @@ class Signature:
         return self._converter.convert(arg, self._numbers[number], f"argument %{param['name']} of @{self.name}{where}")
 
     def outcome(self, value: object) -> object:
-        """A result as Python sees it."""
-        if self._nested is not None:
-            return _unpacked(self._nested, value)
-        return value if self.result["kind"] == "tensor" else run(self._outward(self._result, value))
+        """A result, as the runtime gave it, as Python sees it."""
+        made = self.tuples or self.result["kind"] == "tensor"
+        return value if made else run(self._outward(self._result, value))
 
     def join(self, parts: Sequence[object]) -> object:
         """A result of tensors and tuples from its tensors, in order."""
@@ -131,21 +129,11 @@ def _joined(spec: Spec, parts: Iterator[object]) -> object:
     return next(parts) if spec["kind"] == "tensor" else tuple(_joined(f, parts) for f in spec["fields"])
 
 
-def _nested(spec: Spec, depth: int) -> Nested | None:
-    """A tuple type's tuples and tensors; None if it has anything else, or too many tuples inside each other."""
-    fields: list[Nested | None] = []
-    for field in spec["fields"]:
-        inner = None
-        if field["kind"] != "tensor" and (
-            field["kind"] != "tuple" or depth == 0 or (inner := _nested(field, depth - 1)) is None
-        ):
-            return None
-        fields.append(inner)
-    return tuple(fields)
-
-
-def _unpacked(types: Nested, value: Any) -> tuple[object, ...]:
-    return tuple([v if t is None else _unpacked(t, v) for t, v in zip(types, value.fields, strict=True)])
+def _of_tensors(spec: Spec, depth: int) -> bool:
+    """Whether a type is a tensor, or a tuple of such types of which few are inside each other."""
+    if spec["kind"] == "tensor":
+        return True
+    return depth > 0 and spec["kind"] == "tuple" and all(_of_tensors(f, depth - 1) for f in spec["fields"])
 
 
 class _Types:
