@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import relay
+from tests.batching.programs import notes
 from tests.generator.compare import difference
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -56,6 +57,42 @@ def test_treelstm() -> None:
     tree = t.Node(t.Node(t.Leaf(words[0]), t.Leaf(words[1])), t.Leaf(words[2]))
     expected = node(node(leaf(words[0]), leaf(words[1])), leaf(words[2]))[0]
     assert np.allclose(both("treelstm.relay", tree, zero, none, wx, wh, b), expected, atol=1e-5)
+
+
+def test_bitree() -> None:
+    d, h = 3, 4
+    module = relay.load_module(EXAMPLES / "bitree.relay")
+    t = module.adt("Tree")
+    wx, wl, wr, ul, ur = normal(h, d), normal(h, h), normal(h, h) + 0.1, normal(h, h) - 0.1, normal(h, h) * 0.5
+    words = [normal(1, d) * n for n in range(1, 6)]
+    nothing = np.zeros((1, d), np.float32)
+
+    def tree(n: int, begin: int = 0) -> Any:
+        if n == 1:
+            return t.Leaf(words[begin])
+        return t.Node(nothing, tree(n // 2, begin), tree(n - n // 2, begin + n // 2))
+
+    def up(v: Any) -> Any:
+        if len(v.fields) == 1:
+            return (np.tanh(np.asarray(v.fields[0]) @ wx.T),)
+        left, right = up(v.fields[1]), up(v.fields[2])
+        return (np.tanh(left[0] @ wl.T + right[0] @ wr.T), left, right)
+
+    def down(v: Any, above: Array) -> list[Array]:
+        here = np.tanh(v[0] + above)
+        return [here] if len(v) == 1 else [here, *down(v[1], here @ ul.T), *down(v[2], here @ ur.T)]
+
+    def states(v: Any) -> list[Array]:
+        first = np.asarray(v.fields[0])
+        return [first, *(s for f in v.fields[1:] for s in states(f))]
+
+    above = normal(1, h)
+    found = states(both("bitree.relay", tree(5), above, wx, wl, wr, ul, ur))
+    assert len(found) == 9
+    for a, b in zip(found, down(up(tree(5)), above), strict=True):
+        assert np.allclose(a, b, atol=1e-5)
+    by_level = (m for n, m in notes(module).items() if n in ("up", "down"))
+    assert list(by_level) == ["by level"] * 2
 
 
 def test_rnn() -> None:

@@ -85,6 +85,43 @@ def @main(%t: Tree[Tensor[(1, 4), float32]], %s: Tensor[(1, 4), float32], %w: Te
 """
 )
 
+# Children in lists are given something of their own, of their owner and of its owner; a list is added up on the way down.
+ROSE = """
+type List[A] { Cons(A, List[A]), Nil, }
+type Rose { Rose(Tensor[(1, 4), float32], List[(Tensor[(1, 4), float32], Rose)]), Bud(Tensor[(1, 4), float32]), }
+def @map[A, B](%f: fn(A) -> B, %xs: List[A]) -> List[B] {
+  match (%xs) { Cons(%x, %rest) => Cons(%f(%x), @map(%f, %rest)), Nil => Nil, }
+}
+def @foldl[A, B](%f: fn(B, A) -> B, %z: B, %xs: List[A]) -> B {
+  match (%xs) { Cons(%x, %rest) => @foldl(%f, %f(%z, %x), %rest), Nil => %z, }
+}
+def @f(%t: Rose, %s: Tensor[(1, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {
+  match (%t) {
+    Bud(%x) => tanh(%x * %s),
+    Rose(%x, %children) => {
+      let %labels = @foldl(fn (%a: Tensor[(1, 4), float32], %c: (Tensor[(1, 4), float32], Rose)) { %a + %c.0 * %x }, %s, %children);
+      let %below = tanh(nn.dense(%s + %labels, %w));
+      let %found = @map(fn (%c: (Tensor[(1, 4), float32], Rose)) {
+        let %given = nn.dense(%below * %c.0 - %s, %w) + %x;
+        @f(%c.1, %given, %w) * %given + %below
+      }, %children);
+      tanh(nn.dense(@foldl(fn (%a: Tensor[(1, 4), float32], %c: Tensor[(1, 4), float32]) { %a + %c }, %x, %found), %w)) + %s
+    },
+  }
+}
+def @main(%t: Rose, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] { @f(%t, ones(shape=[1, 4], dtype="float32"), %w) }
+"""
+
+
+def rose(mod: Module, rng: np.random.Generator, depth: int) -> Any:
+    adt = mod.adt("Rose")
+    if depth <= 0 or rng.random() < 0.3:
+        return adt.Bud(rng.standard_normal((1, 4), dtype=np.float32))
+    children = [
+        (rng.standard_normal((1, 4), dtype=np.float32), rose(mod, rng, depth - 1)) for _ in range(rng.integers(0, 4))
+    ]
+    return adt.Rose(rng.standard_normal((1, 4), dtype=np.float32), children)
+
 
 def odd(mod: Module, rng: np.random.Generator, depth: int) -> Any:
     adt = mod.adt("Odd")
@@ -117,6 +154,17 @@ def test_functions_that_call_each_other() -> None:
     mod = module(MUTUAL)
     (w,) = weights(rng, (4, 4))
     agree(mod, [[even(mod, rng, depth), w] for depth in (0, 1, 2, 3, 5, 6)])
+
+
+def test_children_in_lists() -> None:
+    rng = np.random.default_rng(7)
+    mod = module(ROSE)
+    (w,) = weights(rng, (4, 4))
+    agree(mod, [[rose(mod, rng, depth), w] for depth in (0, 1, 2, 3, 5, 6)])
+    requests = [(rose(mod, rng, 4),) for _ in range(3)]
+    exe = relay.compile(mod.bind({"w": w}), threads=1)
+    for found, args in zip(exe.run_batch("main", requests), requests, strict=True):
+        same(found, relay.evaluate(mod, *args, w))
 
 
 def test_parts_that_are_shared_are_given_their_own() -> None:

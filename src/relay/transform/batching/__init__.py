@@ -18,7 +18,7 @@ from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.clauses import Clause, NotStructural, calls_of, group_of
-from relay.transform.batching.lift import data_types
+from relay.transform.batching.lifted import data_types
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.requests import (
     ANSWERS,

@@ -14,13 +14,13 @@ from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, Tupl
 from relay.op.assemble import CHILD, END, LIST, MAKE, OWN, SHARED, STATE, TUPLE
 from relay.transform.batching.clauses import Group, NotStructural
 from relay.transform.batching.describe import ListAt, SiteAt
-from relay.transform.batching.lift import (
+from relay.transform.batching.lift import Lifter
+from relay.transform.batching.lifted import (
     AFTER,
     LEVEL,
     UNIFORM,
     Built,
     Lifted,
-    Lifter,
     ListValue,
     Made,
     Value,

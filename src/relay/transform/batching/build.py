@@ -24,16 +24,15 @@ from relay.transform.batching.assembly import Assembly, Source, values_made
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
 from relay.transform.batching.describe import ListAt, Tables, Writer
 from relay.transform.batching.levels import INDEX, SCALAR, Levels, State, fresh, integer
-from relay.transform.batching.lift import (
+from relay.transform.batching.lift import Lifter, Owner
+from relay.transform.batching.lifted import (
     AFTER,
     DOWN,
     LEVEL,
     WHOLE,
     Emitter,
     Lifted,
-    Lifter,
     Made,
-    Owner,
     Value,
     data_types,
     flat_values,
@@ -57,7 +56,10 @@ class _Clause:
     indices: list[Var] = field(default_factory=list)
     tensors: list[Var] = field(default_factory=list)
     result: Lifted = ()
-    owners: Var | None = None  # of the items of a list: the rows that they belong to
+    owners: Var | None = (
+        None  # of the items of a list: the rows that they belong to, of their owner's clause or its function
+    )
+    owners_in_function: Var | None = None
     last: bool = False  # done once, after the levels: what is done with a request
 
     @property
@@ -90,7 +92,7 @@ class Builder:
         self.uniform, self.whole, self.after, self.end = Emitter(), Emitter(), Emitter(), Emitter()
         makes = not self.rows_of_requests and bool(data_types(group.functions[0].result))
         self.assembly = Assembly(group, self._source) if makes else None
-        self.kept: dict[Value, State] = {}
+        self.kept: dict[tuple[bool, Value], State] = {}  # by whether that is on the way down
         self.depth = Var("depth", None, SCALAR)
         self.offsets = Var("offsets", None, TensorType((fresh("levels"), fresh("clauses")), INDEX))
         self.roots = Var("roots", None, TensorType((fresh("roots"),), INDEX))
@@ -190,7 +192,7 @@ class Builder:
             return made.tensors[n]
 
         def repeat(atom: Expr, ty: Type, stage: int) -> Expr:
-            at = every if last or stage not in levels else levels[stage].here
+            at = self._here(stage, last)
             full = with_rows(ty, now.get(stage, rows))
             return internal_call("rows.repeat", (atom, *at), full, MappingProxyType({"clause": number}))
 
@@ -227,8 +229,7 @@ class Builder:
             return self._own_rows(self.after, state.final, every, with_rows(state.ty, rows), number)
 
         def computed(value: Value) -> Expr:
-            state = self._kept_state(self.down, value, number)
-            self._update(self.down, state, value.atom, number)
+            state = self._keep(self.down, lifter, value)
             return self._own_rows(self.after, state.final, every, with_rows(value.ty, rows), number)
 
         def hand_down(site: int, target: int, values: Sequence[Value]) -> None:
@@ -249,20 +250,35 @@ class Builder:
         """What the values that a clause makes are put together of."""
         made = next(c for c in self.tables.values() if c.lifter is lifter)
 
-        def keep(value: Value) -> Expr:
-            state = self.kept.get(value)
-            if state is None:
-                state = self.kept[value] = self._kept_state(self.up, value, lifter.number)
-                self._update(self.up, state, lifter.at(value, LEVEL), lifter.number)
-            return state.final
+        return Source(
+            lifter, lambda site: made.indices[site], lambda v: self._keep(self.up, lifter, v).final, made.last
+        )
 
-        return Source(lifter, lambda site: made.indices[site], keep, made.last)
+    def _keep(self, levels: Levels, lifter: Lifter, value: Value) -> State:
+        """A value that a clause has on each level, for all levels."""
+        known = self.kept.get((levels.down, value))
+        if known is None:
+            number = lifter.number
+            known = self.kept[levels.down, value] = self._state(levels, "kept", value.ty, fresh("rows"))
+            self.rooms.append((known, number))
+            self._update(levels, known, lifter.at(value, DOWN if levels.down else LEVEL), number)
+        return known
 
-    def _kept_state(self, levels: Levels, value: Value, clause: int) -> State:
-        """Room for a value of a clause on all levels."""
-        state = self._state(levels, "kept", value.ty, fresh("rows"))
-        self.rooms.append((state, clause))
-        return state
+    def _here(self, stage: int, last: bool) -> tuple[Expr, Expr]:
+        """What says which rows of a clause there are at a stage."""
+        if last or stage not in (DOWN, LEVEL):
+            return self.offsets, integer(-1)
+        return (self.down if stage == DOWN else self.up).here
+
+    def _rows_of_function(self, items: _Clause, clause: int) -> Var:
+        """The rows that the owners of items have in what their function has, which begin where its other clauses end."""
+        if items.owners_in_function is None:
+            assert items.owners is not None
+            out, row = self.whole, TensorType((type_of(self.offsets).shape[1],), INDEX)  # type: ignore[union-attr,index]
+            begin = out.op("take", (self.offsets, integer(0)), row, "begin", axis=0, mode="fast")
+            first = out.op("take", (begin, integer(clause)), SCALAR, "first", axis=0, mode="fast")
+            items.owners_in_function = out.op("add", (items.owners, first), type_of(items.owners), "owners")
+        return items.owners_in_function
 
     @staticmethod
     def _own_rows(out: Emitter, data: Expr, here: tuple[Expr, Expr], full: Type, clause: int) -> Expr:
@@ -272,21 +288,33 @@ class Builder:
     def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
         """How the items of a list and the clause that it belongs to are joined."""
         owners = inside.owners = Var("owners", None, TensorType((inside.rows,), INDEX))
-        level, here = (self.end, (self.offsets, integer(-1))) if made.last else (self.up.block, self.up.here)
 
-        def gather(var: Var, ty: Type, stage: int) -> Expr:
-            assert stage == LEVEL
-            at = inside.lifter.slice(owners, SCALAR, LEVEL)
-            full = with_rows(ty, inside.lifter.rows_at(LEVEL))
-            return level.op("take", (made.lifter.carry(var, LEVEL), at), full, var.name, axis=0, mode="fast")
+        def gather(value: Value, stage: int) -> Expr:
+            """The rows of owners that items on a level have in the owners' value, or all items."""
+            lifter = made.lifter
+            at: Expr = owners
+            if stage == DOWN and value.stage == DOWN:
+                # Their rows are not there for all levels yet: in the state that this level has written to, or was given.
+                argument = lifter.argument(value)
+                given = None if argument is None else self.given[made.clause.function][argument]
+                data = self._keep(self.down, lifter, value).new if given is None else given.inside
+                at = inside.lifter.slice(self._rows_of_function(inside, number), SCALAR, DOWN)
+            elif stage in (DOWN, LEVEL):
+                whole = lifter.at(value, AFTER) if stage == LEVEL else value.atom
+                assert isinstance(whole, Var)
+                data, at = lifter.carry(whole, stage), inside.lifter.slice(owners, SCALAR, stage)
+            else:
+                data = lifter.at(value, stage)
+            out, full = inside.lifter.blocks[stage], with_rows(value.ty, inside.lifter.rows_at(stage))
+            return out.op("take", (data, at), full, "owner", axis=0, mode="fast")
 
         def total(start: Expr, each: Expr, ty: TensorType, stage: int, backwards: bool) -> Var:
             starts = made.indices[site]
-            out, at = (level, (made.lifter.carry(starts, LEVEL), *here)) if stage == LEVEL else (
-                self.after if stage == AFTER else self.whole, (starts, self.offsets, integer(-1))
-            )  # fmt: skip
+            at = made.lifter.carry(starts, stage) if stage in (DOWN, LEVEL) else starts
+            args = (start, each, at, *self._here(stage, made.last))
             full = with_rows(ty, made.lifter.rows_at(stage))
-            return out.op("rows.segment_sum", (start, each, *at), full, "sum", clause=number, backwards=backwards)
+            out = made.lifter.blocks[stage]
+            return out.op("rows.segment_sum", args, full, "sum", clause=number, backwards=backwards)
 
         return Owner(gather, total)
 

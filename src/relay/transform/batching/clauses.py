@@ -98,6 +98,11 @@ class Group:
     number: dict[str, int]
     many: bool = False
 
+    @property
+    def hands_down(self) -> bool:
+        """Whether arguments change from call to call."""
+        return any(f.positions for f in self.functions)
+
     def data_of(self, name: str) -> int:
         return self.functions[self.number[name]].data
 

@@ -16,7 +16,7 @@ import numpy as np
 from relay.ir.dim import Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, If, Proj, Tuple, Var
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
-from relay.transform.batching.lift import Emitter
+from relay.transform.batching.lifted import Emitter
 from relay.transform.build import constant, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses

@@ -1,15 +1,11 @@
 """A clause's code for all its nodes at once: every operator becomes its batched form.
 
-Each value of a clause has a *stage*. What follows from the invariant arguments alone is the same for every node (`UNIFORM`, not
-batched); what follows from tensors in the structure too is computed for all nodes of the clause before any level (`WHOLE`). Arguments
-that change from call to call are handed down from the root, level by level: what they follow from is computed on the way (`DOWN`), what
-else follows from them for all nodes of the clause afterwards (`AFTER`). What needs the results of recursive calls comes last, level by
-level from the leaves up (`LEVEL`).
+When that can be done is the *stage* of the value (`relay.transform.batching.lifted`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
@@ -31,114 +27,41 @@ from relay.ir.expr import (
     Tuple,
     Var,
 )  # fmt: skip
-from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, TupleType, Type
+from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
+from relay.transform.batching.lifted import (
+    AFTER,
+    DOWN,
+    LEVEL,
+    UNIFORM,
+    WHOLE,
+    Built,
+    Emitter,
+    Lifted,
+    ListValue,
+    Made,
+    Value,
+    flat_values,
+    leaves,
+    nest,
+    with_rows,
+)  # fmt: skip
 from relay.transform.batching.lists import Items, Layout
 from relay.transform.blocks import is_atom
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
 
-UNIFORM, WHOLE, DOWN, AFTER, LEVEL = range(5)
-INDEX = "int64"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """A value of the clause: an atom of its stage's block, of the type it has for one node (``ty``)."""
-
-    atom: Expr
-    stage: int
-    ty: Type
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ListValue:
-    """A list, of this type, with a value for each item of a list in the structure: the items' clause (None: the list is empty), and
-    the value (None: the item itself)."""
-
-    items: Lifter | None
-    value: Lifted | None
-    ty: Type | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Built:
-    """A value of a data type that the clause makes: nothing is computed with it, it is put together at the end (`assembly`)."""
-
-    constructor: ConstructorDef
-    fields: tuple[Lifted, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """A value of a data type that a recursive call makes: its site, and which of those in its function's result."""
-
-    site: int
-    number: int
-
-
-# A value, the values of a tuple's fields or of a list's items, or a value of a data type.
-Lifted = Value | ListValue | Built | Made | tuple["Lifted", ...]
-
-
-def with_rows(ty: Type, rows: Dim) -> Type:
-    """The type of the same value for many nodes."""
-    match ty:
-        case TensorType(shape=tuple() as shape):
-            return TensorType((rows, *shape), ty.dtype, ty.device)
-        case TupleType():
-            return TupleType(tuple(with_rows(f, rows) for f in ty.fields))
-        case _:
-            raise NotStructural("a value that is not made of tensors is computed in the recursion")
-
-
-def leaves(ty: Type) -> list[TensorType]:
-    """The tensors of a type of tensors, data types and tuples, in order."""
-    return [t for t in _leaves(ty) if isinstance(t, TensorType)]
-
-
-def data_types(ty: Type) -> list[AdtType]:
-    """The data types of a type of tensors, data types and tuples, in order."""
-    return [t for t in _leaves(ty) if isinstance(t, AdtType)]
-
-
-def _leaves(ty: Type) -> list[Type]:
-    out: list[Type] = []
-    todo: list[Type] = [ty]
-    while todo:
-        t = todo.pop()
-        if isinstance(t, TupleType):
-            todo.extend(reversed(t.fields))
-        else:
-            out.append(t)
-    return out
-
-
-@dataclass(slots=True, eq=False)
-class Emitter:
-    """Bindings of a block under construction."""
-
-    bindings: list[Binding] = field(default_factory=list)
-
-    def bind(self, name: str, value: Expr, ty: Type) -> Var:
-        var = Var(name, None, ty)
-        self.bindings.append(Binding(var, value))
-        return var
-
-    def op(self, name: str, args: Sequence[Expr], ty: Type, hint: str, **attrs: object) -> Var:
-        return self.bind(hint, internal_call(name, args, ty, MappingProxyType(attrs)), ty)  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owner:
-    """What the items of a list need from the clause that owns it: ``gather`` gives items the values of their owners (an atom of
-    the whole or the level block from one of the whole block), ``sum`` adds items up for each owner."""
+    """What the items of a list need from the clause that owns it: ``gather`` gives items a value of their owners, at a stage;
+    ``sum`` adds items up for each owner."""
 
-    gather: Callable[[Var, Type, int], Expr]
+    gather: Callable[[Value, int], Expr]
     sum: Callable[[Expr, Expr, TensorType, int, bool], Var]
 
 
@@ -177,6 +100,9 @@ class Lifter:
     payloads: list[tuple[Path, TensorType]] = field(default_factory=list)
     _seen: dict[tuple[Expr, int], Expr] = field(default_factory=dict)
     _arguments: dict[Expr, int] = field(default_factory=dict)  # what stands for a changing argument: its number
+    _of_owner: dict[Expr, Value] = field(
+        default_factory=dict
+    )  # what stands for an owner's value, once for each of its items
     _sites: dict[tuple[SiteAt, tuple[Expr, ...]], int] = field(default_factory=dict)
     _needed: frozenset[Var] = frozenset()  # by changing arguments of calls
 
@@ -215,6 +141,10 @@ class Lifter:
             raise NotStructural(f"argument %{var.name} of the recursion is another one in each request")
         return found
 
+    def argument(self, value: Value) -> int | None:
+        """Which changing argument a value is; None for what is computed."""
+        return self._arguments.get(value.atom)
+
     def _argument_of(self, var: Var) -> Lifted:
         """A changing argument of the function."""
         changing = self.group.functions[self.clause.function].changing
@@ -237,13 +167,14 @@ class Lifter:
             return tuple(self._owned(f) for f in value)
         if value.stage == UNIFORM:
             return value
-        if value.stage == DOWN:
-            raise NotStructural("the items of a list use an argument that changes from call to call")
         if value.stage == LEVEL or not isinstance(value.atom, Var):
             raise NotStructural("the items of a list use what their owner computes from them")
         if isinstance(value.ty, TupleType):
             return tuple(self._owned(self.owner[0].field(value, n)) for n in range(len(value.ty.fields)))
-        return Value(self.owner[1].gather(value.atom, value.ty, LEVEL), LEVEL, value.ty)
+        mark = Var(value.atom.name, None, value.ty)
+        self._of_owner[mark] = value
+        # Where nothing is handed down, items are only used level by level.
+        return Value(mark, value.stage if self.group.hands_down else LEVEL, value.ty)
 
     def _part(self, var: Var) -> Value:
         """A tensor that stands in the structure."""
@@ -275,12 +206,17 @@ class Lifter:
 
     def _seen_from(self, stage: int, value: Value, atom: Var) -> Expr:
         """A variable of a value's stage in the block of a later one."""
-        by_level, argument = stage in (DOWN, LEVEL), self._arguments.get(atom)
-        if (value.stage == stage and argument is None) or (value.stage <= WHOLE and not by_level):
+        by_level = stage in (DOWN, LEVEL)
+        argument, of_owner = self._arguments.get(atom), self._of_owner.get(atom)
+        moved = value.stage != stage and (by_level or value.stage > WHOLE)
+        if not moved and argument is None and of_owner is None:
             return atom
         seen = self._seen.get((atom, stage))
         if seen is None:
-            if value.stage == UNIFORM:
+            if of_owner is not None:
+                assert self.owner is not None
+                seen = self.owner[1].gather(of_owner, stage)
+            elif value.stage == UNIFORM:
                 seen = self.carry(atom, stage)
             elif value.stage == DOWN and stage == AFTER:
                 seen = self.computed(value) if argument is None else self.given(argument, AFTER)
@@ -403,6 +339,7 @@ class Lifter:
         if not isinstance(source, ListValue) or source.items is None:
             raise NotStructural("a list is not made of the items of a list in the structure")
         inside = source.items
+        inside._needed |= self._needed
         if items.item is not None:
             if source.value is None:
                 inside.clause.parts[items.item] = ()
@@ -443,8 +380,6 @@ class Lifter:
         return self.children(at, site.target)
 
     def _hand_down(self, site: int, target: int, args: Sequence[Expr]) -> None:
-        if self.owner is not None:
-            raise NotStructural("an argument that changes from call to call is given to the items of a list")
         values: list[Value] = []
         todo = [self._value(a) for a in reversed(args)]
         while todo:
@@ -471,45 +406,6 @@ def _handed_down(group: Group, clause: Clause) -> frozenset[Var]:
         if binding.var in needed:
             needed.update(free_vars(value))
     return frozenset(needed)
-
-
-def nest(ty: Type, values: Iterator[Value], made: Iterator[Made]) -> Lifted:
-    """Values in the nesting of a type of tuples."""
-    match ty:
-        case TupleType(fields=fields):
-            return tuple(nest(f, values, made) for f in fields)
-        case AdtType():
-            return next(made)
-        case _:
-            return next(values)
-
-
-def flat_values(value: Lifted) -> list[Value]:
-    """The values of a lifted result, tuples taken apart."""
-    out: list[Value] = []
-    todo: list[Lifted] = [value]
-    while todo:
-        v = todo.pop()
-        if isinstance(v, Value):
-            out.append(v)
-        elif isinstance(v, ListValue | Built | Made):
-            raise NotStructural("a value of a data type is used as a whole")
-        else:
-            todo.extend(reversed(v))
-    return out
-
-
-def tensors_of(result: Lifted) -> list[Value]:
-    """The tensors in a clause's result (values of tensors and tuples), without values of data types."""
-    out: list[Value] = []
-    todo: list[Lifted] = [result]
-    while todo:
-        v = todo.pop()
-        if isinstance(v, tuple):
-            todo.extend(reversed(v))
-        elif isinstance(v, Value) and not data_types(v.ty):
-            out.append(v)
-    return out
 
 
 def _dims(ty: TensorType) -> Collection[object]:

@@ -16,7 +16,7 @@ from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.ad.terms import construct
 from relay.transform.batching.clauses import NotStructural, Path, made_of_tensors
-from relay.transform.batching.lift import leaves, with_rows
+from relay.transform.batching.lifted import leaves, with_rows
 from relay.transform.blocks import body_of
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
