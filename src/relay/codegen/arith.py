@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from relay.codegen.builder import Builder, float_literal, mangled, vec
+from relay.codegen.runs import combined
 from relay.codegen.values import Value, is_signed, register_type
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.target import Target
@@ -54,7 +55,9 @@ class Arithmetic:
             base = self.spread(Value(value.text, value.dtype), lanes)
             steps = ", ".join(f"i64 {lane * value.stride}" for lane in range(lanes))
             text = self.b.emit(f"add {vec('i64', lanes)} {base.text}, <{steps}>")
-            return Value(text, value.dtype, lanes, nonneg=value.nonneg)
+            return Value(
+                text, value.dtype, lanes, multiple=value.multiple, nonneg=value.nonneg, run=lanes, rise=value.stride
+            )
         assert value.lanes == 1, "vectors of one loop have one width"
         element = register_type(value.dtype)
         return Value(self.splat(element, value.text, lanes), value.dtype, lanes, nonneg=value.nonneg)
@@ -90,7 +93,10 @@ class Arithmetic:
             return Value(self._bool(op, x, y, type_), dtype, lanes)
         text = self._int(op, a, b, x, y, type_, dtype, lanes)
         nonneg = a.nonneg and b.nonneg and dtype == "int64" and op in _NONNEG
-        return Value(text, dtype, lanes, multiple=_multiple(op, a, b) if lanes == 1 else 1, nonneg=nonneg)
+        if lanes == 1 or dtype != "int64":
+            return Value(text, dtype, lanes, multiple=_multiple(op, a, b) if lanes == 1 else 1, nonneg=nonneg)
+        runs = combined(op, a, b, lanes)
+        return Value(text, dtype, lanes, multiple=runs.multiple, nonneg=nonneg, run=runs.length, rise=runs.rise)
 
     def _index(self, op: BinaryOp, a: Value, b: Value) -> Value | None:
         """int64 operations on known numbers and ramps that need no vector (or no instruction at all)."""

@@ -13,6 +13,9 @@ from relay.codegen.target import slow_gathers
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, register_type
 from relay.ir.types import dtype_bits, is_float
 
+# Bytes of neighbouring lanes that are worth an access of their own.
+_SHORTEST_RUN = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -187,6 +190,8 @@ class Memory:
             return self._reversed(text, type_, lanes) if offset.stride == -1 else text
         if self._apart(offset, size):
             return self._load_apart(place, offset, mask, element, size)
+        if self._in_runs(offset, size, mask):
+            return self._load_runs(place, offset, mask, element, size)
         return self._gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )
@@ -231,6 +236,48 @@ class Memory:
             spread = self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{lanes} x i32> <{order}>")
             pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
             self._masked_store(type_, element, lanes, spread, pointer, align, active, place.metadata)
+
+    def _in_runs(self, offset: Value, size: int, mask: str) -> bool:
+        """Whether the lanes are runs of neighbours that are worth an access each."""
+        return offset.run > 1 and offset.rise == 1 and offset.run * size >= _SHORTEST_RUN and (not mask or self.masked)
+
+    def _runs(self, place: Place, offset: Value, mask: str, element: str) -> Iterator[tuple[int, str, str]]:
+        """The first lane of each run, where it is in memory, and which of its lanes are active."""
+        lanes, length = offset.lanes, offset.run
+        for first in range(0, lanes, length):
+            at = self.b.emit(f"extractelement {vec('i64', lanes)} {offset.text}, i64 {first}")
+            active = self._slice(mask, vec("i1", lanes), range(first, first + length)) if mask else ""
+            yield first, self.element(place.pointer, element, at), active
+
+    def _load_runs(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
+        """One load for each run, put together two by two."""
+        length, type_ = offset.run, vec(element, offset.run)
+        texts = [
+            self._masked_load(type_, element, length, pointer, gcd(place.align, size), active, place.metadata)
+            for _, pointer, active in self._runs(place, offset, mask, element)
+        ]
+        while len(texts) > 1:
+            type_, length = vec(element, length), 2 * length
+            order = ", ".join(f"i32 {n}" for n in range(length))
+            texts = [
+                self.b.emit(f"shufflevector {type_} {a}, {type_} {b}, <{length} x i32> <{order}>")
+                for a, b in zip(texts[::2], texts[1::2], strict=True)
+            ]
+        return texts[0]
+
+    def _store_runs(self, place: Place, offset: Value, text: str, mask: str, element: str, size: int) -> None:
+        """One store for each run."""
+        length, type_, align = offset.run, vec(element, offset.run), gcd(place.align, size)
+        for first, pointer, active in self._runs(place, offset, mask, element):
+            part = self._slice(text, vec(element, offset.lanes), range(first, first + length))
+            if active:
+                self._masked_store(type_, element, length, part, pointer, align, active, place.metadata)
+            else:
+                self.b.do(f"store {type_} {part}, ptr {pointer}, align {align}{place.metadata}")
+
+    def _slice(self, text: str, type_: str, which: Sequence[int]) -> str:
+        order = ", ".join(f"i32 {n}" for n in which)
+        return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{len(which)} x i32> <{order}>")
 
     def _masked_store(
         self, type_: str, element: str, lanes: int, text: str, pointer: str, align: int, mask: str, metadata: str
@@ -290,6 +337,9 @@ class Memory:
             return
         if self._apart(offset, size):
             self._store_apart(place, offset, text, mask, element, size)
+            return
+        if self._in_runs(offset, size, mask):
+            self._store_runs(place, offset, text, mask, element, size)
             return
         pointers = vec("ptr", lanes)
         offsets = self.a.spread(offset, lanes).text
@@ -410,6 +460,8 @@ class Memory:
             return self._masked_load(vec(element, lanes), element, lanes, pointer, align, used, place.metadata)
         if self._apart(offset, size):
             return self._load_apart(place, offset, mask, element, size)
+        if self._in_runs(offset, size, mask):
+            return self._load_runs(place, offset, mask, element, size)
         return self._gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )

@@ -18,7 +18,8 @@ from relay.ir.types import dtype_bits, is_float
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """``text`` is the SSA name or literal (of a ramp: its base), which ``multiple`` divides."""
+    """``text`` is the SSA name or literal (of a ramp: its base), which ``multiple`` divides. The lanes of a vector of indices come
+    in runs of ``run`` (see `relay.codegen.runs`), each ``rise`` more than the one before; ``multiple`` divides the first of each."""
 
     text: str
     dtype: str
@@ -27,6 +28,8 @@ class Value:
     const: bool | int | float | None = None
     multiple: int = 1
     nonneg: bool = False
+    run: int = 1
+    rise: int = 0
 
     @property
     def is_ramp(self) -> bool:

@@ -210,7 +210,11 @@ def _products(
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides
-            found = product(kept, arranged(kept, form, strides, indices, target), indices, target, vectors)
+            best = form if form.guard is not None else arranged(kept, form, strides, indices, target)
+            found = product(kept, best, indices, target, vectors)
+            if found is None and form.guard is not None:
+                out.append(kept)  # where its guard does not hold, there is no left operand to make
+                continue
             if found is None:
                 found = product(kept, form, indices, target, vectors)
             if found is None:
@@ -253,12 +257,13 @@ def _packs(
 def _made_panels(
     stages: list[Kept], products: dict[int, Product], packed: Container[int], indices: Indices
 ) -> tuple[list[Kept], dict[int, tuple[int, int]]]:
-    """The stages with one more for the panels of each turned product that no constant holds, and the keys of these."""
+    """The stages with one more for the panels of each turned or guarded product that no constant holds, and the keys of these."""
     out: list[Kept] = []
     made: dict[int, tuple[int, int]] = {}
     for kept in stages:
         found = products.get(id(kept.origin))
-        if found is not None and found.form.turned and id(kept.origin) not in packed:
+        many = found is not None and (found.form.turned or found.form.guard is not None)
+        if found is not None and many and id(kept.origin) not in packed:
             before, kept = with_panels(found, indices)
             out.append(before)
             found.kept = kept

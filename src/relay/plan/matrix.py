@@ -125,7 +125,8 @@ class _Tiles:
     def nest(self) -> Stmt:
         p, tile = self.shared.p, self.shared.p.tile
         columns, rows = size_of(p.columns), size_of(p.rows)
-        limit = _ROWS_TURNED if p.form.turned else _ROWS_CONSTANT if self.packed is not None else _ROWS_PACKED
+        serves_many = p.form.turned or p.form.guard is not None
+        limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if self.packed is not None else _ROWS_PACKED
         limit = limit if self.task_rows is None else self.task_rows
         block = max(tile.rows, limit // tile.rows * tile.rows)
         if isinstance(rows, int):
@@ -138,7 +139,9 @@ class _Tiles:
         each = dim_mul(size_of(p.reduced), tile.columns)
         work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
         body = self._task(_variable(panel), _variable(part), rows, block)
-        return parallel_rows(self.shared.builder, [*p.outer, *p.batch, panel, part], work, body)
+        # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
+        order = [*p.outer, *p.batch, panel] if p.form.guard is None else [*p.batch, panel, *p.outer]
+        return parallel_rows(self.shared.builder, [*order, part], work, body)
 
     def _task(self, panel: Scalar, part: Scalar, rows: Dim, block: int) -> Stmt:
         shared, p = self.shared, self.shared.p
@@ -189,6 +192,8 @@ class _Tiles:
         p = self.shared.p
         if not isinstance(depth, int) or not p.reduced or (len(p.reduced) > 1 and not p.form.turned):
             return None
+        if p.form.guard is not None:
+            return None  # sums of all taps are in registers
         target = self.shared.builder.target
         bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
         most = max(128, target.l2_bytes * 8 // (2 * p.tile.columns * bits))
@@ -353,6 +358,8 @@ class _Tiles:
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
         loop = loops(axes, extent, loop)
+        if p.form.guard is not None:
+            return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
 
     def _along_k(
@@ -361,7 +368,7 @@ class _Tiles:
         """The loops over k (the extent of the one there is, where it is not its axis's own), what each step multiplies
         and adds in each row, and the rows of the left operand."""
         shared, p = self.shared, self.shared.p
-        axes, extent, step = list(p.reduced), None, 2 if self.pairs else 1
+        axes, extent, step = list(p.depth), None, 2 if self.pairs else 1
         if block is not None or self.pairs:
             k, *rest = p.reduced
             length = k.extent if block is None else block[1]
@@ -392,8 +399,9 @@ class _Tiles:
         panels in order and asks for what comes a fixed way behind.
         """
         packed, tile = self.packed, self.shared.p.tile
-        if packed is None or self.shared.p.form.turned:
-            return []  # the panels of a turned product serve many tasks, and stay in the cache between them
+        form = self.shared.p.form
+        if packed is None or form.turned or form.guard is not None:
+            return []  # the panels of such a product serve many tasks, and stay in the cache between them
         each = tile.columns * (2 if self.pairs else 1)
         line = LINE_BITS // dtype_bits(packed.dtype)
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()

@@ -64,7 +64,15 @@ class Product:
 
     @property
     def reduced(self) -> list[Axis]:
+        return [*self.taps, *self.depth]
+
+    @property
+    def depth(self) -> list[Axis]:
         return self.space.groups[3]
+
+    @property
+    def taps(self) -> list[Axis]:
+        return self.space.groups[5]
 
     @property
     def outer(self) -> list[Axis]:
@@ -114,8 +122,9 @@ def product(
     load = form.left.a if isinstance(form.left, Cast) else form.left
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return None
-    groups = (form.batch, form.rows, form.columns, form.reduced, form.outer)
-    space = Space([list(g) for g in groups], {}, frozenset((0, 2)))
+    depth = form.reduced[len(form.taps) :]
+    groups = (form.batch, form.rows, form.columns, depth, form.outer, form.taps)
+    space = Space([list(g) for g in groups], {}, frozenset((0, 2) if form.guard is None else (0, 2, 4, 5)))
     tensor = load.source
 
     def evaluate(env: Env) -> Accesses:
@@ -134,7 +143,7 @@ def product(
     columns = shape_size(tuple(a.extent for a in form.columns))
     tile = tile_for(target, form.accumulate, rows, columns, vectors)
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
-    pairs = strides == [1] and not form.turned and _in_pairs(form, target)
+    pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
     return Product(kept, form, load, space, tile, pairs=pairs)
 
 

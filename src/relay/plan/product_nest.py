@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
-from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq
+from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
 from relay.plan.product import Product, narrow, original, size_of, unflatten
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, conjuncts, minimum, select, walk
 
 # Up to this cost an epilogue is written out for every row of every tile height.
 CHEAP_EPILOGUE = 8
@@ -60,7 +60,9 @@ class ProductNest:
         (left,) = self.builder.evaluate([self.p.left], env)
         assert isinstance(left, Load)
         found = accesses(self.builder.indices, *self._pointwise(env))
-        return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed)
+        guard = self.p.form.guard
+        decides = {n for n in walk(guard) if isinstance(n, Axis)} if guard is not None else set()
+        return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed | decides)
 
     def _pointwise(self, env: Env) -> tuple[list[Scalar], list[Scalar]]:
         given = self._given(Axis("c", 1, self.p.form.accumulate))
@@ -146,6 +148,23 @@ class ProductNest:
             element = Load(load.source, (binary("add", origin, indices.scalar(moving)),), load.dtype)
             found.elements.append(cast(element, p.form.accumulate))
         return found
+
+    def over_taps(self, body: Stmt) -> Stmt:
+        """The loops over taps, around what is done for each that counts: a condition is tested as far outside as it can be."""
+        p, indices = self.p, self.builder.indices
+        if p.form.guard is None:
+            return body
+        parts = self.builder.evaluate(conjuncts(p.form.guard), original(p, self.env, indices))
+        inside: list[list[Scalar]] = [[] for _ in range(len(p.taps) + 1)]
+        for part in parts:
+            used = {n for n in walk(part) if isinstance(n, Axis)}
+            inside[max((n + 1 for n, tap in enumerate(p.taps) if tap in used), default=0)].append(part)
+        for number in reversed(range(len(inside))):
+            for part in reversed(inside[number]):
+                body = Branch(part, body)
+            if number:
+                body = serial(p.taps[number - 1 : number], body)
+        return body
 
     def _name_rows(self, line: Scalar, env: dict[Axis, Scalar], bindings: list[tuple[Axis, Scalar]]) -> None:
         """Add the row axes at a row to an environment, as names for what takes computing."""

@@ -16,7 +16,7 @@ from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads, output_dtypes
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
-from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, walk
+from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
 
@@ -46,7 +46,8 @@ class Kept:
 class Contraction:
     """``out[batch, rows, columns] = sum(left[batch, rows, k] * right[batch, k, columns])``; any of the axis groups
     may be many. Along ``outer`` axes only ``left`` moves. In a ``turned`` product the rows lie along the result's
-    memory, else the columns."""
+    memory, else the columns. With a ``guard``, which outer axes and the first of ``reduced``, the ``taps``, decide, only those taps
+    count for which it holds; elsewhere ``left`` may be outside of what it reads."""
 
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
@@ -57,6 +58,8 @@ class Contraction:
     accumulate: str
     outer: tuple[Axis, ...] = ()
     turned: bool = False
+    taps: tuple[Axis, ...] = ()
+    guard: Scalar | None = None
 
 
 def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
@@ -71,6 +74,9 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     if not isinstance(body, Reduce) or body.kind != "sum":
         return None
     product = body.body
+    guard = None
+    if isinstance(product, Select) and isinstance(product.b, Const) and product.b.value == 0:
+        guard, product = product.cond, product.a
     widen = product.dtype
     if isinstance(product, Cast):
         product = product.a
@@ -103,7 +109,16 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     if _small(batch + rows + columns + reduced):
         return None
     accumulate = "float32" if widen in ("float16", "bfloat16") else widen
-    return Contraction(batch, rows, columns, reduced, left, right, accumulate)
+    if guard is None:
+        return Contraction(batch, rows, columns, reduced, left, right, accumulate)
+    decides = _axes_of(guard)
+    outer = tuple(a for a in rows if a in decides)
+    rows = tuple(a for a in rows if a not in decides)
+    taps = tuple(a for a in reduced if a in decides)
+    if not rows or decides & {*batch, *columns} or loads(guard):
+        return None
+    depth = tuple(a for a in reduced if a not in decides)
+    return Contraction(batch, rows, columns, (*taps, *depth), left, right, accumulate, outer, taps=taps, guard=guard)
 
 
 def _small(axes: tuple[Axis, ...]) -> bool:

@@ -8,8 +8,26 @@ from relay.ir.dim import Dim, ceil_div, dim_add, dim_min, dim_mul, shape_size
 from relay.ir.types import dtype_bits
 from relay.plan.graph import TeGraph, loads, tensor_key
 from relay.plan.stages import Kept
-from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Scalar, Size, Unary, children, walk
-from relay.te.tensor import Tensor, stage_bodies
+from relay.te.evaluate import evaluate
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    cast,
+    children,
+    walk,
+)
+from relay.te.tensor import Compute, Tensor, stage_bodies
+
+# A guard is counted where it is decided by so many indices at most.
+_MOST_DECIDED = 1 << 20
 
 
 def arithmetic(stages: Sequence[Kept]) -> Dim:
@@ -25,8 +43,22 @@ def arithmetic(stages: Sequence[Kept]) -> Dim:
                 over = shape_size(tuple(a.extent for a in body.axes))
                 each = 1
                 body = body.body
-            total = dim_add(total, dim_mul(dim_mul(elements, over), each + _operations(body)))
+            whole = dim_mul(dim_mul(elements, over), each + _operations(body))
+            total = dim_add(total, _counted(whole, body) if each else whole)
     return total
+
+
+def _counted(whole: Dim, body: Scalar) -> Dim:
+    """The part of the work of a sum whose guard holds, where the guard is one of a moderate number of known indices."""
+    if not isinstance(body, Select) or not isinstance(body.b, Const) or body.b.value != 0:
+        return whole
+    decides = [n for n in walk(body.cond) if isinstance(n, Axis)]
+    size = shape_size(tuple(a.extent for a in decides))
+    if not isinstance(whole, int) or not isinstance(size, int) or not 0 < size <= _MOST_DECIDED or loads(body.cond):
+        return whole
+    guard = Compute("guard", tuple(decides), (cast(body.cond, "int64"),))
+    (held,) = evaluate([Tensor(guard, 0, guard.shape, "int64")], {})
+    return whole // size * int(held.sum())
 
 
 def _operations(root: Scalar) -> int:

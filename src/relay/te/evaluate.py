@@ -164,7 +164,7 @@ class _Evaluator:
         for body in stage.bodies:
             if isinstance(body, Reduce):
                 for factor in _factors(body):
-                    own = {n for n in walk(factor) if isinstance(n, Axis)}
+                    own = _axes(factor)
                     largest = max(largest, math.prod(n for a, n in lengths.items() if a in own))
         return largest
 
@@ -247,9 +247,12 @@ class _Evaluator:
         over = tuple(range(first, grid.rank))
         factors = _factors(node)
         if len(factors) > 1:
-            product = self._product([self._value(f, grid, memo) for f in factors], node, grid, over)
-            if product is not None:
-                return product
+            values = [self._value(f, grid, memo) for f in factors]
+            # Where the guard does not hold nothing is added, not zero times an infinity.
+            if not isinstance(node.body, Select) or all(np.isfinite(v).all() for v in values):
+                product = self._product(values, node, grid, over)
+                if product is not None:
+                    return product
         limit = max(1, math.prod(grid.lengths))
         inner = [(grid.starts[p], grid.starts[p] + grid.lengths[p]) for p in over]
         if node.kind in ("argmax", "argmin") or fits(limit):
@@ -330,18 +333,33 @@ class _Evaluator:
 
 
 def _factors(node: Reduce) -> list[Scalar]:
-    """The factors of the summed product; the body itself for every other reduction."""
+    """The factors of the summed product, a guard of it with the one that has most of its variables; the body itself for every
+    other reduction."""
+    body, guard = node.body, None
+    if isinstance(body, Select) and isinstance(body.b, Const) and body.b.value == 0:
+        guard, body = body, body.a
     if node.kind != "sum":
         return [node.body]
     out: list[Scalar] = []
-    todo: list[Scalar] = [node.body]
+    todo: list[Scalar] = [body]
     while todo:
         part = todo.pop()
         if isinstance(part, Binary) and part.op == "mul":
             todo += (part.b, part.a)
         else:
             out.append(part)
+    if guard is None:
+        return out
+    if len(out) == 1:
+        return [node.body]
+    decides = _axes(guard.cond)
+    most = max(range(len(out)), key=lambda n: len(decides & _axes(out[n])))
+    out[most] = Select(guard.cond, out[most], guard.b, guard.dtype)
     return out
+
+
+def _axes(root: Scalar) -> set[Axis]:
+    return {n for n in walk(root) if isinstance(n, Axis)}
 
 
 def _accumulator(node: Reduce) -> str:

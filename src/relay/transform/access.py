@@ -266,7 +266,7 @@ def _is_contraction(stage: Compute) -> bool:
         if not isinstance(body, Reduce) or body.kind != "sum":
             continue
         inner = body.body
-        while isinstance(inner, Cast):
+        while isinstance(inner, Cast | Select):
             inner = inner.a
         if not isinstance(inner, Binary) or inner.op != "mul":
             continue

@@ -42,17 +42,17 @@ def contributions(
     added up in the other order, with sizes that are not known counted as 1."""
     if adjoint.dtype not in ("float32", "float64"):
         return None
-    placed = _axes_of(*load.indices)
+    placed = mentioned(*load.indices)
     hidden = [a for a in (*axes, *over) if a not in placed]
     conditions, operands = _operands(adjoint)
-    own = [_axes_of(o) for o in operands]
+    own = [mentioned(o) for o in operands]
     if (
         len(own) != 2
         or not all({a for a in hidden if a.extent != 1} <= mine for mine in own)
-        or not _axes_of(*conditions) <= placed
+        or not mentioned(*conditions) <= placed
     ):
         return None
-    if not all(_is_inside(o) for o in operands):
+    if not all(is_inside(o) for o in operands):
         return None
     depth, places = _size(hidden), _size([a for a in (*axes, *over) if a in placed])
     saved = _SAVED if places <= _MOST_IN_CACHE else _SAVED_IN_MEMORY
@@ -84,10 +84,11 @@ def _operands(adjoint: Scalar) -> tuple[list[Scalar], list[Scalar]]:
     return conditions, operands if all(isinstance(o, Load) for o in operands) else []
 
 
-def _is_inside(load: Scalar) -> bool:
-    """Whether a read needs no condition."""
+def is_inside(load: Scalar) -> bool:
+    """Whether it is a read that needs no condition."""
     source = source_of(load)
-    assert isinstance(load, Load) and source is not None
+    if not isinstance(load, Load) or source is None:
+        return False
     indices = Indices()
     return all(indices.within(indices.poly(i), size) for i, size in zip(load.indices, source.shape, strict=True))
 
@@ -97,7 +98,7 @@ def _in_order(load: Load, axes: Sequence[Axis], own: Sequence[set[Axis]]) -> lis
     along the last axis of what is read. Among the last, taps come before those that move an index furthest."""
     moving: list[Axis] = []
     for index in load.indices:
-        moved = [a for a in _axes_of(index) if a.extent != 1]
+        moved = [a for a in mentioned(index) if a.extent != 1]
         if moved:
             moving.append(max(moved, key=lambda a: (a.extent if isinstance(a.extent, int) else _LONG, axes.index(a))))
     last = 1 if moving and moving[-1] in own[1] else 0
@@ -110,7 +111,8 @@ def _in_order(load: Load, axes: Sequence[Axis], own: Sequence[set[Axis]]) -> lis
     return sorted(axes, key=rank)
 
 
-def _axes_of(*roots: Scalar) -> set[Axis]:
+def mentioned(*roots: Scalar) -> set[Axis]:
+    """The axes in expressions."""
     return {n for root in roots for n in walk(root) if isinstance(n, Axis)}
 
 

@@ -19,6 +19,7 @@ from relay.te.autodiff.contributions import contributions
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
+from relay.te.autodiff.taps import over_taps
 from relay.te.index import Indices
 from relay.te.interleave import interleaved
 from relay.te.scalar import (
@@ -125,6 +126,9 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
     element = axes_of(source.shape)
     indices = Indices()
     parts = read.inverses(element, indices)
+    tapped = over_taps(load, adjoint, axes, over, element, lambda: _iterations(read, parts, element, indices))
+    if tapped is not None:
+        return [Term(element, tapped)]
     first = contributions(load, adjoint, axes, over, lambda: _iterations(read, parts, element, indices))
     if first is not None:
         return gathered(load, first.value, first.axes, first.over)

@@ -75,10 +75,11 @@ def invert(
     indices: Indices,
     reduced: int = 0,
     also: Sequence[tuple[Scalar, Scalar]] = (),
+    loops: Sequence[Axis] = (),
 ) -> list[Inverse]:
     """Solve ``read(variables) == element``: the iterations that hit the element are those of all parts, none of them in two. The
     last ``reduced`` of the variables are those of a reduction: of two that are alike, they are kept as loops. ``also`` are pairs of
-    indices of which is known that only equal ones count."""
+    indices of which is known that only equal ones count. The variables ``loops`` stay loops, whatever that costs."""
     out: list[Inverse] = []
     todo = [_Piece(tuple(read), tuple(variables), tuple(also), ())]
     while todo:
@@ -93,6 +94,7 @@ def invert(
             system.equate(a, b)
         for index, at in zip(piece.read, element, strict=True):
             system.equate(index, at)
+        system.keep(loops)
         out.append(system.solve(piece.where))
     return out
 
@@ -219,6 +221,12 @@ class _System:
         return any(self.indices.division(atom) == (above, below) for atom, _ in self.indices.opaque_in(quotient))
 
     # -- solving
+
+    def keep(self, variables: Sequence[Axis]) -> None:
+        """Variables that are looped over."""
+        for axis in (self.fresh[v] for v in variables):
+            if axis in self.open:
+                self._keep(axis)
 
     def solve(self, where: Sequence[Scalar]) -> Inverse:
         """Solve all equations, those first whose next step makes the shortest loop. ``where`` are conditions besides."""
