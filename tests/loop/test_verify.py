@@ -58,6 +58,7 @@ def turn(target: Buffer) -> Transpose:
 def test_sound_kernels() -> None:
     verify(kernel(over(store())))
     verify(kernel(over(store(), "parallel"), in_place=((0, 0),)))
+    verify(kernel(over(store(), "parallel"), streamed=(0,)))
     t = Axis("t", 1, "float32")
     verify(kernel(over(LetScalar(t, LOAD, store(t)))))
     verify(kernel(over(Seq((Prefetch(X, (Const(1 << 40, "int64"),)), store())), "parallel")))
@@ -66,6 +67,8 @@ def test_sound_kernels() -> None:
 local = Buffer("acc", (4,), "float32", "register")
 BROKEN: dict[str, Kernel] = {
     "used outside of what binds it": kernel(store()),
+    "the streamed output 1 does not exist": kernel(over(store()), streamed=(1,)),
+    "the streamed output y is read": kernel(over(store(Load(Y, (AT,), "float32"))), streamed=(0,)),
     "bound inside of its own scope": kernel(over(over(store()))),
     "x is written": kernel(over(store(buffer=X))),
     "acc is written outside": kernel(over(store(ONE, ZERO, buffer=local))),

@@ -11,6 +11,7 @@ from relay.codegen.memory import Place
 from relay.codegen.stmt import Allocate, Statements
 from relay.codegen.target import is_x86
 from relay.codegen.values import Value, memory_bytes, register_type
+from relay.ir.dim import shape_size
 from relay.loop.errors import LoopError
 from relay.loop.ir import Buffer, For, Kernel
 from relay.loop.target import Target
@@ -49,7 +50,7 @@ class _KernelText:
         self._bind_operands(frame, buffers_used(self.kernel.body))
         statements = Statements(frame, self._parallel, self._allocator(frame.arith.index(0)))
         statements.run(self.kernel.body)
-        frame.builder.do("ret i32 0")
+        _return(frame)
         frame.builder.finish(f"define i32 @{_symbol(self.kernel.name)}({_PARAMETERS}) #0")
         return f"{self.module.text()}{self._attributes()}\n"
 
@@ -97,7 +98,29 @@ class _KernelText:
             with b.in_entry():
                 slot = b.emit(f"getelementptr ptr, ptr %buffers, i64 {position}")
                 pointer = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
-            frame.places[buffer] = self._in_memory(frame, buffer, pointer)
+            frame.places[buffer] = replace(
+                self._in_memory(frame, buffer, pointer), streamed=self._streamed(frame, buffer, pointer)
+            )
+
+    def _streamed(self, frame: Frame, buffer: Buffer, pointer: str) -> str:
+        """The bit that says whether an output is written past the caches: it is large, begins at a whole vector, and nothing that
+        was just read lies there. "" for what never is."""
+        number = self.operands[buffer] - len(self.kernel.inputs)
+        if number not in self.kernel.streamed or not is_x86(self.target):
+            return ""
+        b = frame.builder
+        with b.in_entry():
+            size = frame.size(shape_size(buffer.shape)).text
+            bit = b.emit(f"icmp sge i64 {size}, {-(-self.target.streamed_bytes // memory_bytes(buffer.dtype))}")
+            address = b.emit(f"ptrtoint ptr {pointer} to i64")
+            inside = b.emit(f"and i64 {address}, {self.target.vector_bits // 8 - 1}")
+            bit = b.emit(f"and i1 {bit}, {b.emit(f'icmp eq i64 {inside}, 0')}")
+            for source, destination in self.kernel.in_place:
+                if destination == number:
+                    slot = b.emit(f"getelementptr ptr, ptr %buffers, i64 {source}")
+                    other = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
+                    bit = b.emit(f"and i1 {bit}, {b.emit(f'icmp ne ptr {other}, {pointer}')}")
+        return bit
 
     def _in_memory(self, frame: Frame, buffer: Buffer, pointer: str) -> Place:
         strides = frame.strides(buffer.shape)
@@ -167,7 +190,7 @@ class _KernelText:
         body = Statements(inner, None, self._allocator(Value("%worker", "int64", nonneg=True)))
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
         body.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
-        ib.do("ret i32 0")
+        _return(inner)
         ib.finish(f"define internal i32 @{name}({_BODY_PARAMETERS}) #0")
 
         env = b.alloca(f"[{len(captured)} x i64]")
@@ -183,6 +206,23 @@ class _KernelText:
         b.start(failed)
         b.do(f"ret i32 {result}")
         b.start(after)
+
+
+def _return(frame: Frame) -> None:
+    """The end of a function that did what it should. Stores past the caches are ordered with what other threads see only by a
+    fence."""
+    b = frame.builder
+    if frame.memory.streams:
+        bit, *others = frame.memory.streams
+        for other in others:
+            bit = b.emit(f"or i1 {bit}, {other}")
+        fence, done = b.name("fence"), b.name("end")
+        b.branch(bit, fence, done)
+        b.start(fence)
+        b.call("llvm.x86.sse.sfence", "void")
+        b.jump(done)
+        b.start(done)
+    b.do("ret i32 0")
 
 
 def _symbol(name: str) -> str:

@@ -24,7 +24,7 @@ class Place:
     ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in
     register form and it is padded, so that vector accesses past a row's end are harmless. ``private`` is the
     lane count of a local buffer that holds one element per lane. ``metadata`` are the alias annotations of its
-    accesses.
+    accesses. ``streamed``, where given, is a bit that says whether whole vectors are written past the caches.
     """
 
     pointer: str
@@ -34,6 +34,7 @@ class Place:
     local: bool = False
     private: int = 1
     metadata: str = ""
+    streamed: str = ""
 
 
 def local_type(dtype: str) -> str:
@@ -57,6 +58,8 @@ class Memory:
         self.a = arithmetic
         self.c = conversions
         self._harmless = ""
+        # The bits that decide whether stores of this function go past the caches.
+        self.streams: dict[str, None] = {}
 
     def offset(self, place: Place, indices: Sequence[Value]) -> Value:
         """The row-major element offset."""
@@ -331,7 +334,11 @@ class Memory:
                 mask = self._reversed(mask, masks, lanes) if mask else ""
             pointer, align = self.element(place.pointer, element, base.text), self._aligned(place, base, size)
             if not mask:
-                self.b.do(f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}")
+                store = f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}"
+                if place.streamed and lanes * size == self.a.target.vector_bits // 8:
+                    self._stream(place, base, f"store {type_} {text}, ptr {pointer}", store, lanes * size)
+                else:
+                    self.b.do(store)
                 return
             self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
             return
@@ -349,6 +356,24 @@ class Memory:
         active = mask or "splat (i1 true)"
         given = f"{type_} {text}, {pointers} align {size} {where}, {masks} {active}"
         self.b.do(f"call void @{name}({given}){place.metadata}")
+
+    def _stream(self, place: Place, base: Value, store: str, otherwise: str, size: int) -> None:
+        """A store of a whole vector that goes past the caches if the place's bit is set. The bit promises that the buffer begins at
+        a whole vector; where the offset is not known to be one too, the store is an ordinary one."""
+        if base.multiple * memory_bytes(place.dtype) % size:
+            self.b.do(otherwise)
+            return
+        self.streams[place.streamed] = None
+        past, within, done = self.b.name("past"), self.b.name("within"), self.b.name("stored")
+        self.b.branch(place.streamed, past, within)
+        self.b.start(past)
+        one = self.b.module.shared_node("!{i32 1}")
+        self.b.do(f"{store}, align {size}, !nontemporal {one}{place.metadata}")
+        self.b.jump(done)
+        self.b.start(within)
+        self.b.do(otherwise)
+        self.b.jump(done)
+        self.b.start(done)
 
     def _reversed(self, text: str, type_: str, lanes: int) -> str:
         order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))

@@ -142,7 +142,8 @@ class Kernel:
     its sizes.
 
     ``in_place`` pairs (input, output) may be given the same memory. ``shared_bytes`` and ``worker_bytes`` are what
-    it needs of workspace: ``shared_bytes + workers * worker_bytes``, each a multiple of 64.
+    it needs of workspace: ``shared_bytes + workers * worker_bytes``, each a multiple of 64. ``streamed`` are the numbers of
+    outputs that are written past the caches where they are large (`Target.streamed_bytes`): nothing here reads them.
     """
 
     name: str
@@ -153,3 +154,4 @@ class Kernel:
     in_place: tuple[tuple[int, int], ...] = ()
     shared_bytes: Dim = 0
     worker_bytes: Dim = 0
+    streamed: tuple[int, ...] = ()

@@ -108,6 +108,8 @@ class _Printer:
             head += f" for {', '.join(sizes)}"
         if kernel.in_place:
             head += " in place " + ", ".join(f"{i}={o}" for i, o in kernel.in_place)
+        if kernel.streamed:
+            head += " streamed " + ", ".join(map(str, kernel.streamed))
         if (kernel.shared_bytes, kernel.worker_bytes) != (0, 0):
             shared, worker = (dim_text(d, self.name) for d in (kernel.shared_bytes, kernel.worker_bytes))
             head += f" workspace {shared} + workers * {worker}"

@@ -30,5 +30,12 @@ class Target:
         """Elements of this many bits in a vector register (at least 1)."""
         return max(1, self.vector_bits // max(bits, 8))
 
+    @property
+    def streamed_bytes(self) -> int:
+        """Results from this size on are not worth a place in the caches: with as much that was read beside them they fill
+        three quarters of the last one, so that they are gone before they are read again, and each line of them would be
+        fetched from memory only to be overwritten."""
+        return self.l3_bytes * 3 // 8
+
     def with_features(self, *features: str) -> Target:
         return replace(self, features=(*self.features, *features))

@@ -30,7 +30,7 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
-from relay.loop.walk import expressions, parts
+from relay.loop.walk import buffers_read, expressions, parts
 from relay.loop.workspace import buffer_bytes, workspace_bytes
 from relay.te.scalar import (
     Axis,
@@ -103,11 +103,23 @@ class _Verifier:
             if kernel.inputs[source].dtype != kernel.outputs[destination].dtype:
                 _fail(f"the in-place pair ({source}, {destination}) has two dtypes")
         self.walk(kernel.body)
+        self.streamed()
         shared, worker = workspace_bytes(kernel)
         for needed, stated, name in ((shared, kernel.shared_bytes, "shared"), (worker, kernel.worker_bytes, "worker")):
             lowest = dim_bounds(dim_sub(stated, needed))[0]
             if stated != needed and (lowest is None or lowest < 0):
                 _fail(f"{name}_bytes is {stated} and the allocations need {needed}")
+
+    def streamed(self) -> None:
+        """What is written past the caches is not read back."""
+        if not self.given.streamed:
+            return
+        read = buffers_read(self.given.body)
+        for number in self.given.streamed:
+            if not 0 <= number < len(self.given.outputs):
+                _fail(f"the streamed output {number} does not exist")
+            if self.given.outputs[number] in read:
+                _fail(f"the streamed output {self.given.outputs[number].name} is read")
 
     def buffer(self, buffer: Buffer) -> None:
         if buffer.dtype not in DTYPE_BITS:

@@ -81,6 +81,12 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
     return found
 
 
+def buffers_read(root: Stmt) -> set[Buffer]:
+    """The buffers of which an element is read."""
+    found = {n.source for n in nodes(root) if isinstance(n, Load) and isinstance(n.source, Buffer)}
+    return found | {stmt.source for stmt in statements(root) if isinstance(stmt, Transpose)}
+
+
 def free_axes(root: Stmt) -> dict[Axis, None]:
     """The variables used but not bound in a statement, in order of occurrence."""
     bound: set[Axis] = set()

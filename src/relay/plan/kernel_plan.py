@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
+from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer, Kernel, Stmt
 from relay.loop.target import Target
-from relay.loop.workspace import layout
+from relay.loop.walk import buffers_read
+from relay.loop.workspace import buffer_bytes, layout
 from relay.plan.attention import find_attentions
 from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
@@ -135,7 +136,8 @@ def plan_graph(
 
     body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
     space = layout(body)
-    kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker)
+    streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
+    kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker, streamed)
     return KernelPlan(
         kernel,
         tuple(packs.values()),
@@ -357,6 +359,14 @@ def _in_place(builder: Builder, graph: TeGraph, nests: list[Nest]) -> tuple[tupl
                     used.add(i)
                     break
     return tuple(pairs)
+
+
+def _streamed(outputs: list[Buffer], body: Stmt, target: Target) -> tuple[int, ...]:
+    """The outputs that may be too large for the caches and are only written."""
+    most = [dim_bounds(buffer_bytes(b))[1] for b in outputs]
+    large = [n for n, size in enumerate(most) if size is None or size >= target.streamed_bytes]
+    read = buffers_read(body) if large else set()
+    return tuple(n for n in large if outputs[n] not in read)
 
 
 def _variant(nests: list[Nest], attentions: Container[int], scatters: Container[int]) -> str:
