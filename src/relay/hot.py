@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from relay.executable.program import Executable, Limits, Observer
+from relay.executable.program import Allowed, Executable, Observer
 from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import Call, Function, GlobalVar, Var
@@ -96,27 +96,27 @@ class HotExecutable(Executable):
             with contextlib.suppress(RelayError):
                 self._replace((entry, sizes), self._variant(entry, sizes))
 
-    def run(
+    def _run(
         self,
         entry: str,
-        *args: object,
-        donate: tuple[int, ...] = (),
-        limits: Limits | None = None,
-        observer: Observer | None = None,
+        args: Sequence[object],
+        donate: tuple[int, ...],
+        allowed: Allowed | None,
+        observer: Observer | None,
     ) -> object:
-        """Call an entry, by the variant for its arguments' sizes where that is faster; see `Executable.run`."""
+        """Call an entry, by the variant for its arguments' sizes where that is faster."""
         sizes = self._sizes(entry, args) if observer is None else None
         if sizes is None:
-            return super().run(entry, *args, donate=donate, limits=limits, observer=observer)
+            return super()._run(entry, args, donate, allowed, observer)
         key = (entry, sizes)
         found = self._table.get(key)
         if isinstance(found, Variant):
-            return self._by(found, args, donate, limits)
+            return _by(found, args, donate, allowed)
         if isinstance(found, _Trial):
-            return self._measured(key, found, args, donate, limits)
+            return self._measured(key, found, args, donate, allowed)
         if found is None and key not in self._table and self.specialise:
             self._count(key)
-        return super().run(entry, *args, donate=donate, limits=limits)
+        return super()._run(entry, args, donate, allowed, None)
 
     def variants(self, entry: str = "main") -> list[dict[str, int]]:
         """The sizes, by name, that an entry has a variant for (one that is in use or being measured)."""
@@ -163,26 +163,23 @@ class HotExecutable(Executable):
         except (AttributeError, IndexError, TypeError):
             return None  # what is wrong with them the general program will say
 
-    def _by(self, variant: Variant, args: Sequence[object], donate: tuple[int, ...], limits: Limits | None) -> object:
-        return variant.executable.run(variant.entry, *args, donate=donate, limits=limits or self.limits)
-
     def _measured(
         self,
         key: tuple[str, Sizes],
         trial: _Trial,
         args: Sequence[object],
         donate: tuple[int, ...],
-        limits: Limits | None,
+        allowed: Allowed | None,
     ) -> object:
         if not trial.lock.acquire(blocking=False):  # another thread measures
-            return super().run(key[0], *args, donate=donate, limits=limits)
+            return super()._run(key[0], args, donate, allowed, None)
         try:
             special = len(trial.special) <= len(trial.general)
             start = time.perf_counter()
             result = (
-                self._by(trial.variant, args, donate, limits)
+                _by(trial.variant, args, donate, allowed)
                 if special
-                else super().run(key[0], *args, donate=donate, limits=limits)
+                else super()._run(key[0], args, donate, allowed, None)
             )
             (trial.special if special else trial.general).append(time.perf_counter() - start)
             if len(trial.general) >= _TRIALS:
@@ -253,6 +250,10 @@ class HotExecutable(Executable):
         hot = [key for key, value in self._table.items() if isinstance(value, Variant)]
         with contextlib.suppress(FileError):  # a cache that cannot be written is no reason to fail
             write_whole(self._record, lambda temporary: temporary.write_text(json.dumps(hot)))
+
+
+def _by(variant: Variant, args: Sequence[object], donate: tuple[int, ...], allowed: Allowed | None) -> object:
+    return variant.executable._run(variant.entry, args, donate, allowed, None)
 
 
 def _binders(function: Function) -> tuple[_Binder, ...]:

@@ -59,13 +59,13 @@ def test_the_profile_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     clock = [0.0]
     cost = {"general": 1.0, "variant": 2.0}
     monkeypatch.setattr("relay.hot.time.perf_counter", lambda: clock[0])
-    plain = relay.Executable.run
+    plain = relay.Executable._run
 
-    def timed(self: Any, entry: str, *args: object, **keywords: Any) -> object:
+    def timed(self: Any, entry: str, *args: Any) -> object:
         clock[0] += cost["general" if entry == "main" else "variant"]
-        return plain(self, entry, *args, **keywords)
+        return plain(self, entry, *args)
 
-    monkeypatch.setattr(relay.Executable, "run", timed)
+    monkeypatch.setattr(relay.Executable, "_run", timed)
     exe, slow, fast = hot_program(tmp_path), given(), given(6, 6)
     heat(exe, *slow)
     assert exe.variants() == [], "the general program was faster"

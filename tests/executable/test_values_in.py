@@ -177,3 +177,30 @@ def test_tuples_of_tuples_come_out_as_they_are(depth: int) -> None:
         assert isinstance(found, tuple) and found[1] == () and int(found[2]) == 3
         found = found[0]
     assert isinstance(found, relay.Tensor) and found.shape == (2,)
+
+
+def test_tuples_of_tensors_come_out_as_tuples() -> None:
+    """The runtime makes Python's tuples of them, inside each other too, and of none; what is in several places is one object there."""
+    text = """#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(n,), float32], %k: int32) -> ((Tensor[(n,), float32], ()), (int32, (bool, Tensor[(n,), float32]))) {
+      let %y = %x + 1f;
+      ((%y, ()), (%k + 1, (%k > 2, %y)))
+    }
+    def @one[n: Dim](%x: Tensor[(n,), float32]) -> (Tensor[(n,), float32],) { (%x,) }
+    """
+    mod = relay.parse(text)
+    exe = relay.compile(mod, entries=("main", "one"))
+    x = np.arange(3, dtype=np.float32)
+    before = _runtime.live_objects()
+    for _ in range(3):
+        found: Any = exe(x, np.int32(4))
+        assert type(found) is tuple and type(found[1]) is tuple and type(found[1][1]) is tuple
+        (y, nothing), (k, (more, again)) = found
+        assert nothing == () and int(k) == 5 and bool(more)
+        np.testing.assert_array_equal(y, x + 1)
+        np.testing.assert_array_equal(again, x + 1)
+        single: Any = exe.run("one", x)
+        assert type(single) is tuple and len(single) == 1
+        np.testing.assert_array_equal(single[0], x)
+    del found, y, k, more, again, single
+    assert _runtime.live_objects() == before

@@ -38,6 +38,8 @@ class Limits:
                 raise RelayError(f"the limit {name} must be greater than 0, not {value!r}", hint="None is no limit")
 
 
+# The same as the runtime takes it.
+Allowed = tuple[int, float, int]
 # Seconds that a run takes for which handing it to another Python thread costs little.
 _WORTH_A_THREAD = 200e-6
 
@@ -110,7 +112,7 @@ class Executable:
     def __call__(self, /, *args: object, **named: object) -> object:
         if named:
             args = tuple(self.signature().placed(args, named))
-        return self.run("main", *args)
+        return self._run("main", args, (), self._allowed, None)
 
     def run(
         self,
@@ -122,7 +124,16 @@ class Executable:
     ) -> object:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
-        allowed = self._allowed if limits is None else _packed(limits)
+        return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
+
+    def _run(
+        self,
+        entry: str,
+        args: Sequence[object],
+        donate: tuple[int, ...],
+        allowed: Allowed | None,
+        observer: Observer | None,
+    ) -> object:
         try:
             tuples = self._plain.get(entry)
             if tuples is not None:
@@ -215,7 +226,7 @@ class Observer:
         """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
 
 
-def _packed(limits: Limits) -> tuple[int, float, int] | None:
+def _packed(limits: Limits) -> Allowed | None:
     """As the runtime takes them."""
     if limits.memory is limits.seconds is limits.depth is None:
         return None
