@@ -16,11 +16,14 @@ from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.evaluate import _State
 from relay.loop.evaluate import evaluate as slow
-from relay.loop.ir import Prefetch
+from relay.loop.ir import Alloc, Prefetch
 from relay.loop.target import Target
 from relay.loop.walk import statements
-from relay.plan import make_plan
+from relay.plan import make_plan, plan_key
+from relay.plan.graph import te_graph
+from relay.plan.kernel_plan import plan_graph
 from relay.plan.product_nest import lowest_tile
+from relay.plan.schedule import MODEL, Case, Schedule
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -191,23 +194,42 @@ def test_without_masks_and_with_sixteen_registers() -> None:
     check(fn, *SOME, constants=WEIGHT, target=target)
 
 
-def test_an_element_does_not_depend_on_the_number_of_rows() -> None:
-    from relay.plan import make_plan
+@pytest.mark.parametrize("columns", [96, 10])
+def test_an_element_does_not_depend_on_the_number_of_rows_or_the_schedule(columns: int) -> None:
     from relay.te.evaluate import evaluate
     from tests.plan.harness import Native, fresh_name, random
 
-    fn = primitive([tensor((N, 384)), tensor((96, 384))], lambda m, x, w: m("nn.dense", x, w))
-    plan = make_plan(fn, host_target(), WEIGHT, fresh_name())
-    native = Native(plan.kernel, host_target())
-    x, w = random((200, 384), "float32"), random((96, 384), "float32", 1)
-    (packed,) = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})
+    fn = primitive([tensor((N, 384)), tensor((columns, 384))], lambda m, x, w: m("nn.dense", x, w))
+    x: Any = random((200, 384), "float32")
+    w: Any = random((columns, 384), "float32", 1)
     results = []
-    for rows in (200, 7, 3):
-        out = np.zeros((rows, 96), np.float32)
-        native.run(native.bind([x[:rows], packed, out], {plan.kernel.dims[0]: rows}))
-        results.append(out)
+    for schedule in (MODEL, Schedule(2, (Case(4, rows=2), Case(rows=8)))):
+        plan = plan_graph(
+            te_graph(fn), host_target(), plan_key(fn, host_target(), WEIGHT), WEIGHT, fresh_name(), schedule
+        )
+        native = Native(plan.kernel, host_target())
+        (packed,) = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})
+        for rows in (200, 7, 3, 1):
+            out = np.zeros((rows, columns), np.float32)
+            native.run(native.bind([x[:rows], packed, out], {plan.kernel.dims[0]: rows}))
+            results.append(out)
+    np.testing.assert_allclose(results[0], x @ w.T, rtol=1e-4, atol=1e-4)
     for out in results[1:]:
         np.testing.assert_array_equal(out, results[0][: len(out)])
+
+
+def test_a_row_of_one_vector_is_several_sums() -> None:
+    """Each multiply-add of a single sum would wait for the one before it."""
+    fn = primitive([tensor((N, 384)), tensor((10, 384))], lambda m, x, w: m("nn.dense", x, w))
+    plan = make_plan(fn, host_target(), WEIGHT)
+    tiles = {s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc)}
+    assert (4, plan.packs[0].packed.shape[-1]) in tiles
+    for columns, depth in ((10, 96), (16, 384), (5, 64)):
+        check(
+            primitive([tensor((N, depth)), tensor((columns, depth))], lambda m, x, w: m("nn.dense", x, w)),
+            *SIZES,
+            constants=WEIGHT,
+        )
 
 
 def _without(feature: str) -> Target:

@@ -5,7 +5,8 @@ overflow the second-level cache). With ``V = NR / lanes`` vectors to a row, ``MR
 cheap epilogue takes the tile from the registers, a dear one reads it back from a few lines of the first-level cache,
 where its code is needed once. The rows of a task are shared out over as few tiles as hold them, in heights that differ
 by one at most and are chosen by a switch: no bounds test is in an inner loop, and the result of an element does not
-depend on where it lies or on the number of threads, because every sum runs over k in order.
+depend on where it lies or on the number of threads, because every sum runs over k in order
+(where a row is one vector, over every fourth k in order, and four sums are added up: see `product`).
 
 A constant right operand is packed at compile time; any other is packed, panel by panel, into the thread's slice of the
 workspace by the task that uses the panel (where its rows are along the columns, by the panel's first tile as it goes), or,
@@ -25,7 +26,7 @@ from relay.plan.build import Builder, allocate, bound, ceiling, extent_of, paral
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.panels import Panel, is_in_place, loops
-from relay.plan.product import Product, size_of
+from relay.plan.product import Product, size_of, tile_height
 from relay.plan.product_nest import (
     CHEAP_EPILOGUE,
     FMA_DISCOUNT,
@@ -81,7 +82,13 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
 
     def by(case: Case) -> Stmt:
         tile = nest.p.tile if case.rows is None else replace(nest.p.tile, rows=case.rows)
-        return _Tiles(replace(nest, p=replace(nest.p, tile=tile), env={}), packed, case.block, fewest).nest()
+        tiles = _Tiles(replace(nest, p=replace(nest.p, tile=tile), env={}), packed, case.block, fewest)
+        if tiles.partial > 1:
+            vectors = tile.columns // nest.builder.lanes([nest.p.form.accumulate])
+            tiles.shared.p.tile = replace(
+                tile, rows=min(tile.rows, tile_height(nest.builder.target, vectors, tiles.partial))
+            )
+        return tiles.nest()
 
     if isinstance(rows, int):
         return by(schedule.case(rows))
@@ -119,6 +126,12 @@ class _Tiles:
     def pairs(self) -> bool:
         """Whether panels hold pairs of neighbours along k."""
         return self.packed is not None and self.shared.p.pairs
+
+    @property
+    def partial(self) -> int:
+        """How many sums in registers an element is made of."""
+        p = self.shared.p
+        return p.partial if self.packed is not None and len(p.reduced) == 1 else 1
 
     # -- tasks
 
@@ -334,6 +347,8 @@ class _Tiles:
         finish: Callable[[Buffer], list[Stmt]], goes: bool,
     ) -> Stmt:  # fmt: skip
         """One tile; if ``goes``, the first of its panel, which it packs as it goes."""
+        if self.partial > 1:
+            return self._in_partial_sums(task, row, height, finish)
         shared, p, width = self.shared, self.shared.p, self.shared.p.tile.columns
         dtype = p.form.accumulate
         tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
@@ -361,6 +376,37 @@ class _Tiles:
         if p.form.guard is not None:
             return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
+
+    def _in_partial_sums(self, task: _Task, row: Scalar, height: int, finish: Callable[[Buffer], list[Stmt]]) -> Stmt:
+        """One tile whose elements are several sums each, of every so many-th product along k, added up in pairs."""
+        shared, p, width, parts = self.shared, self.shared.p, self.shared.p.tile.columns, self.partial
+        dtype, (k,) = p.form.accumulate, p.reduced
+        assert isinstance(k.extent, int)
+        tile = Buffer(shared.builder.fresh("registers"), (height * parts, width), dtype, "register")
+        done = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
+        lane, lanes, step = Axis("j", width), Const(width, "int64"), Axis("k", k.extent // parts)
+        before, bindings = shared.env, []
+        start: list[Stmt] = []
+        updates: list[Stmt] = []
+        ends: list[Stmt] = []
+        for part in range(parts):
+            shared.env = {**before, k: binary("add", binary("mul", _variable(step), parts), part)}
+            left = shared.left_rows(row, height, [step])
+            bindings += left.bindings
+            b = task.panel.element(lane, Const(0, "int64"))
+            for i, a in enumerate(left.elements):
+                place = (Const(i * parts + part, "int64"), lane)
+                start.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
+                total = binary("add", Load(tile, place, dtype), binary("mul", a, b))
+                updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
+        shared.env = before
+        for i in range(height):
+            sums: list[Scalar] = [Load(tile, (Const(i * parts + n, "int64"), lane), dtype) for n in range(parts)]
+            while len(sums) > 1:
+                sums = [binary("add", a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
+            ends.append(For(lane, lanes, Store(done, (Const(i, "int64"), lane), sums[0]), "vectorized"))
+        loop = loops([step], None, seq(updates))
+        return bound(bindings, Alloc(tile, seq([*start, loop, Alloc(done, seq([*ends, *finish(done)]))])))
 
     def _along_k(
         self, task: _Task, row: Scalar, height: int, lane: Axis, block: tuple[Axis, int, Scalar] | None, goes: bool

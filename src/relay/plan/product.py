@@ -25,6 +25,13 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # More rows would not make a tile faster (eight independent sums keep two units busy), only its residues' code longer.
 _MAX_ROWS = 8
+# Of a product whose rows are one vector each, an element is the sum of so many sums: with one, each multiply-add of a single row
+# would wait for the one before it.
+_PARTIAL_SUMS = 4
+# From this depth on: adding them up takes as long as a few multiply-adds.
+_DEEP = 64
+# Vectors of the widest tile that any schedule has.
+_WIDEST = 6
 # Vectors beside each other of one row: enough independent sums, and long runs in memory.
 _MAX_VECTORS = 12
 
@@ -49,6 +56,8 @@ class Product:
     tile: Tile
     # Whether sums run over pairs of neighbours along k, which the target multiplies and adds in one instruction.
     pairs: bool = False
+    # How many sums over parts of k an element is made of, where the right operand is packed when the program is compiled.
+    partial: int = 1
 
     @property
     def batch(self) -> list[Axis]:
@@ -109,9 +118,9 @@ def wide_tile(target: Target, dtype: str, rows: int, columns: Dim) -> Tile:
     return Tile(max(rows, 1), vectors * lanes)
 
 
-def tile_height(target: Target, vectors: int) -> int:
-    """The rows of a register tile that is so many vectors wide."""
-    return max(1, min(_MAX_ROWS, (target.vector_registers - vectors - 1) // vectors))
+def tile_height(target: Target, vectors: int, partial: int = 1) -> int:
+    """The rows of a register tile that is so many vectors wide, of elements that are made of ``partial`` sums each."""
+    return max(1, min(_MAX_ROWS, (target.vector_registers - vectors - 1) // (vectors * partial)))
 
 
 def product(
@@ -144,7 +153,20 @@ def product(
     tile = tile_for(target, form.accumulate, rows, columns, vectors)
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
     pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
-    return Product(kept, form, load, space, tile, pairs=pairs)
+    partial = _partial_sums(form, columns, len(trial.groups[3]), target) if not pairs else 1
+    return Product(kept, form, load, space, tile, pairs=pairs, partial=partial)
+
+
+def _partial_sums(form: Contraction, columns: Dim, reduced: int, target: Target) -> int:
+    """See `Product.partial`. It depends on nothing that a schedule or the number of rows decides: results would."""
+    bits = dtype_bits(form.accumulate)
+    lanes, depth = target.lanes(bits), size_of(form.reduced)
+    if form.turned or form.guard is not None or reduced != 1:
+        return 1
+    if not isinstance(columns, int) or columns > lanes or not isinstance(depth, int):
+        return 1
+    most = target.l2_bytes * 8 // (2 * _WIDEST * lanes * bits)  # deeper panels may be computed with by blocks of k
+    return _PARTIAL_SUMS if _DEEP <= depth <= most and depth % _PARTIAL_SUMS == 0 else 1
 
 
 def _in_pairs(form: Contraction, target: Target) -> bool:

@@ -1,7 +1,7 @@
 """What the schedule of a matrix product leaves open: how wide and high register tiles are and how many rows a task has.
 
 `relay.plan.product` decides by a model of loads and padding. A `Schedule` decides otherwise, for all products of a kernel, and may do so
-for ranges of the number of rows, among which the kernel then chooses when it runs. Sums run over ``k`` in order whatever the schedule, so
+for ranges of the number of rows, among which the kernel then chooses when it runs. The order of a sum does not depend on the schedule, so
 results are the same to the last bit.
 """
 
