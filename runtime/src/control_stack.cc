@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "relay/error.h"
@@ -34,10 +35,25 @@ Waiting& waiting() {
   return *made;
 }
 
+thread_local bool thread_has_ended = false;  // runs may follow in what is destroyed later
+
+// A thread's last range waits for its next run without a lock.
+class OwnRange {
+ public:
+  ~OwnRange() {
+    if (range.base != nullptr) munmap(range.base, range.bytes);
+    thread_has_ended = true;
+  }
+  ControlStack::Range range{nullptr, 0, 0};
+};
+thread_local OwnRange own;
+
 }  // namespace
 
 ControlStack::ControlStack(int64_t limit) : range_{nullptr, static_cast<size_t>(limit), 0} {
-  {
+  if (!thread_has_ended && own.range.base != nullptr && own.range.bytes == range_.bytes) {
+    range_ = std::exchange(own.range, {nullptr, 0, 0});
+  } else {
     Waiting& w = waiting();
     std::lock_guard guard(w.lock);
     for (size_t i = w.ranges.size(); i-- > 0;) {
@@ -60,6 +76,10 @@ ControlStack::ControlStack(int64_t limit) : range_{nullptr, static_cast<size_t>(
 
 ControlStack::~ControlStack() {
   range_.committed = std::max(range_.committed, static_cast<size_t>(highest_ - range_.base));
+  if (!thread_has_ended && own.range.base == nullptr && range_.committed <= kept_committed) {
+    own.range = range_;
+    return;
+  }
   Waiting& w = waiting();
   for (;;) {
     {

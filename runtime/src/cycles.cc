@@ -29,10 +29,13 @@ void remove(RefLink* link) {
 struct SharedRefs {
   Spinlock lock;
   RefLink head;
-  int64_t size = 0;
-  int64_t threshold = 256;
-  std::atomic<int64_t> mutators{0};
+  std::atomic<int64_t> size{0};  // changed under the lock
+  std::atomic<int64_t> threshold{256};
   std::atomic<bool> collecting{false};
+  // Open scopes, counted in as many places as there are likely to be threads at work.
+  struct alignas(64) Count {
+    std::atomic<int64_t> open{0};
+  } mutators[16];
   SharedRefs() { head.previous = head.next = &head; }
 };
 
@@ -43,7 +46,7 @@ SharedRefs& shared_refs() {
     pthread_atfork([] { refs->lock.lock(); }, [] { refs->lock.unlock(); },
                    [] {
                      refs->lock.unlock();
-                     refs->mutators = 0;  // the threads that were inside are not in the child
+                     for (auto& count : refs->mutators) count.open = 0;  // the threads that were inside are not in the child
                      refs->collecting = false;
                    });
     return refs;
@@ -191,24 +194,28 @@ void adopt_shared(Ref* ref) {
 
 MutatorScope::MutatorScope() {
   SharedRefs& all = shared_refs();
+  static std::atomic<uint32_t> threads{0};
+  thread_local uint32_t mine = threads.fetch_add(1, std::memory_order_relaxed) % std::size(all.mutators);
+  open_ = &all.mutators[mine].open;
   for (;;) {
-    all.mutators.fetch_add(1);
+    open_->fetch_add(1);
     if (!all.collecting.load()) return;
-    all.mutators.fetch_sub(1);
+    open_->fetch_sub(1);
     while (all.collecting.load(std::memory_order_relaxed)) sched_yield();
   }
 }
 
-MutatorScope::~MutatorScope() { shared_refs().mutators.fetch_sub(1); }
+MutatorScope::~MutatorScope() { open_->fetch_sub(1); }
 
 int64_t collect_shared() {
   SharedRefs& all = shared_refs();
   if (all.collecting.exchange(true)) return 0;
   int64_t freed = 0;
-  if (all.mutators.load() == 0) {
+  bool none = std::all_of(std::begin(all.mutators), std::end(all.mutators), [](auto& count) { return count.open.load() == 0; });
+  if (none) {
     freed = trial_deletion(all.head, true);
     std::lock_guard guard(all.lock);
-    all.threshold = std::max<int64_t>(256, 2 * all.size);
+    all.threshold = std::max<int64_t>(256, 2 * all.size.load());
   }
   all.collecting.store(false);
   return freed;
@@ -216,12 +223,7 @@ int64_t collect_shared() {
 
 void maybe_collect_shared() {
   SharedRefs& all = shared_refs();
-  bool due;
-  {
-    std::lock_guard guard(all.lock);
-    due = all.size > all.threshold;
-  }
-  if (due) collect_shared();
+  if (all.size.load(std::memory_order_relaxed) > all.threshold.load(std::memory_order_relaxed)) collect_shared();
 }
 
 }  // namespace relay

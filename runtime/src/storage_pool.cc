@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <bit>
 #include <mutex>
 #include <vector>
@@ -33,10 +34,28 @@ int64_t class_bytes(int index) {
   return (int64_t{1} << exponent) + (int64_t{quarter + 1} << (exponent - 2));
 }
 
-struct Pool {
+// Blocks that are free, in as many parts as there are likely to be threads at work: each thread takes from one part and gives
+// back to it, so that threads seldom meet, and find blocks that are still in their processor's cache.
+struct alignas(64) Part {
   Spinlock lock;
   std::vector<void*> free[class_count];
-  PoolStatistics statistics{};
+};
+constexpr uint32_t part_count = 16;
+
+struct Pool {
+  Part parts[part_count];
+  alignas(64) std::atomic<int64_t> live_bytes{0};
+  std::atomic<int64_t> peak_bytes{0}, allocations{0};
+  alignas(64) std::atomic<int64_t> cached_bytes{0};
+
+  void* take(Part& part, int index) {
+    std::vector<void*>& blocks = part.free[index];
+    if (blocks.empty()) return nullptr;
+    void* data = blocks.back();
+    blocks.pop_back();
+    cached_bytes.fetch_sub(class_bytes(index), std::memory_order_relaxed);
+    return data;
+  }
 };
 
 Pool& pool(int32_t device) {
@@ -47,17 +66,42 @@ Pool& pool(int32_t device) {
     // A child starts with one thread: no other may hold a lock at the moment of the fork.
     pthread_atfork(
         [] {
-          for (int i = 0; i < device_count; ++i) for_fork[i].lock.lock();
+          for (int i = 0; i < device_count; ++i)
+            for (Part& part : for_fork[i].parts) part.lock.lock();
         },
         [] {
-          for (int i = 0; i < device_count; ++i) for_fork[i].lock.unlock();
+          for (int i = 0; i < device_count; ++i)
+            for (Part& part : for_fork[i].parts) part.lock.unlock();
         },
         [] {
-          for (int i = 0; i < device_count; ++i) for_fork[i].lock.unlock();
+          for (int i = 0; i < device_count; ++i)
+            for (Part& part : for_fork[i].parts) part.lock.unlock();
         });
     return made;
   }();
   return pools[device];
+}
+
+uint32_t my_part() {
+  static std::atomic<uint32_t> threads{0};
+  thread_local uint32_t mine = threads.fetch_add(1, std::memory_order_relaxed) % part_count;
+  return mine;
+}
+
+// A cached block of a class: this thread's, or another's before the device is asked.
+void* take_cached(Pool& p, int index) {
+  uint32_t mine = my_part();
+  {
+    std::lock_guard guard(p.parts[mine].lock);
+    if (void* data = p.take(p.parts[mine], index)) return data;
+  }
+  if (p.cached_bytes.load(std::memory_order_relaxed) < class_bytes(index)) return nullptr;
+  for (uint32_t i = 1; i < part_count; ++i) {
+    Part& part = p.parts[(mine + i) % part_count];
+    std::lock_guard guard(part.lock);
+    if (void* data = p.take(part, index)) return data;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -67,72 +111,66 @@ Block pool_allocate(int32_t device_index, int64_t bytes) {
   bool cached = bytes <= largest_cached_block;
   int index = cached ? size_class(bytes) : 0;
   int64_t size = cached ? class_bytes(index) : bytes;
-  void* data = nullptr;
-  {
-    std::lock_guard guard(p.lock);
-    if (cached && !p.free[index].empty()) {
-      data = p.free[index].back();
-      p.free[index].pop_back();
-      p.statistics.cached_bytes -= size;
-    }
-    p.statistics.live_bytes += size;
-    p.statistics.allocations++;
-    if (p.statistics.live_bytes > p.statistics.peak_bytes) p.statistics.peak_bytes = p.statistics.live_bytes;
-  }
+  void* data = cached ? take_cached(p, index) : nullptr;
   if (data == nullptr) {
     data = device(device_index).allocate(size);
     if (data == nullptr) {
       pool_trim(device_index);
       data = device(device_index).allocate(size);
     }
-    if (data == nullptr) {
-      std::lock_guard guard(p.lock);
-      p.statistics.live_bytes -= size;
-      p.statistics.allocations--;
-    }
   }
   if (data == nullptr)
     fail(Status::out_of_memory, "out of memory: %lld bytes on device %s", static_cast<long long>(bytes),
          device(device_index).name());
+  int64_t live = p.live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
+  p.allocations.fetch_add(1, std::memory_order_relaxed);
+  for (int64_t peak = p.peak_bytes.load(std::memory_order_relaxed);
+       live > peak && !p.peak_bytes.compare_exchange_weak(peak, live, std::memory_order_relaxed);) {
+  }
   return {data, size};
 }
 
 void pool_free(int32_t device_index, Block block) {
   Pool& p = pool(device_index);
-  {
-    std::lock_guard guard(p.lock);
-    p.statistics.live_bytes -= block.bytes;
-    if (block.bytes <= largest_cached_block && p.statistics.cached_bytes + block.bytes <= cached_bytes_limit) {
-      p.free[size_class(block.bytes)].push_back(block.data);
-      p.statistics.cached_bytes += block.bytes;
-      return;
-    }
+  p.live_bytes.fetch_sub(block.bytes, std::memory_order_relaxed);
+  if (block.bytes <= largest_cached_block &&
+      p.cached_bytes.load(std::memory_order_relaxed) + block.bytes <= cached_bytes_limit) {
+    p.cached_bytes.fetch_add(block.bytes, std::memory_order_relaxed);
+    Part& part = p.parts[my_part()];
+    std::lock_guard guard(part.lock);
+    part.free[size_class(block.bytes)].push_back(block.data);
+    return;
   }
   device(device_index).deallocate(block.data, block.bytes);
 }
 
 PoolStatistics pool_statistics(int32_t device_index) {
   Pool& p = pool(device_index);
-  std::lock_guard guard(p.lock);
-  return p.statistics;
+  PoolStatistics found;
+  found.live_bytes = p.live_bytes.load();
+  found.peak_bytes = p.peak_bytes.load();
+  found.cached_bytes = p.cached_bytes.load();
+  found.allocations = p.allocations.load();
+  return found;
 }
 
 void pool_reset_peak(int32_t device_index) {
   Pool& p = pool(device_index);
-  std::lock_guard guard(p.lock);
-  p.statistics.peak_bytes = p.statistics.live_bytes;
+  p.peak_bytes.store(p.live_bytes.load());
 }
 
 void pool_trim(int32_t device_index) {
   Pool& p = pool(device_index);
-  for (int index = 0; index < class_count; ++index) {
-    std::vector<void*> blocks;
-    {
-      std::lock_guard guard(p.lock);
-      blocks.swap(p.free[index]);
-      p.statistics.cached_bytes -= class_bytes(index) * static_cast<int64_t>(blocks.size());
+  for (Part& part : p.parts) {
+    for (int index = 0; index < class_count; ++index) {
+      std::vector<void*> blocks;
+      {
+        std::lock_guard guard(part.lock);
+        blocks.swap(part.free[index]);
+      }
+      p.cached_bytes.fetch_sub(class_bytes(index) * static_cast<int64_t>(blocks.size()), std::memory_order_relaxed);
+      for (void* block : blocks) device(device_index).deallocate(block, class_bytes(index));
     }
-    for (void* block : blocks) device(device_index).deallocate(block, class_bytes(index));
   }
 }
 

@@ -1,6 +1,7 @@
 // Reference cells and the collection of cycles that can only be closed through them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "relay/object.h"
@@ -46,6 +47,9 @@ class MutatorScope {
   MutatorScope();
   ~MutatorScope();
   MutatorScope(const MutatorScope&) = delete;
+
+ private:
+  std::atomic<int64_t>* open_;
 };
 
 // Frees shared Refs that only cycles keep alive. Returns how many; 0 when runs are in progress. Call outside any scope.

@@ -1,5 +1,6 @@
 // The storage pool: one per device. Freed blocks wait in free lists, one per size class (four classes per power of
-// two), and are handed out again; what waits is bounded, and very large blocks go straight back to the device.
+// two), and are handed out again; what waits is bounded, and very large blocks go straight back to the device. Threads have
+// their own lists, as far as there are enough, and take from each other's before they ask the device.
 #pragma once
 
 #include <cstdint>
