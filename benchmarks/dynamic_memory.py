@@ -1,4 +1,5 @@
-"""Peak memory of a program with symbolic sizes beside the same program with its sizes written in.
+"""Peak memory of a program with symbolic sizes beside the same program with its sizes written in, and of programs whose control the
+data decides beside the same work in a straight line.
 
     python benchmarks/dynamic_memory.py
 
@@ -66,13 +67,67 @@ def @main{given}(%x: Tensor[({n}, 256), float32], %w0: Tensor[(256, 256), float3
     -> Tensor[({n}, 256), float32] {{ @go(20i64, %x, %w0) + nn.dense(%x, %w1) }}"""
 
 
+TENSOR = "Tensor[(n, 256), float32]"
+WEIGHTS = "%w0: Tensor[(256, 256), float32], %w1: Tensor[(256, 256), float32]"
+BLOCK = f"""def @block[n: Dim](%x: {TENSOR}, {WEIGHTS}) -> {TENSOR} {{ tanh(nn.dense(nn.relu(nn.dense(%x, %w0)), %w1)) + %x }}
+"""
+DEPTH = 8  # of recursion; also blocks of the early exit
+
+
+def whole(body: str) -> str:
+    return f"def @main[n: Dim](%x: {TENSOR}, {WEIGHTS}, %k: int64) -> {TENSOR} {{ {body} }}"
+
+
+def repeated(times: int, pattern: str, body: str = "%x") -> str:
+    for _ in range(times):
+        body = pattern.replace("_", body)
+    return body
+
+
+def exits(level: int = 1) -> str:
+    block = f"@block(%x{level - 1}, %w0, %w1)".replace("%x0", "%x")
+    if level == DEPTH:
+        return block
+    sure = f'max(%x{level}) >= cast(%k, dtype="float32") * 1000f'
+    return f"let %x{level} = {block}; if ({sure}) {{ %x{level} }} else {{ {exits(level + 1)} }}"
+
+
+def recursive(base: str, step: str) -> str:
+    return f"""{BLOCK}def @go[n: Dim](%k: int64, %x: {TENSOR}, {WEIGHTS}) -> {TENSOR} {{
+  if (%k == 0i64) {{ {base} }} else {{ {step} }}
+}}
+{whole("@go(%k, %x, %w0, %w1)")}"""
+
+
+def twice(depth: int, given: str) -> str:
+    if depth == 0:
+        return f"tanh(nn.dense({given}, %w0))"
+    return twice(depth - 1, f"nn.relu({twice(depth - 1, f'@block({given}, %w0, %w1)')})")
+
+
+# The program, and the same work in a straight line.
+CONTROL = {
+    "early exit, not taken": (BLOCK + whole(exits()), BLOCK + whole(repeated(DEPTH, "@block(_, %w0, %w1)"))),
+    "recursion, work before and after the call": (
+        recursive("%x", "@block(@go(%k - 1i64, @block(%x, %w0, %w1), %w0, %w1), %w0, %w1)"),
+        BLOCK + whole(repeated(2 * DEPTH, "@block(_, %w0, %w1)")),
+    ),
+    "recursion, two calls": (
+        recursive(
+            "tanh(nn.dense(%x, %w0))",
+            "@go(%k - 1i64, nn.relu(@go(%k - 1i64, @block(%x, %w0, %w1), %w0, %w1)), %w0, %w1)",
+        ).replace("@go(%k, %x", "@go(%k - 4i64, %x"),
+        BLOCK + whole(twice(DEPTH - 4, "%x")),
+    ),
+}
+
 PROGRAMS = {"dense layers": dense_layers, "attention": attention, "pairs": pairs, "recurrent": recurrent, "loop": loop}
 
 
 def peak(text: str) -> int:
     """Bytes at the peak of a call."""
     module = relay.parse(HEAD + text)
-    params = module.function("main").params
+    params = [p for p in module.function("main").params if p.name != "k"]
     rng = np.random.default_rng(0)
     arrays = []
     for p in params:
@@ -80,18 +135,24 @@ def peak(text: str) -> int:
         arrays.append((rng.standard_normal(shape) * 0.05).astype(np.float32))
     weights = {p.name: a for p, a in zip(params[1:], arrays[1:], strict=True)}
     exe = relay.compile(module.bind(weights), threads=1, cache=False)
-    exe(arrays[0])
+    given = (arrays[0], np.int64(DEPTH))[: len(module.function("main").params) - len(weights)]
+    exe(*given)
     before = pool_statistics()["live_bytes"]
     pool_reset_peak()
-    exe(arrays[0])
+    exe(*given)
     return int(pool_statistics()["peak_bytes"]) - int(before)
 
 
 def main() -> None:
-    print(f"{'peak of a call, KiB':24}{'sizes written in':>18}{'symbolic':>12}{'ratio':>8}")
+    print(f"{'peak of a call, KiB':46}{'static':>10}{'dynamic':>10}{'ratio':>8}")
     for name, make in PROGRAMS.items():
-        fixed, symbolic = peak(make(str(ROWS), "")), peak(make("n", "[n: Dim]"))
-        print(f"{name:24}{fixed / 1024:18.0f}{symbolic / 1024:12.0f}{symbolic / fixed:8.2f}", flush=True)
+        show(f"{name}, symbolic sizes", peak(make(str(ROWS), "")), peak(make("n", "[n: Dim]")))
+    for name, (dynamic, straight) in CONTROL.items():
+        show(name, peak(straight.replace("[n: Dim]", "").replace("(n,", f"({ROWS},")), peak(dynamic))
+
+
+def show(name: str, static: int, dynamic: int) -> None:
+    print(f"{name:46}{static / 1024:10.0f}{dynamic / 1024:10.0f}{dynamic / static:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ namespace relay {
 namespace {
 
 constexpr char magic[8] = {'R', 'E', 'L', 'A', 'Y', 'E', 'X', 'E'};
-constexpr uint32_t version = 3;
+constexpr uint32_t version = 4;
 constexpr size_t header_bytes = 32, checksum_at = 24, section_entry_bytes = 24;
 constexpr size_t constant_alignment = 64;
 

@@ -80,10 +80,12 @@ RELAY_API int32_t relay_native_InvokeClosure(RunState* state, Value* r, const in
     int32_t n = pc[3];
     Closure* closure = of(state).callable(r[pc[2]], n);
     const NativeFunction& callee = state->functions[closure->function];
-    Value* fresh = of(state).push(callee.function, pc + 4 + n, resume, r, pc[1]);
+    const int32_t* dead = pc + 4 + n;
+    Value* fresh = of(state).push(callee.function, dead + 1 + *dead, resume, r, pc[1]);
     Run::gather(closure, r, pc + 4, n, fresh);
-    state->registers = fresh;
     state->code = callee.entry;
+    Run::kill_list(r, dead);  // the closure may be among them
+    state->registers = fresh;
     return 0;
   } catch (...) {
     return failed(state, r, pc);

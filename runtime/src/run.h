@@ -118,6 +118,11 @@ class Run : public RunState {
     }
   }
 
+  // Releases the registers of a counted list.
+  static void kill_list(Value* r, const int32_t* list) {
+    for (int32_t i = 1; i <= *list; ++i) release(std::exchange(r[list[i]], Value{}));
+  }
+
   // `operands`: the words after the opcode.
   void invoke_kernel(const int32_t* operands, Value* registers);
 

@@ -71,8 +71,10 @@ Value Run::execute(const Function& entry, Value* arguments, uint32_t count) {
       poll();
       const Function* function = &exe_.functions[static_cast<size_t>(pc[2])];
       int32_t n = pc[3];
-      Value* fresh = push(function, pc + 4 + n, nullptr, r, pc[1]);
+      const int32_t* dead = pc + 4 + n;
+      Value* fresh = push(function, dead + 1 + *dead, nullptr, r, pc[1]);
       for (int32_t i = 0; i < n; ++i) fresh[i] = get(r[pc[4 + i]]);
+      kill_list(r, dead);
       r = fresh;
       pc = function->code;
       NEXT;
@@ -91,8 +93,10 @@ Value Run::execute(const Function& entry, Value* arguments, uint32_t count) {
       int32_t n = pc[3];
       Closure* closure = callable(r[pc[2]], n);
       const Function* function = &exe_.functions[closure->function];
-      Value* fresh = push(function, pc + 4 + n, nullptr, r, pc[1]);
+      const int32_t* dead = pc + 4 + n;
+      Value* fresh = push(function, dead + 1 + *dead, nullptr, r, pc[1]);
       gather(closure, r, pc + 4, n, fresh);
+      kill_list(r, dead);
       r = fresh;
       pc = function->code;
       NEXT;

@@ -2,6 +2,7 @@
 // error.
 #include "relay/vm.h"
 
+#include <cstring>
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -85,7 +86,7 @@ TEST(runs_stop_when_they_are_cancelled) {
 
 TEST(recursion_has_a_limit) {
   ImageBuilder image;
-  image.functions = {{1, 3, {number(AllocADT), 1, -1, 1, 0, number(Invoke), 2, 0, 1, 1, number(Ret), 2}}};
+  image.functions = {{1, 3, {number(AllocADT), 1, -1, 1, 0, number(Invoke), 2, 0, 1, 1, 0, number(Ret), 2}}};
   auto exe = image.load();
   exe->set_stack_limit(1 << 20);
   int64_t before = alive();
@@ -228,7 +229,8 @@ class Generator {
             break;
           case 'R': {
             int size = pick(0, 3);
-            if (op == number(Invoke) || op == number(TailInvoke)) size = (*functions_)[static_cast<size_t>(used)].arity;
+            bool arguments = letter == std::strchr(opcode_table[op].operands, 'R');
+            if (arguments && (op == number(Invoke) || op == number(TailInvoke))) size = (*functions_)[static_cast<size_t>(used)].arity;
             if (op == number(AllocClosure)) size = pick(0, (*functions_)[static_cast<size_t>(used)].arity);
             if (op == number(InvokeRoutine)) size = used == 0 ? 1 : used == 1 ? 3 : 5;
             words.push_back(size);

@@ -137,12 +137,12 @@ def test_scalars_are_known_through_calls_and_results() -> None:
 
     def main(asm: Assembler) -> None:
         sum_, result, mixed, pair = (asm.reg() for _ in range(4))
-        asm.emit("Invoke", sum_, 1, [integer(asm, 2)])
+        asm.emit("Invoke", sum_, 1, [integer(asm, 2)], [])
         asm.emit("ScalarLt", result, "int64", sum_, sum_)
         asm.emit("Move", mixed, result)
         asm.emit("AllocClosure", pair, 2, [])
         asm.emit("ScalarCast", mixed, "bool", "float32", mixed)
-        asm.emit("InvokeClosure", 0, pair, [sum_])
+        asm.emit("InvokeClosure", 0, pair, [sum_], [])
         asm.emit("Ret", 0)
 
     def called(asm: Assembler) -> None:

@@ -230,7 +230,7 @@ def countdown(asm: Assembler) -> None:
     asm.emit("Switch", flag, [done, more])
     asm.bind(more)
     asm.emit("ISub", less, 0, integer(asm, 1))
-    asm.emit("Invoke", out, 0, [less])
+    asm.emit("Invoke", out, 0, [less], [])
     asm.emit("IAdd", out, out, 0)
     asm.emit("Ret", out)
     asm.bind(done)
@@ -307,7 +307,7 @@ def test_closures() -> None:
     def main(asm: Assembler) -> None:
         closure, out = asm.reg(), asm.reg()
         asm.emit("AllocClosure", closure, 1, [0])
-        asm.emit("InvokeClosure", out, closure, [1])
+        asm.emit("InvokeClosure", out, closure, [1], [])
         captured = asm.reg()
         asm.emit("GetField", captured, closure, 0)
         asm.emit("IAdd", out, out, captured)
@@ -329,7 +329,7 @@ def test_closures() -> None:
 
     def take(asm: Assembler) -> None:
         out = asm.reg()
-        asm.emit("InvokeClosure", out, 0, [])
+        asm.emit("InvokeClosure", out, 0, [], [])
         asm.emit("Ret", out)
 
     other = program(function("main", 1, give), function("subtract", 2, subtract)).run("main", (1,))
@@ -421,7 +421,7 @@ def recurse(asm: Assembler) -> None:
     asm.bind(more)
     asm.emit("ISub", less, 1, integer(asm, 1))
     asm.emit("RefRead", itself, 0)
-    asm.emit("InvokeClosure", out, itself, [less])
+    asm.emit("InvokeClosure", out, itself, [less], [])
     asm.emit("IAdd", out, out, 1)
     asm.emit("Ret", out)
     asm.bind(done)
@@ -448,7 +448,7 @@ def test_a_recursive_closure_runs() -> None:
         asm.emit("RefNew", reference, 0)
         asm.emit("AllocClosure", closure, 1, [reference])
         asm.emit("RefWrite", reference, closure)
-        asm.emit("InvokeClosure", out, closure, [0])
+        asm.emit("InvokeClosure", out, closure, [0], [])
         asm.emit("Ret", out)
 
     before = live()
@@ -656,7 +656,7 @@ def test_failures_name_the_calls_they_came_through() -> None:
     def outer(asm: Assembler) -> None:
         out = asm.reg()
         asm.span("a:1")
-        asm.emit("Invoke", out, 1, [0])
+        asm.emit("Invoke", out, 1, [0], [])
         asm.span("a:2")
         asm.emit("Ret", out)
 
@@ -678,7 +678,7 @@ WRONG_KINDS: list[tuple[str, Callable[[Assembler, int], None], str]] = [
     ("GetTag", lambda a, r: a.emit("GetTag", r, 0), "expected a constructor value"),
     ("RefRead", lambda a, r: a.emit("RefRead", r, 0), "expected a reference"),
     ("RefWrite", lambda a, r: a.emit("RefWrite", 0, 0), "expected a reference"),
-    ("InvokeClosure", lambda a, r: a.emit("InvokeClosure", r, 0, []), "expected a closure"),
+    ("InvokeClosure", lambda a, r: a.emit("InvokeClosure", r, 0, [], []), "expected a closure"),
     ("IAdd", lambda a, r: a.emit("IAdd", r, 0, 0), "expected one element"),
     ("ScalarOf", lambda a, r: a.emit("ScalarOf", r, 0, "float32"), "expected one element"),
     ("DimOf", lambda a, r: a.emit("DimOf", r, 0, 7), "there is no axis 7"),

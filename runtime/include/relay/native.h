@@ -42,7 +42,7 @@ void* native_runtime_function(const char* name);
 std::vector<std::pair<const char*, int64_t>> native_layout();
 
 // Raised when any of it changes.
-inline constexpr uint32_t native_version = 2;
+inline constexpr uint32_t native_version = 3;
 
 // What the object of a program defines: its functions' native code in the order of the bytecode's functions. Null when it
 // was made for another version or number of functions.

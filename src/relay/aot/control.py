@@ -35,6 +35,7 @@ def _ret(f: FunctionText, at: Instruction) -> None:
 def _invoke(f: FunctionText, at: Instruction) -> None:
     b = f.builder
     out, function, arguments = number(at.operands[0]), number(at.operands[1]), listed(at.operands[2])
+    released = [register for register in listed(at.operands[3]) if register in f.held]
     f.poll(at)
     top, limit = f.load("ptr", "%run", AT["RunState.top"]), f.load("ptr", "%run", AT["RunState.limit"])
     room = b.emit(f"sub i64 {b.emit(f'ptrtoint ptr {limit} to i64')}, {b.emit(f'ptrtoint ptr {top} to i64')}")
@@ -54,11 +55,19 @@ def _invoke(f: FunctionText, at: Instruction) -> None:
     f.store("i32", out, top, AT["Frame.result"])
     f.store("i32", depth, top, AT["Frame.depth"])
     fresh = f.field(top, FRAME)
+    moved: set[int] = set()
     for position, register in enumerate(arguments):
         head, bits = f.value(register)
-        f.keep(register, head, bits)
+        if register in released and register not in moved:
+            moved.add(register)  # the frame's own reference
+        else:
+            f.keep(register, head, bits)
         f.store("i64", head, fresh, VALUE * position)
         f.store("i64", bits, fresh, VALUE * position + BITS)
+    for register in released:
+        if register not in moved:
+            b.do(f"call void @release_slot(ptr {f.slot(register)})")
+        f.store("i64", 0, f.slot(register), 0)
     f.put_live(end_of(at), but=out)
     f.enter(function, fresh, len(arguments))
     f.leave(f"@f{function}_0", fresh)

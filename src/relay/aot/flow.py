@@ -82,9 +82,10 @@ def labels(instruction: Instruction) -> tuple[int, ...]:
 
 
 def registers_read(instruction: Instruction) -> list[int]:
-    """The registers an instruction reads; those that a kernel writes among them."""
+    """The registers an instruction reads; those that a kernel writes among them, those that a call only releases not."""
     out: list[int] = []
-    for letter, operand in zip(instruction.opcode.operands, instruction.operands, strict=True):
+    operands = instruction.operands[:-1] if instruction.opcode.name in CALLS else instruction.operands
+    for letter, operand in zip(instruction.opcode.operands, operands, strict=False):
         if letter == "R" and isinstance(operand, tuple):
             out += operand
         elif letter in "ro" and isinstance(operand, int) and operand >= 0:
@@ -99,6 +100,10 @@ def hold(instruction: Instruction, held: set[int], scalars: Container[int]) -> N
         emptied = operands[-1]
         assert isinstance(emptied, int)
         held.discard(emptied)
+    elif name in CALLS:
+        released = operands[-1]
+        assert isinstance(released, tuple)
+        held.difference_update(released)
     out = destination(instruction)
     if out is not None and out not in scalars:
         held.add(out)

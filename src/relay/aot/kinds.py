@@ -42,7 +42,7 @@ def scalars(functions: Sequence[Sequence[Instruction]], arities: Sequence[int]) 
     for instructions in functions:
         for i in instructions:
             match i.opcode.name, i.operands:
-                case ("Invoke", (_, int(f), _)) | ("TailInvoke", (int(f), _)):
+                case ("Invoke", (_, int(f), _, _)) | ("TailInvoke", (int(f), _)):
                     called.add(f)
                 case "AllocClosure", (_, int(f), _):
                     closures.add(f)
@@ -103,7 +103,7 @@ class _Kinds:
                 case "ScalarSelect", (int(to), _, int(a), int(b)):
                     f.flows[a].append((number, to))
                     f.flows[b].append((number, to))
-                case "Invoke", (int(to), int(callee), tuple(arguments)):
+                case "Invoke", (int(to), int(callee), tuple(arguments), _):
                     self._pass(number, callee, arguments)
                     self.functions[callee].waiting.append((number, to))
                 case "TailInvoke", (int(callee), tuple(arguments)):

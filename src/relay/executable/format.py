@@ -26,7 +26,7 @@ from relay.ir.files import write_whole
 from relay.ir.mapped import release
 
 MAGIC: Final = b"RELAYEXE"
-VERSION: Final = 3
+VERSION: Final = 4
 _HEADER: Final = 32
 _ENTRY: Final = 24
 _ALIGN: Final = 64

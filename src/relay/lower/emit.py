@@ -87,13 +87,18 @@ class _Emitter:
 
     def _block(self, block: Block, live_out: frozenset[Var], dst: int | None) -> Step[None]:
         """Emit a block. Its result goes to ``dst``; without one the block is in tail position and returns it."""
-        arena, keys = yield self.kernels.arena(block, self.loop is not None and dst is None)
-        if arena is not None and dst is None:
-            self.arenas.append(arena)
+        arenas, keys = yield self.kernels.arenas(block, dst is None, self.loop is not None)
+        coming = arenas[::-1]
+        arena: Arena | None = None
         ends, after = dying(block, live_out, self.uses)
         last = len(block.bindings) - 1
         for position, binding in enumerate(block.bindings):
             self.asm.span(str(binding.value.span) if binding.value.span else "")
+            if coming and coming[-1].first == position:
+                arena = coming.pop()
+                self.kernels.allocate(arena)
+                if arena.last is None and dst is None:
+                    self.arenas.append(arena)
             tail = dst is None and position == last and block.result is binding.var
             if tail and self._is_call(binding.value):
                 self._tail_call(binding.value, ends[position])
@@ -104,9 +109,12 @@ class _Emitter:
                     break
                 self.frame.release(ends[position] & {binding.var})
             else:
-                self._binding(binding, arena, keys, ends[position])
-                self.frame.release(ends[position])
+                released = self._binding(binding, arena, keys, ends[position])
+                self.frame.release(ends[position] - released)
             self.frame.release_temporaries()
+            if arena is not None and arena.last == position:
+                self.asm.emit("Kill", arena.register)
+                arena = None
         else:
             if arena is not None and dst is not None:
                 self.asm.emit("Kill", arena.register)
@@ -118,7 +126,7 @@ class _Emitter:
                 self.asm.emit("Move", dst, result)
                 self.frame.release_temporaries()
         if arena is not None and dst is None:
-            self.arenas.pop()
+            self.arenas.remove(arena)
 
     # -- control
 
@@ -227,13 +235,16 @@ class _Emitter:
 
     # -- bindings
 
-    def _binding(self, binding: Binding, arena: Arena | None, keys: dict[Var, escape.Origin], ends: set[Var]) -> None:
+    def _binding(
+        self, binding: Binding, arena: Arena | None, keys: dict[Var, escape.Origin], ends: set[Var]
+    ) -> set[Var]:
+        """Emit a binding; gives those of the variables that end there which it has released itself."""
         var, value = binding.var, binding.value
         match value:
             case Call(fn=Function()):
                 self.kernels.call(var, value, ends, arena, keys)
             case Call():
-                self._call(var, value, ends)
+                return self._call(var, value, ends)
             case Tuple():
                 self.frame.assign(var, tuple(self.frame.place(f) for f in value.fields))
             case Proj():
@@ -257,21 +268,31 @@ class _Emitter:
                 self.frame.assign(var, ())
             case _:
                 self.frame.assign(var, self.frame.place(value))
+        return set()
 
-    def _call(self, var: Var, call: Call, ends: set[Var]) -> None:
+    def _call(self, var: Var, call: Call, ends: set[Var]) -> set[Var]:
+        """A call that is not in tail position. What nothing reads after it is released before the function runs, which so has the
+        only reference to what it alone goes on with."""
         if isinstance(call.fn, OpRef):
             self._operator(var, call.fn.name, call, ends)
-            return
+            return set()
         out = self.asm.reg()
         args = [self.frame.value(a) for a in call.args]
-        match call.fn:
-            case GlobalVar(name=name):
-                self.asm.emit("Invoke", out, self.unit.functions[name], args)
-            case ConstructorRef(name=name):
-                self.asm.emit("AllocADT", out, self.frame.module.constructors[name].tag, args)
-            case _:
-                self.asm.emit("InvokeClosure", out, self.frame.value(call.fn), args)
+        if isinstance(call.fn, ConstructorRef):
+            self.asm.emit("AllocADT", out, self.frame.module.constructors[call.fn.name].tag, args)
+            self.frame.assign(var, out)
+            return set()
+        closure = None if isinstance(call.fn, GlobalVar) else self.frame.value(call.fn)
+        released = ends - {var}
+        dead = sorted({*self.frame.forget(released), *self.frame.temporaries})
+        self.frame.temporaries.clear()
+        if closure is None:
+            assert isinstance(call.fn, GlobalVar)
+            self.asm.emit("Invoke", out, self.unit.functions[call.fn.name], args, dead)
+        else:
+            self.asm.emit("InvokeClosure", out, closure, args, dead)
         self.frame.assign(var, out)
+        return released
 
     def _operator(self, var: Var, name: str, call: Call, ends: set[Var]) -> None:
         if name == CHECK_EQUAL:

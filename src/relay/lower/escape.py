@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relay.ir.expr import Block, Call, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
+from relay.ir.expr import Block, Call, ConstructorRef, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import Step
+from relay.ir.types import TensorType, TupleType, Type
 from relay.ir.walk import children
 from relay.lower.liveness import nested_blocks
 
@@ -41,6 +42,39 @@ class Tensors:
 def is_primitive_call(e: Expr) -> bool:
     """A call of a fused primitive."""
     return isinstance(e, Call) and isinstance(e.fn, Function)
+
+
+def barriers(block: Block, tail: bool, loops: bool) -> list[int]:
+    """The positions at which what is dead should not be held: calls, whose functions may take much memory and call this one again, and
+    branches that allocate tensors. Not what the block ends with in ``tail`` position: a call takes the frame's place. Where the function
+    ``loops``, its memory is kept for the next iteration, unless there is a call."""
+    count = len(block.bindings)
+    if tail and count and block.result is block.bindings[-1].var:
+        value = block.bindings[-1].value
+        count -= loops or not isinstance(value, If | Match)
+    return [n for n, b in enumerate(block.bindings[:count]) if _is_barrier(b.value, not (tail and loops))]
+
+
+def _is_barrier(value: Expr, branches: bool) -> bool:
+    """Whether a binding's value is a call that leaves the function, or has one inside, or (with ``branches``) makes tensors inside."""
+    inside = False
+    todo = [value]
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Call) and not isinstance(e.fn, Function | OpRef | ConstructorRef):
+            return True
+        if inside and branches and is_primitive_call(e) and not _is_scalars(e.ty):
+            return True
+        inside = True
+        todo += [b.value for inner in nested_blocks(e) for b in inner.bindings]
+    return False
+
+
+def _is_scalars(ty: Type | None) -> bool:
+    """Whether a value is unboxed: a tensor of one element without axes, or a tuple of such."""
+    if isinstance(ty, TupleType):
+        return all(isinstance(f, TensorType) and f.shape == () for f in ty.fields)
+    return isinstance(ty, TensorType) and ty.shape == ()
 
 
 def analyse(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, dim_bounds
 from relay.ir.expr import Block, Call, Expr, Function, Var
@@ -10,7 +12,7 @@ from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
 from relay.lower.kernel_calls import is_view, only_reads
 from relay.lower.planning import ModulePlan
-from relay.lower.storage import ALIGNMENT, Interval, place, tensor_bytes
+from relay.lower.storage import ALIGNMENT, Interval, place, stretches, tensor_bytes
 from relay.transform.blocks import body_of, nested_blocks
 
 
@@ -43,8 +45,7 @@ class _Footprint:
             return key(var.ty)
 
         tensors: escape.Tensors = yield escape.analyse(block, outputs_of, is_view, only_reads)
-        count = len(block.bindings)
-        change = [0] * (count + 1)
+        change = [0] * (len(block.bindings) + 1)
         intervals: list[Interval] = []
         for key, ty in enumerate(info):
             size = _most(tensor_bytes(ty))
@@ -52,8 +53,18 @@ class _Footprint:
                 change[tensors.start[key]] += pooled(size)
             else:
                 intervals.append(Interval(key, size, tensors.start[key], tensors.end[key]))
-        total = pooled(_most(place(intervals).total)) if intervals else 0
-        peak = total
+        at = escape.barriers(block, False, False)
+        for stretch in stretches(intervals, at):
+            if stretch:
+                size = pooled(_most(place(stretch).total))
+                change[stretch[0].start] += size
+                change[max(i.end for i in stretch) + 1] -= size
+        for interval in intervals:
+            if bisect_left(at, interval.start) != bisect_right(at, interval.end):  # by itself
+                size = pooled(_most(interval.size))
+                change[interval.start] += size
+                change[interval.end + 1] -= size
+        total = peak = 0
         for position, binding in enumerate(block.bindings):
             total += change[position]
             inside = self._workspace(binding.value)

@@ -164,6 +164,11 @@ class Frame:
 
     def release(self, variables: set[Var] | frozenset[Var]) -> None:
         """Nothing reads these variables any more: release the registers that no other variable shares."""
+        for register in self.forget(variables):
+            self.asm.emit("Kill", register)
+
+    def forget(self, variables: set[Var] | frozenset[Var]) -> list[int]:
+        """Nothing reads these variables any more: the registers that no other variable shares, which are to be released."""
         freed: list[int] = []
         for var in variables:
             for register, ty in leaves(self.places.get(var, ()), var.ty):
@@ -171,8 +176,7 @@ class Frame:
                 self.owners[register] = left
                 if not left and not is_scalar(ty) and register not in self.kept:
                     freed.append(register)
-        for register in sorted(freed):
-            self.asm.emit("Kill", register)
+        return sorted(freed)
 
 
 def registers(place_: Place) -> list[int]:

@@ -1,7 +1,8 @@
 """Calls of kernels: where results are allocated, workspace, shape functions, results whose extents a kernel finds.
 
-Each block with kernels gets one arena for the tensors that cannot leave it (`relay.lower.storage`). The others are allocated one by
-one, on the storage of an operand that dies there if the kernel may work in place.
+Each stretch of a block with kernels, from one call to the next, gets one arena for the tensors that cannot leave it
+(`relay.lower.storage`): during a call nothing is held that is not read after it. The other tensors are allocated one by one, on the
+storage of an operand that dies there if the kernel may work in place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
 from relay.lower.frame import Frame, type_dims
 from relay.lower.scalars import emit_scalars
-from relay.lower.storage import ALIGNMENT, Interval, place, tensor_bytes
+from relay.lower.storage import ALIGNMENT, Interval, place, stretches, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.transform.blocks import DEVICE_COPY
@@ -26,11 +27,16 @@ HOST = 0
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A block's storage: its register, and the byte offset of each tensor that lives in it, by key. ``kept``: it and its tensors
-    stay from one iteration of a loop to the next, which overwrites them."""
+    """Storage of a stretch of a block, from one call to the next: its register, its bytes and device, and the byte offset of each tensor
+    that lives in it, by key; the bindings before which it is allocated and behind which it is released (None: at the block's end).
+    ``kept``: it and its tensors stay from one iteration of a loop to the next, which overwrites them."""
 
     register: int
+    total: Dim
+    device: int
     offsets: dict[int, Dim]
+    first: int
+    last: int | None
     kept: bool = False
 
 
@@ -44,8 +50,8 @@ class KernelCalls:
     def device(self, var: Var) -> int:
         return self.devices.get(var, HOST)
 
-    def arena(self, block: Block, again: bool) -> Step[tuple[Arena | None, dict[Var, escape.Origin]]]:
-        """Plan the block's arena and emit its allocation. ``again``: when the block is over, the loop goes on or ends."""
+    def arenas(self, block: Block, tail: bool, loops: bool) -> Step[tuple[list[Arena], dict[Var, escape.Origin]]]:
+        """Plan the block's arenas. ``tail``: the block is in tail position; ``loops``: of a function that is a loop."""
         keys: dict[Var, escape.Origin] = {}
         info: list[tuple[TensorType, Var, int]] = []
 
@@ -70,17 +76,26 @@ class KernelCalls:
                 continue
             reuse = self._reusable(call, index, ty, tensors, position_of[var])
             intervals.append(Interval(key, tensor_bytes(ty), tensors.start[key], tensors.end[key], reuse))
-        if not intervals:
-            return None, keys
-        device = self.device(info[intervals[0].key][1])
-        if any(self.device(info[i.key][1]) != device for i in intervals):
-            return None, keys  # an arena is on one device
-        placement = place(intervals)
-        register = self.frame.asm.reg()
-        kept = again and self.frame.sizes.fixed(placement.total)
-        opcode = "KeepStorage" if kept else "AllocStorage"
-        self.frame.asm.emit(opcode, register, self.frame.sizes.register(placement.total), ALIGNMENT, device)
-        return Arena(register, placement.offsets, kept), keys
+        at = escape.barriers(block, tail, loops)
+        arenas: list[Arena] = []
+        for number, stretch in enumerate(stretches(intervals, at)):
+            if not stretch:
+                continue
+            device = self.device(info[stretch[0].key][1])
+            if any(self.device(info[i.key][1]) != device for i in stretch):
+                continue  # an arena is on one device
+            placement = place(stretch)
+            kept = tail and loops and not at and self.frame.sizes.fixed(placement.total)
+            last = max(i.end for i in stretch) if number < len(at) else None
+            register = self.frame.asm.reg()
+            arenas.append(Arena(register, placement.total, device, placement.offsets, stretch[0].start, last, kept))
+        return arenas, keys
+
+    def allocate(self, arena: Arena) -> None:
+        """Emit the allocation of an arena."""
+        opcode = "KeepStorage" if arena.kept else "AllocStorage"
+        size = self.frame.sizes.register(arena.total)
+        self.frame.asm.emit(opcode, arena.register, size, ALIGNMENT, arena.device)
 
     def _can_plan(self, call: Expr, ty: TensorType) -> bool:
         """The sizes are known on entry to the block, and are those of the allocation."""

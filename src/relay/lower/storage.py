@@ -9,6 +9,7 @@ computed at run time.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import reduce
 
@@ -102,6 +103,16 @@ def place(intervals: list[Interval]) -> Placement:
         starts.append(total)
         total = dim_add(total, slot.size)
     return Placement({key: starts[index] for key, index in slot_of.items()}, total)
+
+
+def stretches(intervals: list[Interval], at: list[int]) -> list[list[Interval]]:
+    """The intervals (in order of ``start``) between barriers at these positions; those that go beyond one are in none."""
+    out: list[list[Interval]] = [[] for _ in range(len(at) + 1)]
+    for interval in intervals:
+        number = bisect_left(at, interval.start)
+        if bisect_right(at, interval.end) == number:
+            out[number].append(interval)
+    return out
 
 
 def _choose(slots: list[_Slot], slot_of: dict[int, int], want: Interval, size: Dim) -> int | None:
