@@ -168,6 +168,24 @@ TEST(blocks_come_back_and_are_counted) {
   CHECK(pool_statistics(host_device).live_bytes == start.live_bytes);
 }
 
+TEST(threads_take_each_others_blocks_before_they_ask_the_device) {
+  pool_trim(host_device);
+  PoolStatistics start = pool_statistics(host_device);
+  constexpr int64_t size = 5000;
+  void* first = nullptr;
+  for (int i = 0; i < 40; ++i) {
+    Block block{};
+    std::thread([&] { block = pool_allocate(host_device, size); }).join();
+    CHECK(first == nullptr || block.data == first);
+    first = block.data;
+    std::thread([&] { pool_free(host_device, block); }).join();
+    CHECK(pool_statistics(host_device).cached_bytes == block.bytes);
+  }
+  CHECK(pool_statistics(host_device).live_bytes == start.live_bytes);
+  pool_trim(host_device);
+  CHECK(pool_statistics(host_device).cached_bytes == 0);
+}
+
 TEST(the_pool_serves_threads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)

@@ -91,7 +91,7 @@ def test_an_empty_line_repeats() -> None:
 def test_backtrace_and_callers() -> None:
     said, _ = session("b sum", "c", "c", "bt", "up", "p %r", "p %t", "bt", "down", "list")
     assert "> 0  @sum at <text>:4:3\n  1  @sum at <text>:7:16\n" in said
-    assert "Node(Leaf(2), Leaf(3))\nno %t holds a value here; there are: %l, %r\n" in said
+    assert "Node(Leaf(2), Leaf(3))\nno %t holds a value here; there are: %r\n" in said, "%l went to the call"
     assert "  0  @sum at <text>:4:3\n> 1  @sum at <text>:7:16\n" in said
     assert ">    4   match (%t) {\n" in said
 
