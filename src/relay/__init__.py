@@ -8,6 +8,10 @@ y = relay.evaluate(module, x)           # the definitional interpreter: what the
 
 from __future__ import annotations
 
+from relay.starting import leave_quietly
+
+leave_quietly()  # before what takes long to import
+
 from relay import op, pipeline, te, transform
 from relay._runtime import Tensor
 from relay.differentiate import evaluate, grad, jvp, value_and_grad

@@ -12,15 +12,10 @@ import numpy as np
 import pytest
 
 import relay
+from tests.cli.process import run
 
 HEADER = '#[version = "0.0.5"]\n'
 GOOD = HEADER + "def @main[n: Dim](%x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), float32] { %x + %x }\n"
-
-
-def run(*args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "relay", *map(str, args)], capture_output=True, text=True, timeout=timeout
-    )
 
 
 @pytest.mark.parametrize(
@@ -124,11 +119,30 @@ def test_ctrl_c_is_exit_code_130(tmp_path: Path, extra: list[str]) -> None:
     path = tmp_path / "m.relay"
     path.write_text(HEADER + "def @main(%n: int32) -> int32 { @main(%n + 1) }")
     child = subprocess.Popen(
-        [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-         "from relay.cli.main import main; main()", "run", str(path), "-i", "n=0", *extra],
-        stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", "from relay.cli.main import main; print('imported', flush=True); main()", "run",
+         str(path), "-i", "n=0", *extra],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_listen,
     )  # fmt: skip
-    time.sleep(4)
+    assert child.stdout is not None and child.stdout.readline() == "imported\n"
+    time.sleep(2)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in said, said
+
+
+def test_ctrl_c_while_importing_is_quiet_too() -> None:
+    """Lines about imports come while there are more to make: the signal arrives between two of them."""
+    child = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "relay", "--help"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_listen,
+    )  # fmt: skip
+    assert child.stderr is not None
+    assert any(line.endswith(" relay.ir.dim\n") for line in child.stderr)
+    child.send_signal(signal.SIGINT)
+    said = child.stderr.read()
+    assert child.wait(timeout=60) == 130 and "interrupted" in said and "Traceback" not in said, said
+
+
+def _listen() -> None:
+    """What starts in the background may have been told to ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

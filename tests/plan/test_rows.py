@@ -335,6 +335,23 @@ def test_variances_of_nan_infinities_and_great_numbers() -> None:
     np.testing.assert_allclose(spread[6], x[6].astype(np.float64).var(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_long_row_of_one_number_has_no_variance(dtype: str) -> None:
+    """However great the number is: the rounding of its mean, squared, would be infinite."""
+    numbers = np.array([0.0, 0.1, -7e5, 1e29, -1e35, 3e-39], dtype)
+    if dtype == "float64":
+        numbers = np.append(numbers, [1e200, -1e304])
+    plan = make_plan(
+        primitive([tensor((len(numbers), as_dim(V)), dtype)], lambda m, x: m("variance", x, axis=1)), host_target()
+    )
+    for size in (1, 300, 1000, 768):
+        x = np.repeat(numbers[:, None], size, 1)
+        got = np.full(len(numbers), 77, dtype)
+        native = Native(plan.kernel, host_target())
+        assert native.run(native.bind([x, got], {V: size})) == 0
+        np.testing.assert_array_equal(got, 0.0)
+
+
 def test_a_number_of_each_channel_does_not_decide_the_order_of_images() -> None:
     """Images are gone through in the order of memory, not channel by channel."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree
 from collections import Counter
 from pathlib import Path
@@ -18,6 +16,7 @@ from relay.pipeline import as_module, build
 from relay.transform.reward import Machine
 from relay.view import Limits, profile, roofline, trace
 from relay.view.limits import calling
+from tests.cli.process import run
 
 TEXT = """#[version = "0.0.5"]
 def @main[n: Dim](%x: Tensor[(n, 64), float32], %w: Tensor[(96, 64), float32]) {
@@ -73,7 +72,7 @@ def test_trace() -> None:
 
 
 def command(*args: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "relay", *args], capture_output=True, text=True)
+    done = run(*args)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -92,7 +91,7 @@ def test_verbs(tmp_path: Path) -> None:
     assert found["low_us"] <= found["median_us"] <= found["high_us"]
     assert found["limits"][0]["flops"] > 1e9
     assert "per call" in command("bench", str(program), "--seconds", "0.05")
-    failed = subprocess.run([sys.executable, "-m", "relay", "bench"], capture_output=True, text=True)
+    failed = run("bench")
     assert failed.returncode == 2 and "nothing to measure" in failed.stderr
 
 

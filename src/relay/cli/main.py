@@ -42,6 +42,7 @@ from relay.cli.shared import (
 from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.files import write_whole
 from relay.lower.signature import entry_info
+from relay.starting import started
 from relay.transform.base import available_passes, parse_passes
 
 app = typer.Typer(
@@ -263,6 +264,7 @@ def save_array(path: Path, array: np.ndarray[Any, Any]) -> None:
 def main() -> None:
     """Run a command; every error ends in one message and its exit code."""
     try:
+        started()
         code = app(standalone_mode=False)
         if isinstance(code, int) and code != 0:  # an interruption is given back as its exit code
             errors.print("interrupted" if code == 130 else f"stopped with code {code}")

@@ -7,7 +7,10 @@ row's mean already, one pass makes both sums, and what the mean differs from tha
 
 This loses digits only as far as k is far from the mean, beside the deviation. Here k is the mean of a part of the row (Chan,
 Golub and LeVeque, Algorithms for computing the sample variance, 1983): of a share p of the elements, that factor is at most 1 / p,
-whatever the elements are, because a part that lies far off contributes to the deviation itself.
+whatever the elements are, because a part that lies far off contributes to the deviation itself. The part's mean is made of distances
+from the row's first element, so it is exact for a row of one number; and the distance of m from k is taken from the sums, not
+from m, which is rounded. A row of one number has no deviation then, however great the number; in two passes the rounding of its
+mean, squared, can be infinite.
 """
 
 from __future__ import annotations
@@ -107,9 +110,11 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
     along = emitter.along(found.total)
     assert along is not None
     builder, zero, dtype = emitter.builder, Const(0, "int64"), found.centre.dtype
-    few, every = Axis("few", _part(along.extent, builder.lanes([dtype]))), Axis("j", along.extent)
-    part, first, second = (Buffer(builder.fresh(n), (1,), dtype, "register") for n in ("part", "first", "second"))
-    near, apart, off = (Axis(builder.fresh(n), 1, dtype) for n in ("near", "apart", "off"))
+    one, few = Axis("one", dim_min(along.extent, 1)), Axis("few", _part(along.extent, builder.lanes([dtype])))
+    every = Axis("j", along.extent)
+    names = ("origin", "part", "first", "second")
+    origin, part, first, second = sums = [Buffer(builder.fresh(n), (1,), dtype, "register") for n in names]
+    start, near, apart, off = (Axis(builder.fresh(n), 1, dtype) for n in ("start", "near", "apart", "off"))
 
     def now(buffer: Buffer) -> Scalar:
         return Load(buffer, (zero,), dtype)
@@ -128,14 +133,21 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
     def count(axis: Axis) -> Scalar:
         return Const(float(axis.extent), dtype) if isinstance(axis.extent, int) else cast(extent_of(axis.extent), dtype)
 
-    mean = binary("div", now(part), count(few))
-    if isinstance(few.extent, int):
-        mean = binary("mul", now(part), Const(1.0 / few.extent, dtype))
+    def over(value: Scalar, axis: Axis) -> Scalar:
+        if isinstance(axis.extent, int):
+            return binary("mul", value, Const(1.0 / axis.extent, dtype))
+        return binary("div", value, count(axis))
+
+    mean = binary("add", now(origin), over(now(part), few))
     guess = select(compare("lt", unary("abs", mean), Const(math.inf, dtype)), mean, Const(0.0, dtype))
     pass_ = LetScalar(
         apart, binary("sub", at(every), near), seq([more(first, apart), more(second, binary("mul", apart, apart))])
     )
     total = binary("add", binary("mul", near, count(every)), now(first))
+    # A mean is rounded to a number; what it differs from ``near`` by is known better than that: from the sum of distances.
+    given = binary("sub", found.centre, near)
+    precise = binary("add", over(now(first), every), binary("sub", found.centre, binary("div", total, count(every))))
+    precise = select(compare("lt", unary("abs", total), Const(math.inf, dtype)), precise, given)
     twice = binary("sub", binary("mul", now(first), Const(2.0, dtype)), binary("mul", off, count(every)))
     right = binary("max", binary("sub", now(second), binary("mul", off, twice)), Const(0.0, dtype))
     # Beyond the greatest number the squares are infinite, unless an element was: then there is no distance.
@@ -144,11 +156,16 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
     if not isinstance(along.extent, int):  # a row of nothing has no centre, and no distance from it
         spread = select(compare("lt", zero, extent_of(along.extent)), spread, Const(0.0, dtype))
     return allocate(
-        [part, first, second],
+        sums,
         seq(
             [
-                *(put(b, Const(0.0, dtype)) for b in (part, first, second)),
-                For(few, extent_of(few.extent), more(part, at(few)), "vectorized"),
+                *(put(b, Const(0.0, dtype)) for b in sums),
+                For(one, extent_of(one.extent), put(origin, at(one))),
+                LetScalar(
+                    start,
+                    now(origin),
+                    For(few, extent_of(few.extent), more(part, binary("sub", at(few), start)), "vectorized"),
+                ),
                 LetScalar(
                     near,
                     guess,
@@ -157,7 +174,7 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
                             For(every, extent_of(every.extent), pass_, "vectorized"),
                             emitter.store(found.total, 0, total),
                             *(emitter.member(p, None) for p in found.between),
-                            LetScalar(off, binary("sub", found.centre, near), emitter.store(found.spread, 0, spread)),
+                            LetScalar(off, precise, emitter.store(found.spread, 0, spread)),
                         ]
                     ),
                 ),
