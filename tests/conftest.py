@@ -10,7 +10,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-programs",
         type=int,
         default=100,
-        help="how many generated programs tests/test_fuzz.py runs (2000 in continuous integration)",
+        help="how many generated programs tests/test_fuzz.py runs (1000 in continuous integration)",
     )
     parser.addoption(
         "--gradient-examples",
@@ -22,5 +22,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gradient-programs",
         type=int,
         default=60,
-        help="how many generated programs tests/ad/test_generated.py differentiates (300 in continuous integration)",
+        help="how many generated programs tests/ad/test_generated.py differentiates (150 in continuous integration)",
     )

@@ -1,6 +1,6 @@
 """Generated programs: derivatives against finite differences in both modes, before and after partial evaluation, and compiled.
 
-How many programs is ``--gradient-programs`` (300 in continuous integration). A failure shows the program and its arguments.
+How many programs is ``--gradient-programs`` (150 in continuous integration). A failure shows the program and its arguments.
 """
 
 from __future__ import annotations
