@@ -1,5 +1,6 @@
 // Python values to values of a program, by the types that travel with it: tuples, lists, algebraic values (relay.ir.value), and tensors
-// in them, checked, since compiled code trusts them. Iterative: a list may be long and a tree deep. What is shared stays shared.
+// in them, checked, since compiled code trusts them; and back. Iterative: a list may be long and a tree deep. What is shared stays
+// shared, both ways.
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ constexpr size_t shown_steps = 8;
 struct Constructor {
   std::string name;
   std::vector<uint32_t> fields;  // types
+  nb::object spelled;            // the name, for Python
 };
 
 struct Type {
@@ -34,6 +36,7 @@ struct Type {
   std::string name;               // of a data type; of anything else what it is called
   std::vector<Constructor> constructors;
   bool is_list = false, is_option = false;
+  nb::object spelled;    // the name of a data type, for Python
   nb::object seen_name;  // the last Python string that was this type's name
 };
 
@@ -49,9 +52,13 @@ class Converter {
       : expand_(std::move(expand)),
         value_(std::move(value)),
         type_error_(std::move(type_error)),
-        shape_error_(std::move(shape_error)) {}
+        shape_error_(std::move(shape_error)) {
+    const char* names[] = {"adt", "constructor", "tag", "fields"};
+    for (size_t i = 0; i < 4; ++i) names_[i] = nb::steal(PyUnicode_InternFromString(names[i]));
+  }
 
   nb::object convert(nb::handle object, uint32_t type, const std::string& what);
+  nb::object outward(nb::handle object, uint32_t type);
 
  private:
   // A place in the argument: field `index` of the value at step `parent`, which has constructor `constructor` of `type`.
@@ -99,7 +106,20 @@ class Converter {
     throw nb::python_error();
   }
 
+  // A value on its way to Python: what is made of it, and which of its fields is next. A list has its cell that is next.
+  struct Open {
+    Adt* adt;
+    uint32_t type;
+    nb::object out;
+    uint32_t next = 0;
+  };
+  using Met = std::unordered_map<Adt*, std::vector<std::pair<uint32_t, nb::object>>>;
+  nb::object begin(std::vector<Open>& open, const Met& met, const Value& value, uint32_t number);
+  bool follow(Open& open, nb::object& made, Met& met, const Value*& value, uint32_t& number);
+  nb::object algebraic(const Type& type, Adt* adt, nb::object fields);
+
   nb::object expand_, value_, type_error_, shape_error_;
+  nb::object names_[4];  // of the attributes of an algebraic value
   std::deque<Type> types_;
 };
 
@@ -127,9 +147,12 @@ void Converter::read(Type& known, uint32_t number) {
     type.fields = numbers(given[1]);
     type.kind = Type::tuple;
   } else if (kind == "adt") {
-    type.name = nb::cast<std::string>(given[1]);
-    for (nb::handle item : nb::cast<nb::tuple>(given[2]))
-      type.constructors.push_back({nb::cast<std::string>(item[0]), numbers(nb::object(item[1]))});
+    type.spelled = nb::object(given[1]);
+    type.name = nb::cast<std::string>(type.spelled);
+    for (nb::handle item : nb::cast<nb::tuple>(given[2])) {
+      nb::object spelled(item[0]);
+      type.constructors.push_back({nb::cast<std::string>(spelled), numbers(nb::object(item[1])), spelled});
+    }
     type.is_list = type.name == "List";
     type.is_option = type.name == "Option";
     type.kind = Type::adt;
@@ -303,6 +326,96 @@ nb::object Converter::convert(nb::handle object, uint32_t type, const std::strin
   return to_python(root.take());
 }
 
+bool is_shared(const Adt* adt) { return adt->is_immortal() || adt->count.load(std::memory_order_relaxed) > 1; }
+
+nb::object checked(PyObject* made) {
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+// What a value is in Python, or nothing where its fields come first: it is open then.
+nb::object Converter::begin(std::vector<Open>& open, const Met& met, const Value& value, uint32_t number) {
+  const Type& type = type_at(number);
+  Adt* adt = as_adt(value);
+  if (adt == nullptr || (type.kind != Type::tuple && type.kind != Type::adt)) {
+    retain(value);
+    return to_python(value);
+  }
+  if (type.kind == Type::adt && (adt->tag < 0 || static_cast<size_t>(adt->tag) >= type.constructors.size()))
+    fail(Status::failed, "a result is no value of %s", type.name.c_str());
+  if (type.is_option && adt->size == 0) return nb::none();
+  if (is_shared(adt))
+    if (auto found = met.find(adt); found != met.end())
+      for (const auto& [of, made] : found->second)
+        if (of == number) return made;
+  nb::object out = type.is_list ? checked(PyList_New(0)) : checked(PyTuple_New(adt->size));
+  if (adt->size == 0) return type.is_list || type.kind == Type::tuple ? out : algebraic(type, adt, std::move(out));
+  open.push_back({adt, number, std::move(out)});
+  return {};
+}
+
+nb::object Converter::algebraic(const Type& type, Adt* adt, nb::object fields) {
+  auto* of = reinterpret_cast<PyTypeObject*>(value_.ptr());
+  nb::object none = checked(PyTuple_New(0)), out = checked(of->tp_new(of, none.ptr(), nullptr));
+  nb::object tag = checked(PyLong_FromLong(adt->tag));
+  // The class is frozen: its own way to set attributes refuses.
+  PyObject* parts[] = {type.spelled.ptr(), type.constructors[static_cast<size_t>(adt->tag)].spelled.ptr(), tag.ptr(), fields.ptr()};
+  for (size_t i = 0; i < 4; ++i)
+    if (PyObject_GenericSetAttr(out.ptr(), names_[i].ptr(), parts[i]) != 0) throw nb::python_error();
+  return out;
+}
+
+// Gives an open value what was made of its field (if anything was yet), and says which comes next; where none does, `made` is what the
+// value itself is in Python.
+bool Converter::follow(Open& open, nb::object& made, Met& met, const Value*& value, uint32_t& number) {
+  const Type& type = type_at(open.type);
+  if (type.is_list) {
+    if (made.is_valid()) {
+      if (PyList_Append(open.out.ptr(), made.ptr()) != 0) throw nb::python_error();
+      Adt* rest = as_adt(open.adt->fields()[1]);
+      if (rest == nullptr) fail(Status::failed, "a result is no list");
+      open.adt = rest;
+    }
+    if (open.adt->tag == 0 && open.adt->size == 2) {
+      value = &open.adt->fields()[0];
+      number = type.constructors[0].fields[0];
+      return true;
+    }
+    made = std::move(open.out);
+    return false;
+  }
+  if (made.is_valid()) {
+    if (type.is_option) return false;
+    PyTuple_SET_ITEM(open.out.ptr(), static_cast<Py_ssize_t>(open.next++), made.release().ptr());
+  }
+  const std::vector<uint32_t>& fields =
+      type.kind == Type::tuple ? type.fields : type.constructors[static_cast<size_t>(open.adt->tag)].fields;
+  if (fields.size() != open.adt->size) fail(Status::failed, "a result is no value of its type");
+  if (open.next < open.adt->size) {
+    value = &open.adt->fields()[open.next];
+    number = fields[open.next];
+    return true;
+  }
+  made = type.kind == Type::tuple ? std::move(open.out) : algebraic(type, open.adt, std::move(open.out));
+  if (is_shared(open.adt)) met[open.adt].emplace_back(open.type, made);
+  return false;
+}
+
+nb::object Converter::outward(nb::handle object, uint32_t type) {
+  PyValue* held;
+  if (!nb::try_cast(object, held, false) || held == nullptr) return nb::borrow(object);
+  std::vector<Open> open;
+  Met met;
+  const Value* value = &held->get();
+  for (uint32_t number = type;;) {
+    nb::object made = begin(open, met, *value, number);
+    for (;; open.pop_back()) {
+      if (open.empty()) return made;
+      if (follow(open.back(), made, met, value, number)) break;
+    }
+  }
+}
+
 }  // namespace
 
 void init_convert(nb::module_& m) {
@@ -310,7 +423,8 @@ void init_convert(nb::module_& m) {
       .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("expand"), nb::arg("value"),
            nb::arg("type_error"), nb::arg("shape_error"))
       .def("convert", &Converter::convert, nb::arg("object").none(), nb::arg("type"), nb::arg("what"),
-           "The value of type number `type`; errors begin with `what`.");
+           "The value of type number `type`; errors begin with `what`.")
+      .def("outward", &Converter::outward, nb::arg("object"), nb::arg("type"), "What a value of type number `type` is in Python.");
 }
 
 }  // namespace relay

@@ -204,3 +204,34 @@ def test_tuples_of_tensors_come_out_as_tuples() -> None:
         np.testing.assert_array_equal(single[0], x)
     del found, y, k, more, again, single
     assert _runtime.live_objects() == before
+
+
+def test_what_is_shared_comes_back_shared() -> None:
+    """A value of 2^200 paths and 201 nodes."""
+    text = """#[version = "0.0.5"]
+    type Tree { Leaf(Tensor[(2,), float32]), Node(Tree, (Tree, int32)), }
+    def @main(%t: Tree, %n: int32) -> Tree { if (%n == 0i32) { %t } else { @main(Node(%t, (%t, %n)), %n - 1i32) } }"""
+    mod = relay.parse(text)
+    found: Any = relay.compile(mod)(mod.adt("Tree").Leaf(np.ones(2, np.float32)), np.int32(200))
+    for n in range(1, 201):
+        left, (right, number) = found.fields
+        assert (found.adt, found.constructor, found.tag) == ("Tree", "Node", 1)
+        assert left is right and int(number) == n
+        found = left
+    np.testing.assert_array_equal(np.asarray(found.fields[0]), [1, 1])
+
+
+def test_a_long_list_of_options_comes_back() -> None:
+    text = """#[version = "0.0.5"]
+    import prelude
+    def @main(%n: int32, %xs: List[(Option[int32], List[int32])]) -> List[(Option[int32], List[int32])] {
+      if (%n == 0i32) { %xs } else {
+        let %third = if (mod(%n, 3i32) == 0i32) { Some(%n) } else { None };
+        let %even = if (mod(%n, 2i32) == 0i32) { Cons(%n, Nil) } else { Nil };
+        @main(%n - 1i32, Cons((%third, %even), %xs)) }
+    }"""
+    found: Any = relay.compile(text)(np.int32(30000), [])
+    assert len(found) == 30000
+    for n, (option, items) in enumerate(found, 1):
+        assert option is None if n % 3 else int(option) == n
+        assert [int(i) for i in items] == ([] if n % 2 else [n])

@@ -16,7 +16,6 @@ from typing import Any
 from relay import _runtime
 from relay.executable.bytecode import DTYPE_CODES
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
-from relay.ir.trampoline import Step, run
 from relay.ir.value import AdtValue
 
 Spec = Mapping[str, Any]
@@ -92,36 +91,11 @@ class Signature:
     def outcome(self, value: object) -> object:
         """A result, as the runtime gave it, as Python sees it."""
         made = self.tuples or self.result["kind"] == "tensor"
-        return value if made else run(self._outward(self._result, value))
+        return value if made else self._converter.outward(value, self._result)
 
     def join(self, parts: Sequence[object]) -> object:
         """A result of tensors and tuples from its tensors, in order."""
         return _joined(self.result, iter(parts))
-
-    def _outward(self, number: int, value: Any) -> Step[object]:
-        kind, *more = self._types.describe(number)
-        if kind == "tuple":
-            fields = []
-            for f, v in zip(more[0], value.fields, strict=True):
-                fields.append((yield self._outward(f, v)))
-            return tuple(fields)
-        if kind != "adt":
-            return value
-        name, constructors = more
-        if name == "List":
-            item = constructors[0][1][0]
-            items: list[object] = []
-            while value.tag == 0:
-                head, value = value.fields
-                items.append((yield self._outward(item, head)))
-            return items
-        constructor, types = constructors[value.tag]
-        if name == "Option":
-            return (yield self._outward(types[0], value.fields[0])) if types else None
-        out = []
-        for f, v in zip(types, value.fields, strict=True):
-            out.append((yield self._outward(f, v)))
-        return AdtValue(name, constructor, value.tag, tuple(out))
 
 
 def _joined(spec: Spec, parts: Iterator[object]) -> object:
