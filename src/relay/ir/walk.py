@@ -37,6 +37,9 @@ from relay.ir.expr import (
 )  # fmt: skip
 
 
+_LEAVES = frozenset((Var, GlobalVar, Constant, OpRef, ConstructorRef))
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """The direct subexpressions, in evaluation order (a block's values, then its result). Binders are not children."""
     match e:
@@ -114,6 +117,9 @@ def post_order(root: Expr) -> Iterator[Expr]:
             yield node
         elif id(node) not in seen:
             seen.add(id(node))
+            if type(node) in _LEAVES:  # most nodes: they need not come by again
+                yield node
+                continue
             todo.append((node, True))
             for kid in reversed(children(node)):
                 if id(kid) not in seen:

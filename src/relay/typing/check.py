@@ -136,7 +136,8 @@ class _Checker:
         if t is None:
             raise TypeError_(f"{_what(e)} has no type", e.span)
         if id(t) not in solved:
-            for v in variables(t):
+            plain = isinstance(t, TensorType) and isinstance(t.dtype, str) and isinstance(t.shape, tuple)
+            for v in () if plain else variables(t):
                 if isinstance(v, TypeVar) and v.flexible:
                     raise TypeError_(f"the type of {_what(e)} is not solved: {type_text(t)}", e.span)
             solved[id(t)] = t

@@ -17,7 +17,7 @@ from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
-from relay.transform.batching.clauses import Clause, NotStructural, calls_of, group_of
+from relay.transform.batching.clauses import Clause, Group, NotStructural, calls_of, group_of
 from relay.transform.batching.lifted import data_types
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.requests import (
@@ -26,6 +26,7 @@ from relay.transform.batching.requests import (
     IN_TURN,
     SIDE_BY_SIDE,
     TOGETHER,
+    Requests,
     by_one_request,
     requests_of,
 )
@@ -38,6 +39,32 @@ __all__ = ["ANSWERS", "EACH", "IN_TURN", "NOTE", "BatchStructure"]
 
 # The function attribute that says what became of a recursive function.
 NOTE = "batching"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is known of a module, and what has been made of its ``functions`` and ``types`` so far."""
+
+    module: Module
+    names: Mapping[str, Sequence[str]]
+    effects: Effects
+    table: AccessTable
+    functions: dict[str, Function]
+    types: dict[str, TypeDef]
+
+    def asked(self, entry: str, members: Sequence[str], single: bool = False) -> tuple[Requests, Group, list[str]]:
+        """The requests of an entry above recursive functions, all these as one group, and the functions that are in it. Raises
+        NotStructural."""
+        module = self.module
+        kept = _kept(module, members)
+        inlined = {n: inline_all(module, n, kept) for n in kept}
+        one = None if entry in members else inline_all(module, entry, kept)
+        taken = frozenset(self.functions), frozenset(self.types)
+        asked = requests_of(entry, module.functions[entry], one, *taken, single=single)
+        inlined[asked.name] = asked.function
+        forms = _list_forms(module, inlined)
+        walked = [n for n in inlined if n not in forms]
+        return asked, group_of(module, asked.name, walked, inlined, forms, asked.parts), list(inlined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,107 +86,67 @@ class BatchStructure(Pass):
 
     def __call__(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
-        effects = Effects(module)
-        table = AccessTable()
-        functions = dict(module.functions)
+        work = _Work(module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types))
         for component in components(names):
             recursive = len(component) > 1 or component[0] in names[component[0]]
-            if not recursive or any(is_primitive(functions[n]) for n in component):
+            if not recursive or any(is_primitive(work.functions[n]) for n in component):
                 continue
             outside = {used for n, all_used in names.items() if n not in component for used in all_used}
             roots = [n for n in component if n in outside] or component
             # Where the function that others call does more than follow the structure, one below it may do just that.
             for root in [*roots, *(n for n in component if n not in roots)]:
-                if root in roots or not any(_is_batched(functions[n]) for n in component):
-                    functions.update(self._batch(module, root, component, effects, table, frozenset(functions)))
-        types = dict(module.types)
+                if root in roots or not any(_is_batched(work.functions[n]) for n in component):
+                    work.functions.update(self._batch(work, root, component))
         for entry in (self.entries,) if isinstance(self.entries, str) else self.entries:
             if entry in module.functions:
-                self._requests(module, entry, names, effects, table, functions, types)
+                self._requests(work, entry)
                 if self.values:
-                    self._together(module, entry, names, effects, table, functions, types)
-        return replace(module, functions=functions, types=types)
+                    self._together(work, entry)
+        return replace(module, functions=work.functions, types=work.types)
 
-    def _requests(
-        self,
-        module: Module,
-        entry: str,
-        names: Mapping[str, Sequence[str]],
-        effects: Effects,
-        table: AccessTable,
-        functions: dict[str, Function],
-        types: dict[str, TypeDef],
-    ) -> None:
+    def _requests(self, work: _Work, entry: str) -> None:
         """Put what answers many requests of an entry beside it, where its work is recursion over structures; say what becomes of
         them."""
-        members = _recursive_below(module, entry, names)
+        members = _recursive_below(work.module, entry, work.names)
         try:
             if not members:
                 raise NotStructural("it has no recursion")
-            kept = _kept(module, members)
-            inlined = {n: inline_all(module, n, kept) for n in kept}
-            one = None if entry in members else inline_all(module, entry, kept)
-            asked = requests_of(entry, module.functions[entry], one, frozenset(functions), frozenset(types))
-            inlined[asked.name] = asked.function
-            forms = _list_forms(module, inlined)
-            group = group_of(module, asked.name, [n for n in inlined if n not in forms], inlined, forms, asked.parts)
-            if not self.always and not any(_has_contraction(c, table) for c in group.clauses if c.function):
+            asked, group, _ = work.asked(entry, members)
+            if not self._gains(work, group):
                 raise NotStructural("its recursion has no product of matrices, so nothing is gained")
-            made = Builder(group, effects, asked.name, frozenset(functions)).build()
-            functions.update(made)
-            types[asked.type.name] = asked.type
+            work.functions.update(Builder(group, work.effects, asked.name, frozenset(work.functions)).build())
+            work.types[asked.type.name] = asked.type
             answer = TOGETHER
         except NotStructural as why:
-            apart = effects.latent(module.functions[entry]) & (Effect.READS | Effect.WRITES | Effect.HOST)
+            apart = work.effects.latent(work.module.functions[entry]) & (Effect.READS | Effect.WRITES | Effect.HOST)
             answer = f"{IN_TURN if apart else SIDE_BY_SIDE}: {why}"
-        functions[entry] = replace(functions[entry], attrs={**functions[entry].attrs, ANSWERS: answer})
+        function = work.functions[entry]
+        work.functions[entry] = replace(function, attrs={**function.attrs, ANSWERS: answer})
 
-    def _together(
-        self,
-        module: Module,
-        entry: str,
-        names: Mapping[str, Sequence[str]],
-        effects: Effects,
-        table: AccessTable,
-        functions: dict[str, Function],
-        types: dict[str, TypeDef],
-    ) -> None:
+    def _together(self, work: _Work, entry: str) -> None:
         """Where an entry goes through several structures (or one for each item of a list), go through all of them at once."""
-        members = _recursive_below(module, entry, names)
+        members = _recursive_below(work.module, entry, work.names)
         if entry in members:
             return
         try:
-            kept = _kept(module, members)
-            inlined = {n: inline_all(module, n, kept) for n in kept}
-            one = inline_all(module, entry, kept)
-            asked = requests_of(
-                entry, module.functions[entry], one, frozenset(functions), frozenset(types), single=True
-            )
-            inlined[asked.name] = asked.function
-            forms = _list_forms(module, inlined)
-            group = group_of(module, asked.name, [n for n in inlined if n not in forms], inlined, forms, asked.parts)
+            asked, group, called = work.asked(entry, members, single=True)
             first = [c for c in group.clauses if c.function == 0]
-            several = any(
-                len(calls_of(c, list(inlined))) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first
-            )
-            if not several or not (self.always or any(_has_contraction(c, table) for c in group.clauses if c.function)):
+            several = any(len(calls_of(c, called)) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first)
+            if not several or not self._gains(work, group):
                 return
-            made = Builder(group, effects, asked.name, frozenset(functions), single=True).build()
+            made = Builder(group, work.effects, asked.name, frozenset(work.functions), single=True).build()
         except NotStructural:
             return
-        functions.update({n: _noted(f, "by level") if n == asked.name else f for n, f in made.items()})
-        functions[entry] = by_one_request(functions[entry], asked)
-        types[asked.type.name] = asked.type
+        work.functions.update({n: _noted(f, "by level") if n == asked.name else f for n, f in made.items()})
+        work.functions[entry] = by_one_request(work.functions[entry], asked)
+        work.types[asked.type.name] = asked.type
 
-    def _batch(
-        self,
-        module: Module,
-        root: str,
-        members: Sequence[str],
-        effects: Effects,
-        table: AccessTable,
-        taken: frozenset[str],
-    ) -> dict[str, Function]:
+    def _gains(self, work: _Work, group: Group) -> bool:
+        """Whether levels of what requests go through are faster than their nodes."""
+        return self.always or any(_has_contraction(c, work.table) for c in group.clauses if c.function)
+
+    def _batch(self, work: _Work, root: str, members: Sequence[str]) -> dict[str, Function]:
+        module = work.module
         try:
             kept = _kept(module, members)
             if root not in kept:
@@ -169,9 +156,9 @@ class BatchStructure(Pass):
             group = group_of(module, root, [n for n in kept if n not in forms], inlined, forms)
             if not self.values and any(data_types(f.result) for f in group.functions):
                 raise NotStructural("it makes values of a data type")
-            if not self.always and not any(_has_contraction(c, table) for c in group.clauses):
+            if not self.always and not any(_has_contraction(c, work.table) for c in group.clauses):
                 raise NotStructural("it has no product of matrices, so nothing is gained")
-            made = Builder(group, effects, root, taken).build()
+            made = Builder(group, work.effects, root, frozenset(work.functions)).build()
         except NotStructural as why:
             return {root: _noted(module.functions[root], f"no: {why}")}
         return {n: _noted(f, "by level") if n == root else f for n, f in made.items()}
