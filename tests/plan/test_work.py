@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import relay
+from relay import te
 from relay.ir.dim import dim_evaluate
+from relay.op import registry
 from relay.options import Options
 from relay.pipeline import build
 
@@ -52,3 +55,22 @@ def test_rows_read_several_times_count_once() -> None:
     flops, size = work("def @main[n: Dim](%x: Tensor[(n, 16), float32]) { nn.softmax(%x) }", 3)
     assert size == 2 * 4 * 3 * 16
     assert flops >= 4 * 3 * 16
+
+
+def test_guards_that_sizes_decide_are_not_counted() -> None:
+    """The sum is over a known number of elements, of which the size of another operand says how many are taken."""
+
+    @registry.operator("work.first")
+    def first(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis(w.shape[1], "k")
+        taken = k < te.size(x.shape[0], "int64")
+        return te.compute((w.shape[0],), lambda i: te.sum(te.select(taken, w[i, k] * 2.0, 0.0), k))
+
+    try:
+        text = "def @main[n: Dim](%x: Tensor[(n,), float32], %w: Tensor[(3, 8), float32]) { work.first(%x, %w) }"
+        assert work(text, 5)[0] == 3 * 8 * 2
+        w = np.ones((3, 8), np.float32)
+        found = relay.compile(HEAD + text, cache=False)(np.zeros(5, np.float32), w)
+        np.testing.assert_array_equal(np.asarray(found), np.full(3, 10, np.float32))
+    finally:
+        registry.remove("work.first")

@@ -56,6 +56,8 @@ def _counted(whole: Dim, body: Scalar) -> Dim:
     size = shape_size(tuple(a.extent for a in decides))
     if not isinstance(whole, int) or not isinstance(size, int) or not 0 < size <= _MOST_DECIDED or loads(body.cond):
         return whole
+    if any(isinstance(n, Size) and not isinstance(n.dim, int) for n in walk(body.cond)):
+        return whole  # decided by a size that is known when it runs
     guard = Compute("guard", tuple(decides), (cast(body.cond, "int64"),))
     (held,) = evaluate([Tensor(guard, 0, guard.shape, "int64")], {})
     return whole // size * int(held.sum())
