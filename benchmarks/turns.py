@@ -17,9 +17,9 @@ def medians(
 ) -> dict[str, float]:
     """Median seconds of a call of each system.
 
-    ``pauses``: how long a system waits before its turn, in which the threads of the one before stop spinning. In each turn one
-    call brings back what others drove out of the caches; then calls are timed, as many (up to ``most``) as take ``turn`` seconds, one
-    at least.
+    ``pauses``: how long a system waits before its turn, in which the threads of the one before stop spinning. In each turn as
+    many calls are timed (up to ``most``) as take ``turn`` seconds, one at least, after as many that are not: they bring back what
+    others drove out of the caches, and the clock that the pause let fall.
     """
     repeats: dict[str, int] = {}
     for name, call in calls.items():
@@ -31,7 +31,8 @@ def medians(
     for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(pauses.get(name, 0.0))
-            call()
+            for _ in range(repeats[name]):
+                call()
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 call()

@@ -10,6 +10,7 @@ from relay.codegen.llvm import emit
 from relay.codegen.workers import available_cores, compile_all
 from relay.ir.collection import without_collection
 from relay.loop.ir import Kernel
+from relay.loop.pieces import in_pieces
 from relay.loop.simplify import simplify
 from relay.loop.target import Target
 from relay.loop.verify import verify
@@ -40,7 +41,7 @@ def build(
     with without_collection():
         for kernel in missing.values():
             verify(kernel)
-        texts = (emit(simplify(kernel), target) for kernel in missing.values())
+        texts = (emit(_simplified(kernel, target), target) for kernel in missing.values())
         objects = compile_all(texts, len(missing), target, processes)
     for key, data in zip(missing, objects, strict=True):
         found[key] = data
@@ -49,3 +50,10 @@ def build(
     if store is not None and missing:
         store.prune()
     return [found[key] for key in keys]
+
+
+def _simplified(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel as code is made of it: loops are cut when their extents are numbers, and what that decides is simplified."""
+    first = simplify(kernel)
+    cut = in_pieces(first, target)
+    return first if cut is first else simplify(cut)
