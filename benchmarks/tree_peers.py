@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from onnx_graph import Array, Fed, Graph, in_onnxruntime
 
 Run = Callable[[Sequence[int]], list[Any]]
 Maker = Callable[[str, dict[str, Any], list[Any], int], Run]
@@ -208,6 +210,95 @@ def jax_levels(name: str, weights: dict[str, Any], trees: list[Any], threads: in
     return lambda which: [np.asarray(encode(*tables(trees[n]))) for n in which]
 
 
+class _LevelGraph:
+    """A tree network as a graph for onnxruntime: a `Loop` over levels whose state has a row (h and c side by side) for each node
+    done, behind a row of zeros that stands for children that are missing."""
+
+    def __init__(self, name: str, weights: dict[str, Array]) -> None:
+        self.name, self.w = name, weights
+        gates, self.depth = weights["wl" if name == "binary" else "wx"].shape
+        self.size = gates // 3
+        self.g = Graph()
+
+    def model(self) -> bytes:
+        """Inputs: ``x`` words, ``kids`` rows of the children of each node, ``starts`` of the levels, ``roots`` rows; nodes by level."""
+        g, binary = self.g, self.name == "binary"
+        gates = g.dense("x", self.w["wl" if binary else "wx"], self.w["bl" if binary else "b"])
+        zero, one = (g.constant(np.array([n])) for n in (0, 1))
+        leaves = g("Gather", "starts", one)
+        first = gates if binary else g("Slice", gates, zero, leaves, zero)
+        forget = gates  # of the child-sum network, for all nodes but the leaves
+        if not binary:
+            inner = g("Slice", "x", leaves, g.constant(np.array([1 << 40])), zero)
+            forget = g.dense(inner, self.w["wf"], self.w["bf"])
+        start = g("Concat", g.constant(np.zeros((1, 2 * self.size), np.float32)), self.cell(g, first, None), axis=0)
+
+        def level(b: Graph, step: str, state: list[str]) -> tuple[None, list[str], list[tuple[str, type]]]:
+            number = b("Add", b("Unsqueeze", step, zero), one)
+            ends = b("Gather", "starts", number), b("Gather", "starts", b("Add", number, one))
+            below = b("Gather", state[0], b("Slice", "kids", *ends, zero))
+            hs, cs = b.several("Split", 2, below, axis=2)
+            if binary:
+                given = b.dense(b("Reshape", hs, b.constant(np.array([-1, 2 * self.size]))), self.w["wn"], self.w["bn"])
+                sizes = b.constant(np.array([self.size, 2 * self.size, 2 * self.size]))
+                i, f, ou = b.several("Split", 3, given, sizes, axis=1)
+                own, f = b("Concat", i, ou, axis=1), b("Reshape", f, b.constant(np.array([-1, 2, self.size])))
+            else:
+                there = (b("Sub", e, leaves) for e in ends)
+                f = b("Add", b.dense(hs, self.w["uf"]), b("Unsqueeze", b("Slice", forget, *there, zero), one))
+                own = b("Slice", gates, *ends, zero)
+                own = b("Add", own, b.dense(b("ReduceSum", hs, one, keepdims=0), self.w["wh"]))
+            kept = b("ReduceSum", b("Mul", b("Sigmoid", f), cs), one, keepdims=0)
+            return None, [b("Concat", state[0], self.cell(b, own, kept), axis=0)], []
+
+        levels = g("Squeeze", g("Sub", g("Shape", "starts"), g.constant(np.array([2]))))
+        (states,) = g.loop(levels, [(start, np.float32, ["k", 2 * self.size])], level)
+        found = g("Slice", g("Gather", states, "roots"), zero, g.constant(np.array([self.size])), one)
+        words = ("x", np.float32, ["n", self.depth])
+        tables = [("kids", np.int64, ["m", "w"]), ("starts", np.int64, ["l"]), ("roots", np.int64, ["r"])]
+        return g.model([words, *tables], [(found, np.float32, None)])
+
+    def cell(self, b: Graph, gates: str, kept: str | None) -> str:
+        """h and c, of the gates i, o and u and of what is kept of the children."""
+        io, u = b.several("Split", 2, gates, b.constant(np.array([2 * self.size, self.size])), axis=1)
+        i, o = b.several("Split", 2, b("Sigmoid", io), axis=1)
+        c = b("Mul", i, b("Tanh", u))
+        c = c if kept is None else b("Add", c, kept)
+        return b("Concat", b("Mul", o, b("Tanh", c)), c, axis=1)
+
+
+def onnxruntime_levels(
+    name: str, weights: dict[str, Any], trees: list[Any], threads: int, at_once: bool = False, walked: bool = True
+) -> Run:
+    """onnxruntime: a loop over levels. Trees are made tables for it in Python and NumPy, each time or (not ``walked``) before."""
+    run: Fed = in_onnxruntime(_LevelGraph(name, weights).model(), threads)
+
+    def tables(which: Sequence[int]) -> dict[str, Array]:
+        made = Levels([trees[n] for n in which])
+        kids = [k for level in made.kids for k in level]
+        width = max(map(len, kids))
+        return {
+            "x": np.concatenate([t.fields[0] for t in made.nodes if t.constructor != "Node"]),
+            "kids": np.array([[k + 1 for k in row] + [0] * (width - len(row)) for row in kids], np.int64),
+            "starts": np.array(made.starts),
+            "roots": np.array(made.roots) + 1,
+        }
+
+    kept: dict[tuple[int, ...], dict[str, Array]] = {}
+
+    def fed(which: Sequence[int]) -> dict[str, Array]:
+        if walked:
+            return tables(which)
+        key = tuple(which)
+        if key not in kept:
+            kept[key] = tables(which)
+        return kept[key]
+
+    if at_once:
+        return lambda which: list(run(fed(which))[0][:, None])
+    return lambda which: [run(fed([n]))[0] for n in which]
+
+
 def _all(trees: Sequence[Any]) -> list[Any]:
     """Every node."""
     out, todo = [], list(trees)
@@ -227,4 +318,8 @@ MAKERS: dict[str, Maker] = {
     "torch levels": torch_levels,
     "torch levels at once": _torch_at_once,
     "jax": jax_levels,
+    "onnxruntime": onnxruntime_levels,
+    "onnxruntime at once": partial(onnxruntime_levels, at_once=True),
+    "onnx tables": partial(onnxruntime_levels, walked=False),
+    "onnx tables at once": partial(onnxruntime_levels, at_once=True, walked=False),
 }

@@ -5,7 +5,8 @@
 Trees have random splits and 5 to 50 leaves, 19 on average; float32, input 300, state 150, microseconds a leaf, medians of rounds in which
 the systems take turns. The walk over the structure is inside the timing, the conversion of Python values (once, before) is not.
 PyTorch runs the recursion node by node, and level by level as a person would write it (``torch levels``); JAX loops over levels of a
-fixed width, compiled once for all trees. ``level 2`` is ours without batching. The floor counts, level by level, the larger of
+fixed width, compiled once for all trees; onnxruntime over levels, of tables made in Python each time, or (``onnx tables``)
+before. ``level 2`` is ours without batching. The floor counts, level by level, the larger of
 arithmetic at peak and weights from cache, both measured in the run; of a batch, the arithmetic alone.
 """
 
@@ -29,7 +30,7 @@ from relay.ir.module import Module
 INPUT, STATE = 300, 150
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = {"binary": "tree_lstm.relay", "child-sum": "child_sum.relay"}
-SYSTEMS = ("relay", "level 2", "torch", "torch levels", "jax")
+SYSTEMS = ("relay", "level 2", "torch", "torch levels", "jax", "onnxruntime", "onnx tables")
 Run = Callable[[Sequence[Any]], list[Any]]  # what a system gives for some trees, one at a time or all at once
 
 
