@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -69,3 +71,29 @@ def test_threads_give_what_one_thread_gives(executor: str) -> None:
     for first, results in enumerate(found):
         assert results == expected[first::THREADS]
     assert _runtime.live_objects() == before
+
+
+def test_idle_threads_keep_no_room_that_others_need() -> None:
+    """A control stack is 1 GiB of addresses: threads that have run and wait give theirs up where the system has no more."""
+    code = """
+import resource, threading
+import numpy as np, relay
+exe = relay.compile('#[version = "0.0.5"]\\ndef @main(%x: Tensor[(3,), float32]) { %x + 1f }', threads=1)
+x = np.ones(3, np.float32)
+exe(x)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (5 << 29), used + (5 << 29)))
+stop, done = threading.Event(), []
+for _ in range(7):
+    ran = threading.Event()
+    def work(ran=ran):
+        done.append(float(np.asarray(exe(x))[0]))
+        ran.set()
+        stop.wait()
+    threading.Thread(target=work, daemon=True).start()
+    assert ran.wait(20)
+stop.set()
+print(done)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert found.stdout.strip() == str([2.0] * 7), found.stderr
