@@ -39,8 +39,8 @@ from relay.lower.planning import RunGraph, plan_module
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey
-from relay.plan.product import tile_height
 from relay.plan.schedule import MODEL, Case, Schedule
+from relay.plan.tiles import tile_height
 from relay.program_cache import compiler_digest
 from relay.transform.build import calling
 

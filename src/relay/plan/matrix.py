@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_min, dim_mul
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Transpose
 from relay.plan.build import Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.panels import Panel, is_in_place, loops
-from relay.plan.product import Product, size_of, tile_height
+from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
     CHEAP_EPILOGUE,
     FMA_DISCOUNT,
@@ -39,6 +39,7 @@ from relay.plan.product_nest import (
 )
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
+from relay.plan.tiles import PanelRun, tile_height
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
 # Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
@@ -81,14 +82,10 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
     rows = size_of(nest.p.rows)
 
     def by(case: Case) -> Stmt:
-        tile = nest.p.tile if case.rows is None else replace(nest.p.tile, rows=case.rows)
-        tiles = _Tiles(replace(nest, p=replace(nest.p, tile=tile), env={}), packed, case.block, fewest)
-        if tiles.partial > 1:
-            vectors = tile.columns // nest.builder.lanes([nest.p.form.accumulate])
-            tiles.shared.p.tile = replace(
-                tile, rows=min(tile.rows, tile_height(nest.builder.target, vectors, tiles.partial))
-            )
-        return tiles.nest()
+        runs = nest.p.runs
+        if case.rows is not None:
+            runs = tuple(replace(run, tile=replace(run.tile, rows=case.rows)) for run in runs)
+        return _tasks(nest, runs, packed, case.block, fewest)
 
     if isinstance(rows, int):
         return by(schedule.case(rows))
@@ -113,12 +110,51 @@ class _Task:
     held: Buffer
 
 
+def _tasks(
+    nest: ProductNest, runs: Sequence[PanelRun], packed: Buffer | None, task_rows: int | None, fewest: int
+) -> Stmt:
+    """The panels of all runs by blocks of rows: about ``task_rows``, where that is not for the model to say."""
+    p, tile = nest.p, runs[0].tile
+    rows = size_of(p.rows)
+    serves_many = p.form.turned or p.form.guard is not None
+    limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if packed is not None else _ROWS_PACKED
+    limit = limit if task_rows is None else task_rows
+    block = max(tile.rows, limit // tile.rows * tile.rows)
+    if isinstance(rows, int):
+        # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
+        blocks = -(-rows // block)
+        block = rows if blocks <= 1 else -(-rows // (blocks * tile.rows)) * tile.rows
+        if p.form.turned and blocks > 1:
+            block = _even_block(rows, block, p.rows[-1].extent)
+    panel = Axis("panel", dim_add(runs[-1].number, runs[-1].count))
+    part = Axis("part", ceil_div(rows, block))
+    each = dim_mul(size_of(p.reduced), tile.columns)
+    work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
+
+    def of(run: PanelRun) -> Stmt:
+        tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest)
+        if tiles.partial > 1:
+            vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
+            assert isinstance(vectors, int)
+            most = tile_height(nest.builder.target, vectors, tiles.partial)
+            tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, most))
+        return tiles.task(_variable(panel), _variable(part), block)
+
+    body = of(runs[-1])
+    for run in reversed(runs[:-1]):
+        body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run), body)
+    # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
+    order = [*p.outer, *p.batch, panel] if p.form.guard is None else [*p.batch, panel, *p.outer]
+    return parallel_rows(nest.builder, [*order, part], work, body)
+
+
 @dataclass(slots=True, eq=False)
 class _Tiles:
+    """The tiles of a run of panels, whose width and height are those of ``shared.p.tile``."""
+
     shared: ProductNest
+    run: PanelRun
     packed: Buffer | None
-    # Rows of a task, where that is not for the model to say.
-    task_rows: int | None = None
     # Fewer rows never come here.
     fewest: int = 1
 
@@ -135,40 +171,19 @@ class _Tiles:
 
     # -- tasks
 
-    def nest(self) -> Stmt:
-        p, tile = self.shared.p, self.shared.p.tile
-        columns, rows = size_of(p.columns), size_of(p.rows)
-        serves_many = p.form.turned or p.form.guard is not None
-        limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if self.packed is not None else _ROWS_PACKED
-        limit = limit if self.task_rows is None else self.task_rows
-        block = max(tile.rows, limit // tile.rows * tile.rows)
-        if isinstance(rows, int):
-            # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
-            blocks = -(-rows // block)
-            block = rows if blocks <= 1 else -(-rows // (blocks * tile.rows)) * tile.rows
-            if p.form.turned and blocks > 1:
-                block = _even_block(rows, block, p.rows[-1].extent)
-        panel, part = Axis("panel", ceil_div(columns, tile.columns)), Axis("part", ceil_div(rows, block))
-        each = dim_mul(size_of(p.reduced), tile.columns)
-        work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
-        body = self._task(_variable(panel), _variable(part), rows, block)
-        # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
-        order = [*p.outer, *p.batch, panel] if p.form.guard is None else [*p.batch, panel, *p.outer]
-        return parallel_rows(self.shared.builder, [*order, part], work, body)
-
-    def _task(self, panel: Scalar, part: Scalar, rows: Dim, block: int) -> Stmt:
+    def task(self, panel: Scalar, part: Scalar, block: int) -> Stmt:
+        """A panel of the run and ``block`` rows (or what is left of them)."""
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
-        first = binary("mul", panel, width)
-        start, count, shares = self._share(part, rows, block)
+        first, across = self._columns(panel)
+        start, count, shares = self._share(part, size_of(p.rows), block)
         buffers: list[Buffer] = []
         shared.env = {}
-        across = shared.across(first, width)
         blocks = self._depth_blocks(depth)
         made: Buffer | None = None
         if self.packed is None and not is_in_place(shared):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
-            made = temporary(shared.builder.fresh("panel"), dim_mul(long, width), p.form.accumulate)
+            made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
             buffers.append(made)
         columns = Panel(shared, panel, first, across, self.packed, made)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
@@ -182,6 +197,16 @@ class _Tiles:
         if blocks is not None or p.form.turned or not self._direct:
             buffers.append(held)
         return bound(shares, allocate(buffers, body))
+
+    def _columns(self, panel: Scalar) -> tuple[Scalar, Scalar]:
+        """The first column of a panel of the run, and how many there are."""
+        run, width, columns = self.run, self.run.tile.columns, size_of(self.shared.p.columns)
+        first = binary("add", binary("mul", binary("sub", panel, run.number), width), run.column)
+        if not run.ragged:
+            return first, Const(width, "int64")
+        if run.count == 1 and isinstance(columns, int):
+            return first, Const(columns - run.column, "int64")
+        return first, minimum(width, binary("sub", extent_of(columns), first))
 
     def _share(self, part: Scalar, rows: Dim, block: int) -> tuple[Scalar, Scalar, list[tuple[Axis, Scalar]]]:
         """The first row of a part of the rows and how many they are (at most ``block``), and what they are named for. Where few
@@ -209,7 +234,7 @@ class _Tiles:
             return None  # sums of all taps are in registers
         target = self.shared.builder.target
         bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
-        most = max(128, target.l2_bytes * 8 // (2 * p.tile.columns * bits))
+        most = max(128, target.l2_bytes * 8 // (2 * p.pitch * bits))
         if depth <= most:
             return None
         whole, rest = p.reduced[0].extent, size_of(p.reduced[1:])
@@ -223,9 +248,7 @@ class _Tiles:
     def _direct(self) -> bool:
         """Whether the epilogue takes its elements from the registers."""
         shared, target = self.shared, self.shared.builder.target
-        columns = size_of(shared.p.columns)
-        even = isinstance(columns, int) and columns % shared.p.tile.columns == 0
-        return (even or target.masked) and shared.epilogue_cost() <= CHEAP_EPILOGUE
+        return (not self.run.ragged or target.masked) and shared.epilogue_cost() <= CHEAP_EPILOGUE
 
     def _each(self, task: _Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
         return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest)
@@ -444,11 +467,12 @@ class _Tiles:
         The first of several tiles would wait for memory and the others leave it idle. A single tile goes through its
         panels in order and asks for what comes a fixed way behind.
         """
-        packed, tile = self.packed, self.shared.p.tile
+        packed, tile, pitch = self.packed, self.shared.p.tile, self.shared.p.pitch
         form = self.shared.p.form
         if packed is None or form.turned or form.guard is not None:
             return []  # the panels of such a product serve many tasks, and stay in the cache between them
-        each = tile.columns * (2 if self.pairs else 1)
+        each = pitch * (2 if self.pairs else 1)
+        read = tile.columns * (2 if self.pairs else 1)
         line = LINE_BITS // dtype_bits(packed.dtype)
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
         start = (
@@ -461,19 +485,19 @@ class _Tiles:
                 return []
             at = binary("add", binary("mul", here, each), _BITS_AHEAD // dtype_bits(packed.dtype))
             if block is not None:
-                at = binary("add", at, binary("mul", block[0], tile.columns * block[1]))
-            return [Prefetch(packed, (*start, binary("add", at, n))) for n in range(0, each, line)]
+                at = binary("add", at, binary("mul", block[0], pitch * block[1]))
+            return [Prefetch(packed, (*start, binary("add", at, n))) for n in range(0, read, line)]
         if 2 * height < tile.rows:
             return []
         depth = size_of(self.shared.p.reduced)
         assert isinstance(depth, int)
-        chunk = tile.columns * (depth if block is None else block[1])
+        chunk = pitch * (depth if block is None else block[1])
         several = minimum(1, binary("floordiv", binary("sub", task.count, 1), tile.rows))
-        pitch = binary("mul", several, ceiling(Const(each * height, "int64"), task.count))
+        stride = binary("mul", several, ceiling(Const(each * height, "int64"), task.count))
         at = binary("add", chunk, binary("floordiv", binary("mul", chunk, offset), task.count))
         if block is not None:
             at = binary("add", at, binary("mul", block[0], chunk))
-        at = binary("add", at, binary("mul", here, pitch))
+        at = binary("add", at, binary("mul", here, stride))
         lines = min(_LINES_AHEAD, max(1, each // line))
         return [Prefetch(packed, (*start, binary("add", at, n * line))) for n in range(lines)]
 

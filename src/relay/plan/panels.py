@@ -56,7 +56,7 @@ class Panel:
     def where_it_is(self, lane: Axis) -> Scalar:
         """The element in a lane, read from the operand itself; 0 past the last column."""
         value = self.nest.right_element(binary("add", self.first, lane))
-        if isinstance(self.across, Const):
+        if isinstance(self.across, Const) and self.across.value == self.nest.p.tile.columns:
             return value
         return select(compare("lt", lane, self.across), value, initial("sum", value.dtype))
 
@@ -65,7 +65,7 @@ class Panel:
         p = self.nest.p
         inner = size_of(p.reduced[1:])
         row = binary("sub", self.nest.position_in_depth(), binary("mul", begin, extent_of(inner)))
-        return self.nest.flat([row, lane], (size_of(p.reduced), p.tile.columns))
+        return self.nest.flat([row, lane], (size_of(p.reduced), p.pitch))
 
     # -- packing
 
@@ -89,7 +89,7 @@ class Panel:
         the last stay what they are: the products with them are never stored."""
         if self.made is None or self.as_it_goes:
             return []
-        nest, width = self.nest, self.nest.p.tile.columns
+        nest, width, pitch = self.nest, self.nest.p.tile.columns, self.nest.p.pitch
         axes, count, begin = self._block_axes(block)
         lane = Axis("j", width)
         value = nest.right_element(binary("add", self.first, lane))
@@ -104,7 +104,7 @@ class Panel:
             )
             length = extent_of(inner.extent) if outer or count is None else count
             turn = Transpose(
-                self.made, target, Const(width, "int64"), value.source, source, extent_of(along), self.across, length
+                self.made, target, Const(pitch, "int64"), value.source, source, extent_of(along), self.across, length
             )
             copy = loops(outer, count, turn)
         elif self._along_depth(value, lane, axes):

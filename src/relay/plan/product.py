@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, shape_size
+from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.build import Accesses, Space, extent_of, row_major
@@ -19,12 +19,11 @@ from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
 from relay.plan.reduction import initial
 from relay.plan.stages import Contraction, Kept
+from relay.plan.tiles import PanelRun, Tile, panel_pitch, panel_runs, tile_for
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Cast, Load, Reduce, Scalar, binary, cast, compare, select, substitute
+from relay.te.scalar import Axis, Cast, Load, Reduce, Scalar, binary, cast, compare, maximum, select, substitute
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
-# More rows would not make a tile faster (eight independent sums keep two units busy), only its residues' code longer.
-_MAX_ROWS = 8
 # Of a product whose rows are one vector each, an element is the sum of so many sums: with one, each multiply-add of a single row
 # would wait for the one before it.
 _PARTIAL_SUMS = 4
@@ -32,16 +31,6 @@ _PARTIAL_SUMS = 4
 _DEEP = 64
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
-# Vectors beside each other of one row: enough independent sums, and long runs in memory.
-_MAX_VECTORS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """``rows`` by ``columns`` of the result in registers."""
-
-    rows: int
-    columns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +42,11 @@ class Product:
     form: Contraction
     left: Load
     space: Space
+    # The tile where panels are all of one width, and how columns are shared out over panels of their own.
     tile: Tile
+    runs: tuple[PanelRun, ...]
+    # How far apart the rows of such a panel lie.
+    pitch: int
     # Whether sums run over pairs of neighbours along k, which the target multiplies and adds in one instruction.
     pairs: bool = False
     # How many sums over parts of k an element is made of, where the right operand is packed when the program is compiled.
@@ -88,41 +81,6 @@ class Product:
         return self.space.groups[4]
 
 
-def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim, vectors: int | None = None) -> Tile:
-    """The register tile: as many columns as fit without much padding (or so many ``vectors``), as many rows as there are registers."""
-    lanes = target.lanes(dtype_bits(dtype))
-    widths = (4, 3, 2, 1) if target.vector_registers >= 32 else (3, 2, 1)
-
-    def worth(vectors: int) -> float:
-        assert isinstance(columns, int)
-        width = vectors * lanes
-        height = tile_height(target, vectors)
-        used = columns / (-(-columns // width) * width)
-        # Loads per multiply-add: one vector of the panel per row of the tile, one element per vector.
-        return used / (1 + 0.5 * (1 / height + 1 / (2 * vectors)))
-
-    if vectors is None:
-        vectors = max(widths, key=worth) if isinstance(columns, int) else 2
-    height = tile_height(target, vectors)
-    return Tile(min(height, rows) if isinstance(rows, int) else height, vectors * lanes)
-
-
-def wide_tile(target: Target, dtype: str, rows: int, columns: Dim) -> Tile:
-    """The tile of all of a few rows: as many columns as registers hold sums of, a little fewer where no rest is left."""
-    lanes = target.lanes(dtype_bits(dtype))
-    most = max(1, min(_MAX_VECTORS, (target.vector_registers * 3 // 4) // max(rows, 1)))
-    vectors = most
-    if isinstance(columns, int):
-        count = -(-columns // lanes)
-        vectors = next((v for v in range(most, most // 2, -1) if count % v == 0), min(most, count))
-    return Tile(max(rows, 1), vectors * lanes)
-
-
-def tile_height(target: Target, vectors: int, partial: int = 1) -> int:
-    """The rows of a register tile that is so many vectors wide, of elements that are made of ``partial`` sums each."""
-    return max(1, min(_MAX_ROWS, (target.vector_registers - vectors - 1) // (vectors * partial)))
-
-
 def product(
     kept: Kept, form: Contraction, indices: Indices, target: Target, vectors: int | None = None
 ) -> Product | None:
@@ -153,8 +111,13 @@ def product(
     tile = tile_for(target, form.accumulate, rows, columns, vectors)
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
     pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
+    # Panels that the kernel makes for many tasks are spoken of by column in an expression of their own: they are of one width.
+    uniform = form.turned or form.guard is not None
+    only = tile.columns // target.lanes(dtype_bits(form.accumulate)) if uniform else vectors
+    runs = panel_runs(target, form.accumulate, rows, columns, only, halves=not pairs)
+    pitch = panel_pitch(target, form.accumulate, runs)
     partial = _partial_sums(form, columns, len(trial.groups[3]), target) if not pairs else 1
-    return Product(kept, form, load, space, tile, pairs=pairs, partial=partial)
+    return Product(kept, form, load, space, tile, runs, pitch, pairs, partial)
 
 
 def _partial_sums(form: Contraction, columns: Dim, reduced: int, target: Target) -> int:
@@ -243,12 +206,12 @@ def constant_operand(form: Contraction, constants: Mapping[int, int]) -> int | N
 def panels(p: Product, indices: Indices) -> Tensor:
     """The packed right operand as a tensor expression ``[batch][panel][k][NR]`` of its constant, in the dtype it had
     before it was widened; for sums over pairs ``[batch][panel][k / 2][NR][2]``."""
-    width = p.tile.columns
+    width = p.pitch
     count = size_of(p.columns)
     depth = size_of(p.reduced)
     assert isinstance(count, int) and isinstance(depth, int)
     lead = [Axis(a.name, a.extent) for a in p.batch]
-    panel, lane = Axis("panel", ceil_div(count, width)), Axis("lane", width)
+    panel, lane = Axis("panel", dim_add(p.runs[-1].number, p.runs[-1].count)), Axis("lane", width)
     k: Scalar
     if p.pairs:
         pair, half = Axis("pair", depth // 2), Axis("half", 2)
@@ -256,16 +219,26 @@ def panels(p: Product, indices: Indices) -> Tensor:
     else:
         k = Axis("k", depth)
         axes = [*lead, panel, k, lane]
-    column = binary("add", binary("mul", panel, width), lane)
+    column = binary("add", _first_column(p, panel), lane)
     env: dict[Axis, Scalar] = dict(zip(p.batch, axes, strict=False))
     env.update(unflatten(p.columns, column))
     env.update(unflatten(p.reduced, k))
     expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
     value = expander.evaluate(packed_element(p.form), expander.frame(original(p, env, indices)))
-    if count % width:
+    if p.runs[-1].ragged or any(run.tile.columns < width for run in p.runs):
         value = select(compare("lt", column, count), value, initial("sum", value.dtype))
     stage = Compute("panels", tuple(axes), (value,))
     return Tensor(stage, 0, stage.shape, value.dtype)
+
+
+def _first_column(p: Product, panel: Scalar) -> Scalar:
+    """The column that a panel begins with: past the first run, each panel is so much narrower."""
+    column, width = binary("mul", panel, p.runs[0].tile.columns), p.runs[0].tile.columns
+    for run in p.runs[1:]:
+        beyond = maximum(0, binary("sub", panel, run.number))
+        column = binary("sub", column, binary("mul", beyond, width - run.tile.columns))
+        width = run.tile.columns
+    return column
 
 
 def packed_element(form: Contraction) -> Scalar:

@@ -234,7 +234,7 @@ class ProductNest:
             return seq(out)
 
         if isinstance(across, Const):
-            return [rows(False)]
+            return [rows(across.value != width)]
         return [rows(True) if partial else Branch(compare("eq", across, width), rows(False), rows(True))]
 
     def hand_over(self, tile: Buffer, held: Buffer, base: Scalar) -> list[Stmt]:

@@ -16,9 +16,10 @@ from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Switch
 from relay.plan.build import allocate, extent_of, parallel_rows, seq, serial, temporary
-from relay.plan.product import Tile, narrow, size_of, wide_tile
+from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
+from relay.plan.tiles import Tile, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, select
 
 # Numbers of rows that are done this way, and those of them that are one tile.

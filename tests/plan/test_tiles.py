@@ -1,0 +1,104 @@
+"""How columns are shared out over panels of register tiles."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from relay.codegen.llvm import emit
+from relay.codegen.objects import assembly
+from relay.codegen.target import host_target, parse_target
+from relay.ir.dim import DimVar, as_dim
+from relay.plan import make_plan
+from relay.plan.tiles import panel_pitch, panel_runs, tile_for
+from tests.plan.harness import check, primitive, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+TARGETS = ("x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64")
+WEIGHT = frozenset({1})
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_runs_hold_every_column_once_and_waste_no_more_than_one_width_does(name: str, dtype: str) -> None:
+    target = parse_target(name)
+    lanes = target.lanes(32 if dtype == "float32" else 64)
+    for columns in (*range(1, 400), 450, 600, 750, 1000, 4099):
+        for halves in (False, True):
+            runs = panel_runs(target, dtype, N, columns, halves=halves)
+            assert len(runs) <= 2 and runs[0].number == runs[0].column == 0
+            for one, other in pairwise(runs):
+                assert isinstance(one.count, int)
+                assert other.number == one.number + one.count
+                assert other.column == one.column + one.count * one.tile.columns and not one.ragged
+            last = runs[-1]
+            assert isinstance(last.count, int)
+            end = last.column + last.count * last.tile.columns
+            assert end - last.tile.columns < columns <= end and last.ragged == (end > columns)
+            uniform = tile_for(target, dtype, N, columns).columns
+            assert end <= -(-columns // uniform) * uniform
+            pitch = panel_pitch(target, dtype, runs)
+            for run in runs:
+                vectors = -(-run.tile.columns // lanes)
+                assert run.tile.rows * vectors + vectors < target.vector_registers or run.tile.rows == 1
+                assert run.tile.columns <= pitch < run.tile.columns + 4 * lanes
+                assert halves or run.tile.columns % lanes == 0
+
+
+def test_panels_end_in_half_a_vector_where_vectors_are_long() -> None:
+    long, short = parse_target("x86-64-v4"), parse_target("x86-64-v3")
+    assert sum(int(str(r.count)) * r.tile.columns for r in panel_runs(long, "float32", N, 450)) == 456
+    assert all(r.tile.columns % 8 == 0 for r in panel_runs(short, "float32", N, 450))
+    assert panel_runs(long, "float32", N, 768) == panel_runs(long, "float32", N, 768, vectors=4)
+
+
+@pytest.mark.parametrize("columns", [7, 23, 80, 150])
+def test_products_of_panels_of_two_widths(columns: int) -> None:
+    """Constant, packed as it goes, turned, read where it is: every number of rows, and an epilogue that reads tiles back."""
+    sizes = [{V: rows} for rows in (0, 1, 3, 6, 7, 8, 13, 30, 60, 200)]
+    check(
+        primitive([tensor((N, 20)), tensor((columns, 20))], lambda m, x, w: m("nn.dense", x, w)),
+        *sizes,
+        constants=WEIGHT,
+    )
+    few = sizes[4:]
+    check(primitive([tensor((N, 9)), tensor((9, columns))], lambda m, x, w: m("nn.matmul", x, w)), *few, {V: 300})
+    check(primitive([tensor((N, 9)), tensor((columns, 9))], lambda m, x, w: m("nn.dense", x, w)), *few)
+
+
+@pytest.mark.parametrize("columns", [100, 150])
+def test_epilogues_and_blocks_of_k_on_panels_of_two_widths(columns: int) -> None:
+    def gelu(m, x, w, b):  # type: ignore[no-untyped-def]
+        return m("nn.gelu", m("add", m("nn.dense", x, w), b))
+
+    check(
+        primitive([tensor((N, 12)), tensor((columns, 12)), tensor((columns,))], gelu), {V: 5}, {V: 20}, constants=WEIGHT
+    )
+    deep = primitive([tensor((N, 2400)), tensor((columns, 2400))], lambda m, x, w: m("nn.dense", x, w))
+    check(deep, {V: 3}, {V: 15}, constants=WEIGHT)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "bfloat16"])
+def test_panels_of_two_widths_of_other_elements(dtype: str) -> None:
+    out = {"int8": "int32", "bfloat16": "float32", "float64": ""}[dtype]
+    fn = primitive(
+        [tensor((N, 24), dtype), tensor((100, 24), dtype)], lambda m, x, w: m("nn.dense", x, w, out_dtype=out)
+    )
+    check(fn, {V: 1}, {V: 9}, {V: 40}, constants=WEIGHT)
+
+
+def test_half_a_vector_of_a_tile_is_multiplied_as_one() -> None:
+    target = parse_target("x86-64-v4")
+    fn = primitive([tensor((N, 20)), tensor((152, 20))], lambda m, x, w: m("nn.dense", x, w))
+    text = assembly(emit(make_plan(fn, target, WEIGHT).kernel, target), target)
+    multiplied = [line for line in text.splitlines() if "vfmadd" in line]
+    assert any("ymm" in line for line in multiplied) and any("zmm" in line for line in multiplied)
+    stored = [line for line in text.splitlines() if "vmovups" in line and "ymm" in line and "{%k" in line]
+    assert not stored, "152 columns end with half a vector: nothing is left to mask"
+
+
+def test_one_width_is_kept_where_a_second_saves_little() -> None:
+    for columns in (64, 384, 768, 1021, 3072, 50257):
+        assert len(panel_runs(host_target(), "float32", N, columns)) == 1
