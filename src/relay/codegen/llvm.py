@@ -105,13 +105,13 @@ class _KernelText:
     def _streamed(self, frame: Frame, buffer: Buffer, pointer: str) -> str:
         """The bit that says whether an output is written past the caches: it is large, begins at a whole vector, and nothing that
         was just read lies there. "" for what never is."""
-        number = self.operands[buffer] - len(self.kernel.inputs)
-        if number not in self.kernel.streamed or not is_x86(self.target):
+        number, limit = self.operands[buffer] - len(self.kernel.inputs), self.target.streamed_bytes
+        if number not in self.kernel.streamed or limit is None:
             return ""
         b = frame.builder
         with b.in_entry():
             size = frame.size(shape_size(buffer.shape)).text
-            bit = b.emit(f"icmp sge i64 {size}, {-(-self.target.streamed_bytes // memory_bytes(buffer.dtype))}")
+            bit = b.emit(f"icmp sge i64 {size}, {-(-limit // memory_bytes(buffer.dtype))}")
             address = b.emit(f"ptrtoint ptr {pointer} to i64")
             inside = b.emit(f"and i64 {address}, {self.target.vector_bits // 8 - 1}")
             bit = b.emit(f"and i1 {bit}, {b.emit(f'icmp eq i64 {inside}, 0')}")

@@ -31,11 +31,11 @@ class Target:
         return max(1, self.vector_bits // max(bits, 8))
 
     @property
-    def streamed_bytes(self) -> int:
+    def streamed_bytes(self) -> int | None:
         """Results from this size on are not worth a place in the caches: with as much that was read beside them they fill
         three quarters of the last one, so that they are gone before they are read again, and each line of them would be
-        fetched from memory only to be overwritten."""
-        return self.l3_bytes * 3 // 8
+        fetched from memory only to be overwritten. None: there are no stores for that."""
+        return self.l3_bytes * 3 // 8 if self.triple.startswith("x86_64") else None
 
     def with_features(self, *features: str) -> Target:
         return replace(self, features=(*self.features, *features))

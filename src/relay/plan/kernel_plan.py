@@ -363,8 +363,11 @@ def _in_place(builder: Builder, graph: TeGraph, nests: list[Nest]) -> tuple[tupl
 
 def _streamed(outputs: list[Buffer], body: Stmt, target: Target) -> tuple[int, ...]:
     """The outputs that may be too large for the caches and are only written."""
+    limit = target.streamed_bytes
+    if limit is None:
+        return ()
     most = [dim_bounds(buffer_bytes(b))[1] for b in outputs]
-    large = [n for n, size in enumerate(most) if size is None or size >= target.streamed_bytes]
+    large = [n for n, size in enumerate(most) if size is None or size >= limit]
     read = buffers_read(body) if large else set()
     return tuple(n for n in large if outputs[n] not in read)
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
+from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Buffer, For, Stmt
+from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
     PARALLEL_COST,
     Accesses,
@@ -180,7 +182,8 @@ def _temporaries(builder: Builder, plans: Sequence[MemberPlan]) -> list[Buffer]:
 
 def _in_result(builder: Builder, plans: Sequence[MemberPlan], number: int, output: int) -> Storage | None:
     """The memory of a later result that may hold a member until then: the result is what reads the member last, element by
-    element. So memory that has to be written anyway is fetched while there is arithmetic to do, and only once."""
+    element. So memory that has to be written anyway is fetched while there is arithmetic to do, and only once: unless it is written
+    past the caches."""
     kept = plans[number].member.kept
     tensor = (id(kept.origin), output)
     readers = [
@@ -197,6 +200,8 @@ def _in_result(builder: Builder, plans: Sequence[MemberPlan], number: int, outpu
     (dtype, *others) = finals
     where = builder.storage.get((id(last.member.kept.origin), 0))
     if where is None or where.buffer.scope != "operand" or others or dtype != kept.dtypes[output]:
+        return None
+    if _streamed(builder, where, last):
         return None
     found = {tuple(load.indices) for n, load in readers if plans[n] is last}
     if len(found) != 1:
@@ -218,6 +223,17 @@ def _in_result(builder: Builder, plans: Sequence[MemberPlan], number: int, outpu
     # Only this member: a second one would be overwritten.
     taken = any(s.buffer is where.buffer for key, s in builder.storage.items() if key[0] != id(last.member.kept.origin))
     return None if taken else Storage(where.buffer, tuple(strides), where.offset)
+
+
+def _streamed(builder: Builder, where: Storage, plan: MemberPlan) -> bool:
+    """Whether a result may be so large that it is written past the caches, row by row in whole vectors: then nothing else lies
+    in its memory before."""
+    most, bits = dim_bounds(buffer_bytes(where.buffer))[1], dtype_bits(where.buffer.dtype)
+    limit = builder.target.streamed_bytes
+    if limit is None or (most is not None and most < limit):
+        return False
+    rows = [s for a, s in zip(plan.member.kept.stage.axes, where.strides, strict=True) if a in plan.member.rows]
+    return all(isinstance(s, int) and s * bits % builder.target.vector_bits == 0 for s in rows)
 
 
 def _together(plans: Sequence[MemberPlan], rows: Sequence[Axis], temps: Sequence[Buffer]) -> int:
