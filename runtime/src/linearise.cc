@@ -545,25 +545,49 @@ int64_t row_bytes(Tensor* tensor) {
   return packed_bytes(tensor->dtype, count_elements(tensor->rank - 1u, tensor->shape() + 1));
 }
 
+// to = ((start + items[0]) + items[1]) ..., element by element, in one pass; the items are `step` elements apart.
 template <class T>
-__attribute__((optimize("O3"))) void add_to(T* __restrict to, const T* __restrict value, int64_t width) {
-  for (int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(to[j] + value[j]);
+void sum_items(T* to, const T* start, const T* items, int64_t count, int64_t step, int64_t width) {
+  typedef T Vector __attribute__((vector_size(16)));
+  constexpr int64_t lanes = 16 / sizeof(T);
+  auto read = [](const T* p) {  // from anywhere
+    Vector v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  };
+  auto write = [](T* p, Vector v) { std::memcpy(p, &v, sizeof v); };
+  int64_t j = 0;
+  for (; j + 4 * lanes <= width; j += 4 * lanes) {
+    const T *from = start + j, *item = items + j;
+    Vector a = read(from), b = read(from + lanes), c = read(from + 2 * lanes), d = read(from + 3 * lanes);
+    for (int64_t i = 0; i < count; ++i, item += step) {
+      a += read(item);
+      b += read(item + lanes);
+      c += read(item + 2 * lanes);
+      d += read(item + 3 * lanes);
+    }
+    write(to + j, a);
+    write(to + j + lanes, b);
+    write(to + j + 2 * lanes, c);
+    write(to + j + 3 * lanes, d);
+  }
+  for (; j < width; ++j) {
+    T sum = start[j];
+    for (int64_t i = 0; i < count; ++i) sum = static_cast<T>(sum + items[i * step + j]);
+    to[j] = sum;
+  }
 }
 
 template <class T>
 void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* starts, int64_t first, int64_t rows,
                   int64_t base, bool backwards) {
   int64_t width = count_elements(values->rank - 1u, values->shape() + 1);
-  const T* from = data<T>(init);
   bool same = init->rank < values->rank;  // one for all rows
   for (int64_t r = 0; r < rows; ++r) {
-    T* to = data<T>(out) + r * width;
-    std::memcpy(to, from + (same ? 0 : r * width), static_cast<size_t>(width) * sizeof(T));
-    int64_t from_item = starts[first + r], count = starts[first + r + 1] - from_item;
-    for (int64_t i = 0; i < count; ++i) {
-      const T* value = data<T>(values) + (from_item + (backwards ? count - 1 - i : i) - base) * width;
-      add_to(to, value, width);
-    }
+    int64_t item = starts[first + r], count = starts[first + r + 1] - item;
+    const T* nearest = data<T>(values) + (item + (backwards && count > 0 ? count - 1 : 0) - base) * width;
+    sum_items(data<T>(out) + r * width, data<T>(init) + (same ? 0 : r * width), nearest, count,
+              backwards ? -width : width, width);
   }
 }
 

@@ -85,15 +85,17 @@ def test_scattered_rows() -> None:
             run("rows.scatter", state, rows, np.array(wrong, np.int64), np.int64(1))
 
 
+@pytest.mark.parametrize("width", [4, 16, 67, 150])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "int64", "int16"])
-def test_segments(dtype: str) -> None:
+def test_segments(dtype: str, width: int) -> None:
+    """Rows that are a few elements, whole blocks of vectors, and blocks with some left over."""
     rng = np.random.default_rng(1)
     starts = np.array([0, 2, 2, 7], np.int64)
-    items = rng.integers(0, 9, (7, 4)).astype(dtype)
+    items = rng.integers(0, 9, (7, width)).astype(dtype)
     for level in (-1, 1, 2):
         first, end = (0, 3) if level < 0 else (int(OFFSETS[level, 1] - 3), int(OFFSETS[level + 1, 1] - 3))
         values = items[starts[first] : starts[end]]
-        for init in (np.ones(4, dtype), np.ones((end - first, 4), dtype)):
+        for init in (np.ones(width, dtype), np.ones((end - first, width), dtype)):
             args = (init, values, starts, OFFSETS, np.int64(level))
             for backwards in (False, True):
                 expected = meaning("rows.segment_sum", *args, clause=1, backwards=backwards)
