@@ -36,7 +36,6 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 
-
 _LEAVES = frozenset((Var, GlobalVar, Constant, OpRef, ConstructorRef))
 
 
