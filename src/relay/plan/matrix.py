@@ -46,6 +46,8 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 _ROWS_CONSTANT = 192
 _ROWS_PACKED = 768
 _ROWS_TURNED = 96
+# Tasks that a product is cut in, if they are not too small for that.
+_TASKS = 4
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
 # How many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
@@ -120,13 +122,16 @@ def _tasks(
     limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if packed is not None else _ROWS_PACKED
     limit = limit if task_rows is None else task_rows
     block = max(tile.rows, limit // tile.rows * tile.rows)
+    panels = dim_add(runs[-1].number, runs[-1].count)
     if isinstance(rows, int):
         # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
         blocks = -(-rows // block)
+        if packed is None and task_rows is None:
+            blocks = _shared_out(rows, blocks, dim_mul(size_of([*p.outer, *p.batch]), panels))
         block = rows if blocks <= 1 else -(-rows // (blocks * tile.rows)) * tile.rows
         if p.form.turned and blocks > 1:
             block = _even_block(rows, block, p.rows[-1].extent)
-    panel = Axis("panel", dim_add(runs[-1].number, runs[-1].count))
+    panel = Axis("panel", panels)
     part = Axis("part", ceil_div(rows, block))
     each = dim_mul(size_of(p.reduced), tile.columns)
     work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
@@ -146,6 +151,15 @@ def _tasks(
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, panel] if p.form.guard is None else [*p.batch, panel, *p.outer]
     return parallel_rows(nest.builder, [*order, part], work, body)
+
+
+def _shared_out(rows: int, fewest: int, tasks: Dim) -> int:
+    """How many blocks to cut the rows in: of few panels, which each block packs for itself, enough for several threads."""
+    for wanted in (_TASKS, 2) if isinstance(tasks, int) and tasks > 0 else ():
+        blocks = ceil_div(wanted, tasks)
+        if isinstance(blocks, int) and blocks > fewest and rows // blocks >= _ROWS_CONSTANT:
+            return blocks
+    return fewest
 
 
 @dataclass(slots=True, eq=False)
