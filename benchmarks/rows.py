@@ -1,8 +1,8 @@
 """Softmax, norms, reductions, look-ups, copies and other memory-bound kernels beside PyTorch and onnxruntime, in one run, interleaved.
 
-Each table row is one program on one shape: the median time of each system, the rate in GB/s (operands read and written once),
-and ours over the best of the others. Row counts are symbolic. ``python benchmarks/rows.py [--threads 1] [--only softmax,mean]
-[--rounds 15] [--rows 1,16,1024] [--width 300]``
+Each table row is one program on one shape: the median time of each system, the rate in GB/s (operands read and written once)
+beside that of a copy which moves as many bytes in the same turns, and ours over the best of the others. Row counts are symbolic.
+``python benchmarks/rows.py [--threads 1] [--only softmax,mean] [--rounds 15] [--rows 1,16,1024] [--width 300]``
 """
 
 from __future__ import annotations
@@ -305,17 +305,20 @@ def main() -> None:
             size = (size[0], args.width or size[1])
             systems, arrays = calls(known[name], size, args.threads)
             result = systems["relay"]()
-            found = medians(systems, args.rounds, {"relay": PAUSE if len(systems) > 1 else 0.0}, turn=1e-3)
-            ours, others = found["relay"], [t for n, t in found.items() if n != "relay"]
             written = sum(np.asarray(r).nbytes for r in (result if isinstance(result, tuple) else (result,)))
             moved = written + (written if name == "embedding" else sum(a.nbytes for a in arrays))
-            rate = f"{moved / ours / 1e9:7.1f} GB/s"
+            source, target = np.ones(moved // 2, np.uint8), np.ones(moved // 2, np.uint8)
+            turns: dict[str, Call] = {**systems, "copy": lambda to=target, of=source: np.copyto(to, of)}  # type: ignore[misc]
+            found = medians(turns, args.rounds, {"relay": PAUSE if len(systems) > 1 else 0.0}, turn=1e-3)
+            copy = found.pop("copy")
+            ours, others = found["relay"], [t for n, t in found.items() if n != "relay"]
+            rate = f"{moved / ours / 1e9:7.1f} GB/s, {copy / ours:4.0%} of a copy"
             line = " ".join(f"{n} {t * 1e6:9.1f}" for n, t in found.items())
             table = table or Table(f"rows-{args.threads}", title, "us a call", "operator", list(found))
             table.add(f"{name} {size[0]} x {size[1]}", {n: t * 1e6 for n, t in found.items()})
             ratio = f"{ours / min(others):.2f}" if others else "-"
             print(
-                f"{name:13} {size[0]:5d} x {size[1]:<5d} {line:60} {rate:>16}  relay / best other {ratio}", flush=True
+                f"{name:13} {size[0]:5d} x {size[1]:<5d} {line:60} {rate:>32}  relay / best other {ratio}", flush=True
             )
     if table is not None:
         table.keep(args.out)
