@@ -217,3 +217,36 @@ def test_a_list_is_left_to_its_loop() -> None:
     }"""
     (note,) = notes(module(text)).values()
     assert "no two calls are side by side" in str(note)
+
+
+@pytest.mark.parametrize(
+    ("type_", "start", "left", "right", "why"),
+    [
+        ("Tensor[(?, 4), float32]", "ones(shape=[2, 4], dtype=\"float32\")", "tanh(%s)", "concatenate((%s, %s), axis=0)", "another size"),
+        ("Tensor[(3, 4), int4]", "zeros(shape=[3, 4], dtype=\"int4\")", "cast(cast(%s, dtype=\"int8\") + 1i8, dtype=\"int4\")", "%s", "cannot be joined"),
+        ("(Tensor[(1, 4), float32], Option[int32])", "(ones(shape=[1, 4], dtype=\"float32\"), None)", "(tanh(%s.0), Some(1i32))", "%s", "not made of tensors"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_handed_down(type_: str, start: str, left: str, right: str, why: str) -> None:
+    """Found by hand: what had another size in each call was put into rows of one size."""
+    used = "%s.0" if type_.startswith("(") else 'cast(%s, dtype="float32")'
+    mod = module(
+        "import prelude\n"
+        + TREE
+        + f"""
+def @f(%t: Tree[Tensor[(1, 4), float32]], %s: {type_}, %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {{
+  match (%t) {{
+    Leaf(%x) => nn.dense(%x + sum({used}, axis=[0], keepdims=True), %w),
+    Node(%a, %b) => tanh(@f(%a, {left}, %w)) - @f(%b, {right}, %w),
+  }}
+}}
+def @main(%t: Tree[Tensor[(1, 4), float32]], %w: Tensor[(4, 4), float32]) -> Tensor[(1, 4), float32] {{ @f(%t, {start}, %w) }}"""
+    )
+    (note,) = notes(mod).values()
+    assert why in str(note)
+    rng = np.random.default_rng(8)
+    (w,) = weights(rng, (4, 4))
+    exe = relay.compile(mod, threads=1)
+    for n in (1, 3, 5):
+        tree = random_tree(mod, rng, n, 4)
+        same(exe(tree, w), relay.evaluate(mod, tree, w))

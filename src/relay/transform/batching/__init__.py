@@ -17,8 +17,7 @@ from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
-from relay.transform.batching.clauses import Clause, Group, NotStructural, calls_of, group_of
-from relay.transform.batching.lifted import data_types
+from relay.transform.batching.clauses import Clause, Group, NotStructural, calls_of, data_types, group_of
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.requests import (
     ANSWERS,

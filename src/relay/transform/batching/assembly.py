@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from relay.ir.expr import Expr
 from relay.ir.types import DTYPE_BITS, AdtType, ConstructorDef, TensorType, TupleType
 from relay.op.assemble import CHILD, END, LIST, MAKE, OWN, SHARED, STATE, TUPLE
-from relay.transform.batching.clauses import Group, NotStructural
+from relay.transform.batching.clauses import Group, NotStructural, data_types
 from relay.transform.batching.describe import ListAt, SiteAt
 from relay.transform.batching.lift import Lifter
 from relay.transform.batching.lifted import (
@@ -24,7 +24,6 @@ from relay.transform.batching.lifted import (
     ListValue,
     Made,
     Value,
-    data_types,
 )
 from relay.transform.batching.lists import Layout, layout_of
 

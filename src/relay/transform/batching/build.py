@@ -21,7 +21,7 @@ from relay.ir.dim import Dim
 from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
 from relay.ir.types import AdtType, TensorType, TupleType, Type
 from relay.transform.batching.assembly import Assembly, Source, values_made
-from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
+from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, data_types, leaves
 from relay.transform.batching.describe import ListAt, Tables, Writer
 from relay.transform.batching.levels import INDEX, SCALAR, Levels, State, fresh, integer
 from relay.transform.batching.lift import Lifter, Owner
@@ -34,9 +34,7 @@ from relay.transform.batching.lifted import (
     Lifted,
     Made,
     Value,
-    data_types,
     flat_values,
-    leaves,
     nest,
     tensors_of,
     with_rows,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, cast
 
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim, dim_vars, is_any
 from relay.ir.expr import (
     Binding,
     Block,
@@ -29,7 +29,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
-from relay.ir.types import AdtType, TensorType, TupleType, Type
+from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
@@ -226,6 +226,28 @@ def made_of_tensors(ty: Type, data_types: bool = False) -> bool:
             return False
 
 
+def leaves(ty: Type) -> list[TensorType]:
+    """The tensors of a type of tensors, data types and tuples, in order."""
+    return [t for t in _leaves(ty) if isinstance(t, TensorType)]
+
+
+def data_types(ty: Type) -> list[AdtType]:
+    """The data types of a type of tensors, data types and tuples, in order."""
+    return [t for t in _leaves(ty) if isinstance(t, AdtType)]
+
+
+def _leaves(ty: Type) -> list[Type]:
+    out: list[Type] = []
+    todo: list[Type] = [ty]
+    while todo:
+        t = todo.pop()
+        if isinstance(t, TupleType):
+            todo.extend(reversed(t.fields))
+        else:
+            out.append(t)
+    return out
+
+
 def _check_call(
     call: Call,
     clause: Clause,
@@ -278,8 +300,15 @@ def _check_call(
 def _change(callee: Function, name: str, number: int) -> NoReturn:
     """This parameter is not the same in all calls. Raises `_Changes`, NotStructural where that cannot be handed down."""
     param = callee.params[number]
+    changes = f"argument %{param.name} of @{name} changes from call to call"
     if param.ty is None or not made_of_tensors(param.ty):
-        raise NotStructural(f"argument %{param.name} of @{name} changes from call to call and is not made of tensors")
+        raise NotStructural(f"{changes} and is not made of tensors")
+    for tensor in leaves(param.ty):
+        dims = cast("tuple[Dim, ...]", tensor.shape)
+        if any(is_any(d) or any(v not in callee.type_params for v in dim_vars(d)) for d in dims):
+            raise NotStructural(f"{changes}, and may be of another size in each: {tensor}")
+        if DTYPE_BITS[cast(str, tensor.dtype)] < 8:
+            raise NotStructural(f"{changes}, and rows of {tensor} cannot be joined")
     raise _Changes(name, number)
 
 

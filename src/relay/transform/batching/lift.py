@@ -31,7 +31,7 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
-from relay.transform.batching.clauses import Clause, Group, NotStructural, Path
+from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.lifted import (
     AFTER,
@@ -46,7 +46,6 @@ from relay.transform.batching.lifted import (
     Made,
     Value,
     flat_values,
-    leaves,
     nest,
     with_rows,
 )  # fmt: skip

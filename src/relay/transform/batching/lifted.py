@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from relay.ir.dim import Dim
 from relay.ir.expr import Binding, Expr, Var
 from relay.ir.types import AdtType, ConstructorDef, TensorType, TupleType, Type
-from relay.transform.batching.clauses import NotStructural
+from relay.transform.batching.clauses import NotStructural, data_types
 from relay.transform.build import internal_call
 
 if TYPE_CHECKING:
@@ -73,28 +73,6 @@ def with_rows(ty: Type, rows: Dim) -> Type:
             return TupleType(tuple(with_rows(f, rows) for f in ty.fields))
         case _:
             raise NotStructural("a value that is not made of tensors is computed in the recursion")
-
-
-def leaves(ty: Type) -> list[TensorType]:
-    """The tensors of a type of tensors, data types and tuples, in order."""
-    return [t for t in _leaves(ty) if isinstance(t, TensorType)]
-
-
-def data_types(ty: Type) -> list[AdtType]:
-    """The data types of a type of tensors, data types and tuples, in order."""
-    return [t for t in _leaves(ty) if isinstance(t, AdtType)]
-
-
-def _leaves(ty: Type) -> list[Type]:
-    out: list[Type] = []
-    todo: list[Type] = [ty]
-    while todo:
-        t = todo.pop()
-        if isinstance(t, TupleType):
-            todo.extend(reversed(t.fields))
-        else:
-            out.append(t)
-    return out
 
 
 @dataclass(slots=True, eq=False)

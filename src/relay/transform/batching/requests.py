@@ -15,8 +15,8 @@ from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Tuple, Var
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.ad.terms import construct
-from relay.transform.batching.clauses import NotStructural, Path, made_of_tensors
-from relay.transform.batching.lifted import leaves, with_rows
+from relay.transform.batching.clauses import NotStructural, Path, leaves, made_of_tensors
+from relay.transform.batching.lifted import with_rows
 from relay.transform.blocks import body_of
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
