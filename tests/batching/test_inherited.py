@@ -219,16 +219,24 @@ def test_a_list_is_left_to_its_loop() -> None:
     assert "no two calls are side by side" in str(note)
 
 
-@pytest.mark.parametrize(
-    ("type_", "start", "left", "right", "why"),
-    [
-        ("Tensor[(?, 4), float32]", "ones(shape=[2, 4], dtype=\"float32\")", "tanh(%s)", "concatenate((%s, %s), axis=0)", "another size"),
-        ("Tensor[(3, 4), int4]", "zeros(shape=[3, 4], dtype=\"int4\")", "cast(cast(%s, dtype=\"int8\") + 1i8, dtype=\"int4\")", "%s", "cannot be joined"),
-        ("(Tensor[(1, 4), float32], Option[int32])", "(ones(shape=[1, 4], dtype=\"float32\"), None)", "(tanh(%s.0), Some(1i32))", "%s", "not made of tensors"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_handed_down(type_: str, start: str, left: str, right: str, why: str) -> None:
+# What is handed down: its type, what it is first, what each part is given, and why that is refused.
+REFUSED = {
+    "sizes": ("Tensor[(?, 4), float32]", "ones(shape=[2, 4], dtype='float32')", "tanh(%s)", "concatenate((%s, %s), axis=0)", "another size"),
+    "bits": (
+        "Tensor[(3, 4), int4]", "zeros(shape=[3, 4], dtype='int4')", "cast(cast(%s, dtype='int8') + 1i8, dtype='int4')", "%s",
+        "cannot be joined",
+    ),
+    "data types": (
+        "(Tensor[(1, 4), float32], Option[int32])", "(ones(shape=[1, 4], dtype='float32'), None)", "(tanh(%s.0), Some(1i32))", "%s",
+        "not made of tensors",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_handed_down(name: str) -> None:
     """Found by hand: what had another size in each call was put into rows of one size."""
+    type_, start, left, right, why = (text.replace("'", '"') for text in REFUSED[name])
     used = "%s.0" if type_.startswith("(") else 'cast(%s, dtype="float32")'
     mod = module(
         "import prelude\n"
