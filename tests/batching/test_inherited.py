@@ -221,7 +221,10 @@ def test_a_list_is_left_to_its_loop() -> None:
 
 # What is handed down: its type, what it is first, what each part is given, and why that is refused.
 REFUSED = {
-    "sizes": ("Tensor[(?, 4), float32]", "ones(shape=[2, 4], dtype='float32')", "tanh(%s)", "concatenate((%s, %s), axis=0)", "another size"),
+    "sizes": (
+        "Tensor[(?, 4), float32]", "ones(shape=[2, 4], dtype='float32')", "tanh(%s)", "concatenate((%s, %s), axis=0)",
+        "another size",
+    ),
     "bits": (
         "Tensor[(3, 4), int4]", "zeros(shape=[3, 4], dtype='int4')", "cast(cast(%s, dtype='int8') + 1i8, dtype='int4')", "%s",
         "cannot be joined",
