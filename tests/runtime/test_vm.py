@@ -776,8 +776,9 @@ def endless(asm: Assembler) -> None:
 @pytest.mark.parametrize("body", ["loop", "tail", "kernel"])
 def test_control_c_interrupts_a_run(body: str) -> None:
     code = f"""
-        import signal, threading, time, os
+        import faulthandler, signal, threading, time, os
         from tests.runtime import test_vm as t
+        faulthandler.dump_traceback_later(50, exit=True)  # it ends though nobody waits for it any more
         exe = t.endless_program({body!r})
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
