@@ -26,7 +26,8 @@ _FAMILIES = (
     test_attention, test_broadcast, test_dynamic, test_einsum, test_elementwise, test_images, test_matrix, test_reduction,
     test_shapes,
 )  # fmt: skip
-BUILT_IN = op.names()
+# Tests name the operators that they declare "test." something, some of them before this module is read.
+BUILT_IN = [name for name in op.names() if not name.startswith("test.")]
 
 
 def test_every_operator_is_checked() -> None:

@@ -34,7 +34,6 @@ from relay.transform.batching.lifted import (
     Lifted,
     Made,
     Value,
-    flat_values,
     nest,
     tensors_of,
     with_rows,
@@ -210,7 +209,7 @@ class Builder:
             made.indices[at] = Var("starts", None, TensorType((fresh("starts"),), INDEX))
             inside = self._clause(items, Clause(-1, (), clause.result, {}, {}), (made, at))
             self.tables[items] = inside
-            inside.lifter.owner = (made.lifter, self._owner(made, number, at, inside, items))
+            inside.lifter.owner = (made.lifter, self._owner(made, number, at, inside))
             return inside.lifter, inside.lifter.owner[1]
 
         def outside(var: Var) -> Lifted | None:
@@ -283,7 +282,7 @@ class Builder:
         """The rows that a clause has in what its function has."""
         return out.op("rows.slice", (data, *here), full, "own", clause=clause, of_function=True)
 
-    def _owner(self, made: _Clause, number: int, site: int, inside: _Clause, items: int) -> Owner:
+    def _owner(self, made: _Clause, number: int, site: int, inside: _Clause) -> Owner:
         """How the items of a list and the clause that it belongs to are joined."""
         owners = inside.owners = Var("owners", None, TensorType((inside.rows,), INDEX))
 
@@ -318,14 +317,8 @@ class Builder:
 
     def _leaves(self, made: _Clause, stage: int) -> list[Expr]:
         """The tensors of a clause's result in a stage's block."""
-        out: list[Expr] = []
-        for value in tensors_of(made.result):
-            if isinstance(value.ty, TupleType):
-                fields = [made.lifter.field(value, n) for n in range(len(value.ty.fields))]
-                out += [made.lifter.at(v, stage, spread=True) for f in fields for v in flat_values(f)]
-            else:
-                out.append(made.lifter.at(value, stage, spread=True))
-        return out
+        values = [v for value in tensors_of(made.result) for v in made.lifter.tensors(value)]
+        return [made.lifter.at(v, stage, spread=True) for v in values]
 
     # -- the function around
 

@@ -144,9 +144,8 @@ class _Changes(Exception):
 
 
 def _branches(clause: Clause, members: Sequence[str]) -> bool:
-    """Whether a clause has several recursive calls."""
-    items = [Clause(clause.function, i.code, i.value, {}, {}) for i in clause.lists.values()]
-    return len(calls_of(clause, members)) > 1 or any(calls_of(i, members) for i in items)
+    """Whether a clause has several recursive calls, or one for each item of a list."""
+    return len(calls_of(clause, members)) > 1 or any(_calls_in(i.code, members) for i in clause.lists.values())
 
 
 def _group(
@@ -195,9 +194,13 @@ def _group(
 
 def calls_of(clause: Clause, members: Sequence[str]) -> list[Call]:
     """The calls of the group's functions in a clause."""
+    return _calls_in(clause.all_bindings(), members)
+
+
+def _calls_in(code: Sequence[Binding], members: Sequence[str]) -> list[Call]:
     return [
         b.value
-        for b in clause.all_bindings()
+        for b in code
         if isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name in members
     ]
 

@@ -241,6 +241,13 @@ class Lifter:
             return made
         return tuple(self.field(made, m) for m in range(len(ty.fields)))
 
+    def tensors(self, value: Value) -> list[Value]:
+        """The tensors of a value: itself, or those in its fields."""
+        if not isinstance(value.ty, TupleType):
+            return [value]
+        fields = [self.field(value, n) for n in range(len(value.ty.fields))]
+        return [v for f in fields for v in flat_values(f)]
+
     # -- bindings
 
     def _binding(self, binding: Binding) -> Lifted:
@@ -379,18 +386,9 @@ class Lifter:
         return self.children(at, site.target)
 
     def _hand_down(self, site: int, target: int, args: Sequence[Expr]) -> None:
-        values: list[Value] = []
-        todo = [self._value(a) for a in reversed(args)]
-        while todo:
-            value = todo.pop()
-            if isinstance(value, Value) and isinstance(value.ty, TupleType):
-                value = tuple(self.field(value, n) for n in range(len(value.ty.fields)))
-            if isinstance(value, tuple):
-                todo += reversed(value)
-                continue
-            if not isinstance(value, Value) or value.stage > DOWN:
-                raise NotStructural("an argument of a recursive call depends on the result of another")
-            values.append(value)
+        values = [t for a in args for v in flat_values(self._value(a)) for t in self.tensors(v)]
+        if any(v.stage > DOWN for v in values):
+            raise NotStructural("an argument of a recursive call depends on the result of another")
         self.hand_down(site, target, values)
 
 
