@@ -8,14 +8,19 @@ by several percent from minute to minute. ``--precisions`` adds ours in reduced 
 largest distance over the largest result); the floor stays that of float32. ``torch-compile`` has to be asked for: it compiles a minute
 for each length.
 
-    python benchmarks/transformers.py [--models bert-base,minilm,gpt2] [--threads 1,2] [--lengths 5,32,128 | all] [--memory]
+    python benchmarks/transformers.py [--models bert-base,minilm,gpt2] [--threads 1,2] [--lengths 5,32,60-90,96-128:4 | all] [--memory]
                                       [--precisions bf16,int8-weights] [--systems onnxruntime,...,torch-compile]
+
+All lengths take long. With ``--more FILE`` rows that the file has are not measured again and new ones are added to it, for about
+``--limit`` seconds: run again and again, it gets through all of them, and reports what there is of those asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,12 +42,15 @@ import gpt2
 
 import relay
 from relay.codegen.target import host_target
+from relay.ir.files import write_whole
 from relay.view import limits
 from relay.view.compare import microseconds
 from relay.view.svg import COLOURS, Picture, covering
 from relay.view.timing import interleaved
 
-ALL_LENGTHS = (5, 8, 13, 16, 22, 32, 48, 53, 64, 96, 128)
+ALL_LENGTHS = "5-128"
+# From so many tokens on ours is held against what the machine allows.
+LONG = 32
 SYSTEMS = (
     "relay",
     "relay-bf16",
@@ -58,6 +66,8 @@ GENERATED = 8
 LEVEL = 0.97  # so near to the best other system counts as level with it
 TOLERANCE = 2e-4  # float32 through twelve layers
 REDUCED = 0.1  # of the largest result, in reduced precision
+# Seconds until all but PyTorch's threads have stopped spinning (onnxruntime's do after 60 milliseconds).
+SHORT_PAUSE = 0.1
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
@@ -154,9 +164,13 @@ def checked(what: str, results: dict[str, Array], expected: Array) -> dict[str, 
     return {name: d / largest if name.startswith("relay-") else d for name, d in apart.items()}
 
 
-def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[int], seconds: float) -> list[Row]:
-    """The rows of one model with so many threads."""
+def measure(
+    model: str, threads: int, wanted: Sequence[str], lengths: Sequence[int], seconds: float, limit: float
+) -> list[Row]:
+    """The rows of one model with so many threads; after ``limit`` seconds those of no further length."""
     rng = np.random.default_rng(0)
+    end = time.perf_counter() + limit
+    pause = 0.0 if threads == 1 else PAUSE if any(name.startswith("torch") for name in wanted) else SHORT_PAUSE
     rows: list[Row] = []
     target = host_target()
     multiplied, multiply = limits.multiplying(target, threads)
@@ -172,7 +186,7 @@ def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[i
             reading[part] = limits.reading(target, threads, part)
         read, reads = reading[part]
         turns = {**calls, "multiply": multiply, "read": reads}
-        found = interleaved(turns, seconds, pause=PAUSE if len(calls) > 1 else 0.0)
+        found = interleaved(turns, seconds, pause=pause if len(calls) > 1 else 0.0)
         floor = max(flops * found.pop("multiply").median / multiplied, size * found.pop("read").median / read)
         timing = {
             name: {"median": t.median / each, "low": t.low / each, "high": t.high / each} for name, t in found.items()
@@ -211,6 +225,8 @@ def measure(model: str, threads: int, wanted: Sequence[str], lengths: Sequence[i
             w = bert.seeded_weights(c)
             encoders = bert_systems(c, w, threads, wanted, folder)
             for n in lengths:
+                if time.perf_counter() > end:
+                    break
                 ids = rng.integers(0, c.vocabulary, n).astype(np.int32)
                 apart = checked(f"{n} tokens", {s: run(ids) for s, run in encoders.items()}, bert.reference(c, w, ids))
                 calls = {s: partial(run, ids) for s, run in encoders.items()}
@@ -312,13 +328,56 @@ def report(rows: Sequence[Row]) -> str:
                 f"float32; its results are off by at most {r['apart'][name]:.2%} of the largest"
             )
     for (model, threads), found in ratios.items():
-        mean = float(np.exp(np.mean(np.log(found))))
+        mine = [r for r in rows if (r["model"], r["threads"]) == (model, threads)]
         level = sum(r >= LEVEL for r in found)
         out.append(
-            f"{model}, {threads} thread(s): the best other system takes {mean:.2f} times as long as relay (geometric mean); "
+            f"{model}, {threads} thread(s): the best other system takes {_mean(found):.3f} times as long as relay (geometric mean); "
             f"relay is at least {LEVEL} times as fast as the best in {level} of {len(found)}"
         )
+        out.append(f"    least: {_extremes(mine, found, largest=False)}")
+        over = [r["seconds"]["relay"]["median"] / r["floor"] for r in mine]
+        for what, chosen in ((f"below {LONG}", (0, LONG)), (f"from {LONG}", (LONG, math.inf))):
+            inside = [n for n, r in enumerate(mine) if chosen[0] <= r["tokens"] < chosen[1]]
+            if inside:
+                some = [over[n] for n in inside]
+                out.append(
+                    f"    {what} tokens relay takes {_mean(some):.3f} times as long as the floor (geometric mean); "
+                    f"most: {_extremes([mine[n] for n in inside], some, largest=True)}"
+                )
     return "\n".join(out)
+
+
+def _mean(found: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, found)))
+
+
+def _extremes(rows: Sequence[Row], found: Sequence[float], largest: bool) -> str:
+    """The rows with the five largest or least figures."""
+    ordered = sorted(zip(found, (r["what"] for r in rows), strict=True), reverse=largest)
+    return ", ".join(f"{what} {value:.2f}" for value, what in ordered[:5])
+
+
+def parsed_lengths(text: str) -> list[int]:
+    """``5,16-32,64-128:8``: lengths and ranges of them, both ends included, each or every so many-th."""
+    found: list[int] = []
+    for part in (ALL_LENGTHS if text == "all" else text).split(","):
+        ends, _, step = part.partition(":")
+        first, _, last = ends.partition("-")
+        found += range(int(first), int(last or first) + 1, int(step or 1))
+    return found
+
+
+def spread(lengths: Sequence[int]) -> list[int]:
+    """The same lengths in an order of which every beginning is spread over all of them."""
+    return sorted(lengths, key=lambda n: n * 0.6180339887 % 1)
+
+
+def missing(rows: Sequence[Row], model: str, threads: int, lengths: Sequence[int]) -> list[int]:
+    """The lengths of a model that are in none of the rows; for a decoder all or none (its rows are what it is given)."""
+    there = {r["tokens"] for r in rows if (r["model"], r["threads"]) == (model, threads)}
+    if model == "gpt2":
+        return [] if there else [1]
+    return [n for n in lengths if n not in there]
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -355,17 +414,28 @@ def picture(rows: Sequence[Row]) -> str:
     return plot.text()
 
 
+def keep(path: Path, rows: Sequence[Row]) -> None:
+    """Write what is measured so far, whole or not at all."""
+    write_whole(path, lambda part: part.write_text(json.dumps({"rows": rows}, indent=1)))
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row["model"], row["threads"], row["tokens"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default="bert-base,minilm,gpt2")
     parser.add_argument("--threads", default="1,2", help="nothing measures no times")
-    parser.add_argument("--lengths", default="5,16,64,128", help="all, or sentence lengths separated by commas")
+    parser.add_argument("--lengths", default="5,16,64,128", help="all, or sentence lengths and ranges of them")
     parser.add_argument("--systems", default="onnxruntime,onnxruntime-fused,openvino,torch")
     parser.add_argument("--precisions", default="", help="ours also in these: bf16,int8-weights")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each system and length")
     parser.add_argument(
         "--memory", action="store_true", help="peak memory and time until ready, in fresh processes, of the first model"
     )
+    parser.add_argument("--more", type=Path, metavar="FILE", help="add what this file does not have yet to it")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further length is begun")
     parser.add_argument("--json", type=Path, help="write the numbers there")
     parser.add_argument("--plot", type=Path, help="draw the first model there (.svg)")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -373,16 +443,17 @@ def main() -> None:
     add_out(parser)
     args = parser.parse_args()
     models = args.models.split(",")
-    lengths = list(ALL_LENGTHS) if args.lengths == "all" else [int(n) for n in args.lengths.split(",")]
+    lengths = parsed_lengths(args.lengths)
     if args.job and args.job != "measure":
         job(args.job, models[0], args.folder)
         return
     systems = [n for n in args.systems.split(",") if n] + [f"relay-{p}" for p in args.precisions.split(",") if p]
     threads = [int(n) for n in args.threads.split(",") if n]
     if args.job:
-        print(json.dumps(measure(models[0], threads[0], systems, lengths, args.seconds)))
+        print(json.dumps(measure(models[0], threads[0], systems, lengths, args.seconds, args.limit)))
         return
-    rows: list[Row] = []
+    rows: list[Row] = json.loads(args.more.read_text())["rows"] if args.more and args.more.exists() else []
+    end = time.perf_counter() + args.limit
     kept: dict[str, Row] = {}
     if args.memory:
         kept = memory(models[0])
@@ -393,20 +464,30 @@ def main() -> None:
             )
     for model in models:
         for count in threads:
+            wanted = missing(rows, model, count, lengths)
+            left = end - time.perf_counter()
+            if not wanted or left < 0:
+                continue
             # A process of its own: some systems settle on their threads once.
             command = [sys.executable, __file__, "--job", "measure", "--models", model, "--threads", str(count)]
             command += [
                 "--lengths",
-                ",".join(map(str, lengths)),
+                ",".join(map(str, spread(wanted) if args.more else wanted)),
                 "--systems",
                 ",".join(systems),
                 "--seconds",
                 str(args.seconds),
+                "--limit",
+                str(left),
             ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
             if done.returncode != 0:
                 sys.exit(f"{model} on {count} thread(s) failed")
             rows += json.loads(done.stdout.splitlines()[-1])
+            if args.more:
+                keep(args.more, rows)
+    asked = {(m, t, n) for m in models for t in threads for n in (lengths if m != "gpt2" else (1, 64))}
+    rows = sorted((r for r in rows if (r["model"], r["threads"], r["tokens"]) in asked), key=_place)
     if rows:
         print(report(rows))
     for made in tables(rows):

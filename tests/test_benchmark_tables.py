@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -49,3 +50,24 @@ def test_report_refuses(tmp_path: Path) -> None:
         command = [sys.executable, str(BENCHMARKS / "report.py"), *wrong]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_lengths_in_pieces() -> None:
+    transformers = importlib.import_module("transformers")
+    lengths = transformers.parsed_lengths("5,8-10,16-32:8")
+    assert lengths == [5, 8, 9, 10, 16, 24, 32] and transformers.parsed_lengths("all") == list(range(5, 129))
+    assert sorted(transformers.spread(lengths)) == lengths
+    rows = [
+        {"model": "minilm", "threads": 1, "what": f"{n} tokens", "tokens": n, "floor": 1.0}
+        | {"seconds": {"relay": {"median": 2.0}, "other": {"median": 2.0 * ratio}}}
+        for n, ratio in ((5, 0.5), (8, 1.0), (32, 4.0))
+    ]
+    assert transformers.missing(rows, "minilm", 1, lengths) == [9, 10, 16, 24]
+    assert transformers.missing(rows, "minilm", 2, lengths) == lengths
+    text = transformers.report(rows)
+    assert (
+        "1.260 times as long as relay (geometric mean); relay is at least 0.97 times as fast as the best in 2 of 3"
+        in text
+    )
+    assert "least: 5 tokens 0.50, 8 tokens 1.00, 32 tokens 4.00" in text
+    assert "from 32 tokens relay takes 2.000 times as long as the floor" in text
