@@ -48,6 +48,20 @@ def _twice(depth: int, given: str) -> str:
     return _twice(depth - 1, f"nn.relu({inner})")
 
 
+LAYERS = {
+    "relu": "nn.relu(nn.dense(tanh(nn.dense(_, %w)), %w))",
+    "tanh": "tanh(nn.dense(nn.relu(nn.dense(_, %w)), %w))",
+    "softmax": "nn.softmax(nn.dense(_, %w))",
+}
+
+
+def _chain(names: list[str]) -> str:
+    body = "%x"
+    for name in names:
+        body = LAYERS[name].replace("_", body)
+    return body
+
+
 # The program; the same work in a straight line; how often.
 PROGRAMS = {
     "exits": (BLOCK + _main(_exits(1).replace("%x0", "%x")), BLOCK + _main(_repeated(DEPTH, "@block(_, %w)"))),
@@ -67,6 +81,20 @@ PROGRAMS = {
         }}"""
         + _main("@go(%k, %x, %w)"),
         _main(_twice(3, "%x")),
+    ),
+    "branches between, in a loop": (
+        f"""def @go[n: Dim](%k: int64, %x: {TENSOR}, {WEIGHT}) -> {TENSOR} {{
+          if (%k == 0i64) {{ %x }} else {{
+            let %z = nn.relu(nn.dense(tanh(nn.dense(%x, %w)), %w));
+            let %y = if (%k > 3i64) {{ nn.relu(nn.dense(tanh(nn.dense(%z, %w)), %w)) }} else {{
+              let %q = nn.softmax(nn.dense(%z, %w));
+              if (%k > 1i64) {{ tanh(nn.dense(nn.relu(nn.dense(%q, %w)), %w)) }} else {{ %q }}
+            }};
+            @go(%k - 1i64, nn.relu(nn.dense(tanh(nn.dense(%y, %w)), %w)), %w)
+          }}
+        }}"""
+        + _main("@go(%k, %x, %w)"),
+        _main(_chain(["relu"] * 9 + ["relu", "softmax", "tanh", "relu"] * 2 + ["relu", "softmax", "relu"])),
     ),
     "closures": (
         f"""def @go[n: Dim](%f: fn({TENSOR}) -> {TENSOR}, %k: int64, %x: {TENSOR}, {WEIGHT}) -> {TENSOR} {{

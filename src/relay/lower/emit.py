@@ -123,10 +123,18 @@ class _Emitter:
                 self.asm.emit("Ret", result)
                 self.frame.temporaries.clear()  # gone with the frame
             else:
-                self.asm.emit("Move", dst, result)
-                self.frame.release_temporaries()
+                self._hand_over(block.result, result, live_out, dst)
         if arena is not None and dst is None:
             self.arenas.remove(arena)
+
+    def _hand_over(self, value: Expr, result: int, live_out: frozenset[Var], dst: int) -> None:
+        """A block's result is in ``dst`` behind it, and nowhere else unless a variable is read there that it is of."""
+        freed = self.frame.forget({value} - live_out) if isinstance(value, Var) else []
+        self.asm.emit("Take" if result in freed else "Move", dst, result)
+        for register in freed:
+            if register != result:
+                self.asm.emit("Kill", register)
+        self.frame.release_temporaries()
 
     # -- control
 

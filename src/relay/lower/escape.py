@@ -46,24 +46,24 @@ def is_primitive_call(e: Expr) -> bool:
 
 def barriers(block: Block, tail: bool, loops: bool) -> list[int]:
     """The positions at which what is dead should not be held: calls, whose functions may take much memory and call this one again, and
-    branches that allocate tensors. Not what the block ends with in ``tail`` position: a call takes the frame's place. Where the function
-    ``loops``, its memory is kept for the next iteration, unless there is a call."""
+    branches that allocate tensors. Not what the block ends with in ``tail`` position: a call takes the frame's place, and where the
+    function ``loops``, what its last branches leave is kept for the next iteration."""
     count = len(block.bindings)
     if tail and count and block.result is block.bindings[-1].var:
         value = block.bindings[-1].value
         count -= loops or not isinstance(value, If | Match)
-    return [n for n, b in enumerate(block.bindings[:count]) if _is_barrier(b.value, not (tail and loops))]
+    return [n for n, b in enumerate(block.bindings[:count]) if _is_barrier(b.value)]
 
 
-def _is_barrier(value: Expr, branches: bool) -> bool:
-    """Whether a binding's value is a call that leaves the function, or has one inside, or (with ``branches``) makes tensors inside."""
+def _is_barrier(value: Expr) -> bool:
+    """Whether a binding's value is a call that leaves the function, or has one inside, or makes tensors inside."""
     inside = False
     todo = [value]
     while todo:
         e = todo.pop()
         if isinstance(e, Call) and not isinstance(e.fn, Function | OpRef | ConstructorRef):
             return True
-        if inside and branches and is_primitive_call(e) and not _is_scalars(e.ty):
+        if inside and is_primitive_call(e) and not _is_scalars(e.ty):
             return True
         inside = True
         todo += [b.value for inner in nested_blocks(e) for b in inner.bindings]
