@@ -92,6 +92,37 @@ def _arrays(value: object) -> object:
     return tuple(np.asarray(v) for v in value) if isinstance(value, tuple) else np.asarray(value)
 
 
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("sum(zeros(shape=[4294967296, 4294967296]))", "no memory has room for sizes of 4294967296, 4294967296"),
+        ("ones(shape=[0, 9223372036854775807])", "no memory has room for sizes of 0, 9223372036854775807"),
+        ("repeat(ones(shape=[3]), repeats=9223372036854775807)", "no memory has room for sizes of 27670116110564327421"),
+        ("nn.pad(ones(shape=[3]), pad_width=[[-5, 1]])", "the size of axis 0 after nn.pad: 0 is more than -1"),
+        ("full(1f, shape=[2, -3])", "the size of axis 1 of full: 0 is more than -3"),
+        ("let %x: Tensor[(4294967296, 4294967296), float32] = zeros(shape=[2]); 1", "no memory has room for a Tensor"),
+    ],
+)  # fmt: skip
+def test_sizes_that_no_tensor_has_are_errors_of_the_program(made: str, message: str) -> None:
+    with pytest.raises(relay.RelayError, match=message):
+        relay.parse(HEADER + f"def @main() {{ {made} }}")
+
+
+def test_sizes_that_no_tensor_has_are_errors_when_they_are_known_at_run_time_only() -> None:
+    cut = relay.parse(HEADER + "def @main[n: Dim](%x: Tensor[(n,), float32]) { sum(nn.pad(%x, pad_width=[[-5, 1]])) }")
+    large = relay.parse(HEADER + 'def @main(%n: Tensor[(2,), int64]) { sum(dyn.full(1f, %n, dtype="float32")) }')
+    for module, argument in ((cut, np.ones(3, np.float32)), (large, np.array([1 << 32, 1 << 32]))):
+        for run in (
+            relay.compile(module),
+            relay.compile(module, opt_level=0),
+            lambda x, m=module: relay.evaluate(m, x),
+        ):
+            with pytest.raises(relay.RelayError):
+                run(argument)
+    with pytest.raises(MemoryError):
+        relay.evaluate(large, np.array([1 << 30, 1 << 28]))
+
+
 def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
     with pytest.raises(relay.RelayError, match=r"attributes are given by name: start=, stop=, step=, dtype="):
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")

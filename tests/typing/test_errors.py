@@ -34,6 +34,7 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
     (f"def @f({X}) {{ %x }}\ndef @main({X}) {{ @f(%x, 1) }}", TypeError_, ["@f takes 1 argument, found 2", "Tensor[(3, 4), float32]"]),
     (f"def @main({X}) {{ add(%x) }}", TypeError_, ["operator add takes 2 arguments (lhs, rhs), found 1"]),
     (f"def @main({X}) {{ %x(1) }}", TypeError_, ["%x is called but is not a function", "Tensor[(3, 4), float32]"]),
+    (f"def @main({X}) {{ 1f(%x) }}", TypeError_, ["the constant is called but is not a function", "float32"]),
     (f"def @f(%x: int32) {{ %x }}\ndef @main({X}) {{ @f(%x) }}", TypeError_, ["argument 1 of @f: expected int32, found Tensor[(3, 4), float32]"]),
     (f"def @f({X}) {{ %x }}\ndef @main({X}) {{ @f(%x, axis=1) }}", TypeError_, ["attributes (axis) can be given to operators only"]),
     # shapes

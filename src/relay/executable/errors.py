@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from relay import _runtime
-from relay.ir.diagnostics import ExecutionError, FileError, RelayError
+from relay.ir.diagnostics import ExecutionError, FileError, OutOfMemoryError, RelayError
 
 
 class ArgumentError(RelayError):
@@ -17,10 +17,6 @@ class IncompatibleError(FileError):
 
 class RecursionLimitError(ExecutionError):
     """The program's calls went deeper than the control stack's limit."""
-
-
-class OutOfMemoryError(ExecutionError, MemoryError):
-    """No memory for a tensor or an object."""
 
 
 class TimeLimitError(ExecutionError, TimeoutError):

@@ -28,7 +28,7 @@ from relay.interpreter.values import (
     Value,
     kind_of,
 )  # fmt: skip
-from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
+from relay.ir.diagnostics import ExecutionError, OutOfMemoryError, RelayError, ShapeError
 from relay.ir.dim import AnyDim, Dim, DimVar
 from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
@@ -90,6 +90,8 @@ def evaluate(
     except RelayError as error:
         error.with_source(module.sources)
         raise
+    except MemoryError as error:
+        raise OutOfMemoryError(f"out of memory in the interpreter: {error}") from error
     return python_value(result)
 
 

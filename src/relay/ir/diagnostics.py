@@ -58,6 +58,10 @@ class ExecutionError(RelayError):
     """A failure while a program runs: no matching clause, a failed run-time check, a limit."""
 
 
+class OutOfMemoryError(ExecutionError, MemoryError):
+    """No memory for a tensor or an object."""
+
+
 class CompileError(RelayError):
     """A well-typed program that cannot be compiled for the target."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -131,6 +131,21 @@ DTYPE_BITS: Mapping[str, int] = {
 def dtype_bits(dtype: str) -> int:
     """Storage bits of one element (a bool takes a byte). Raises KeyError for a base type without storage."""
     return DTYPE_BITS[dtype]
+
+
+def countable(shape: Sequence[Dim], dtype: str) -> bool:
+    """Whether a tensor can have this shape as far as it is known: no size is negative, and the product of all sizes but 0 is a
+    number of bytes that an int64 holds (where a size is not known, anything may still come of it)."""
+    bytes_ = max(DTYPE_BITS.get(dtype, 8) // 8, 1)
+    known = True
+    for d in shape:
+        if not isinstance(d, int):
+            known = False
+        elif d < 0:
+            return False
+        elif d > 0:
+            bytes_ *= d
+    return not known or bytes_ < 1 << 63
 
 
 def is_float(dtype: str) -> bool:

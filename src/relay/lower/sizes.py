@@ -92,6 +92,8 @@ class Sizes:
     def register(self, dim: Dim) -> int:
         """A register with the value of the dim. Raises CompileError for a variable that nothing has bound."""
         if isinstance(dim, int):
+            if not -(1 << 63) <= dim < 1 << 63:
+                raise CompileError(f"a size in @{self._function} is more than int64 holds: {dim}")
             return self.number("int64", dim)
         found = self._registers.get(dim)
         if found is not None:

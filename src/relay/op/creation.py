@@ -12,14 +12,21 @@ from relay.op.support import DimLike
 
 
 def _filled(shape: tuple[Dim, ...], value: float, dtype: str, name: str) -> te.Tensor:
-    return te.compute(shape, lambda *_: te.const(value, dtype), name)
+    return te.compute(_sizes(shape, name), lambda *_: te.const(value, dtype), name)
+
+
+def _sizes(shape: tuple[Dim, ...], name: str) -> tuple[Dim, ...]:
+    """The shape, where no size is negative."""
+    for n, d in enumerate(shape):
+        te.require_at_most(0, d, f"the size of axis {n} of {name}")
+    return shape
 
 
 @operator("full")
 def full(fill_value: te.Tensor, *, shape: tuple[DimLike, ...], dtype: str = "") -> te.Tensor:
     """A tensor of ``shape`` whose elements are the scalar ``fill_value``, in its dtype or in ``dtype``."""
     te.require(fill_value.ndim == 0, f"the fill value of full must be a scalar, not of rank {fill_value.ndim}")
-    return te.compute(shape, lambda *_: te.cast(fill_value[()], dtype or fill_value.dtype), "full")
+    return te.compute(_sizes(shape, "full"), lambda *_: te.cast(fill_value[()], dtype or fill_value.dtype), "full")
 
 
 @operator("full_like")

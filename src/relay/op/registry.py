@@ -33,7 +33,7 @@ from relay.ir.dim import Dim
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Attrs, Call
 from relay.ir.lexer import tokenize
-from relay.ir.types import Type
+from relay.ir.types import Type, countable
 from relay.op.build import call
 
 OperatorKind = Literal["expression", "view", "composition", "routine"]
@@ -394,4 +394,7 @@ def trace(
     with te.tracing(collector):
         result = op.define(*args, **keywords)
     outputs = (result,) if isinstance(result, te.Tensor) else tuple(result)
+    for output in outputs:
+        if not countable(output.shape, output.dtype):
+            raise te.DefinitionError(f"no memory has room for sizes of {', '.join(map(str, output.shape))}")
     return Traced(tuple(flat), outputs, not isinstance(result, te.Tensor), tuple(collector.demands[start:]))

@@ -206,6 +206,8 @@ def pad(
     """
     te.require(len(pad_width) == data.ndim, f"nn.pad has {len(pad_width)} pairs of widths for rank {data.ndim}")
     before, after = [b for b, _ in pad_width], [a for _, a in pad_width]
+    for n, (b, a) in enumerate(pad_width):
+        te.require_at_most(0, dim_add(data.shape[n], b + a), f"the size of axis {n} after nn.pad")
     if pad_mode == "constant":
         value: te.Scalar = te.const(0, data.dtype)
         if pad_value is not None:

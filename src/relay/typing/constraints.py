@@ -244,6 +244,8 @@ class Inference(InferenceState):
                 name, scheme, opened = f"@{fn.name}", self.named(fn), self.open_params.get(fn.name)
             case ConstructorRef():
                 name, scheme = fn.name, self.constructor(fn.name, fn.span or e.span)
+            case Constant():
+                name, scheme = "the constant", self._constant(fn)
             case _:
                 name = "the function"
                 found = self.types.get(id(fn))

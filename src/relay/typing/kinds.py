@@ -23,8 +23,10 @@ from relay.ir.types import (
     TypeDef,
     TypeParam,
     TypeVar,
+    countable,
 )
 from relay.typing.substitution import variables
+from relay.typing.text import type_text
 
 
 class Variance(Enum):
@@ -128,6 +130,10 @@ class KindChecker:
                 self._expect(kind, Kind.TYPE, "a tensor type", span)
                 self._check(t.shape, Kind.SHAPE, span)
                 self._check(t.dtype, Kind.BASE_TYPE, span)
+                if isinstance(t.shape, tuple) and isinstance(t.dtype, str) and not countable(t.shape, t.dtype):
+                    raise TypeError_(
+                        f"no memory has room for a {type_text(t)}", span, "sizes are at most what int64 holds"
+                    )
             case TupleType():
                 self._expect(kind, Kind.TYPE, "a tuple type", span)
                 for f in t.fields:
