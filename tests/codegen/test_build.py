@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,18 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env={"PYTHONPATH": root})
     assert result.stdout == "once\n", result.stderr
+
+
+def test_a_process_does_not_grow_with_what_it_compiles() -> None:
+    text = "define void @f(ptr %a) {\n %v = load float, ptr %a\n %w = fadd float %v, %v\n store float %w, ptr %a\n ret void\n}"
+    target, statm = parse_target("cpu"), Path("/proc/self/statm")
+
+    def resident() -> int:
+        return int(statm.read_text().split()[1])
+
+    for _ in range(20):
+        compile_text(text, target)
+    before = resident()
+    for _ in range(100):
+        compile_text(text, target)
+    assert (resident() - before) * os.sysconf("SC_PAGE_SIZE") < 3 << 20  # 7 MB, if each pass manager stayed
