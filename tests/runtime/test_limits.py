@@ -11,8 +11,8 @@ import pytest
 
 import relay
 from relay import _runtime
-from relay.executable.errors import OutOfMemoryError, RecursionLimitError, TimeLimitError
-from relay.ir.diagnostics import RelayError
+from relay.executable.errors import RecursionLimitError, TimeLimitError
+from relay.ir.diagnostics import OutOfMemoryError, RelayError
 
 EXECUTORS = ("vm", "aot")
 HEAD = '#[version = "0.0.5"]\n'

@@ -9,9 +9,10 @@ from relay._runtime import Executable, Tensor, Value
 from relay.executable import errors
 from relay.executable.bytecode import Assembler, FunctionCode, Label
 from relay.executable.disassemble import disassemble
-from relay.executable.errors import ArgumentError, IncompatibleError, OutOfMemoryError, RecursionLimitError
+from relay.executable.errors import ArgumentError, IncompatibleError, RecursionLimitError
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 from relay.executable.reader import read_image
+from relay.ir.diagnostics import OutOfMemoryError
 
 __all__ = [
     "ArgumentError",
