@@ -109,6 +109,14 @@ def test_tiles_take_the_operand_where_it_is() -> None:
     assert packs(check(streamed(40, 40, 4096)))
 
 
+def test_dot_products_ask_for_the_columns_behind_them() -> None:
+    """Also where the operand is narrower, and past its end."""
+    for dtype in ("float32", "float16"):
+        fn = primitive([tensor((N, 72), dtype), tensor((90, 72), dtype)], lambda m, x, w: m("nn.dense", x, w))
+        plan = check(fn, *ROWS, tolerance=3e-3)
+        assert "Prefetch(" in str(plan.kernel.body) and not plan.packs
+
+
 def packs(plan: KernelPlan) -> bool:
     """Whether a kernel has room for panels."""
     return any(isinstance(s, Alloc) and "panel" in s.buffer.name for s in statements(plan.kernel.body))

@@ -90,7 +90,7 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
             case Switch():
                 if varies(stmt.value):
                     return None
-            case Transpose() | Prefetch():
+            case Transpose():
                 return None
             case Alloc():
                 if stmt.buffer.scope not in LOCAL:
@@ -114,7 +114,7 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
                         plan.tiles.add(stmt.buffer)
                 else:
                     stored.setdefault(stmt.buffer, []).append(stmt)
-            case Seq() | Fail():
+            case Seq() | Fail() | Prefetch():
                 pass
     for buffer, stores in stored.items():
         op = _reduction(loop.body, buffer, stores)

@@ -122,7 +122,9 @@ class Statements:
         place = f.places.get(stmt.buffer)
         if place is None:
             raise LoopError(f"the buffer {stmt.buffer.name} is prefetched outside of its allocation")
-        f.memory.prefetch(place, f.memory.offset(place, [self.e.value(i) for i in stmt.indices]))
+        offset = f.memory.offset(place, [self.e.value(i) for i in stmt.indices])
+        if offset.is_uniform or offset.is_ramp:
+            f.memory.prefetch(place, offset)
 
     def _place(self, buffer: Buffer) -> Place:
         if buffer.scope not in ("register", "stack"):

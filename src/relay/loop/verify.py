@@ -268,8 +268,6 @@ class _Verifier:
             _fail(f"{buffer.name} has rank {len(buffer.shape)} and is prefetched with {len(stmt.indices)} indices")
         if any(index.dtype != "int64" for index in stmt.indices):
             _fail(f"an index of {buffer.name} that is prefetched is not int64")
-        if any(loop.kind == "vectorized" for loop in self.loops):
-            _fail(f"{buffer.name} is prefetched in a vectorized loop")
 
     def movers(self, root: Scalar) -> frozenset[Axis]:
         """The loop variables that an expression depends on; one that reads memory may depend on all of them."""

@@ -4,7 +4,7 @@ Two ways, by how the operand lies in memory. Where its rows are along the column
 take it where it is (see `unpacked`), or, for one to three rows or without masks, the results of a chunk of columns stay
 in the first-level cache and ``S`` rows of the operand at a time are *streamed* over them: ``S`` long reads in order,
 whatever its shape. Where its rows are along k (``w[j, k]``), each result is a *dot
-product* in vector lanes, a few columns beside each other, so that their chains and reads overlap.
+product* in vector lanes, a few columns beside each other, so that their chains and reads overlap, asking for the next ones.
 
 Streamed sums run over k in order like those of a register tile. Dot products run in lanes, so their rounding differs
 from a tile's; neither depends on the number of threads.
@@ -18,13 +18,13 @@ from typing import Protocol
 
 from relay.ir.dim import ceil_div, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import WORKERS, Alloc, Buffer, For, Stmt, Store
+from relay.loop.ir import WORKERS, Alloc, Buffer, For, Prefetch, Stmt, Store
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.unpacked import FEWEST, Unpacked, is_unpacked
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, maximum, minimum
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, maximum, minimum
 
 # More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer.
 _MOST_STREAMED = 48
@@ -246,5 +246,25 @@ class _Dotted:
             place = binary("add", binary("mul", binary("add", row, r), width), binary("add", at, lane))
             found = Load(sums, (binary("add", r * beside, lane),), dtype)
             out.append(For(lane, Const(beside, "int64"), Store(held, (place,), found), "vectorized"))
-        body = For(k, extent_of(k.extent), bound([*named, *right], seq(adds)), "vectorized")
+        ahead = self._ahead(column, beside) if beside > 1 and (rows > 1 or self._is_large) else []
+        body = For(k, extent_of(k.extent), bound([*named, *right], seq([*ahead, *adds])), "vectorized")
         return left.bind(Alloc(sums, seq([*clear, serial(outer, body), *out])))
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether the right operand is hardly in a cache when it is read. A single row is bound by loads: asking takes a third of their
+        slots."""
+        p, target = self.shared.p, self.shared.builder.target
+        elements = size_of([*p.batch, *p.columns, *p.reduced])
+        return not isinstance(elements, int) or elements * dtype_bits(p.form.accumulate) > target.l3_bytes * 2
+
+    def _ahead(self, column: Scalar, beside: int) -> list[Stmt]:
+        """Ask for what the columns behind these take at the current k: the machine's own prefetchers lose rows that are read side by
+        side and end soon."""
+        asked: list[Stmt] = []
+        for c in range(beside):
+            element = self.shared.right_element(binary("add", column, beside + c))
+            load = element.a if isinstance(element, Cast) else element
+            assert isinstance(load, Load) and isinstance(load.source, Buffer)
+            asked.append(Prefetch(load.source, load.indices))
+        return asked
