@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from relay.codegen import polynomials as p
 from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
@@ -11,8 +10,6 @@ from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
 # ln(2) and log10(2) in parts whose leading ones have few enough bits that small multiples of them are exact.
 _LN2 = {"float": (0.693359375, -2.12194440e-4), "double": (0.6931471803691238, 1.9082149292705877e-10)}
 _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.301029995663157, 8.241712586023572e-13)}
-# From here on erf is 1 to within rounding.
-_ERF_ONE = 3.83
 
 
 def _scaled(kit: Kit, x: Register, n: Register) -> Register:
@@ -66,14 +63,20 @@ def exp(kit: Kit, x: Register) -> Register:
 def _exp_by_table(kit: Kit, x: Register) -> Register:
     """``2**n * 2**(k/16) * exp(r)``: the bits of a sum with 1.5 * 2**19 are n and k, and a power of two takes the whole part
     of its exponent. Where x is so large that r means nothing, r is bounded, and n alone decides."""
-    magic = kit.const(MAGIC["float"] / 16, "float")
-    shifted = kit.fma(x, 1 / math.log(2), magic)
-    whole = shifted - magic
-    high, low = _LN2["float"]
-    r = kit.bounded(kit.fma(whole, -low, kit.fma(whole, -high, x)), 0.5)
+    r, whole, index = _sixteenths(kit, x)
+    r = kit.bounded(r, 0.5)
     near = r * kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0)
-    power = kit.looked_up(p.EXP_TABLE_F32, kit.bits(shifted))
+    power = kit.looked_up(p.EXP_TABLE_F32, index)
     return _scaled(kit, kit.fma(power, near, power), whole)
+
+
+def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:
+    """``(r, whole, index)`` with ``x = r + whole * ln(2)``, ``|r| <= ln(2)/32``; the low bits of the index are the sixteenths
+    of ``whole``."""
+    shifted = kit.fma(x, 1 / math.log(2), kit.const(MAGIC["float"] / 16, "float"))
+    whole = shifted - MAGIC["float"] / 16
+    high, low = _LN2["float"]
+    return kit.fma(whole, -low, kit.fma(whole, -high, x)), whole, kit.bits(shifted)
 
 
 def exp2(kit: Kit, x: Register) -> Register:
@@ -94,54 +97,42 @@ def expm1(kit: Kit, x: Register) -> Register:
 
 def sigmoid(kit: Kit, x: Register) -> Register:
     """``1 / (1 + exp(-x))``, as a quotient of at most 1."""
-    return _lookup_width(kit, x, _sigmoid)
-
-
-def _sigmoid(kit: Kit, x: Register) -> Register:
     lowest = -104.0 if x.element == "float" else -746.0
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, lambda kit, x: _sigmoid_by_table(kit, x, lowest))
     negative = -kit.abs(x)
     r, n = _exp_reduced(kit, kit.where(negative < lowest, lowest, negative))
-    # By the polynomial: the error of the table's entries would count twice where the result is just above a power of two.
     e = _scaled(kit, _exp_polynomial(kit, r) + 1.0, n)
-    below = e + 1.0
-    return _quotient(kit, kit.where(x < 0.0, e, kit.const(1.0, x.element)), below, e - (below - 1.0))
+    return kit.where(x < 0.0, e, kit.const(1.0, x.element)) / (e + 1.0)
+
+
+def _sigmoid_by_table(kit: Kit, x: Register, lowest: float) -> Register:
+    """The quotient from an approximate reciprocal and one step of Newton's method, whose remainder is exact: it does not see
+    how ``1 + e`` was rounded."""
+    negative = -kit.abs(x)
+    r, whole, index = _sixteenths(kit, kit.where(negative < lowest, lowest, negative))
+    power = kit.looked_up(p.EXP_TABLE_F32, index)
+    # With what the table's entries lost when they were rounded: it would count twice just above a power of two.
+    lost = kit.looked_up(p.EXP_TABLE_LOST_F32, index)
+    near = kit.fma(r, kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0), lost)
+    e = _scaled(kit, kit.fma(power, near, power), whole)
+    above = kit.where(x < 0.0, e, kit.const(1.0, "float"))
+    inverse = kit.approximate_reciprocal(e + 1.0)
+    quotient = above * inverse
+    left = kit.fma(-quotient, e, above - quotient)
+    return kit.fma(left, inverse, quotient)
 
 
 def tanh(kit: Kit, x: Register) -> Register:
-    """``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
-    return _lookup_width(kit, x, _tanh)
-
-
-def _tanh(kit: Kit, x: Register) -> Register:
+    """By a table, or ``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, lambda kit, x: _odd_by_table(kit, x, p.TANH_TABLE_F32))
     magnitude = kit.abs(x)
     magnitude = kit.where(magnitude > 20.0, 20.0, magnitude)
     r, n = _exp_reduced(kit, magnitude * 2.0)
     power = _scaled(kit, kit.const(1.0, x.element), n)
     e = kit.fma(power, _exp_polynomial(kit, r), power - 1.0)
-    below = e + 2.0
-    large = e > 2.0
-    two = kit.const(2.0, x.element)
-    rest = kit.where(large, two, e) - (below - kit.where(large, e, two))
-    return kit.copysign(_quotient(kit, e, below, rest), x)
-
-
-def _lookup_width(kit: Kit, x: Register, body: Callable[[Kit, Register], Register]) -> Register:
-    """A function that uses instructions which only whole vectors of floats have, on any number of lanes."""
-    return kit.widened(x, body) if x.element == "float" and kit.has_tables else body(kit, x)
-
-
-def _quotient(kit: Kit, above: Register, below: Register, rest: Register) -> Register:
-    """``above / (below + rest)`` for a small rest: what was lost when ``below`` was rounded.
-
-    From an approximate reciprocal and one step of Newton's method on the quotient, rounded little more than once, where the
-    machine has one; else a division, which does without the rest.
-    """
-    inverse = kit.approximate_reciprocal(below)
-    if inverse is None:
-        return above / below
-    quotient = above * inverse
-    left = kit.fma(-quotient, rest, kit.fma(-quotient, below, above))
-    return kit.fma(left, inverse, quotient)
+    return kit.copysign(e / (e + 2.0), x)
 
 
 def _half_exp(kit: Kit, x: Register) -> Register:
@@ -251,26 +242,23 @@ def log1p(kit: Kit, x: Register) -> Register:
     return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
 
 
-def _erf_by_table(kit: Kit, x: Register) -> Register:
-    """``|x| * g(|x|)`` with ``g(u) = erf(u) / u`` a polynomial around the nearest quarter."""
+def _odd_by_table(kit: Kit, x: Register, table: p.OddTable) -> Register:
+    """The polynomial of the piece that ``|x|`` lies in, and the sign of x."""
     magnitude = kit.abs(x)
-    large = magnitude > _ERF_ONE
-    u = kit.where(large, _ERF_ONE, magnitude)
-    magic = kit.const(MAGIC["float"], "float")
-    shifted = kit.fma(u, 4.0, magic)
-    d = kit.fma(shifted - magic, -0.25, u)
-    index = kit.bits(shifted)
-    first, *others = (kit.looked_up(row, index) for row in p.ERF_TABLE_F32)
-    rest = others[-1]
-    for coefficient in reversed(others[:-1]):
-        rest = kit.fma(rest, d, coefficient)
-    result = kit.fma(u, first, u * d * rest)
-    return kit.copysign(kit.where(large, 1.0, result), x)
+    u = kit.where(magnitude > table.limit, table.limit, magnitude)
+    v = u + table.bias
+    piece = kit.bits(v) >> (23 - table.bits)
+    d = u - kit.looked_up(table.centres, piece)
+    lowest, *lower, result = (kit.looked_up(row, piece) for row in table.coefficients)
+    for coefficient in reversed(lower):
+        result = kit.fma(result, d, coefficient)
+    start = kit.where(v < table.near + table.bias, u, lowest) if table.near else lowest
+    return kit.copysign(kit.fma(result, d, start), x)
 
 
 def erf(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, _erf_by_table)
+        return kit.widened(x, lambda kit, x: _odd_by_table(kit, x, p.ERF_TABLE_F32))
     single = x.element == "float"
     magnitude = _clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
     z = magnitude * magnitude

@@ -259,10 +259,8 @@ class Kit:
         given += [(x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
         return Register(self, self.a.b.call("llvm.x86.avx512.mask.range.ps.512", x.type, *given), x.element)
 
-    def approximate_reciprocal(self, x: Register) -> Register | None:
-        """``1 / x`` to 14 bits, of `TABLE` positive normal floats; None where the machine has no instruction for it."""
-        if x.element != "float" or self.lanes != TABLE or not self.has_tables:
-            return None
+    def approximate_reciprocal(self, x: Register) -> Register:
+        """``1 / x`` to 14 bits, of `TABLE` positive normal floats, where the machine has tables."""
         given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1")]
         return Register(self, self.a.b.call("llvm.x86.avx512.rcp14.ps.512", x.type, *given), x.element)
 
