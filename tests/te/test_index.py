@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay import te
 from relay.ir.dim import as_var, dim_floordiv, dim_mul, dim_sub, dim_var
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, walk
@@ -134,3 +135,17 @@ def test_quotients_of_what_may_be_negative() -> None:
     row = Axis("r", N)
     low, _ = indices.bounds(indices.poly(binary("floordiv", binary("sub", i, row), Size(N))))
     assert low is None or low == -1
+
+
+def test_equal_reads_remember_nothing_that_cancels() -> None:
+    """Else what stands for a read would mention an index that it does not depend on, and replacing that would never end."""
+    indices = Indices()
+    i, j, _ = AXES
+    table = te.placeholder("t", (384,), "int64")
+    first = table[binary("sub", binary("add", i, j), j)]
+    read = indices.poly(first)
+    assert not indices.mentions(read, j)
+    var = indices.variable(j)
+    assert var is not None
+    assert indices.replace(indices.poly(table[binary("add", i, j)]), var, 0) == read
+    assert not any(n is j for n in walk(indices.scalar(read)))

@@ -49,3 +49,16 @@ def test_other_sums_are_not() -> None:
     k = te.reduce_axis(5)
     diagonal = te.compute((5,), lambda z: te.sum(te.select(te.compare("eq", k, z), x[k], te.const(0, "float32")), k))
     assert as_scatter(diagonal.stage, Indices()) is None  # arithmetic alone: nothing is loaded
+
+
+def test_a_sum_over_more_than_the_value_has() -> None:
+    """Neither the value nor its place depends on one of the summed axes: it is added so many times."""
+    at, value = te.placeholder("at", (5,), "int32"), te.placeholder("value", (5,), "float64")
+    k, again = te.reduce_axis(5), te.reduce_axis(4)
+    out = te.compute(
+        (3,), lambda z: te.sum(te.select(te.compare("eq", te.cast(at[k], "int64"), z), value[k], 0.0), (again, k))
+    )
+    assert as_scatter(out.stage, Indices()) is not None
+    places, values = np.array([1, 2, 1, -1, 7], np.int32), np.arange(5.0)
+    (got,) = evaluate([out], {at: places, value: values})
+    np.testing.assert_array_equal(got, [0, 8, 4])

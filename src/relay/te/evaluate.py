@@ -148,7 +148,8 @@ class _Evaluator:
                 within = within & (place >= 0) & (place < size)
                 at.append(place)
             value = self._value(form.value, grid, memo)
-            every = np.broadcast_arrays(within, value, *at)
+            # What nothing here depends on is summed over too.
+            every = [np.broadcast_to(a, grid.lengths) for a in (within, value, *at)]
             chosen = every[0].ravel()
             np.add.at(
                 total,

@@ -42,6 +42,7 @@ from relay.te.scalar import (
     Unary,
     binary,
     compare,
+    rebuild,
     substitute,
     walk,
 )
@@ -151,7 +152,19 @@ class Indices:
         return self._intern((op, a, b), binary(op, self.scalar(a), self.scalar(b)), least, most)
 
     def _opaque_of(self, node: Scalar) -> Dim:
-        return self._intern(self._key(node), node)
+        key = self._key(node)
+        return self._opaque.get(key) or self._intern(key, self._normal(node))
+
+    def _normal(self, node: Scalar) -> Scalar:
+        """A read at indices in normal form: those that are equal have one variable, so it must not remember what cancels in one
+        of them only."""
+        match node:
+            case Load():
+                return rebuild(node, tuple(self.simplify(i) for i in node.indices))
+            case Cast() if isinstance(node.a, Load):
+                return rebuild(node, (self._normal(node.a),))
+            case _:
+                return node
 
     def _key(self, node: Scalar) -> tuple[object, ...]:
         if isinstance(node, Load):

@@ -41,8 +41,8 @@ from relay.te.scalar import (
 )
 from relay.te.tensor import Tensor, placeholder
 
-# A sum of so many terms at most, with conditions among them, is written out.
-_WRITTEN_OUT = 9
+# A sum of so many terms at most, with conditions among them, is written out, if it does not have more nodes then.
+_WRITTEN_OUT, _MOST_NODES = 9, 1000
 # A tensor that is read in a circle is laid out so many times in a row at most.
 _MOST_ROUNDS = 4
 # So many classes of remainders at most are made apart.
@@ -247,8 +247,10 @@ def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: I
 
 def _sum(element: tuple[Axis, ...], over: Sequence[Axis], body: Scalar) -> Term:
     """A sum over axes; a short one with conditions is written out, so that these are decided where they can be."""
+    nodes = walk(body)
     short = _is_short(over) and body.dtype in ("float32", "float64")
-    if not short or not any(isinstance(n, Select) for n in walk(body)):
+    short = short and len(nodes) * prod(a.extent for a in over if isinstance(a.extent, int)) <= _MOST_NODES
+    if not short or not any(isinstance(n, Select) for n in nodes):
         return Term(element, Reduce("sum", _along_memory(over, body), body, body.dtype))
     indices = Indices()
     total: Scalar | None = None
