@@ -119,6 +119,21 @@ CONTROL = {
         ).replace("@go(%k, %x", "@go(%k - 4i64, %x"),
         BLOCK + whole(twice(DEPTH - 4, "%x")),
     ),
+    "loop, branches at its end": (
+        recursive(
+            "%x",
+            "let %z = @block(%x, %w0, %w1); if (%k > 4i64) { @go(%k - 1i64, @block(tanh(%z), %w1, %w0), %w0, %w1) }"
+            " else { let %y = @block(%z, %w1, %w0); @go(%k - 1i64, @block(%y, %w0, %w1), %w0, %w1) }",
+        ),
+        BLOCK
+        + whole(
+            repeated(
+                DEPTH - 4,
+                "@block(@block(@block(_, %w0, %w1), %w1, %w0), %w0, %w1)",
+                repeated(4, "@block(tanh(@block(_, %w0, %w1)), %w1, %w0)"),
+            )
+        ),
+    ),
     "loop, branches between": (
         recursive(
             "%x",

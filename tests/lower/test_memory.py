@@ -96,6 +96,19 @@ PROGRAMS = {
         + _main("@go(%k, %x, %w)"),
         _main(_chain(["relu"] * 9 + ["relu", "softmax", "tanh", "relu"] * 2 + ["relu", "softmax", "relu"])),
     ),
+    "branches at the end of a loop": (
+        f"""def @go[n: Dim](%k: int64, %x: {TENSOR}, {WEIGHT}) -> {TENSOR} {{
+          if (%k == 0i64) {{ nn.relu(nn.dense(tanh(nn.dense(%x, %w)), %w)) }} else {{
+            let %z = nn.relu(nn.dense(tanh(nn.dense(%x, %w)), %w));
+            if (%k > 3i64) {{ @go(%k - 1i64, tanh(nn.dense(nn.relu(nn.dense(%z, %w)), %w)), %w) }} else {{
+              let %y = nn.softmax(nn.dense(%z, %w));
+              @go(%k - 1i64, nn.relu(nn.dense(tanh(nn.dense(%y, %w)), %w)), %w)
+            }}
+          }}
+        }}"""
+        + _main("@go(%k, %x, %w)"),
+        _main(_chain(["relu", "tanh"] * 3 + ["relu", "softmax", "relu"] * 3 + ["relu"])),
+    ),
     "closures": (
         f"""def @go[n: Dim](%f: fn({TENSOR}) -> {TENSOR}, %k: int64, %x: {TENSOR}, {WEIGHT}) -> {TENSOR} {{
           if (%k == 0i64) {{ %x }} else {{

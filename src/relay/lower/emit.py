@@ -66,6 +66,7 @@ class _Emitter:
         self.kernels = KernelCalls(self.frame, devices)
         self.uses = Uses()
         self.loop = tail_loop(name, fn)
+        self.keeps = self.loop is not None and run(self.kernels.keeps_memory(self.loop.tails))
         self.top = self.asm.label()  # of the loop
         self.arenas: list[Arena] = []  # of the blocks in tail position that are open
 
@@ -87,7 +88,7 @@ class _Emitter:
 
     def _block(self, block: Block, live_out: frozenset[Var], dst: int | None) -> Step[None]:
         """Emit a block. Its result goes to ``dst``; without one the block is in tail position and returns it."""
-        arenas, keys = yield self.kernels.arenas(block, dst is None, self.loop is not None)
+        arenas, keys = yield self.kernels.arenas(block, dst is None, self.keeps)
         coming = arenas[::-1]
         arena: Arena | None = None
         ends, after = dying(block, live_out, self.uses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from relay.ir.expr import Block, Call, ConstructorRef, Expr, Function, If, Match, OpRef, Proj, Tuple, Var
@@ -44,15 +44,37 @@ def is_primitive_call(e: Expr) -> bool:
     return isinstance(e, Call) and isinstance(e.fn, Function)
 
 
-def barriers(block: Block, tail: bool, loops: bool) -> list[int]:
+def barriers(block: Block, tail: bool, keeps: bool) -> list[int]:
     """The positions at which what is dead should not be held: calls, whose functions may take much memory and call this one again, and
-    branches that allocate tensors. Not what the block ends with in ``tail`` position: a call takes the frame's place, and where the
-    function ``loops``, what its last branches leave is kept for the next iteration."""
+    branches that make tensors. Not what the block ends with in ``tail`` position, if it is a call, which takes the frame's place, or if
+    the function ``keeps`` its memory."""
     count = len(block.bindings)
     if tail and count and block.result is block.bindings[-1].var:
         value = block.bindings[-1].value
-        count -= loops or not isinstance(value, If | Match)
+        count -= keeps or not isinstance(value, If | Match)
     return [n for n, b in enumerate(block.bindings[:count]) if _is_barrier(b.value)]
+
+
+def keeps_memory(
+    tails: Iterable[Block], is_view: Callable[[str], bool], only_reads: Callable[[str], bool]
+) -> Step[bool]:
+    """Whether a loop's memory should stay for its next iteration, from the blocks in tail position: where a single one makes tensors that
+    stay in it, and nothing in any is a barrier, so that all that is kept is used again by every iteration that comes to it."""
+    makers = 0
+    for block in tails:
+        if barriers(block, True, True):
+            return False
+        made: list[Var] = []
+
+        def outputs_of(var: Var, made: list[Var] = made) -> Origin:
+            if _is_scalars(var.ty):
+                return None
+            made.append(var)
+            return len(made) - 1
+
+        tensors: Tensors = yield analyse(block, outputs_of, is_view, only_reads)
+        makers += len(tensors.escaped) < len(made)
+    return makers <= 1
 
 
 def _is_barrier(value: Expr) -> bool:
@@ -63,11 +85,15 @@ def _is_barrier(value: Expr) -> bool:
         e = todo.pop()
         if isinstance(e, Call) and not isinstance(e.fn, Function | OpRef | ConstructorRef):
             return True
-        if inside and is_primitive_call(e) and not _is_scalars(e.ty):
+        if inside and _makes_tensors(e):
             return True
         inside = True
         todo += [b.value for inner in nested_blocks(e) for b in inner.bindings]
     return False
+
+
+def _makes_tensors(e: Expr) -> bool:
+    return is_primitive_call(e) and not _is_scalars(e.ty)
 
 
 def _is_scalars(ty: Type | None) -> bool:

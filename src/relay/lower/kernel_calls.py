@@ -50,8 +50,9 @@ class KernelCalls:
     def device(self, var: Var) -> int:
         return self.devices.get(var, HOST)
 
-    def arenas(self, block: Block, tail: bool, loops: bool) -> Step[tuple[list[Arena], dict[Var, escape.Origin]]]:
-        """Plan the block's arenas. ``tail``: the block is in tail position; ``loops``: of a function that is a loop."""
+    def arenas(self, block: Block, tail: bool, keeps: bool) -> Step[tuple[list[Arena], dict[Var, escape.Origin]]]:
+        """Plan the block's arenas. ``tail``: the block is in tail position; ``keeps``: of a loop whose memory stays from one iteration to
+        the next."""
         keys: dict[Var, escape.Origin] = {}
         info: list[tuple[TensorType, Var, int]] = []
 
@@ -76,7 +77,7 @@ class KernelCalls:
                 continue
             reuse = self._reusable(call, index, ty, tensors, position_of[var])
             intervals.append(Interval(key, tensor_bytes(ty), tensors.start[key], tensors.end[key], reuse))
-        at = escape.barriers(block, tail, loops)
+        at = escape.barriers(block, tail, keeps)
         arenas: list[Arena] = []
         for number, stretch in enumerate(stretches(intervals, at)):
             if not stretch:
@@ -85,11 +86,15 @@ class KernelCalls:
             if any(self.device(info[i.key][1]) != device for i in stretch):
                 continue  # an arena is on one device
             placement = place(stretch)
-            kept = tail and loops and not at and self.frame.sizes.fixed(placement.total)
+            kept = tail and keeps and self.frame.sizes.fixed(placement.total)
             last = max(i.end for i in stretch) if number < len(at) else None
             register = self.frame.asm.reg()
             arenas.append(Arena(register, placement.total, device, placement.offsets, stretch[0].start, last, kept))
         return arenas, keys
+
+    def keeps_memory(self, tails: tuple[Block, ...]) -> Step[bool]:
+        """Whether a loop with these blocks in tail position keeps its memory from one iteration to the next."""
+        return escape.keeps_memory(tails, is_view, only_reads)
 
     def allocate(self, arena: Arena) -> None:
         """Emit the allocation of an arena."""

@@ -13,11 +13,13 @@ from relay.transform.blocks import all_blocks, body_of, nested_blocks, operands
 @dataclass(frozen=True, slots=True)
 class TailLoop:
     """``invariant``: the parameters, by position, that every iteration passes on unchanged. ``dims``: the sizes that it does.
-    ``unpacked``: tuples among the others that are only taken apart, and so need not be made: their fields are carried."""
+    ``unpacked``: tuples among the others that are only taken apart, and so need not be made: their fields are carried. ``tails``: the
+    blocks in tail position."""
 
     invariant: frozenset[int]
     dims: frozenset[DimVar]
     unpacked: frozenset[int]
+    tails: tuple[Block, ...]
 
 
 def tail_loop(name: str, function: Function) -> TailLoop | None:
@@ -34,17 +36,18 @@ def tail_loop(name: str, function: Function) -> TailLoop | None:
         if isinstance(d, DimVar) and all(len(c.type_args) == len(own) and c.type_args[n] == as_dim(d) for c in calls)
     )
     tuples = {p: n for n, p in enumerate(params) if n not in invariant and isinstance(p.ty, TupleType) and p.ty.fields}
-    return TailLoop(invariant, dims, _unpacked(tuples, body_of(function), calls, tails) if tuples else frozenset())
+    unpacked = _unpacked(tuples, body_of(function), calls, tails) if tuples else frozenset()
+    return TailLoop(invariant, dims, unpacked, tuple(tails))
 
 
-def _tail_calls(name: str, body: Block) -> tuple[list[Call], set[int]]:
-    """A function's calls of itself in tail position, and the ids of the blocks in tail position."""
+def _tail_calls(name: str, body: Block) -> tuple[list[Call], list[Block]]:
+    """A function's calls of itself in tail position, and the blocks in tail position."""
     calls: list[Call] = []
-    tails: set[int] = set()
+    tails: list[Block] = []
     todo = [body]
     while todo:
         block = todo.pop()
-        tails.add(id(block))
+        tails.append(block)
         if not block.bindings or block.bindings[-1].var is not block.result:
             continue
         value = block.bindings[-1].value
@@ -55,12 +58,12 @@ def _tail_calls(name: str, body: Block) -> tuple[list[Call], set[int]]:
     return calls, tails
 
 
-def _unpacked(tuples: dict[Var, int], body: Block, calls: list[Call], tails: set[int]) -> frozenset[int]:
+def _unpacked(tuples: dict[Var, int], body: Block, calls: list[Call], tails: list[Block]) -> frozenset[int]:
     """The tuples that are projected, matched, passed on in their own place, or returned."""
-    again = {id(c) for c in calls}
+    again, last = {id(c) for c in calls}, {id(b) for b in tails}
     whole: set[Var] = set()
     for block in all_blocks(body):
-        if isinstance(block.result, Var) and id(block) not in tails:
+        if isinstance(block.result, Var) and id(block) not in last:
             whole.add(block.result)
         for binding in block.bindings:
             value = binding.value
