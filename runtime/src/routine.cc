@@ -199,46 +199,118 @@ struct Lines {
   }
 };
 
+// The most that are put in order by insertion.
 constexpr int64_t most_inserted = 16;
 
-// Whether any of so many neighbours comes strictly before (descending: after) an element, in the total order of `before`.
-constexpr int64_t looked_at_once = 64;
-template <class T>
-bool any_better(const T* x, T last, bool descending) {
-  constexpr size_t lanes = 16 / sizeof(T);
-  typedef T Vector __attribute__((vector_size(16)));
-  if (last != last && descending) return false;  // NaN is after every number
-  decltype(Vector{} < Vector{}) found{};
-  for (size_t i = 0; i < looked_at_once; i += lanes) {
-    Vector v;
-    std::memcpy(&v, x + i, sizeof v);
-    found |= last != last ? v == v : descending ? ~(v <= last) : v < last;
+// The first `wanted` of some items, in order, ties in the order that they come in: `add` them one by one.
+template <class Item, class F>
+class Insertion {
+ public:
+  Insertion(Item* first, int64_t wanted, F better) : first_(first), wanted_(wanted), better_(better) {}
+  void add(const Item& item) {
+    if (count_ == wanted_ && (count_ == 0 || !better_(item, first_[count_ - 1]))) return;
+    int64_t j = count_ < wanted_ ? count_++ : count_ - 1;
+    for (; j > 0 && better_(item, first_[j - 1]); --j) first_[j] = first_[j - 1];
+    first_[j] = item;
   }
-  bool any = false;
-  for (size_t i = 0; i < lanes; ++i) any |= found[i] != 0;
-  return any;
-}
 
-// The first `wanted` of the positions of a line of n elements `stride` apart, in order, ties by position: each position is
-// inserted where it belongs, and most are compared once, with the last; many at a time where they are neighbours.
-template <class T, class F>
-void insert_first(const T* line, int64_t stride, int64_t n, bool descending, int64_t wanted, int64_t* order,
-                  F&& strictly) {
-  int64_t count = 0;
-  auto insert = [&](int64_t at) {
-    if (count == wanted && !strictly(at, order[count - 1])) [[likely]]
-      return;
-    int64_t j = count < wanted ? count++ : count - 1;
-    for (; j > 0 && strictly(at, order[j - 1]); --j) order[j] = order[j - 1];
-    order[j] = at;
+ private:
+  Item* first_;
+  int64_t wanted_, count_ = 0;
+  F better_;
+};
+
+// What `choose_first` writes while it works, kept from line to line.
+template <class T>
+struct Choice {
+  struct Item {
+    T value;
+    int64_t at;
   };
-  if (wanted == 0) return;
-  int64_t at = 0;
-  if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
-    for (; stride == 1 && n - at >= looked_at_once; at += looked_at_once)
-      if (count < wanted || any_better(line + at, line[order[count - 1]], descending))
-        for (int64_t i = 0; i < looked_at_once; ++i) insert(at + i);
-  for (; at < n; ++at) insert(at);
+  std::vector<T> line, bests, ordered;
+  std::vector<Item> found;
+};
+
+// The first `wanted` of the positions of n neighbours in order, ties by position; false, with nothing done, where that would
+// not pay or where a NaN is among them. The best of every few neighbours are found without a branch. As many of those as are
+// wanted are as good as the last of them, so whatever comes after it is none of the first: what is left is little more.
+template <bool descending, class T>
+bool choose_first(const T* x, int64_t n, int64_t wanted, Choice<T>& choice, int64_t* order) {
+  constexpr int64_t lanes = 16 / sizeof(T), bests_of_one = 4;
+  typedef T Vector __attribute__((vector_size(16)));
+  typedef int64_t Halves __attribute__((vector_size(16)));
+  auto better = [](auto u, auto v) {
+    if constexpr (descending)
+      return u > v;
+    else
+      return u < v;
+  };
+  auto load = [](const T* from) {
+    Vector v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+  };
+  auto any = [](auto mask) {
+    Halves halves;
+    std::memcpy(&halves, &mask, sizeof halves);
+    return (halves[0] | halves[1]) != 0;
+  };
+  // A group of neighbours has a best for each lane.
+  int64_t together = wanted > 0 ? n / (bests_of_one * wanted) * lanes : 0;
+  if (together < 2 * lanes) return false;
+  int64_t groups = n / together, whole = groups * together;
+  if (groups * lanes < 2 * wanted) return false;
+
+  choice.bests.resize(static_cast<size_t>(groups * lanes));
+  decltype(Vector{} != Vector{}) nan{};
+  for (int64_t g = 0; g < groups; ++g) {
+    const T* from = x + g * together;
+    Vector best = load(from);
+    if constexpr (std::is_floating_point_v<T>) nan |= best != best;
+    for (int64_t i = lanes; i < together; i += lanes) {
+      Vector v = load(from + i);
+      if constexpr (std::is_floating_point_v<T>) nan |= v != v;
+      best = better(v, best) ? v : best;
+    }
+    std::memcpy(choice.bests.data() + g * lanes, &best, sizeof best);
+  }
+  if (any(nan)) return false;
+  if constexpr (std::is_floating_point_v<T>)
+    for (int64_t at = whole; at < n; ++at)
+      if (x[at] != x[at]) return false;
+
+  choice.ordered = choice.bests;
+  auto last = choice.ordered.begin() + wanted - 1;
+  std::nth_element(choice.ordered.begin(), last, choice.ordered.end(), better);
+  Vector bound = Vector{} + *last;
+  auto& found = choice.found;
+  found.clear();
+  for (int64_t g = 0; g < groups; ++g) {
+    if (!any(~better(bound, load(choice.bests.data() + g * lanes)))) continue;
+    for (int64_t i = g * together; i < (g + 1) * together; i += lanes) {
+      auto hits = ~better(bound, load(x + i));
+      if (!any(hits)) [[likely]]
+        continue;
+      for (int64_t lane = 0; lane < lanes; ++lane)
+        if (hits[lane]) found.push_back({x[i + lane], i + lane});
+    }
+  }
+  for (int64_t at = whole; at < n; ++at)
+    if (!better(*last, x[at])) found.push_back({x[at], at});
+
+  using Item = typename Choice<T>::Item;
+  if (wanted > most_inserted) {
+    auto less = [&](const Item& a, const Item& b) {
+      return better(a.value, b.value) || (a.value == b.value && a.at < b.at);
+    };
+    std::partial_sort(found.begin(), found.begin() + wanted, found.end(), less);
+  } else {
+    // In their own memory: never more have been put in order than were looked at.
+    Insertion insertion(found.data(), wanted, [&](const Item& a, const Item& b) { return better(a.value, b.value); });
+    for (Item item : found) insertion.add(item);
+  }
+  for (int64_t j = 0; j < wanted; ++j) order[j] = found[static_cast<size_t>(j)].at;
+  return true;
 }
 
 // Lines of so many elements are sorted by the digits of their keys.
@@ -296,8 +368,21 @@ void sort_by_digits(const T* line, int64_t stride, bool descending, std::vector<
 // the first `wanted` positions of each line are in order.
 template <class T, class F>
 void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted, F&& f) {
-  bool few = wanted <= most_inserted && wanted < lines.size;
-  std::vector<int64_t> order(static_cast<size_t>(few ? wanted : lines.size));
+  using Held = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
+  Choice<Held> choice;
+  std::vector<int64_t> order;
+  auto chosen = [&](const T* line) {
+    const Held* neighbours;
+    if constexpr (std::is_same_v<T, Held>) neighbours = line;
+    if (lines.inner != 1 || !std::is_same_v<T, Held>) {
+      choice.line.resize(static_cast<size_t>(lines.size));
+      for (int64_t at = 0; at < lines.size; ++at)
+        choice.line[static_cast<size_t>(at)] = static_cast<Held>(line[at * lines.inner]);
+      neighbours = choice.line.data();
+    }
+    return descending ? choose_first<true>(neighbours, lines.size, wanted, choice, order.data())
+                      : choose_first<false>(neighbours, lines.size, wanted, choice, order.data());
+  };
   for (int64_t o = 0; o < lines.outer; ++o) {
     for (int64_t i = 0; i < lines.inner; ++i) {
       const T* line = x + o * lines.size * lines.inner + i;
@@ -305,8 +390,14 @@ void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted,
         const T &u = line[a * lines.inner], &v = line[b * lines.inner];
         return descending ? before(v, u) : before(u, v);
       };
-      if (few) {
-        insert_first(line, lines.inner, lines.size, descending, wanted, order.data(), strictly);
+      order.resize(static_cast<size_t>(lines.size));
+      if (wanted < lines.size && chosen(line)) {
+        f(line, o, i, order);
+        continue;
+      }
+      if (wanted < lines.size && wanted <= most_inserted) {
+        Insertion insertion(order.data(), wanted, strictly);
+        for (int64_t at = 0; at < lines.size; ++at) insertion.add(at);
         f(line, o, i, order);
         continue;
       }

@@ -84,22 +84,26 @@ def test_topk(x: Array, k: int, ascending: bool) -> None:
     np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("ascending", [True, False])
 def test_topk_of_long_lines(dtype: str, ascending: bool) -> None:
-    """Lines that are looked at many elements at a time: ties, elements that are no numbers, ends of all lengths."""
+    """Lines that are looked at many elements at a time: ties, elements that are no numbers, ends of all lengths, lines whose
+    elements lie apart."""
     random = np.random.default_rng(0)
-    for n in (63, 64, 65, 127, 200, 1000):
+    for n in (8, 63, 64, 65, 127, 200, 1000):
         x = random.integers(0, 100, size=(3, n)).astype(dtype)
         if dtype.startswith("float"):
             x[0, random.integers(0, n, size=n // 2)] = np.nan
             x[1] = np.nan
             x[1, n // 2] = 1
-        for k in (0, 1, 5, 16, 17):
+        for k in (0, 1, 5, 16, 17, 60):
             values, indices = run("topk", x, k, 1, ascending, INT64)
             order = run("argsort", x, 1, ascending, INT64)[:, :k]
             np.testing.assert_array_equal(indices, order)
             np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
+            values, indices = run("topk", np.ascontiguousarray(x.T), k, 0, ascending, INT64)
+            np.testing.assert_array_equal(indices, order.T)
+            np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1).T)
 
 
 def test_brain_floats_and_bools() -> None:
