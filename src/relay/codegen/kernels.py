@@ -13,6 +13,7 @@ from relay.loop.ir import Kernel
 from relay.loop.pieces import in_pieces
 from relay.loop.simplify import simplify
 from relay.loop.target import Target
+from relay.loop.unswitch import unswitched
 from relay.loop.verify import verify
 
 
@@ -53,7 +54,8 @@ def build(
 
 
 def _simplified(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel as code is made of it: loops are cut when their extents are numbers, and what that decides is simplified."""
+    """The kernel as code is made of it: choices are made outside of vector loops, these are cut where their extents are numbers, and
+    what that decides is simplified."""
     first = simplify(kernel)
-    cut = in_pieces(first, target)
+    cut = in_pieces(unswitched(first), target)
     return first if cut is first else simplify(cut)

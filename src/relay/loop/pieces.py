@@ -10,7 +10,7 @@ by `relay.loop.simplify`, which knows a piece's range. The result computes what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from relay.loop.ir import Alloc, Branch, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
@@ -24,19 +24,20 @@ _FEWEST_VECTORS, _MOST_PIECES = 2, 8
 
 def in_pieces(kernel: Kernel, target: Target) -> Kernel:
     """The kernel with its vector loops cut; the same object where there is nothing to cut."""
-    body = _cut(kernel.body, _FEWEST_VECTORS * target.lanes(32))
+    shortest = _FEWEST_VECTORS * target.lanes(32)
+    body = over_vector_loops(kernel.body, lambda loop: _pieces(loop, shortest))
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 
-def _cut(root: Stmt, shortest: int) -> Stmt:
-    """Statements are rebuilt on the way out, with an explicit stack."""
+def over_vector_loops(root: Stmt, rewrite: Callable[[For], Stmt]) -> Stmt:
+    """A statement with its vectorized loops rewritten; the same object where all stay what they are."""
     results: list[Stmt] = []
     todo: list[tuple[Stmt, bool]] = [(root, False)]
     while todo:
         stmt, ready = todo.pop()
         inside = parts(stmt)
         if isinstance(stmt, For) and stmt.kind == "vectorized":
-            results.append(_pieces(stmt, shortest))
+            results.append(rewrite(stmt))
         elif not inside:
             results.append(stmt)
         elif ready:
