@@ -66,9 +66,13 @@ class Unpacked:
                 return self.fewer()
             return _Tiles(nest, _one_tile(nest, rows) if rows <= MOST_IN_ONE else nest.p.tile, rows).nest()
         count = extent_of(rows)
-        several = _Tiles(nest, nest.p.tile, self.most, fewest=MOST_IN_ONE + 1).nest()
-        one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(FEWEST, MOST_IN_ONE + 1)]
-        made = Branch(compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, FEWEST), tuple(one)), several)
+        if not isinstance(size_of(nest.p.columns), int):
+            # Neither is known, so no width can be right for a height: one tile for all saves half of the code.
+            made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=FEWEST).nest()
+        else:
+            several = _Tiles(nest, nest.p.tile, self.most, fewest=MOST_IN_ONE + 1).nest()
+            one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(FEWEST, MOST_IN_ONE + 1)]
+            made = Branch(compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, FEWEST), tuple(one)), several)
         return Branch(compare("ge", count, FEWEST), made, self.fewer())
 
 
@@ -107,7 +111,7 @@ class _Tiles:
         held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
         def either(make: Callable[[Scalar], Stmt]) -> Stmt:
-            if isinstance(across, Const):
+            if isinstance(across, Const) or not isinstance(size_of(shared.p.columns), int):
                 return make(across)
             return Branch(full, make(Const(width, "int64")), make(across))
 
