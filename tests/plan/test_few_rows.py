@@ -117,6 +117,13 @@ def test_dot_products_ask_for_the_columns_behind_them() -> None:
         assert "Prefetch(" in str(plan.kernel.body) and not plan.packs
 
 
+def test_one_tile_where_columns_are_not_known_either() -> None:
+    m = DimVar("m")
+    sizes = [{V: rows, m: columns} for rows in (1, 3, 4, 8, 9, 24, 25, 60) for columns in (1, 31, 64, 100)]
+    for make in (streamed, dotted):
+        check(make(N, 70, as_dim(m)), *sizes)
+
+
 def packs(plan: KernelPlan) -> bool:
     """Whether a kernel has room for panels."""
     return any(isinstance(s, Alloc) and "panel" in s.buffer.name for s in statements(plan.kernel.body))

@@ -310,6 +310,7 @@ def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str, monk
     value_of = _State.prefetch
 
     def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
+        assert not stmt.write
         index = value_of(self, stmt)
         asked.append(sum(i * math.prod(shape[n + 1 :]) for n, i in enumerate(index)) // line)
         return index
@@ -319,6 +320,34 @@ def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str, monk
     assert slow(kernel, [np.zeros(rows * depth, panels.dtype), panels, out], {}) == 0
     first = (16 << 10) // 64
     assert set(asked) == set(range(first, first + panels.nbytes // 64)), "all of it, so far ahead"
+
+
+def test_the_lines_of_a_result_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tiles that write them, of a product that is not deep (the gradient of a weight): all of them, and no others."""
+    rows, depth, columns = 260, 2, 72
+    fn = primitive(
+        [tensor((depth, rows)), tensor((depth, columns))], lambda m, g, x: m("nn.matmul", g, x, transpose_a=True)
+    )
+    kernel = check(fn, {}).kernel
+    target = host_target()
+    if "prfchw" in target.features:
+        assert "prefetchw" in assembly(emit(kernel, target), target)
+    asked: set[int] = set()
+    value_of = _State.prefetch
+
+    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
+        index = value_of(self, stmt)
+        if stmt.write:
+            assert stmt.buffer is kernel.outputs[0]
+            asked.add(index[0])
+        return index
+
+    monkeypatch.setattr(_State, "prefetch", ask)
+    arrays = [np.zeros(n, np.float32) for n in (depth * rows, depth * columns, rows * columns)]
+    assert slow(kernel, arrays, {}) == 0
+    starts = {at // columns * columns + at % columns // 16 * 16 for at in asked if at < rows * columns}
+    assert {r * columns + c for r in range(rows) for c in range(0, columns, 16)} <= starts
+    assert max(asked) < rows * columns + 64
 
 
 def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,6 +362,7 @@ def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.M
     value_of = _State.prefetch
 
     def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
+        assert not stmt.write
         index = value_of(self, stmt)
         at = sum(i * stride for i, stride in zip(index, (depth * width, width, 1), strict=True))
         asked.add(at // 16)

@@ -103,13 +103,14 @@ class Memory:
         else:
             self._store_vector(place, offset, self.c.to_memory(value.text, dtype, lanes), mask, memory_type(dtype))
 
-    def prefetch(self, place: Place, offset: Value) -> None:
-        """Ask for an element's line, into the second-level cache; a place outside of any memory is not asked for."""
+    def prefetch(self, place: Place, offset: Value, write: bool) -> None:
+        """Ask for an element's line, into the second-level cache, as what will be written if ``write``; a place outside of any memory is
+        not asked for."""
         if is_packed(place.dtype):
             offset = self.a.binary("floordiv", offset, self.a.index(2))
         pointer = self.element(place.pointer, memory_type(place.dtype), offset.text)
-        reading, second_level, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
-        self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), reading, second_level, data)
+        use, second_level, data = ("i32", str(int(write))), ("i32", "2"), ("i32", "1")
+        self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
 
     # -- pairs of sixteen bits
 

@@ -27,7 +27,7 @@ _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 LEVELS = {"x86-64": _V1, "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 # What kernels can make use of beyond the levels; other features of the machine are left out of its description.
-_USEFUL = ("avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512fp16", "avxvnni", "gfni")
+_USEFUL = ("avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512fp16", "avxvnni", "gfni", "prfchw")
 _VNNI, _BF16 = "avx512vnni", "avx512bf16"
 
 _CPUS: dict[str, tuple[str, ...]] = {

@@ -143,7 +143,7 @@ class _Printer:
                     where = f"{target}[{to} by {pitch}] = {source}[{at} by {stride}]"
                     self.line(f"transpose {where} for {rows} x {columns}", depth)
                 case Prefetch():
-                    self.line(f"prefetch {self.name(stmt.buffer)}[{', '.join(texts)}]", depth)
+                    self.line(f"prefetch {self.name(stmt.buffer)}[{', '.join(texts)}]{' to write' * stmt.write}", depth)
                 case LetScalar():
                     self.line(f"let {self.name(stmt.var)}: {stmt.var.dtype} = {texts[0]}", depth)
                     todo.append((stmt.body, depth))

@@ -18,13 +18,13 @@ from typing import Protocol
 
 from relay.ir.dim import ceil_div, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import WORKERS, Alloc, Buffer, For, Prefetch, Stmt, Store
+from relay.loop.ir import WORKERS, Alloc, Buffer, For, Stmt, Store
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.unpacked import FEWEST, Unpacked, is_unpacked
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, maximum, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, maximum, minimum
 
 # More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer.
 _MOST_STREAMED = 48
@@ -261,10 +261,4 @@ class _Dotted:
     def _ahead(self, column: Scalar, beside: int) -> list[Stmt]:
         """Ask for what the columns behind these take at the current k: the machine's own prefetchers lose rows that are read side by
         side and end soon."""
-        asked: list[Stmt] = []
-        for c in range(beside):
-            element = self.shared.right_element(binary("add", column, beside + c))
-            load = element.a if isinstance(element, Cast) else element
-            assert isinstance(load, Load) and isinstance(load.source, Buffer)
-            asked.append(Prefetch(load.source, load.indices))
-        return asked
+        return [self.shared.ask_for(binary("add", column, beside + c)) for c in range(beside)]

@@ -399,6 +399,8 @@ class _Tiles:
             copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []
+        if self._direct and block is None and not p.form.turned and self.packed is None:
+            start += shared.ask_for_results(row, height, task.panel.first, width)
         updates: list[Stmt] = []
         for i in range(height):
             place = (Const(i, "int64"), lane)

@@ -13,12 +13,27 @@ from dataclasses import dataclass, field
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
+from relay.loop.walk import statements
 from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
 from relay.plan.product import Product, narrow, original, size_of, unflatten
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, conjuncts, minimum, select, walk
+from relay.te.scalar import (
+    Axis,
+    Cast,
+    Const,
+    Load,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    conjuncts,
+    minimum,
+    select,
+    substitute,
+    walk,
+)
 
 # Up to this cost an epilogue is written out for every row of every tile height.
 CHEAP_EPILOGUE = 8
@@ -192,12 +207,16 @@ class ProductNest:
         before, self.env = self.env, {**self.env, k: row}
         asked: list[Stmt] = []
         for offset in (*range(0, width, LINE_BITS // dtype_bits(narrow(p.form.right).dtype)), width - 1):
-            element = self.right_element(binary("add", column, offset))
-            load = element.a if isinstance(element, Cast) else element
-            assert isinstance(load, Load) and isinstance(load.source, Buffer)
-            asked.append(Prefetch(load.source, load.indices))
+            asked.append(self.ask_for(binary("add", column, offset)))
         self.env = before
         return bound(there, seq(asked))
+
+    def ask_for(self, column: Scalar) -> Stmt:
+        """Ask for the right operand's element in a column, at the current k."""
+        element = self.right_element(column)
+        load = element.a if isinstance(element, Cast) else element
+        assert isinstance(load, Load) and isinstance(load.source, Buffer)
+        return Prefetch(load.source, load.indices)
 
     # -- results
 
@@ -212,6 +231,29 @@ class ProductNest:
         env.update(unflatten(self.p.columns, binary("add", first, lane)))
         body = wrap(pointwise_statements(self.builder, self.members, self._frames(env), self._given(value)))
         return bound(bindings, body)
+
+    def ask_for_results(self, row: Scalar, height: int, first: Scalar, width: int) -> list[Stmt]:
+        """Ask for the lines that the results of ``height`` rows go to, from column ``first`` on: stores wait for lines that no cache has,
+        one after the other, and a tile makes many of them at once. Nothing promises that a run begins with a line."""
+        lane = Axis("j", width)
+        anything = Load(
+            Buffer("none", (1,), self.p.form.accumulate, "register"), (Const(0, "int64"),), self.p.form.accumulate
+        )
+
+        def lines(body: Stmt) -> Stmt:
+            asked: list[Stmt] = []
+            for stmt in statements(body):
+                if not isinstance(stmt, Store):
+                    continue
+                indices = self.builder.indices
+                if indices.coefficient(indices.poly(stmt.indices[-1]), lane) != 1:
+                    continue
+                for offset in range(0, width, LINE_BITS // dtype_bits(stmt.buffer.dtype)):
+                    place = tuple(substitute(i, {lane: Const(offset, "int64")}) for i in stmt.indices)
+                    asked.append(Prefetch(stmt.buffer, place, write=True))
+            return seq(asked)
+
+        return [self.finish_row(binary("add", row, i), first, lane, anything, lines) for i in range(height)]
 
     def finish_tile(
         self, tile: Buffer, row: Scalar, first: Scalar, across: Scalar, partial: bool = False
@@ -235,6 +277,7 @@ class ProductNest:
 
         if isinstance(across, Const):
             return [rows(across.value != width)]
+        partial |= not isinstance(size_of(self.p.columns), int)
         return [rows(True) if partial else Branch(compare("eq", across, width), rows(False), rows(True))]
 
     def hand_over(self, tile: Buffer, held: Buffer, base: Scalar) -> list[Stmt]:
