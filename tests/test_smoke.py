@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 import relay
 
@@ -31,3 +36,27 @@ def test_text_to_result() -> None:
 def test_printed_text_parses_to_the_same_program() -> None:
     module = relay.parse(TEXT)
     assert relay.parse(module.text()).text() == module.text()
+
+
+def test_an_executable_runs_without_the_compiler(tmp_path: Path) -> None:
+    exe = relay.compile('#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n,), float32]) { exp(%x) }')
+    exe.save(tmp_path / "exp.rlx")
+    program = (
+        "import sys, threading, relay, numpy as np\n"
+        f"exe = relay.load({str(tmp_path / 'exp.rlx')!r})\n"
+        "assert np.asarray(exe(np.zeros(3, 'float32'))).tolist() == [1, 1, 1]\n"
+        "large = [m for m in sys.modules if m.startswith(('relay.te', 'relay.typing', 'relay.transform', 'llvmlite', 'lark'))]\n"
+        "assert not large, large\n"
+        "found = []\n"
+        "threads = [threading.Thread(target=lambda n=n: found.append(getattr(relay, n))) for n in relay.__all__]\n"
+        "[t.start() for t in threads], [t.join() for t in threads]\n"
+        "assert len(found) == len(relay.__all__)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_relay_has_and_has_not() -> None:
+    assert set(relay.__all__) <= set(dir(relay)) and all(hasattr(relay, name) for name in relay.__all__)
+    missing = "compil"
+    with pytest.raises(AttributeError, match="module 'relay' has no attribute 'compil'"):
+        getattr(relay, missing)

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,9 +28,10 @@ from relay.cli.shared import (
     write_text,
 )
 from relay.ir.diagnostics import FileError, RelayError
-from relay.view.compare import Comparison, compare, microseconds
-from relay.view.limits import Limits, machine_limits
-from relay.view.peers.systems import chosen
+
+if TYPE_CHECKING:
+    from relay.view.compare import Comparison
+    from relay.view.limits import Limits
 
 OptionalFile = Annotated[
     Path | None, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)
@@ -62,6 +63,10 @@ def bench(
 ) -> None:
     """Time calls of a program on given or random inputs, beside other systems if asked for. In reduced precision: beside float32
     too, with how far results are from it."""
+    from relay.view.compare import compare
+    from relay.view.limits import machine_limits
+    from relay.view.peers.systems import chosen
+
     if file is None and not limits:
         raise RelayError("nothing to measure", hint="give a program, or --limits")
     found: list[Limits] = []
@@ -104,6 +109,8 @@ def _compiled(
 
 
 def _text(result: Comparison) -> str:
+    from relay.view.compare import microseconds
+
     if len(result.rows) == 1 and not result.refused:
         t = result.rows[0].timing
         return (

@@ -1,5 +1,7 @@
 """The command line: one verb each. Errors are one message on standard error; exit codes 2 (bad input), 1 (failed while running),
-130 (interrupted)."""
+130 (interrupted).
+
+What one verb alone needs is imported in its function: `relay run` of a compiled program imports none of the compiler."""
 
 from __future__ import annotations
 
@@ -14,12 +16,8 @@ import numpy as np
 import typer
 
 import relay
-from relay.aot.library import SUFFIXES
-from relay.cli import debug as debugger
 from relay.cli import inputs
-from relay.cli import verify as verification
 from relay.cli.bench import bench
-from relay.cli.inspect import VIEWS
 from relay.cli.profile import profile
 from relay.cli.shared import (
     Dims,
@@ -41,9 +39,7 @@ from relay.cli.shared import (
 )
 from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.files import write_whole
-from relay.lower.signature import entry_info
 from relay.starting import started
-from relay.transform.base import available_passes, parse_passes
 
 app = typer.Typer(
     help="Relay: compile, run and look into programs that are neural networks.",
@@ -83,6 +79,8 @@ def compile(
     as_json: Json = False,
 ) -> None:
     """Compile a program to an executable file, or to a library for C."""
+    from relay.aot.library import SUFFIXES
+
     start = time.perf_counter()
     out = output or file.with_suffix(".rlx")
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
@@ -129,11 +127,13 @@ def run(
     """Run a program and print its result."""
     if interpret:
         module = read_module(file, weights, entry)
-        params = json.loads(entry_info(module, module.function(entry)))["params"]
+        params = _params(module, entry)
         result = relay.evaluate(module, *inputs.arguments(params, given or [], dim or [], seed), entry=entry)
     elif debug:
+        from relay.cli import debug as debugger
+
         module = read_module(file, weights, entry)
-        params = json.loads(entry_info(module, module.function(entry)))["params"]
+        params = _params(module, entry)
         chosen = context.get_parameter_source("opt_level")
         level = 0 if chosen is not None and chosen.name == "DEFAULT" else opt_level
         options = relay.Options(target=target, opt_level=level, threads=threads, entries=(entry,))
@@ -172,8 +172,10 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare executors on a program; where they differ, show the first value that does."""
+    from relay.cli import verify as verification
+
     module = read_module(file, weights, entry)
-    params = json.loads(entry_info(module, module.function(entry)))["params"]
+    params = _params(module, entry)
     values = inputs.arguments(params, given or [], dim or [], seed)
     options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,))
     names = executors.split(",")
@@ -203,6 +205,8 @@ def opt(
     entry: Entry = "main",
 ) -> None:
     """Apply passes to a program and print it."""
+    from relay.transform.base import available_passes, parse_passes
+
     if list_passes:
         for name, cls in sorted(available_passes().items()):
             print(f"{name:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
@@ -225,6 +229,8 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what the compiler makes of a program."""
+    from relay.cli.inspect import VIEWS
+
     view = VIEWS.get(show)
     if view is None:
         raise RelayError(f"cannot show {show!r}", hint=f"it is one of {', '.join(VIEWS)}")
@@ -232,6 +238,14 @@ def inspect(
     options = relay.Options(target=target, opt_level=opt_level, entries=(entry,), cache=False)
     found = view(module, options)
     print(json.dumps(found) if as_json else "\n".join(f"== {title}\n{text}" for title, text in found))
+
+
+def _params(module: relay.Module, entry: str) -> list[dict[str, Any]]:
+    """What an executable of the module would say of the entry's parameters."""
+    from relay.lower.signature import entry_info
+
+    params: list[dict[str, Any]] = json.loads(entry_info(module, module.function(entry)))["params"]
+    return params
 
 
 def shown(value: object) -> str:

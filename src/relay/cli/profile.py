@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 import relay
-from relay import pipeline
 from relay.cli import inputs
 from relay.cli.bench import limits_text
 from relay.cli.shared import (
@@ -28,10 +27,6 @@ from relay.cli.shared import (
     read_module,
     write_text,
 )
-from relay.view.limits import machine_limits
-from relay.view.profile import profile as measure
-from relay.view.roofline import roofline
-from relay.view.trace import trace as trace_events
 
 
 def profile(
@@ -54,6 +49,11 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Show what each kernel of a program takes, against what the machine can do."""
+    from relay.view.limits import machine_limits
+    from relay.view.profile import profile as measure
+    from relay.view.roofline import roofline
+    from relay.view.trace import trace as trace_events
+
     steps, stages = [], {}
     if trace is not None and file.suffix != ".rlx":
         # A program from the cache has no passes to show.
@@ -61,7 +61,7 @@ def profile(
             target=target, opt_level=opt_level, precision=precision, entries=(entry,), threads=threads
         )
         with progress(f"compiling {file}"):
-            made = pipeline.build(read_module(file, weights, entry), options)
+            made = relay.pipeline.build(read_module(file, weights, entry), options)
         steps, stages = list(made.steps), dict(made.seconds)
         exe = relay.Executable.from_bytes(made.image.to_bytes(), threads)
     else:

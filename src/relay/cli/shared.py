@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +12,9 @@ import relay
 from relay.cli import inputs
 from relay.ir.diagnostics import FileError
 from relay.ir.files import write_whole
-from relay.ir.module import Module
+
+if TYPE_CHECKING:
+    from relay.ir.module import Module
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
 
