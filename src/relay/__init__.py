@@ -11,6 +11,7 @@ A name is imported when it is first used: a process that loads an executable and
 from __future__ import annotations
 
 import importlib
+import threading
 from typing import TYPE_CHECKING
 
 from relay.starting import leave_quietly
@@ -59,22 +60,24 @@ _HOMES = {
     "transform.base": ("Pipeline",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
+_importing = threading.RLock()  # modules that import each other (NumPy's do) are not for two threads at once
 
 
 if not TYPE_CHECKING:  # for type checkers there is what is imported above, and nothing else
 
     def __getattr__(name: str) -> object:
-        home = _HOME.get(name)
-        if home is not None:
-            module = importlib.import_module(f"relay.{home}")
-            found: object = getattr(module, "function" if name == "Function" else name)
-        else:
-            try:
-                found = importlib.import_module(f"relay.{name}")
-            except ModuleNotFoundError as error:
-                if error.name != f"relay.{name}":
-                    raise
-                raise AttributeError(f"module 'relay' has no attribute {name!r}") from None
+        with _importing:
+            home = _HOME.get(name)
+            if home is not None:
+                module = importlib.import_module(f"relay.{home}")
+                found: object = getattr(module, "function" if name == "Function" else name)
+            else:
+                try:
+                    found = importlib.import_module(f"relay.{name}")
+                except ModuleNotFoundError as error:
+                    if error.name != f"relay.{name}":
+                        raise
+                    raise AttributeError(f"module 'relay' has no attribute {name!r}") from None
         globals()[name] = found
         return found
 
