@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, assert_never
 
 from relay.ir.types import dtype_bits, is_float
-from relay.te.scalar import Const, ReduceKind, Scalar, binary, compare, unary
+from relay.te.scalar import Const, Reduce, ReduceKind, Scalar, binary, compare, unary
 
 
 def initial(kind: ReduceKind, dtype: str) -> Const:
@@ -42,6 +42,13 @@ def _highest(dtype: str) -> Const:
         return Const(True, dtype)
     bits = dtype_bits(dtype)
     return Const((1 << bits) - 1 if dtype.startswith("uint") else (1 << (bits - 1)) - 1, dtype)
+
+
+def accumulator(value: Reduce) -> str:
+    """The dtype that a reduction is computed in."""
+    dtype = value.body.dtype
+    wide = value.kind in ("sum", "prod") and dtype in ("float16", "bfloat16")
+    return "float32" if wide else dtype
 
 
 def combine(kind: ReduceKind, so_far: Scalar, element: Scalar) -> Scalar:

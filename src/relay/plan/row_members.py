@@ -11,7 +11,8 @@ from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, ho
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.nests import Member
-from relay.plan.reduction import combine, initial, position_update
+from relay.plan.reduction import accumulator, combine, initial, position_update
+from relay.plan.row_tiles import sums_across_lines, sums_along_lines
 from relay.te.scalar import (
     Axis,
     Const,
@@ -141,7 +142,7 @@ class Emitter:
         before, along = self.env, self.along(plan)
         assert along is not None
         self.bind(along, axis)
-        values = self._values(plan)
+        values = self.values(plan)
         self.env = before
         return values
 
@@ -152,14 +153,15 @@ class Emitter:
         if not plan.member.kept.is_reduction:
             return self._pointwise(plan, lanes)
         if lanes is None and plan.inner and not self._reduce_contiguous(plan):
-            return self._blocked(plan)
+            return sums_across_lines(self, plan) or self._blocked(plan)
         if lanes is not None:
             return serial(plan.inner, self._reduce_lanes(plan, lanes))
-        return serial(plan.inner, self._reduce_row(plan))
+        return sums_along_lines(self, plan) or serial(plan.inner, self._reduce_row(plan))
 
     # -- parts
 
-    def _values(self, plan: MemberPlan, extra: Env | None = None) -> list[Scalar]:
+    def values(self, plan: MemberPlan, extra: Env | None = None) -> list[Scalar]:
+        """What a member computes, in the loops' variables."""
         frame = frame_of(plan.member, self.aliases, self.env)
         if extra:
             frame.update(extra)
@@ -173,7 +175,7 @@ class Emitter:
         return Store(where.buffer, (self.builder.flat(where, index),), value)
 
     def _pointwise(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
-        body = seq([self.store(plan, n, v) for n, v in enumerate(self._values(plan))])
+        body = seq([self.store(plan, n, v) for n, v in enumerate(self.values(plan))])
         if lanes is not None:
             return serial(plan.inner, vectorized(lanes.variable, lanes.count, body))
         if not plan.inner:
@@ -191,7 +193,7 @@ class Emitter:
             return isinstance(inner.extent, int) and inner.extent < axis.extent
         if isinstance(inner.extent, int) and inner.extent < lanes:
             return True
-        found = accesses(self.builder.indices, [b.body for b in self._values(plan) if isinstance(b, Reduce)], [])
+        found = accesses(self.builder.indices, [b.body for b in self.values(plan) if isinstance(b, Reduce)], [])
         along = sum(self.builder.indices.coefficient(p, axis) == 1 for p in found.polys)
         across = sum(self.builder.indices.coefficient(p, inner) == 1 for p in found.polys)
         return along > across
@@ -199,7 +201,7 @@ class Emitter:
     def _reduce_row(self, plan: MemberPlan) -> Stmt:
         """One element: accumulators in registers, lanes along the innermost reduced axis."""
         last = plan.reduced[-1] if plan.reduced else None
-        parts = self._reductions(plan, self._values(plan), last)
+        parts = self._reductions(plan, self.values(plan), last)
         passes: list[Stmt] = list(parts.starts)
         for body in (parts.updates, parts.finds):
             if body and last is not None:
@@ -226,7 +228,7 @@ class Emitter:
             if last is None and value.kind in ("argmax", "argmin"):  # of one element
                 out.ends.append(self.store(plan, n, Const(0, value.dtype)))
                 continue
-            acc = Buffer(self.builder.fresh("acc"), (1,), _accumulator(value), "register")
+            acc = Buffer(self.builder.fresh("acc"), (1,), accumulator(value), "register")
             out.buffers.append(acc)
             now, element = Load(acc, (zero,), acc.dtype), cast(value.body, acc.dtype)
             kind: ReduceKind = value.kind
@@ -279,7 +281,7 @@ class Emitter:
                 # Two outputs of the group in one buffer: nothing is known of it.
                 written[id(where.buffer)] = None if id(where.buffer) in written else at
         self.bind(mine, shared)
-        values = self._values(plan)
+        values = self.values(plan)
         self.env = before
         for value in values:
             for load in loads(value):
@@ -316,7 +318,7 @@ class Emitter:
         for plan in group:
             values = [
                 transform(v, lambda n: names.get(id(n.source), n) if isinstance(n, Load) else n)
-                for v in self._values(plan)
+                for v in self.values(plan)
             ]
             if plan.member.kept.is_reduction:
                 parts = self._reductions(plan, values, shared)
@@ -338,14 +340,14 @@ class Emitter:
 
     def reads(self, plan: MemberPlan) -> set[int]:
         """The ids of the buffers that a member reads."""
-        return {id(load.source) for value in self._values(plan) for load in loads(value)}
+        return {id(load.source) for value in self.values(plan) for load in loads(value)}
 
     def computes(self, plan: MemberPlan) -> bool:
         """Whether a member computes something dear of each element of its loop."""
         axis = self.along(plan)
         return axis is not None and any(
             node.dtype != "int64" and is_dear(node) and any(n is axis for n in walk(node))
-            for value in self._values(plan)
+            for value in self.values(plan)
             for node in walk(value)
         )
 
@@ -383,7 +385,7 @@ class Emitter:
 
     def _lane_updates(self, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...]) -> list[Stmt]:
         """One step of each reduction of a member, into the accumulators in order."""
-        reduces = [v for v in self._values(plan) if isinstance(v, Reduce)]
+        reduces = [v for v in self.values(plan) if isinstance(v, Reduce)]
         return [
             Store(acc, at, combine(value.kind, Load(acc, at, acc.dtype), cast(value.body, acc.dtype)))
             for acc, value in zip(buffers, reduces, strict=True)
@@ -392,11 +394,11 @@ class Emitter:
     def _lane_reductions(self, plan: MemberPlan, lanes: Lanes) -> Reductions:
         """Accumulators for each lane, what is done with them before, in each step and at the end."""
         at, out = (lanes.variable,), Reductions()
-        for n, value in enumerate(self._values(plan)):
+        for n, value in enumerate(self.values(plan)):
             if not isinstance(value, Reduce):
                 out.ends.append(self.store(plan, n, value))
                 continue
-            acc = Buffer(self.builder.fresh("acc"), (lanes.size,), _accumulator(value), "stack")
+            acc = Buffer(self.builder.fresh("acc"), (lanes.size,), accumulator(value), "stack")
             out.buffers.append(acc)
             now = Load(acc, at, acc.dtype)
             element = cast(value.body, acc.dtype)
@@ -450,7 +452,7 @@ class Emitter:
         at_step = binary("sub", extent_of(along.extent), binary("add", step, 1)) if stage.reverse else step
         now = Load(state, at, dtype)
         self.bind(along, at_step)
-        init, update = self._values(plan, {stage.state: now})
+        init, update = self.values(plan, {stage.state: now})
         advance = Store(state, at, update)
         keep = self.store(plan, 0, now)
         body = seq([keep, advance] if stage.exclusive else [advance, keep])
@@ -462,10 +464,3 @@ class Emitter:
         whole = allocate([state], seq([over(Store(state, at, init)), steps]))
         self.env = before
         return serial([*others, *blocks], whole)
-
-
-def _accumulator(value: Reduce) -> str:
-    dtype = value.body.dtype
-    if value.kind in ("sum", "prod") and dtype in ("float16", "bfloat16"):
-        return "float32"
-    return dtype
