@@ -57,9 +57,11 @@ inline void Run::AllocStorage(Value* r, const int32_t* pc) {
 inline void Run::KeepStorage(Value* r, const int32_t* pc) {
   int64_t bytes = to_int64(r[pc[2]]);
   auto* kept = cast<Storage>(r[pc[1]], ObjectType::storage);
-  if (kept != nullptr && kept->bytes >= bytes && kept->device == pc[5] &&
-      !(reinterpret_cast<uintptr_t>(kept->data) & static_cast<uintptr_t>(pc[3] - 1))) [[likely]]
+  if (kept != nullptr && std::max(kept->bytes, kept->capacity) >= bytes && kept->device == pc[5] &&
+      !(reinterpret_cast<uintptr_t>(kept->data) & static_cast<uintptr_t>(pc[3] - 1))) [[likely]] {
+    kept->bytes = std::max(kept->bytes, bytes);
     return;
+  }
   instruction::set(r[pc[1]], Value{});  // before there is another
   instruction::set(r[pc[1]], Value::of(new_storage(bytes, pc[3], pc[5])));
 }

@@ -143,16 +143,16 @@ class Spec {
 // owner's); lists: the first entry in `lists`.
 struct Node {
   uint32_t clause;
-  int32_t level;
-  uint32_t part, part_end;  // what has to be visited before it is done
+  int32_t level;            // -1: not known yet
+  uint32_t part, part_end;  // what it refers to
   uint32_t payload, list;
   int64_t row;
 };
 
 struct Part {
-  Object* object;  // until it is visited
+  Object* object;
   uint32_t function;
-  uint32_t node;
+  uint32_t node;  // once it was looked at
 };
 
 // The nodes of shared objects by object and function (open addressing).
@@ -191,50 +191,79 @@ class Known {
   size_t used_ = 0;
 };
 
+constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the walk
+
 class Walk {
  public:
   explicit Walk(const Spec& spec) : spec_(spec), registers_(spec.registers) {}
 
+  // A value that function 0 looks at.
   void root(const Value& v) {
-    roots_.push_back(visit(v, 0));
+    meet(v, 0);
+    ++roots_;
+  }
+
+  // Finds all nodes, with their levels.
+  void run() {
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      look_ahead(p);
+      uint32_t node = enter(parts_[p].object, parts_[p].function);  // may move parts
+      parts_[p].node = node;
+    }
+    for (size_t p = 0; p < roots_; ++p) level_of(parts_[p].node);
   }
 
   Value tables();
 
  private:
-  // The node of a value for a function, with everything below it.
-  uint32_t visit(const Value& v, uint32_t function) {
-    uint32_t root = enter(need_adt(v), function);
+  // A part to be looked at. They wait in a queue, so that what leads to them can be asked for long before: a structure lies all over
+  // memory, and each step into it would wait.
+  void meet(const Value& v, int64_t function) {
+    if (v.kind != Kind::object) fail(Status::failed, "expected a constructor value and got %s", describe(v).c_str());
+    ask_for(v);
+    parts_.push_back({v.object, static_cast<uint32_t>(function), 0});
+  }
+
+  // Always inlined: a function that does nothing but this is one without effects to the compiler, whose calls go away.
+  [[gnu::always_inline]] static void ask_for(const Value& v) {
+    if (v.kind != Kind::object) return;
+    __builtin_prefetch(v.object);
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(v.object) + sizeof(Adt) + sizeof(Value));
+  }
+  [[gnu::always_inline]] static void ask_for_fields(const Value& v) {
+    if (Adt* adt = as_adt(v))
+      for (uint32_t i = 0; i < std::min(adt->size, asked_fields); ++i) ask_for(adt->fields()[i]);
+  }
+
+  // Asks for the fields of a part some places further on, and for what these refer to of one that is nearer.
+  [[gnu::always_inline]] void look_ahead(size_t p) {
+    if (p + 6 < parts_.size()) ask_for_fields(Value::of(parts_[p + 6].object));
+    if (p + 3 >= parts_.size()) return;
+    if (Adt* adt = as_adt(Value::of(parts_[p + 3].object)))
+      for (uint32_t i = 0; i < std::min(adt->size, asked_fields); ++i) ask_for_fields(adt->fields()[i]);
+  }
+
+  // The level of a node: those of its parts are found first.
+  void level_of(uint32_t root) {
+    open_.push_back({root, nodes_[root].part});
     while (!open_.empty()) {
       Frame& frame = open_.back();
       Node& node = nodes_[frame.node];
-      if (frame.next == node.part_end) {
-        int32_t level = 0;
-        if (is_done_last(node)) {
-          open_.pop_back();
-          continue;
-        }
-        if (has_sites(node)) level = 1;
-        for (uint32_t p = node.part; p != node.part_end; ++p) level = std::max(level, nodes_[parts_[p].node].level + 1);
-        node.level = level;
-        open_.pop_back();
+      while (frame.next != node.part_end && nodes_[parts_[frame.next].node].level >= 0) ++frame.next;
+      if (frame.next != node.part_end) {
+        uint32_t child = parts_[frame.next].node;
+        open_.push_back({child, nodes_[child].part});
         continue;
       }
-      uint32_t p = frame.next++;
-      uint32_t child = enter(parts_[p].object, parts_[p].function);  // may move frames and parts
-      parts_[p].node = child;
+      int32_t level = has_sites(node) ? 1 : 0;
+      for (uint32_t p = node.part; p != node.part_end; ++p) level = std::max(level, nodes_[parts_[p].node].level + 1);
+      node.level = is_done_last(node) ? 0 : level;
+      open_.pop_back();
     }
-    return root;
   }
 
   bool is_done_last(const Node& node) const { return spec_.many && spec_.clauses[node.clause].function == 0; }
   bool has_sites(const Node& node) const { return !spec_.clauses[node.clause].sites.empty(); }
-
-  static Object* need_adt(const Value& v) {
-    Adt* adt = as_adt(v);
-    if (adt == nullptr) fail(Status::failed, "expected a constructor value and got %s", describe(v).c_str());
-    return adt;
-  }
 
   // A value of the registers; they hold values of the structure, which the caller keeps alive.
   Value& reg(int64_t i) {
@@ -291,7 +320,7 @@ class Walk {
     const ClauseRecord& record = spec_.clauses[clause];
     Node node{};
     node.clause = static_cast<uint32_t>(clause);
-    node.level = 0;
+    node.level = -1;
     node.part = static_cast<uint32_t>(parts_.size());
     node.payload = static_cast<uint32_t>(payloads_.size());
     node.list = static_cast<uint32_t>(lists_.size());
@@ -304,7 +333,6 @@ class Walk {
     for (auto& [site, list] : found_) items(*site, list, id);
     node.part_end = static_cast<uint32_t>(parts_.size());
     nodes_.push_back(node);
-    open_.push_back({id, node.part});
     return id;
   }
 
@@ -314,7 +342,7 @@ class Walk {
 
   void children(const ClauseRecord& record) {
     for (const Site& site : record.sites)
-      if (!site.list) parts_.push_back({need_adt(reg(site.reg)), static_cast<uint32_t>(site.target), 0});
+      if (!site.list) meet(reg(site.reg), site.target);
   }
 
   void items(const Site& site, Value list, uint32_t owner) {
@@ -366,7 +394,7 @@ class Walk {
   std::vector<List> lists_;
   std::vector<std::vector<Item>> items_;
   std::vector<Frame> open_;
-  std::vector<uint32_t> roots_;
+  size_t roots_ = 0;  // the first of the parts
   std::vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed
   std::vector<Owned> results_;
   Known known_;
@@ -441,8 +469,8 @@ Value Walk::tables() {
     node.row = free[static_cast<size_t>(node.level) * clauses + node.clause]++;
     members[node.clause][static_cast<size_t>(node.row - offset(0, node.clause))] = n;
   }
-  Tensor* roots = vector(static_cast<int64_t>(roots_.size()));
-  for (size_t i = 0; i < roots_.size(); ++i) data<int64_t>(roots)[i] = nodes_[roots_[i]].row;
+  Tensor* roots = vector(static_cast<int64_t>(roots_));
+  for (size_t i = 0; i < roots_; ++i) data<int64_t>(roots)[i] = nodes_[parts_[i].node].row;
   // Items in the order of their owners' rows.
   std::vector<std::vector<uint32_t>> order(clauses);
   std::vector<std::vector<int64_t>> starts(clauses);
@@ -530,9 +558,14 @@ Tensor* need_rows(const Value& v, const char* routine) {
   return tensor;
 }
 
+// Whether nobody else reads a state that dies, so that it can be written to.
+bool is_ours(Tensor* state, const Value& dies) {
+  return to_int64(dies) != 0 && unique(state) && unique(state->storage) && !state->storage->read_only;
+}
+
 // A state to write rows of: itself where nobody else reads it, and a copy otherwise.
 Tensor* writable(Tensor* state, const Value& dies) {
-  if (to_int64(dies) != 0 && unique(state) && unique(state->storage) && !state->storage->read_only) {
+  if (is_ours(state, dies)) {
     retain(static_cast<Object*>(state));
     return state;
   }
@@ -545,9 +578,9 @@ int64_t row_bytes(Tensor* tensor) {
   return packed_bytes(tensor->dtype, count_elements(tensor->rank - 1u, tensor->shape() + 1));
 }
 
-// to = ((start + items[0]) + items[1]) ..., element by element, in one pass; the items are `step` elements apart.
-template <class T>
-void sum_items(T* to, const T* start, const T* items, int64_t count, int64_t step, int64_t width) {
+// to = ((start + item(0)) + item(1)) ..., element by element, in one pass.
+template <class T, class Item>
+void sum_items(T* to, const T* start, Item item, int64_t count, int64_t width) {
   typedef T Vector __attribute__((vector_size(16)));
   constexpr int64_t lanes = 16 / sizeof(T);
   auto read = [](const T* p) {  // from anywhere
@@ -558,13 +591,14 @@ void sum_items(T* to, const T* start, const T* items, int64_t count, int64_t ste
   auto write = [](T* p, Vector v) { std::memcpy(p, &v, sizeof v); };
   int64_t j = 0;
   for (; j + 4 * lanes <= width; j += 4 * lanes) {
-    const T *from = start + j, *item = items + j;
+    const T* from = start + j;
     Vector a = read(from), b = read(from + lanes), c = read(from + 2 * lanes), d = read(from + 3 * lanes);
-    for (int64_t i = 0; i < count; ++i, item += step) {
-      a += read(item);
-      b += read(item + lanes);
-      c += read(item + 2 * lanes);
-      d += read(item + 3 * lanes);
+    for (int64_t i = 0; i < count; ++i) {
+      const T* next = item(i) + j;
+      a += read(next);
+      b += read(next + lanes);
+      c += read(next + 2 * lanes);
+      d += read(next + 3 * lanes);
     }
     write(to + j, a);
     write(to + j + lanes, b);
@@ -573,22 +607,73 @@ void sum_items(T* to, const T* start, const T* items, int64_t count, int64_t ste
   }
   for (; j < width; ++j) {
     T sum = start[j];
-    for (int64_t i = 0; i < count; ++i) sum = static_cast<T>(sum + items[i * step + j]);
+    for (int64_t i = 0; i < count; ++i) sum = static_cast<T>(sum + item(i)[j]);
     to[j] = sum;
   }
 }
 
+// `index`: where in `values` the items of these rows are (clipped to the rows there are), or null where they are all of it.
 template <class T>
-void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* starts, int64_t first, int64_t rows,
-                  int64_t base, bool backwards) {
-  int64_t width = count_elements(values->rank - 1u, values->shape() + 1);
+void sum_segments(Tensor* out, Tensor* init, Tensor* values, const int64_t* index, const int64_t* starts, int64_t rows,
+                  bool backwards) {
+  int64_t width = count_elements(values->rank - 1u, values->shape() + 1), last = values->shape()[0] - 1;
   bool same = init->rank < values->rank;  // one for all rows
+  const T* all = data<T>(values);
   for (int64_t r = 0; r < rows; ++r) {
-    int64_t item = starts[first + r], count = starts[first + r + 1] - item;
-    const T* nearest = data<T>(values) + (item + (backwards && count > 0 ? count - 1 : 0) - base) * width;
-    sum_items(data<T>(out) + r * width, data<T>(init) + (same ? 0 : r * width), nearest, count,
-              backwards ? -width : width, width);
+    int64_t item = starts[r] - starts[0], count = starts[r + 1] - starts[r];
+    int64_t nearest = backwards && count > 0 ? item + count - 1 : item, step = backwards ? -1 : 1;
+    T* to = data<T>(out) + r * width;
+    const T* start = data<T>(init) + (same ? 0 : r * width);
+    if (index == nullptr) {
+      const T* first = all + nearest * width;
+      sum_items(to, start, [=](int64_t i) { return first + i * step * width; }, count, width);
+    } else {
+      const int64_t* first = index + nearest;
+      auto at = [=](int64_t i) { return all + std::clamp<int64_t>(first[i * step], 0, last) * width; };
+      sum_items(to, start, at, count, width);
+    }
   }
+}
+
+// init, values, the rows of these to add up (or null), starts, offsets, level, clause, backwards
+Value sums_of_segments(const char* me, const Value& start, const Value& given, Tensor* index, const Value* arguments) {
+  Owned boxed(start.kind == Kind::scalar ? Value::of(box_scalar(start)) : Value{});
+  Tensor* init = start.kind == Kind::scalar ? as_tensor(boxed.get()) : as_tensor(start);
+  Tensor *values = need_rows(given, me), *starts_tensor = need_rows(arguments[0], me);
+  Range range = range_of(arguments[1], arguments[2], arguments[3]);
+  int64_t first = range.first - range.base, count = range.end - range.first;
+  bool each = init != nullptr && init->rank == values->rank;
+  if (init == nullptr || init->dtype != values->dtype || starts_tensor->dtype != DType::int64_ ||
+      starts_tensor->shape()[0] < first + count + 1 || (!each && init->rank + 1 != values->rank) ||
+      !std::equal(values->shape() + 1, values->shape() + values->rank, init->shape() + (each ? 1 : 0)) ||
+      (each && init->shape()[0] != count) || (index != nullptr && (index->dtype != DType::int64_ || index->rank != 1)))
+    fail(Status::failed, "%s: %s and %s do not fit", me, describe(start).c_str(), describe(given).c_str());
+  const auto* starts = data<int64_t>(starts_tensor) + first;
+  int64_t items = starts[count] - starts[0];
+  if (items > (index == nullptr ? values : index)->shape()[0] || (items > 0 && values->shape()[0] == 0))
+    fail(Status::failed, "%s: too few rows to sum", me);
+  const int64_t* at = index == nullptr ? nullptr : data<int64_t>(index);
+  int64_t shape[max_rank];
+  std::copy(values->shape(), values->shape() + values->rank, shape);
+  shape[0] = count;
+  Owned out(Value::of(new_host_tensor(values->dtype, values->rank, shape)));
+  auto run = [&]<class T>(T*) {
+    sum_segments<T>(as_tensor(out.get()), init, values, at, starts, count, to_int64(arguments[4]) != 0);
+  };
+  switch (values->dtype) {
+    case DType::float32_: run(static_cast<float*>(nullptr)); break;
+    case DType::float64_: run(static_cast<double*>(nullptr)); break;
+    case DType::int8_:
+    case DType::uint8_: run(static_cast<uint8_t*>(nullptr)); break;
+    case DType::int16_:
+    case DType::uint16_: run(static_cast<uint16_t*>(nullptr)); break;
+    case DType::int32_:
+    case DType::uint32_: run(static_cast<uint32_t*>(nullptr)); break;
+    case DType::int64_:
+    case DType::uint64_: run(static_cast<uint64_t*>(nullptr)); break;
+    default: fail(Status::failed, "%s does not take tensors of %s", me, dtype_name(values->dtype));
+  }
+  return out.take();
 }
 
 }  // namespace
@@ -605,6 +690,7 @@ Value rows_linearise(const Value* arguments) {
       list = cell->fields()[1];
     }
   }
+  walk.run();
   return walk.tables();
 }
 
@@ -634,10 +720,29 @@ Value rows_update(const Value* arguments) {
       range.end > state->shape()[0])
     fail(Status::failed, "rows.update: %s are not rows %lld to %lld of %s", describe(arguments[1]).c_str(),
          static_cast<long long>(range.first), static_cast<long long>(range.end), describe(arguments[0]).c_str());
-  Tensor* out = writable(state, arguments[5]);
   int64_t width = row_bytes(state);
+  if (rows->storage == state->storage && rows->offset == state->offset + range.first * width) {  // they are in their place
+    retain(static_cast<Object*>(state));
+    return Value::of(state);
+  }
+  Tensor* out = writable(state, arguments[5]);
   if (count > 0) std::memcpy(out->data() + range.first * width, rows->data(), static_cast<size_t>(count * width));
   return Value::of(out);
+}
+
+Value rows_room(const Value* arguments) {
+  Tensor* state = need_rows(arguments[0], "rows.room");
+  Range range = range_of(arguments[1], arguments[2], arguments[3]);
+  if (range.end > state->shape()[0])
+    fail(Status::failed, "rows.room: there are no rows up to %lld in %s", static_cast<long long>(range.end),
+         describe(arguments[0]).c_str());
+  int64_t shape[max_rank];
+  std::copy(state->shape(), state->shape() + state->rank, shape);
+  shape[0] = range.end - range.first;
+  if (!is_ours(state, arguments[4])) return Value::of(new_host_tensor(state->dtype, state->rank, shape));
+  retain(static_cast<Object*>(state->storage));
+  return Value::of(new_tensor(state->storage, state->offset + range.first * row_bytes(state), state->dtype,
+                              state->rank, shape));
 }
 
 Value rows_scatter(const Value* arguments) {
@@ -691,43 +796,12 @@ Value rows_repeat(const Value* arguments) {
 }
 
 Value rows_segment_sum(const Value* arguments) {
-  constexpr const char* me = "rows.segment_sum";
-  Owned boxed(arguments[0].kind == Kind::scalar ? Value::of(box_scalar(arguments[0])) : Value{});
-  Tensor* init = arguments[0].kind == Kind::scalar ? as_tensor(boxed.get()) : as_tensor(arguments[0]);
-  Tensor *values = need_rows(arguments[1], me), *starts_tensor = need_rows(arguments[2], me);
-  Range range = range_of(arguments[3], arguments[4], arguments[5]);
-  int64_t first = range.first - range.base, count = range.end - range.first;
-  bool each = init != nullptr && init->rank == values->rank;
-  if (init == nullptr || init->dtype != values->dtype || starts_tensor->dtype != DType::int64_ ||
-      starts_tensor->shape()[0] < first + count + 1 || (!each && init->rank + 1 != values->rank) ||
-      !std::equal(values->shape() + 1, values->shape() + values->rank, init->shape() + (each ? 1 : 0)) ||
-      (each && init->shape()[0] != count))
-    fail(Status::failed, "%s: %s and %s do not fit", me, describe(arguments[0]).c_str(),
-         describe(arguments[1]).c_str());
-  const auto* starts = data<int64_t>(starts_tensor);
-  int64_t base = starts[first];
-  if (starts[first + count] - base > values->shape()[0]) fail(Status::failed, "%s: too few rows to sum", me);
-  int64_t shape[max_rank];
-  std::copy(values->shape(), values->shape() + values->rank, shape);
-  shape[0] = count;
-  Owned out(Value::of(new_host_tensor(values->dtype, values->rank, shape)));
-  auto run = [&]<class T>(T*) {
-    sum_segments<T>(as_tensor(out.get()), init, values, starts, first, count, base, to_int64(arguments[6]) != 0);
-  };
-  switch (values->dtype) {
-    case DType::float32_: run(static_cast<float*>(nullptr)); break;
-    case DType::float64_: run(static_cast<double*>(nullptr)); break;
-    case DType::int8_:
-    case DType::uint8_: run(static_cast<uint8_t*>(nullptr)); break;
-    case DType::int16_:
-    case DType::uint16_: run(static_cast<uint16_t*>(nullptr)); break;
-    case DType::int32_:
-    case DType::uint32_: run(static_cast<uint32_t*>(nullptr)); break;
-    case DType::int64_:
-    case DType::uint64_: run(static_cast<uint64_t*>(nullptr)); break;
-    default: fail(Status::failed, "%s does not take tensors of %s", me, dtype_name(values->dtype));
-  }
-  return out.take();
+  return sums_of_segments("rows.segment_sum", arguments[0], arguments[1], nullptr, arguments + 2);
+}
+
+Value rows_gather_sum(const Value* arguments) {
+  constexpr const char* me = "rows.gather_sum";
+  return sums_of_segments(me, arguments[0], arguments[1], need_rows(arguments[2], me), arguments + 3);
 }
 
 }  // namespace relay

@@ -3,10 +3,12 @@
 //   rows.linearise(value, spec, sizes)                       -> (depth, offsets, roots, indices and payloads by clause)
 //   rows.slice(data, offsets, level, clause, of_function)    -> the rows of one level, a view
 //   rows.update(state, rows, offsets, level, clause, dies)   -> state with the rows of one level replaced
+//   rows.room(state, offsets, level, clause, dies)           -> memory for the rows of one level: the state's own where nobody else reads it
 //   rows.scatter(state, rows, index, dies)                   -> state with the rows at these places replaced
 //   rows.empty(offsets, clause, shape, dtype, number)        -> room for all rows of a function
 //   rows.repeat(data, offsets, level, clause)                -> data for each row of one level
 //   rows.segment_sum(init, values, starts, offsets, level, clause, backwards)  -> init plus the sum of each row's segment, in order
+//   rows.gather_sum(init, data, index, starts, ...)          -> the same of the rows of data at index
 //   rows.assemble(offsets, root, parts, spec)                -> the values of data types made at the root (assemble.cc)
 #pragma once
 
@@ -17,10 +19,12 @@ namespace relay {
 Value rows_linearise(const Value* arguments);
 Value rows_slice(const Value* arguments);
 Value rows_update(const Value* arguments);
+Value rows_room(const Value* arguments);
 Value rows_scatter(const Value* arguments);
 Value rows_empty(const Value* arguments);
 Value rows_repeat(const Value* arguments);
 Value rows_segment_sum(const Value* arguments);
+Value rows_gather_sum(const Value* arguments);
 Value rows_assemble(const Value* arguments);
 
 }  // namespace relay

@@ -629,10 +629,12 @@ constexpr Routine routines[] = {
     {"rows.linearise", 3, rows_linearise},
     {"rows.slice", 5, rows_slice},
     {"rows.update", 6, rows_update},
+    {"rows.room", 5, rows_room},
     {"rows.scatter", 4, rows_scatter},
     {"rows.empty", 5, rows_empty},
     {"rows.repeat", 4, rows_repeat},
     {"rows.segment_sum", 7, rows_segment_sum},
+    {"rows.gather_sum", 8, rows_gather_sum},
     {"rows.assemble", 4, rows_assemble},
 };
 

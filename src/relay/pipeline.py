@@ -53,6 +53,7 @@ from relay.transform import (
     FoldConstants,
     FuseAttention,
     FuseOps,
+    GatherSums,
     Gradient,
     GrowState,
     HoistOverTime,
@@ -123,7 +124,8 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     inline: list[Pass] = [Inline()] if level >= 3 else []
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
-        Sink(), FuseAttention(), DeadCode(), GrowState(), SumFusion(), CommonSubexpressions(), ParallelFusion(),
+        GatherSums(), Sink(), FuseAttention(), DeadCode(), GrowState(), SumFusion(), CommonSubexpressions(),
+        ParallelFusion(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.

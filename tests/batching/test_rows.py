@@ -103,6 +103,41 @@ def test_segments(dtype: str, width: int) -> None:
                 np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("width", [4, 67])
+def test_sums_of_gathered_rows(width: int, backwards: bool) -> None:
+    """The rows are read through the index, which is clipped."""
+    rng = np.random.default_rng(4)
+    starts = np.array([0, 2, 2, 7], np.int64)
+    data = rng.standard_normal((5, width), dtype=np.float32)
+    index = np.array([4, 0, 4, -3, 9, 2, 1], np.int64)
+    for level in (-1, 1, 2):
+        first, end = (0, 3) if level < 0 else (int(OFFSETS[level, 1] - 3), int(OFFSETS[level + 1, 1] - 3))
+        at = index[starts[first] : starts[end]]
+        args: tuple[Any, ...] = (np.ones(width, np.float32), data, at, starts, OFFSETS, np.int64(level))
+        expected = meaning("rows.gather_sum", *args, clause=1, backwards=backwards)
+        np.testing.assert_array_equal(run("rows.gather_sum", *args, np.int64(1), np.int64(backwards)), expected)
+        taken = data[np.clip(at, 0, 4)]
+        args = (args[0], taken, *args[3:])
+        np.testing.assert_array_equal(run("rows.segment_sum", *args, np.int64(1), np.int64(backwards)), expected)
+    for few in (index[:6], np.zeros(7, np.float32)):
+        with pytest.raises(ExecutionError, match=r"rows\.gather_sum"):
+            args = (np.ones(width, np.float32), data, few, starts, OFFSETS, np.int64(-1))
+            run("rows.gather_sum", *args, np.int64(1), np.int64(0))
+
+
+def test_room_of_rows() -> None:
+    """An argument is somebody else's memory: room for its rows is elsewhere, even where it dies."""
+    state = np.arange(18, dtype=np.float32).reshape(9, 2)
+    before = state.copy()
+    for dies in (0, 1):
+        room = run("rows.room", state, OFFSETS, np.int64(2), np.int64(1), np.int64(dies))
+        assert room.shape == (1, 2) and not np.shares_memory(room, state)
+    np.testing.assert_array_equal(state, before)
+    with pytest.raises(ExecutionError, match=r"rows\.room"):
+        run("rows.room", state[:5], OFFSETS, np.int64(2), np.int64(1), np.int64(0))
+
+
 def test_walks() -> None:
     """The tables of values of every form, made by both readers of descriptions."""
     rng = np.random.default_rng(2)

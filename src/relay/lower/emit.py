@@ -88,18 +88,18 @@ class _Emitter:
 
     def _block(self, block: Block, live_out: frozenset[Var], dst: int | None) -> Step[None]:
         """Emit a block. Its result goes to ``dst``; without one the block is in tail position and returns it."""
-        arenas, keys = yield self.kernels.arenas(block, dst is None, self.keeps)
-        coming = arenas[::-1]
-        arena: Arena | None = None
         ends, after = dying(block, live_out, self.uses)
+        arenas, keys = yield self.kernels.arenas(block, dst is None, self.keeps, ends)
+        coming = arenas[::-1]
+        open_: list[Arena] = []
         last = len(block.bindings) - 1
         for position, binding in enumerate(block.bindings):
             self.asm.span(str(binding.value.span) if binding.value.span else "")
-            if coming and coming[-1].first == position:
-                arena = coming.pop()
-                self.kernels.allocate(arena)
-                if arena.last is None and dst is None:
-                    self.arenas.append(arena)
+            while coming and coming[-1].first == position:
+                open_.append(coming.pop())
+                self.kernels.allocate(open_[-1])
+                if open_[-1].last is None and dst is None:
+                    self.arenas.append(open_[-1])
             tail = dst is None and position == last and block.result is binding.var
             if tail and self._is_call(binding.value):
                 self._tail_call(binding.value, ends[position])
@@ -110,14 +110,15 @@ class _Emitter:
                     break
                 self.frame.release(ends[position] & {binding.var})
             else:
-                released = self._binding(binding, arena, keys, ends[position])
+                released = self._binding(binding, open_, keys, ends[position])
                 self.frame.release(ends[position] - released)
             self.frame.release_temporaries()
-            if arena is not None and arena.last == position:
-                self.asm.emit("Kill", arena.register)
-                arena = None
+            for arena in open_:
+                if arena.last == position:
+                    self.asm.emit("Kill", arena.register)
+            open_ = [arena for arena in open_ if arena.last != position]
         else:
-            if arena is not None and dst is not None:
+            for arena in open_ if dst is not None else ():
                 self.asm.emit("Kill", arena.register)
             result = self.frame.value(block.result)
             if dst is None:
@@ -125,7 +126,7 @@ class _Emitter:
                 self.frame.temporaries.clear()  # gone with the frame
             else:
                 self._hand_over(block.result, result, live_out, dst)
-        if arena is not None and dst is None:
+        for arena in open_ if dst is None else ():
             self.arenas.remove(arena)
 
     def _hand_over(self, value: Expr, result: int, live_out: frozenset[Var], dst: int) -> None:
@@ -245,13 +246,13 @@ class _Emitter:
     # -- bindings
 
     def _binding(
-        self, binding: Binding, arena: Arena | None, keys: dict[Var, escape.Origin], ends: set[Var]
+        self, binding: Binding, arenas: Sequence[Arena], keys: dict[Var, escape.Origin], ends: set[Var]
     ) -> set[Var]:
         """Emit a binding; gives those of the variables that end there which it has released itself."""
         var, value = binding.var, binding.value
         match value:
             case Call(fn=Function()):
-                self.kernels.call(var, value, ends, arena, keys)
+                self.kernels.call(var, value, ends, arenas, keys)
             case Call():
                 return self._call(var, value, ends)
             case Tuple():
@@ -347,18 +348,15 @@ class _Emitter:
             return self.frame.value(Constant(np.array(value, np.int64), "int64"))
         if isinstance(value, tuple) and all(isinstance(v, int | SymDim) for v in value):
             return self.frame.materialise(tuple(self.sizes.all(value)))
-        out = self.asm.reg()
         if isinstance(value, float):
-            self.asm.emit("LoadConsti", out, "float64", value)
-        elif value is None:
-            self.asm.emit("LoadConsti", out, "int64", -(2**63))
-        elif isinstance(value, int):
-            self.asm.emit("LoadConsti", out, "int64", int(value))
-        elif isinstance(value, str) and value in DTYPE_CODES:
-            self.asm.emit("LoadConsti", out, "int64", DTYPE_CODES[value])
-        else:
-            raise CompileError(f"attribute {value!r} of routine {op} is neither a number, a flag nor a dtype")
-        return out
+            return self.sizes.number("float64", value)
+        if value is None:
+            return self.sizes.number("int64", -(2**63))
+        if isinstance(value, int):
+            return self.sizes.number("int64", int(value))
+        if isinstance(value, str) and value in DTYPE_CODES:
+            return self.sizes.number("int64", DTYPE_CODES[value])
+        raise CompileError(f"attribute {value!r} of routine {op} is neither a number, a flag nor a dtype")
 
     # -- calls in tail position
 

@@ -1,12 +1,14 @@
 """Calls of kernels: where results are allocated, workspace, shape functions, results whose extents a kernel finds.
 
-Each stretch of a block with kernels, from one call to the next, gets one arena for the tensors that cannot leave it
-(`relay.lower.storage`): during a call nothing is held that is not read after it. The other tensors are allocated one by one, on the
-storage of an operand that dies there if the kernel may work in place.
+Each stretch of a block with kernels, from one call to the next, gets an arena for the tensors that cannot leave it
+(`relay.lower.storage`): during a call nothing is held that is not read after it. Tensors whose sizes are not known when it begins share
+one that begins later. The other tensors are allocated one by one, on the storage of an operand that dies there if the kernel may work
+in place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
@@ -15,9 +17,10 @@ from relay.ir.expr import Block, Call, Expr, Function, Var
 from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
-from relay.lower.frame import Frame, type_dims
+from relay.lower.frame import Frame, said_dims, type_dims
+from relay.lower.rooms import Room, find_rooms
 from relay.lower.scalars import emit_scalars
-from relay.lower.storage import ALIGNMENT, Interval, place, stretches, tensor_bytes
+from relay.lower.storage import ALIGNMENT, Interval, begun_together, place, shared, stretches, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.transform.blocks import DEVICE_COPY
@@ -29,7 +32,8 @@ HOST = 0
 class Arena:
     """Storage of a stretch of a block, from one call to the next: its register, its bytes and device, and the byte offset of each tensor
     that lives in it, by key; the bindings before which it is allocated and behind which it is released (None: at the block's end).
-    ``kept``: it and its tensors stay from one iteration of a loop to the next, which overwrites them."""
+    ``kept``: it stays from one iteration of a loop to the next, which overwrites it; so do its tensors where it is ``fixed``, of the
+    same size in all iterations (else they would hold an arena that is outgrown)."""
 
     register: int
     total: Dim
@@ -38,6 +42,7 @@ class Arena:
     first: int
     last: int | None
     kept: bool = False
+    fixed: bool = False
 
 
 class KernelCalls:
@@ -46,13 +51,16 @@ class KernelCalls:
     def __init__(self, frame: Frame, devices: dict[Var, int]) -> None:
         self.frame = frame
         self.devices = devices
+        self.rooms: dict[tuple[Var, int], Room] = {}  # by the variable of the call and the result's number
 
     def device(self, var: Var) -> int:
         return self.devices.get(var, HOST)
 
-    def arenas(self, block: Block, tail: bool, keeps: bool) -> Step[tuple[list[Arena], dict[Var, escape.Origin]]]:
+    def arenas(
+        self, block: Block, tail: bool, keeps: bool, ends: Sequence[set[Var]]
+    ) -> Step[tuple[list[Arena], dict[Var, escape.Origin]]]:
         """Plan the block's arenas. ``tail``: the block is in tail position; ``keeps``: of a loop whose memory stays from one iteration to
-        the next."""
+        the next. ``ends`` has, for each binding, the variables that nothing reads after it."""
         keys: dict[Var, escape.Origin] = {}
         info: list[tuple[TensorType, Var, int]] = []
 
@@ -71,25 +79,39 @@ class KernelCalls:
         tensors: escape.Tensors = yield escape.analyse(block, outputs_of, is_view, only_reads)
         position_of = {b.var: n for n, b in enumerate(block.bindings)}
         intervals: list[Interval] = []
+        known_from, ready = self._known_from(block), dict[int, int]()
+        rooms = find_rooms(block, tensors, ends)
         for key, (ty, var, index) in enumerate(info):
             call = block.bindings[position_of[var]].value
-            if key in tensors.escaped or not self._can_plan(call, ty):
+            if key in tensors.escaped or not self._can_plan(call):
+                continue
+            if key in rooms and self.device(var) == HOST:
+                self.rooms[var, index] = rooms[key]
+                continue
+            unknown = [v for v in type_dims(ty) if not self.frame.sizes.known(v)]
+            ready[key] = max((known_from.get(v, tensors.start[key]) for v in unknown), default=-1)
+            if ready[key] >= tensors.start[key]:
                 continue
             reuse = self._reusable(call, index, ty, tensors, position_of[var])
             intervals.append(Interval(key, tensor_bytes(ty), tensors.start[key], tensors.end[key], reuse))
         at = escape.barriers(block, tail, keeps)
         arenas: list[Arena] = []
         for number, stretch in enumerate(stretches(intervals, at)):
-            if not stretch:
-                continue
-            device = self.device(info[stretch[0].key][1])
-            if any(self.device(info[i.key][1]) != device for i in stretch):
-                continue  # an arena is on one device
-            placement = place(stretch)
-            kept = tail and keeps and self.frame.sizes.fixed(placement.total)
-            last = max(i.end for i in stretch) if number < len(at) else None
-            register = self.frame.asm.reg()
-            arenas.append(Arena(register, placement.total, device, placement.offsets, stretch[0].start, last, kept))
+            for part in begun_together(stretch, ready):
+                device = self.device(info[part[0].key][1])
+                if any(self.device(info[i.key][1]) != device for i in part):
+                    continue  # an arena is on one device
+                placement = place(part)
+                kept = tail and keeps
+                fixed = kept and self.frame.sizes.fixed(placement.total)
+                starts = {i.key: i.start for i in part}
+                # Slots whose sizes change are kept each by itself: where they would lie in an arena takes computing.
+                for slot in shared(part) if kept and not fixed else [placement]:
+                    first = min(starts[key] for key in slot.offsets)
+                    last = max(i.end for i in part) if number < len(at) else None
+                    register = self.frame.asm.reg()
+                    arenas.append(Arena(register, slot.total, device, slot.offsets, first, last, kept, fixed))
+        arenas.sort(key=lambda arena: arena.first)
         return arenas, keys
 
     def keeps_memory(self, tails: tuple[Block, ...]) -> Step[bool]:
@@ -102,13 +124,19 @@ class KernelCalls:
         size = self.frame.sizes.register(arena.total)
         self.frame.asm.emit(opcode, arena.register, size, ALIGNMENT, arena.device)
 
-    def _can_plan(self, call: Expr, ty: TensorType) -> bool:
-        """The sizes are known on entry to the block, and are those of the allocation."""
+    def _can_plan(self, call: Expr) -> bool:
+        """The sizes are known before the call, and are those of the allocation."""
         assert isinstance(call, Call) and isinstance(call.fn, Function)
         planned = self.frame.unit.planned[id(call.fn)]
-        if id(call.fn) in self.frame.unit.shape_planned or planned.upper_bound:
-            return False
-        return all(self.frame.sizes.known(v) for v in type_dims(ty))
+        return id(call.fn) not in self.frame.unit.shape_planned and not planned.upper_bound
+
+    def _known_from(self, block: Block) -> dict[DimVar, int]:
+        """The bindings whose values say the sizes that are not known on entry to the block."""
+        found: dict[DimVar, int] = {}
+        for position, binding in enumerate(block.bindings):
+            for v in said_dims(binding.var.ty):
+                found.setdefault(v, position)
+        return found
 
     def _reusable(self, call: Expr, output: int, ty: TensorType, tensors: escape.Tensors, position: int) -> int | None:
         """The key of an operand of equal size, last read here, that the kernel may overwrite with this output."""
@@ -121,7 +149,9 @@ class KernelCalls:
                     return key
         return None
 
-    def call(self, var: Var, call: Call, ends: set[Var], arena: Arena | None, keys: dict[Var, escape.Origin]) -> None:
+    def call(
+        self, var: Var, call: Call, ends: set[Var], arenas: Sequence[Arena], keys: dict[Var, escape.Origin]
+    ) -> None:
         assert isinstance(call.fn, Function)
         code = self.frame.unit.scalars.get(id(call.fn))
         if code is not None:
@@ -146,12 +176,17 @@ class KernelCalls:
             if not shape:
                 self.frame.asm.emit("AllocScalar", out, ty.dtype)
                 continue
+            room = self.rooms.get((var, index))
+            if room is not None:
+                self._room(out, room, shape)
+                continue
             dims = self.frame.sizes.all(shape)
-            if arena is not None and isinstance(key, int) and key in arena.offsets:
+            arena = next((a for a in arenas if key in a.offsets), None) if isinstance(key, int) else None
+            if arena is not None and isinstance(key, int):
                 self.frame.asm.emit(
                     "AllocTensor", out, arena.register, self.frame.sizes.register(arena.offsets[key]), ty.dtype, dims
                 )
-                if arena.kept:
+                if arena.fixed:
                     self.frame.kept.add(out)
                 continue
             donor = self._donor(call, planned, index, ty, ends)
@@ -164,6 +199,16 @@ class KernelCalls:
         if planned.upper_bound:
             outputs = self._cut(outputs, planned)
         self.frame.assign(var, tuple(outputs) if isinstance(var.ty, TupleType) else outputs[0])
+
+    def _room(self, out: int, room: Room, shape: Sequence[Dim]) -> None:
+        """Emit the allocation of a result that becomes rows of a state: these, where nobody else holds it."""
+        state, dies = self.frame.value(room.state), self.frame.dies(room.state, set(room.ends))
+        given = [self.frame.value(room.offsets), self.frame.value(room.level)]
+        numbers = [self.frame.sizes.number("int64", n) for n in (room.clause, int(dies))]
+        self.frame.asm.emit("InvokeRoutine", out, self.frame.unit.routine("rows.room"), [state, *given, *numbers])
+        ty = room.state.ty
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.shape[1:] != tuple(shape[1:]):
+            self.frame.asm.emit("ReshapeTensor", out, out, self.frame.sizes.all(shape))
 
     def _invoke(self, planned: Planned, buffers: list[int], device: int) -> None:
         kernel = planned.plan.kernel

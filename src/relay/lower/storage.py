@@ -10,7 +10,8 @@ computed at run time.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_max, dim_mul, dim_sub, shape_size
@@ -83,26 +84,34 @@ def _at_least(a: Dim, b: Dim) -> bool:
     return low is not None and low >= 0
 
 
-def place(intervals: list[Interval]) -> Placement:
-    """Give every interval a slot. Intervals are in order of ``start``. O(intervals x slots), and slots are few."""
+def shared(intervals: list[Interval]) -> list[Placement]:
+    """Give every interval a slot; each slot by itself, as large as its tensors. Intervals are in order of ``start``. O(intervals x
+    slots), and slots are few."""
     slots: list[_Slot] = []
     slot_of: dict[int, int] = {}
     for want in intervals:
-        size = aligned(want.size)
-        chosen = _choose(slots, slot_of, want, size)
+        chosen = _choose(slots, slot_of, want)
         if chosen is None:
             chosen = len(slots)
-            slots.append(_Slot([size], 0))
+            slots.append(_Slot([want.size], 0))
         slot = slots[chosen]
-        slot.widen(size)
+        slot.widen(want.size)
         slot.free_from = max(slot.free_from, want.end + 1)
         slot_of[want.key] = chosen
-    starts: list[Dim] = []
+    keys: list[dict[int, Dim]] = [{} for _ in slots]
+    for key, index in slot_of.items():
+        keys[index][key] = 0
+    return [Placement(of, slot.size) for slot, of in zip(slots, keys, strict=True)]
+
+
+def place(intervals: list[Interval]) -> Placement:
+    """The slots of `shared` one after the other, each aligned."""
+    offsets: dict[int, Dim] = {}
     total: Dim = 0
-    for slot in slots:
-        starts.append(total)
-        total = dim_add(total, slot.size)
-    return Placement({key: starts[index] for key, index in slot_of.items()}, total)
+    for slot in shared([replace(i, size=aligned(i.size)) for i in intervals]):
+        offsets |= dict.fromkeys(slot.offsets, total)
+        total = dim_add(total, slot.total)
+    return Placement(offsets, total)
 
 
 def stretches(intervals: list[Interval], at: list[int]) -> list[list[Interval]]:
@@ -115,7 +124,21 @@ def stretches(intervals: list[Interval], at: list[int]) -> list[list[Interval]]:
     return out
 
 
-def _choose(slots: list[_Slot], slot_of: dict[int, int], want: Interval, size: Dim) -> int | None:
+def begun_together(intervals: list[Interval], ready: Mapping[int, int]) -> list[list[Interval]]:
+    """The intervals (in order of ``start``) in parts: the sizes of all in a part are known when its first begins. ``ready`` has the
+    position at which the size of a key becomes known."""
+    parts: list[list[Interval]] = []
+    for interval in intervals:
+        part = next((p for p in parts if ready[interval.key] < p[0].start), None)
+        if part is None:
+            parts.append([interval])
+        else:
+            part.append(interval)
+    return parts
+
+
+def _choose(slots: list[_Slot], slot_of: dict[int, int], want: Interval) -> int | None:
+    size = want.size
     if want.reuse is not None and want.reuse in slot_of:
         index = slot_of[want.reuse]
         if slots[index].free_from <= want.start + 1 and slots[index].fits(size):

@@ -317,16 +317,21 @@ def _update_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return _rows("rows.update or rows.scatter", args[0])
 
 
-def _update(state: Array, rows: Array, offsets: Array, level: Array, *, clause: int) -> Array:
+def _update(state: Array, rows: Array, offsets: Array, level: Array, *, clause: int, fresh: bool = False) -> Array:
     first, end, _ = _range(offsets, level, clause)
     out = state.copy()
     out[first:end] = rows
     return out
 
 
-@routine("rows.update", relation=_update_relation, reference=_update, aliases=True, donates=True)
-def update(state: te.Tensor, rows: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int) -> te.Tensor:
-    """``state`` (all rows of a function) with the rows of one level of a clause replaced; in place where ``state`` dies."""
+@routine("rows.update", relation=_update_relation, reference=_update, aliases=True, donates=True, static=("fresh",))
+def update(
+    state: te.Tensor, rows: te.Tensor, offsets: te.Tensor, level: te.Tensor, *, clause: int, fresh: bool = False
+) -> te.Tensor:
+    """``state`` (all rows of a function) with the rows of one level of a clause replaced; in place where ``state`` dies.
+
+    ``fresh``: nothing reads what these rows of ``state`` were before, so they may be written as soon as ``rows`` is computed.
+    """
     raise NotImplementedError
 
 
@@ -431,4 +436,31 @@ def segment_sum(
 
     ``values``: (items, ...); ``starts``: (n + 1,) int64, where the items of each row begin; ``init``: one for all rows or one each.
     """
+    raise NotImplementedError
+
+
+def _gather_sum_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    return _segment_relation((args[0], args[1]), attrs)
+
+
+def _gather_sum(
+    init: Array, data: Array, index: Array, starts: Array, offsets: Array, level: Array, *, clause: int, backwards: bool
+) -> Array:
+    values = data[np.clip(index, 0, len(data) - 1)]
+    return _segment_sum(init, values, starts, offsets, level, clause=clause, backwards=backwards)
+
+
+@routine("rows.gather_sum", relation=_gather_sum_relation, reference=_gather_sum)
+def gather_sum(
+    init: te.Tensor,
+    data: te.Tensor,
+    index: te.Tensor,
+    starts: te.Tensor,
+    offsets: te.Tensor,
+    level: te.Tensor,
+    *,
+    clause: int,
+    backwards: bool = False,
+) -> te.Tensor:
+    """`segment_sum` of the rows of ``data`` (n, ...) at ``index`` (items,) int64, which are clipped to those there are."""
     raise NotImplementedError

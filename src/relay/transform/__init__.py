@@ -25,6 +25,7 @@ from relay.transform.eta import EtaExpand
 from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_constants import FoldConstants
 from relay.transform.fuse import FuseOps
+from relay.transform.gather_sums import GatherSums
 from relay.transform.grow import GrowState
 from relay.transform.hoist import HoistOverTime
 from relay.transform.inline import Inline
@@ -60,6 +61,7 @@ __all__ = [
     "FoldConstants",
     "FuseAttention",
     "FuseOps",
+    "GatherSums",
     "Gradient",
     "GrowState",
     "HoistOverTime",

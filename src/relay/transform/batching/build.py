@@ -144,7 +144,8 @@ class Builder:
     def _update(levels: Levels, state: State, value: Expr, clause: int) -> None:
         """Write the rows that a clause has on a level."""
         args = (state.new, value, *levels.here)
-        state.new = levels.block.op("rows.update", args, type_of(state.inside), state.inside.name, clause=clause)
+        attrs = {"clause": clause, "fresh": True}
+        state.new = levels.block.op("rows.update", args, type_of(state.inside), state.inside.name, **attrs)
 
     def _clause(self, number: int, clause: Clause, owner: tuple[_Clause, int] | None = None) -> _Clause:
         """What a clause needs of the functions around it. ``owner``: of items, the clause of their list and its site there."""
@@ -395,7 +396,7 @@ class Builder:
 
         def update(state: Expr, value: Expr, clause: int) -> Expr:
             args = (state, value, self.offsets, integer(-1))
-            return out.op("rows.update", args, type_of(state), "state", clause=clause)
+            return out.op("rows.update", args, type_of(state), "state", clause=clause, fresh=True)
 
         for number, made in enumerate(clauses):
             if made.tables.sites:
@@ -414,8 +415,9 @@ class Builder:
         self.bindings += self.end.bindings
         emitter = Emitter(self.bindings)
         for clause, values in parts:
+            attrs = {"clause": clause, "fresh": True}
             state = [
-                emitter.op("rows.update", (s, v, self.offsets, integer(-1)), type_of(s), "state", clause=clause)
+                emitter.op("rows.update", (s, v, self.offsets, integer(-1)), type_of(s), "state", **attrs)
                 for s, v in zip(state, values, strict=True)
             ]
         return state
