@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,11 @@ def test_what_relay_has_and_has_not() -> None:
     missing = "compil"
     with pytest.raises(AttributeError, match="module 'relay' has no attribute 'compil'"):
         getattr(relay, missing)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_executable_is_pickled(cache: bool) -> None:
+    text = '#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n,), float32]) { exp(%x) }'
+    exe = relay.compile(text, cache=cache, threads=1, limits=relay.Limits(memory=1 << 20))
+    again = pickle.loads(pickle.dumps(exe))
+    assert np.asarray(again(np.zeros(3, np.float32))).tolist() == [1, 1, 1] and again.limits == exe.limits

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,6 +210,12 @@ class Executable:
 
         write_whole(path, write)
 
+    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, Limits]]:
+        """Pickled (for another process) as the bytes of its file; variants for frequent sizes stay behind."""
+        image = self._image if self._path is None else self._path.read_bytes()
+        assert image is not None
+        return _unpickled, (bytes(image), self._threads or None, self.limits)
+
     @property
     def program(self) -> _runtime.Executable:
         """The runtime's object: statistics, profiling, limits, kernel replacement."""
@@ -224,6 +230,12 @@ class Observer:
 
     def after(self, place: _runtime.Place) -> None:
         """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
+
+
+def _unpickled(image: bytes, threads: int | None, limits: Limits) -> Executable:
+    exe = Executable.from_bytes(image, threads)
+    exe.limits = limits
+    return exe
 
 
 def _packed(limits: Limits) -> Allowed | None:
