@@ -10,7 +10,9 @@ A name is imported when it is first used: a process that loads an executable and
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -66,7 +68,9 @@ _importing = threading.RLock()  # modules that import each other (NumPy's do) ar
 if not TYPE_CHECKING:  # for type checkers there is what is imported above, and nothing else
 
     def __getattr__(name: str) -> object:
-        with _importing:
+        # A thread that is importing one of our modules by its own name waits for nobody: it holds what the one that has the lock
+        # may wait for.
+        with contextlib.nullcontext() if _is_importing() else _importing:
             home = _HOME.get(name)
             if home is not None:
                 module = importlib.import_module(f"relay.{home}")
@@ -80,6 +84,16 @@ if not TYPE_CHECKING:  # for type checkers there is what is imported above, and 
                     raise AttributeError(f"module 'relay' has no attribute {name!r}") from None
         globals()[name] = found
         return found
+
+
+def _is_importing() -> bool:
+    """Whether this thread runs the body of one of our modules."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "<module>" and str(frame.f_globals.get("__name__")).startswith("relay."):
+            return True
+    return False
 
 
 def __dir__() -> list[str]:
