@@ -149,3 +149,40 @@ def test_an_index_variable_outside_of_its_reduction() -> None:
             relay.parse('#[version = "0.0.5"]\ndef @main(%x: Tensor[(4,), float32]) { novel.stray(%x) }')
     finally:
         registry.remove("novel.stray")
+
+
+@relay.operator("test.mirrored")
+def mirrored(x: te.Tensor) -> te.Tensor:
+    """Reads its operand from the middle backwards, zeros before its start, beside reads that end at its last element."""
+    k = te.reduce_axis(3)
+
+    def at(i: te.Scalar, k: te.Scalar) -> te.Scalar:
+        back = te.select(2 - i >= 0, x[te.maximum(2 - i, 0)], 0.0)
+        return te.sigmoid(te.maximum(back, x[te.minimum(3 * i + k, 4)]))
+
+    inner = te.compute((6, 3), at)
+    return te.compute((6, 4), lambda i, j: te.sum(inner[i, k], k))
+
+
+def test_what_a_derivative_multiplies_is_not_read_where_it_does_not_count() -> None:
+    program = relay.parse('#[version = "0.0.5"]\ndef @main(%x: Tensor[(5,), float64]) { sum(tanh(test.mirrored(%x))) }')
+    second = relay.jvp(relay.grad(program, argnums=(0,)), argnums=(0,))
+    given = np.random.default_rng(0).standard_normal(5), np.ones(5)
+    found, wanted = relay.compile(second)(*given), relay.evaluate(second, *given)
+    assert isinstance(found, tuple) and isinstance(wanted, tuple)
+    assert close(found[1], wanted[1], 1e-10)
+
+
+@relay.operator("test.logarithm_or_zero")
+def logarithm_or_zero(x: te.Tensor) -> te.Tensor:
+    """The logarithm of what has one."""
+    return te.compute(x.shape, lambda *i: te.select(x[i] > 0.0, te.log(x[i]), 0.0))
+
+
+def test_choices_keep_what_is_not_a_number_out_of_derivatives() -> None:
+    program = relay.parse(
+        '#[version = "0.0.5"]\ndef @main(%x: Tensor[(4,), float64]) { sum(test.logarithm_or_zero(%x)) }'
+    )
+    slope, given = relay.grad(program), np.array([4.0, 0.0, -1.0, 0.25])
+    for found in (relay.compile(slope)(given), relay.evaluate(slope, given)):
+        assert close(found, [0.25, 0.0, 0.0, 4.0], 1e-12)

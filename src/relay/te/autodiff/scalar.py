@@ -11,8 +11,22 @@ import math
 from collections.abc import Callable, Mapping
 
 from relay.ir.types import is_float
-from relay.te.autodiff.arithmetic import add, choose, converted, div, mul, neg
-from relay.te.scalar import Axis, Binary, Cast, Const, Load, Scalar, Select, Unary, binary, compare, unary, walk
+from relay.te.autodiff.arithmetic import add, both, choose, converted, div, either, is_const, mul, neg
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Load,
+    Scalar,
+    Select,
+    Unary,
+    binary,
+    compare,
+    unary,
+    walk,
+)
 
 
 class NotDifferentiable(Exception):
@@ -44,7 +58,7 @@ def adjoints(root: Scalar, seed: Scalar, leaf: Callable[[Scalar], bool]) -> list
             continue
         for operand, part in _parts(node, adjoint):
             if id(operand) in wanted and part is not None:
-                found[id(operand)] = add(found.get(id(operand)), part)
+                found[id(operand)] = _together(found.get(id(operand)), part)
     return out
 
 
@@ -59,7 +73,7 @@ def tangent(root: Scalar, tangents: Callable[[Scalar], Scalar | None], memo: dic
                 own = memo.get(id(operand))
                 if own is not None:
                     # The derivative's transpose for one operand is the derivative itself: both multiply by one number.
-                    value = add(value, _parts(node, own)[n][1])
+                    value = _together(value, _parts(node, own)[n][1])
         memo[id(node)] = value
     return memo[id(root)]
 
@@ -78,7 +92,69 @@ def _operands(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def _parts(node: Scalar, adjoint: Scalar) -> list[tuple[Scalar, Scalar | None]]:
-    """The adjoint of each operand; None where it is zero."""
+    """The adjoint of each operand; None where it is zero.
+
+    What an adjoint is zero without stays around everything that it is multiplied with: where a choice is not taken, what it
+    would choose may read outside of a tensor, or not be a number.
+    """
+    chosen: list[tuple[Scalar, bool]] = []
+    while isinstance(adjoint, Select) and (is_const(adjoint.b, 0) or is_const(adjoint.a, 0)):
+        taken = is_const(adjoint.b, 0)
+        chosen.append((adjoint.cond, taken))
+        adjoint = adjoint.a if taken else adjoint.b
+    bounds = _bounds(adjoint)
+    if bounds is not None:
+        chosen.append((bounds, True))
+    parts = _local_parts(node, adjoint)
+    for cond, taken in reversed(chosen):
+        parts = [
+            (x, v and (choose(cond, v, None, v.dtype) if taken else choose(cond, None, v, v.dtype))) for x, v in parts
+        ]
+    return parts
+
+
+def _together(a: Scalar | None, b: Scalar | None) -> Scalar | None:
+    """The sum of two parts of an adjoint, under the choices that both are under."""
+    shared: list[tuple[Scalar, bool]] = []
+    while isinstance(a, Select) and isinstance(b, Select) and a.cond is b.cond:
+        taken = is_const(a.b, 0) and is_const(b.b, 0)
+        if not taken and not (is_const(a.a, 0) and is_const(b.a, 0)):
+            break
+        shared.append((a.cond, taken))
+        a, b = (a.a, b.a) if taken else (a.b, b.b)
+    total = add(a, b)
+    assert total is not None or not shared
+    for cond, taken in reversed(shared):
+        assert total is not None
+        total = choose(cond, total, None, total.dtype) if taken else choose(cond, None, total, total.dtype)
+    return total
+
+
+def _bounds(adjoint: Scalar) -> Scalar | None:
+    """The condition of indices that a sum is zero without, as every term is; None where one may always count."""
+    found: Scalar | None = None
+    todo = [adjoint]
+    while todo:
+        term = todo.pop()
+        if isinstance(term, Binary) and term.op in ("add", "sub"):
+            todo += (term.b, term.a)
+            continue
+        own: Scalar | None = None
+        while isinstance(term, Select) and is_const(term.b, 0):
+            if _is_of_indices(term.cond):
+                own = term.cond if own is None else both(own, term.cond)
+            term = term.a
+        if own is None:
+            return None
+        found = own if found is None else either(found, own)
+    return found
+
+
+def _is_of_indices(cond: Scalar) -> bool:
+    return all(not is_float(n.a.dtype) for n in walk(cond) if isinstance(n, Compare))
+
+
+def _local_parts(node: Scalar, adjoint: Scalar) -> list[tuple[Scalar, Scalar | None]]:
     match node:
         case Unary():
             rule = _UNARY.get(node.op)

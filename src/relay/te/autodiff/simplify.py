@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay.te.autodiff.arithmetic import both, choose, either, is_const
 from relay.te.index import Indices
-from relay.te.scalar import Binary, Cast, Compare, Load, Scalar, Select, cast, rebuild, transform
+from relay.te.scalar import Binary, Cast, Compare, Load, Scalar, Select, cast, rebuild, transform, walk
 
 
 def simplified(root: Scalar, indices: Indices) -> Scalar:
@@ -23,8 +23,10 @@ def simplified(root: Scalar, indices: Indices) -> Scalar:
             case Binary(op="or") if node.dtype == "bool":
                 return either(node.a, node.b)
             case Select():
-                # Nested choices between a value and the same zero are one.
-                if isinstance(node.a, Select) and is_const(node.b, 0) and is_const(node.a.b, 0):
+                # Nested choices between a value and the same zero are one, unless the inner one reads what may be nowhere without
+                # the outer one.
+                nested = isinstance(node.a, Select) and is_const(node.b, 0) and is_const(node.a.b, 0)
+                if isinstance(node.a, Select) and nested and not any(isinstance(n, Load) for n in walk(node.a.cond)):
                     return Select(both(node.cond, node.a.cond), node.a.a, node.b, node.dtype)
                 return choose(node.cond, node.a, node.b, node.dtype) or node
             case _:
