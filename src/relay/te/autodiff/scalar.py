@@ -8,7 +8,7 @@ has derivative 0 at 0, and rounding has derivative 0 everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from relay.ir.types import is_float
 from relay.te.autodiff.arithmetic import add, both, choose, converted, div, either, is_const, mul, neg
@@ -106,11 +106,7 @@ def _parts(node: Scalar, adjoint: Scalar) -> list[tuple[Scalar, Scalar | None]]:
     if bounds is not None:
         chosen.append((bounds, True))
     parts = _local_parts(node, adjoint)
-    for cond, taken in reversed(chosen):
-        parts = [
-            (x, v and (choose(cond, v, None, v.dtype) if taken else choose(cond, None, v, v.dtype))) for x, v in parts
-        ]
-    return parts
+    return [(operand, _under(chosen, part)) for operand, part in parts]
 
 
 def _together(a: Scalar | None, b: Scalar | None) -> Scalar | None:
@@ -122,12 +118,16 @@ def _together(a: Scalar | None, b: Scalar | None) -> Scalar | None:
             break
         shared.append((a.cond, taken))
         a, b = (a.a, b.a) if taken else (a.b, b.b)
-    total = add(a, b)
-    assert total is not None or not shared
-    for cond, taken in reversed(shared):
-        assert total is not None
-        total = choose(cond, total, None, total.dtype) if taken else choose(cond, None, total, total.dtype)
-    return total
+    return _under(shared, add(a, b))
+
+
+def _under(choices: Sequence[tuple[Scalar, bool]], value: Scalar | None) -> Scalar | None:
+    """A value under choices, the outermost first: where each condition is what is said of it, and zero elsewhere."""
+    for cond, taken in reversed(choices):
+        if value is None:
+            return None
+        value = choose(cond, value, None, value.dtype) if taken else choose(cond, None, value, value.dtype)
+    return value
 
 
 def _bounds(adjoint: Scalar) -> Scalar | None:
@@ -155,6 +155,7 @@ def _is_of_indices(cond: Scalar) -> bool:
 
 
 def _local_parts(node: Scalar, adjoint: Scalar) -> list[tuple[Scalar, Scalar | None]]:
+    """The adjoint of each operand by the rule of the node alone."""
     match node:
         case Unary():
             rule = _UNARY.get(node.op)
