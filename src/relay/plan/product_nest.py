@@ -211,6 +211,12 @@ class ProductNest:
         self.env = before
         return bound(there, seq(asked))
 
+    @property
+    def has_known_columns(self) -> bool:
+        """Whether the number of columns is known. Where it is not there is one tile, under masks: code for whole ones would be half of
+        all."""
+        return isinstance(size_of(self.p.columns), int)
+
     def ask_for(self, column: Scalar) -> Stmt:
         """Ask for the right operand's element in a column, at the current k."""
         element = self.right_element(column)
@@ -277,7 +283,7 @@ class ProductNest:
 
         if isinstance(across, Const):
             return [rows(across.value != width)]
-        partial |= not isinstance(size_of(self.p.columns), int)
+        partial |= not self.has_known_columns
         return [rows(True) if partial else Branch(compare("eq", across, width), rows(False), rows(True))]
 
     def hand_over(self, tile: Buffer, held: Buffer, base: Scalar) -> list[Stmt]:

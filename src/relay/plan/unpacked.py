@@ -66,7 +66,7 @@ class Unpacked:
                 return self.fewer()
             return _Tiles(nest, _one_tile(nest, rows) if rows <= MOST_IN_ONE else nest.p.tile, rows).nest()
         count = extent_of(rows)
-        if not isinstance(size_of(nest.p.columns), int):
+        if not nest.has_known_columns:
             # Neither is known, so no width can be right for a height: one tile for all saves half of the code.
             made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=FEWEST).nest()
         else:
@@ -111,7 +111,7 @@ class _Tiles:
         held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
         def either(make: Callable[[Scalar], Stmt]) -> Stmt:
-            if isinstance(across, Const) or not isinstance(size_of(shared.p.columns), int):
+            if isinstance(across, Const) or not shared.has_known_columns:
                 return make(across)
             return Branch(full, make(Const(width, "int64")), make(across))
 
