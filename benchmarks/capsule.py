@@ -32,7 +32,7 @@ def capsule_conv(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     """``out[b,k,p,q,i,j]`` is the sum over c, r, s, l of ``data[b,c,2p+r,2q+s,i,l] * weight[k,c,r,s,l,j]``."""
     (n, c, h, w, i, inner), (k, _, r, s, _, j) = data.shape, weight.shape
     o = tuple(te.reduce_axis(d) for d in (c, r, s, inner))
-    shape = (n, k, (h - r) // STRIDE + 1, (w - s) // STRIDE + 1, i, j)
+    shape = (n, k, (h - r) // STRIDE + 1, (w - s) // STRIDE + 1, i, j)  # type: ignore[operator]
     at = lambda p, q: (p * STRIDE + o[1], q * STRIDE + o[2])  # noqa: E731
     return te.compute(shape, lambda b, m, p, q, x, y: te.sum(data[b, o[0], *at(p, q), x, o[3]] * weight[m, *o, y], o))
 

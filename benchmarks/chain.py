@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import relay
 from relay import typing
+from relay.codegen.target import parse_target
 from relay.ir.parser import parse_module
 from relay.lower.module import lower
 from relay.lower.planning import plan_module
@@ -50,7 +51,7 @@ def measure(n: int) -> dict[str, float]:
     module = timed("infer", lambda: typing.infer(module))
     timed("print", module.text)
     options = relay.Options(cache=False)
-    runner = Runner(relay.pipeline.parse_target("cpu"), options)
+    runner = Runner(parse_target("cpu"), options)
     module = timed("monomorphise", lambda: typing.monomorphise(module, ("main",)))
     declared = dict(module.functions)
     for number, transformation in enumerate(passes(options, runner)):

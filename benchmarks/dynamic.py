@@ -18,6 +18,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 # Libraries read these when they are loaded.
 _threads = argparse.ArgumentParser(add_help=False)
@@ -38,10 +39,10 @@ from table import FLOOR, Table, add_out  # noqa: E402
 from turns import PAUSE  # noqa: E402
 
 PROGRAMS: Mapping[str, Callable[[], Program]] = {
-    **{kind: (lambda kind=kind: layer(kind)) for kind in GATES},
+    **{kind: partial(layer, kind) for kind in GATES},
     "charrnn": charrnn, "decoder": lambda: decoder(1), "beam": lambda: decoder(4),
     "graphs": random_graphs, "grids": grids, "earlyexit": earlyexit, "experts": experts,
-}  # type: ignore[dict-item]  # fmt: skip
+}  # fmt: skip
 SYSTEMS = ("relay", "torch", "onnxruntime", "openvino", "jax")
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, Array, Bar, Executor, Machine, Program, Run, normal
+from dynamic_program import EXAMPLES, Array, Bar, Executor, Machine, Maker, Program, Run, normal
 from onnx_graph import Graph, in_onnxruntime
 
 import relay
@@ -36,7 +36,8 @@ def charrnn() -> Program:
 
         def run(x: Array) -> Array:
             with torch.inference_mode():
-                category, state, letter, out = torch.from_numpy(categories[x[:1]]), torch.zeros(1, h), int(x[1]), []
+                category, state, letter = torch.from_numpy(categories[x[:1]]), torch.zeros(1, h), int(x[1])
+                out: list[int] = []
                 while len(out) < most:
                     both = torch.cat((category, p["eye"][letter : letter + 1], state), 1)
                     state = torch.nn.functional.linear(both, p["i2h"], p["bh"])
@@ -107,7 +108,7 @@ def charrnn() -> Program:
         return tokens * weights / machine.bandwidth
 
     inputs = [np.array([k % c, (7 * k) % (letters - 1)]) for k in range(24)]
-    systems = {
+    systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
     }  # fmt: skip
     bars = {n: Bar(1.3) for n in (1, 2)}
@@ -189,7 +190,7 @@ def earlyexit() -> Program:
         return taken(x) * 4 * d * (d + c) / machine.bandwidth
 
     inputs = [normal(1, d, seed=k, scale=1) for k in range(24)]
-    systems = {
+    systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
     }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}
@@ -260,7 +261,7 @@ def experts() -> Program:
         return len(x) * one / machine.bandwidth
 
     inputs = [normal(1, d, seed=k, scale=1) for k in range(24)]
-    systems = {
+    systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
     }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}

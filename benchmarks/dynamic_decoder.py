@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Program, Run, lengths, normal
-from onnx_graph import Graph, in_onnxruntime
+from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Maker, Program, Run, lengths, normal
+from onnx_graph import Described, Graph, in_onnxruntime
 
 import relay
 
@@ -97,7 +97,7 @@ def decoder(beams: int, vocabulary: int = 10_000) -> Program:
             parents, words = b("Div", best, size), b("Mod", best, size)
             return None, [words, b("Gather", state, parents), b("Gather", memory, parents, axis=1), total], []
 
-        carried = [
+        carried: list[Described] = [
             (g.constant(start), np.int64, [beams]), (g.constant(state), np.float32, [beams, h]),
             ("x", np.float32, ["k", beams, h]), (g.constant(scores), np.float32, [beams]),
         ]  # fmt: skip
@@ -148,7 +148,7 @@ def decoder(beams: int, vocabulary: int = 10_000) -> Program:
         return tokens * max(weights / machine.bandwidth, beams * weights / 2 / machine.flops)
 
     inputs = [normal(n, 1, h, seed=k, scale=1).repeat(beams, 1) for k, n in enumerate(lengths(8))]
-    systems = {
+    systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
     }  # fmt: skip
     bars = {n: Bar(1.3) for n in (1, 2)}

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Program, Run, lengths, normal
-from onnx_graph import Graph, in_onnxruntime
+from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Maker, Program, Run, lengths, normal
+from onnx_graph import Described, Graph, in_onnxruntime
 
 import relay
 
@@ -109,7 +109,11 @@ def dag(graphs: Sequence[Before]) -> Program:
         last = g(
             "Slice", states, g.constant(np.array([-1])), g.constant(np.array([1 << 30])), g.constant(np.array([0]))
         )
-        given = [("x", np.float32, ["n", d]), ("table", np.int64, ["n", "m"]), ("starts", np.int64, ["l"])]
+        given: list[Described] = [
+            ("x", np.float32, ["n", d]),
+            ("table", np.int64, ["n", "m"]),
+            ("starts", np.int64, ["l"]),
+        ]
         run = in_onnxruntime(g.model(given, [(last, np.float32, None)]), threads)
         fed = [
             {"x": x[at.order], "table": at.table, "starts": at.starts} for x, at in zip(features, levels, strict=True)
@@ -155,7 +159,7 @@ def dag(graphs: Sequence[Before]) -> Program:
         steps = (max(2 * n * h * h / machine.flops, 4 * h * h / machine.bandwidth) for n in levels[int(k)].sizes)
         return 2 * len(graphs[int(k)]) * d * h / machine.flops + sum(steps)
 
-    systems = {
+    systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
     }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Program, Run, lengths, normal
+from dynamic_program import EXAMPLES, HIDDEN, INPUT, Array, Bar, Executor, Machine, Maker, Program, Run, lengths, normal
 from onnx_graph import Graph, in_onnxruntime, in_openvino
 
 import relay
@@ -132,7 +132,7 @@ def layer(kind: str) -> Program:
         return product + len(x) * recurrent / machine.bandwidth
 
     inputs = [normal(n, 1, INPUT, seed=k, scale=1) for k, n in enumerate(lengths(24))]
-    systems = {
+    systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "fixed": fixed, "torch": in_torch, "onnxruntime": onnxruntime,
         "openvino": openvino, "jax": in_jax,
     }  # fmt: skip

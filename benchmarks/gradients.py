@@ -56,7 +56,7 @@ def _conv_chain(t: Any, x: Any, *weights: Any) -> Any:
     return x
 
 
-def _chain_text(call: str, weights: str, last: bool) -> str:
+def _chain_text(call: str, weights: Sequence[str], last: bool) -> str:
     text = "%x"
     for n, w in enumerate(weights):
         text = f"{call.format(x=text, w='%' + w)}"
@@ -84,13 +84,13 @@ def _capsule_like(b: int) -> dict[str, Shape]:
 
 
 def cases() -> list[Case]:
-    dense = {f"w{n}": (512, 512) for n in range(4)}
-    convs = {f"w{n}": (64, 64, 3, 3) for n in range(3)}
-    norm = {"s": (768,), "o": (768,)}
+    dense: dict[str, Shape] = {f"w{n}": (512, 512) for n in range(4)}
+    convs: dict[str, Shape] = {f"w{n}": (64, 64, 3, 3) for n in range(3)}
+    norm: dict[str, Shape] = {"s": (768,), "o": (768,)}
     return [
         Case("dense 512x512", lambda b: {"x": (b, 512), "w": (512, 512)}, "nn.dense(%x, %w)", lambda t, x, w: x @ w.T),
         Case(
-            "dense chain", lambda b: {"x": (b, 512)} | dense, _chain_text("nn.dense({x}, {w})", list(dense), True),  # type: ignore[arg-type]
+            "dense chain", lambda b: {"x": (b, 512)} | dense, _chain_text("nn.dense({x}, {w})", list(dense), True),
             _dense_chain, _dense_chain,
         ),
         _conv((64, 28, 28), (64, 64, 3, 3), ", padding=[1, 1]", padding=1),
@@ -100,7 +100,7 @@ def cases() -> list[Case]:
         _conv((64, 28, 28), (64, 1, 3, 3), ", padding=[1, 1], groups=64", padding=1, groups=64),
         Case(
             "conv chain", lambda b: {"x": (b, 64, 28, 28)} | convs,
-            _chain_text("nn.conv2d({x}, {w}, padding=[1, 1])", list(convs), False), _conv_chain,  # type: ignore[arg-type]
+            _chain_text("nn.conv2d({x}, {w}, padding=[1, 1])", list(convs), False), _conv_chain,
         ),
         Case(
             "conv2d_transpose", lambda b: {"x": (b, 64, 14, 14), "w": (64, 32, 4, 4)},
@@ -285,7 +285,7 @@ def main() -> None:
             for name, found in results.items():
                 for a, b in zip(found[1:], results["relay"][1:], strict=True):
                     # By norm: where another rounding takes an operand of relu past zero, single elements differ.
-                    apart = float(np.linalg.norm(b - a) / max(np.linalg.norm(a), 1e-30))
+                    apart = float(np.linalg.norm(b - a) / max(float(np.linalg.norm(a)), 1e-30))
                     assert a.shape == b.shape and apart < 5e-3, f"{case.name}: {name} differs by {apart}"
             times = medians(runs, args.rounds, dict.fromkeys(runs, 0.01 if args.threads == 1 else PAUSE))
             best = min((t for n, t in times.items() if n != "relay"), default=times["relay"])

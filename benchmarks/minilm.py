@@ -11,14 +11,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from table import Table, add_out
 from turns import PAUSE, medians
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-import minilm
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from examples import minilm
 
 Array = npt.NDArray[np.float32]
 Encoder = Callable[[npt.NDArray[np.int32]], object]
@@ -66,7 +67,7 @@ def onnx_model(w: Weights) -> bytes:
         tensors[name] = numpy_helper.from_array(value, name)
         return name
 
-    def node(op: str, *inputs: str, **attrs: object) -> str:
+    def node(op: str, *inputs: str, **attrs: Any) -> str:
         nonlocal count
         count += 1
         nodes.append(helper.make_node(op, list(inputs), [f"t{count}"], **attrs))

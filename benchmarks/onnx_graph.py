@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Fed = Callable[[Mapping[str, Array]], list[Array]]  # what a model gives for inputs by name
+Described = tuple[str, Any, Sequence[int | str] | None]  # name, dtype, shape
 
 
 class Graph:
@@ -17,7 +18,8 @@ class Graph:
     body reads what stands around it."""
 
     def __init__(self, outer: Graph | None = None) -> None:
-        self._outer, self._count = outer, outer._count if outer else [0]
+        self._outer = outer
+        self._count: list[int] = outer._count if outer else [0]
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
 
@@ -63,7 +65,7 @@ class Graph:
     def loop(
         self,
         most: str,
-        state: Sequence[tuple[str, type, Sequence[int | str] | None]],
+        state: Sequence[Described],
         body: Callable[[Graph, str, list[str]], tuple[str | None, list[str], list[tuple[str, type]]]],
     ) -> list[str]:
         """The last state and, behind it, what each step put out.
@@ -75,15 +77,15 @@ class Graph:
         step, going, names = inner.fresh(), inner.fresh(), [inner.fresh() for _ in state]
         more, after, out = body(inner, step, names)
         goes_on = inner("Identity", going if more is None else more)
-        given = [(step, np.int64, ()), (going, np.bool_, ())]
+        given: list[Described] = [(step, np.int64, ()), (going, np.bool_, ())]
         given += [(n, dtype, shape) for n, (_, dtype, shape) in zip(names, state, strict=True)]
-        results = [(goes_on, np.bool_, ())]
+        results: list[Described] = [(goes_on, np.bool_, ())]
         results += [(n, dtype, shape) for n, (_, dtype, shape) in zip(after, state, strict=True)]
         results += [(n, dtype, None) for n, dtype in out]
         first = [most, self.constant(np.array(True)), *(name for name, _, _ in state)]
         return self.several("Loop", len(state) + len(out), *first, body=inner._proto(given, results))
 
-    def _proto(self, inputs: Sequence[tuple[str, Any, Any]], outputs: Sequence[tuple[str, Any, Any]]) -> Any:
+    def _proto(self, inputs: Sequence[Described], outputs: Sequence[Described]) -> Any:
         from onnx import helper
 
         def info(name: str, dtype: Any, shape: Any) -> Any:
@@ -92,7 +94,7 @@ class Graph:
         given, made = [info(*i) for i in inputs], [info(*o) for o in outputs]
         return helper.make_graph(self._nodes, self.fresh(), given, made, self._constants)
 
-    def model(self, inputs: Sequence[tuple[str, Any, Any]], outputs: Sequence[tuple[str, Any, Any]]) -> bytes:
+    def model(self, inputs: Sequence[Described], outputs: Sequence[Described]) -> bytes:
         """The whole, from its inputs and to its outputs (name, dtype, shape)."""
         from onnx import helper
 

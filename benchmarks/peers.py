@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-import bert
-import gpt2
-
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from examples import bert, gpt2
 from relay.view.peers.straight import straight
 from relay.view.peers.to_onnx import to_onnx
 
@@ -164,8 +162,8 @@ def exported(module: Any, path: Path) -> None:
     path.write_bytes(to_onnx(straight(module)).SerializeToString())
 
 
-def fused_bert(c: bert.Config, w: Weights, path: Path) -> None:
-    """BERT as onnxruntime's transformer optimiser leaves it."""
+def fused_bert(c: bert.Config, w: Weights, path: Path) -> Path:
+    """Writes BERT as onnxruntime's transformer optimiser leaves it to a file, and gives that."""
     g = Graph()
     ids = g.plain("Unsqueeze", "ids", g.constant(np.array([0])))
     length, zero = g.plain("Shape", "ids"), g.constant(np.array([0]))
@@ -189,10 +187,11 @@ def fused_bert(c: bert.Config, w: Weights, path: Path) -> None:
         x = g.node("SkipLayerNormalization", inner, x, *ends, epsilon=c.epsilon)
     g.nodes.append(g.onnx.helper.make_node("Squeeze", [x, g.constant(np.array([0]))], ["states"]))
     g.save(path, {"ids": ("INT32", ["n"])}, {"states": ("FLOAT", ["n", c.width])})
+    return path
 
 
-def fused_gpt2(c: gpt2.Config, w: Weights, path: Path) -> None:
-    """GPT-2 as onnxruntime's transformer optimiser leaves it: attention with its cache in one node."""
+def fused_gpt2(c: gpt2.Config, w: Weights, path: Path) -> Path:
+    """Writes GPT-2 as onnxruntime's transformer optimiser leaves it (attention with its cache in one node) to a file, and gives that."""
     g = Graph()
     past_length = g.plain("Shape", "past_0", start=3, end=4)
     length = g.plain("Add", g.plain("Shape", "ids"), past_length)
@@ -230,6 +229,7 @@ def fused_gpt2(c: gpt2.Config, w: Weights, path: Path) -> None:
         outputs[f"present_{k}"] = ("FLOAT", [2, 1, c.heads, "q", size])
         g.nodes.append(g.onnx.helper.make_node("Identity", [present], [f"present_{k}"]))
     g.save(path, inputs, outputs)
+    return path
 
 
 def onnxruntime_session(path: Path, threads: int) -> Any:

@@ -35,12 +35,11 @@ import numpy.typing as npt
 from table import FLOOR, Table, add_out
 from turns import PAUSE
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
-import bert
-import gpt2
 
 import relay
+from examples import bert, gpt2
 from relay.codegen.target import host_target
 from relay.ir.files import write_whole
 from relay.view import limits
@@ -99,7 +98,7 @@ def bert_systems(c: bert.Config, w: Any, threads: int, wanted: Sequence[str], fo
         peers.exported(bert.program(c, w), exported)
     makers: dict[str, Callable[[], Any]] = {
         "onnxruntime": lambda: peers.onnxruntime_bert(exported, threads),
-        "onnxruntime-fused": lambda: (peers.fused_bert(c, w, fused), peers.onnxruntime_bert(fused, threads))[1],
+        "onnxruntime-fused": lambda: peers.onnxruntime_bert(peers.fused_bert(c, w, fused), threads),
         "openvino": lambda: peers.openvino_bert(exported, threads),
         "torch": lambda: peers.torch_bert(c, w, threads, False),
         "torch-compile": lambda: peers.torch_bert(c, w, threads, True),
@@ -123,7 +122,7 @@ def gpt2_systems(c: gpt2.Config, w: Any, threads: int, wanted: Sequence[str], fo
     if "openvino" in wanted:
         peers.exported(gpt2.program(c, w), exported)
     makers: dict[str, Callable[[], Any]] = {
-        "onnxruntime-fused": lambda: (peers.fused_gpt2(c, w, fused), peers.onnxruntime_gpt2(c, fused, threads))[1],
+        "onnxruntime-fused": lambda: peers.onnxruntime_gpt2(c, peers.fused_gpt2(c, w, fused), threads),
         "openvino": lambda: peers.openvino_gpt2(c, exported, threads),
         "torch": lambda: peers.torch_gpt2(c, w, threads),
     }

@@ -41,7 +41,7 @@ class Levels:
         self.kids = [[[self.row(at[id(k)]) for k in children(t)] for t in level] for level in levels]
 
     def row(self, place: tuple[int, int]) -> int:
-        return self.starts[place[0]] + place[1]
+        return int(self.starts[place[0]]) + place[1]
 
 
 def torch_cell(
@@ -103,7 +103,7 @@ def torch_levels(name: str, weights: dict[str, Any], trees: list[Any], threads: 
     words = {id(t): torch.from_numpy(t.fields[0]) for t in _all(trees) if t.constructor != "Node"}
     size = weights["bl" if name == "binary" else "b"].shape[0] // 3
 
-    def cell(i: Any, o: Any, u: Any, kept: Any) -> tuple[Any, Any]:
+    def cell(kept: Any, i: Any, o: Any, u: Any) -> tuple[Any, Any]:
         c = (
             torch.addcmul(kept, torch.sigmoid(i), torch.tanh(u))
             if kept is not None
@@ -117,24 +117,24 @@ def torch_levels(name: str, weights: dict[str, Any], trees: list[Any], threads: 
         h, c = torch.empty(starts[-1], size), torch.empty(starts[-1], size)
         x = torch.cat([words[id(t)] for t in (made.nodes[: starts[1]] if name == "binary" else made.nodes)])
         if name == "binary":
-            h[: starts[1]], c[: starts[1]] = cell(*linear(x, w["wl"], w["bl"]).chunk(3, 1), None)
+            h[: starts[1]], c[: starts[1]] = cell(None, *linear(x, w["wl"], w["bl"]).chunk(3, 1))
         else:
             gates, forget = linear(x, w["wx"], w["b"]), linear(x[starts[1] :], w["wf"], w["bf"])
-            h[: starts[1]], c[: starts[1]] = cell(*gates[: starts[1]].chunk(3, 1), None)
+            h[: starts[1]], c[: starts[1]] = cell(None, *gates[: starts[1]].chunk(3, 1))
         for level in range(1, len(starts) - 1):
             rows = slice(starts[level], starts[level + 1])
             if name == "binary":
                 at = torch.tensor(made.kids[level])
                 i, fl, fr, o, u = linear(h[at].flatten(1), w["wn"], w["bn"]).chunk(5, 1)
                 kept = torch.sigmoid(fl) * c[at[:, 0]] + torch.sigmoid(fr) * c[at[:, 1]]
-                h[rows], c[rows] = cell(i, o, u, kept)
+                h[rows], c[rows] = cell(kept, i, o, u)
                 continue
             at = torch.tensor([k for kids in made.kids[level] for k in kids])
             owner = torch.tensor([n for n, kids in enumerate(made.kids[level]) for _ in kids])
             below, zero = h[at], torch.zeros(len(made.kids[level]), size)
             f = torch.sigmoid(forget[rows.start - starts[1] : rows.stop - starts[1]][owner] + linear(below, w["uf"]))
             total, kept = zero.index_add(0, owner, below), zero.index_add(0, owner, f * c[at])
-            h[rows], c[rows] = cell(*(gates[rows] + linear(total, w["wh"])).chunk(3, 1), kept)
+            h[rows], c[rows] = cell(kept, *(gates[rows] + linear(total, w["wh"])).chunk(3, 1))
         return h[made.roots]
 
     def run(which: Sequence[int]) -> list[Any]:
@@ -159,13 +159,13 @@ def jax_levels(name: str, weights: dict[str, Any], trees: list[Any], threads: in
     depth = max(len(v.kids) for v in all_levels)
     leaves = max(v.starts[1] for v in all_levels)
 
-    def cell(i: Any, o: Any, u: Any, kept: Any) -> tuple[Any, Any]:
+    def cell(kept: Any, i: Any, o: Any, u: Any) -> tuple[Any, Any]:
         c = jax.nn.sigmoid(i) * jnp.tanh(u) + kept
         return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
     def start(gates: Any) -> tuple[Any, Any]:
         """The states with the leaves' in them; rows behind the last take what belongs to no node."""
-        h, c = cell(*jnp.split(gates, 3, 1), 0.0)
+        h, c = cell(0.0, *jnp.split(gates, 3, 1))
         full = jnp.zeros((rows + max(width, leaves), size))
         return full.at[: h.shape[0]].set(h), full.at[: c.shape[0]].set(c)
 
@@ -186,7 +186,7 @@ def jax_levels(name: str, weights: dict[str, Any], trees: list[Any], threads: in
                 kept = (jax.nn.sigmoid(own[:, None] + below @ w["uf"].T) * c[at]).sum(1)
                 own = jax.lax.dynamic_slice_in_dim(gates, begin, width)
                 i, o, u = jnp.split(own + below.sum(1) @ w["wh"].T, 3, 1)
-            new = cell(i, o, u, kept)
+            new = cell(kept, i, o, u)
             return tuple(jax.lax.dynamic_update_slice_in_dim(s, v, begin, 0) for s, v in zip((h, c), new, strict=True))
 
         done = jax.lax.fori_loop(1, levels, level, start(gates[:leaves]))

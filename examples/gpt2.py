@@ -136,7 +136,7 @@ def generate(decode: relay.Executable, c: Config, prompt: npt.NDArray[np.int32],
     cache: Any = empty_cache(c)
     ids = prompt
     for _ in range(count):
-        scores, cache = decode(ids, cache)  # type: ignore[misc]
+        scores, cache = decode(ids, cache)
         out.append(int(np.asarray(scores).argmax()))
         ids = np.array(out[-1:], np.int32)
     return out
@@ -184,7 +184,7 @@ def main() -> None:
     source = "taken from the cache" if decode.from_cache else "compiled for any prompt and cache"
     print(f"{args.model}: {source} in {time.perf_counter() - start:.2f} s")
     prompt = np.random.default_rng(1).integers(0, c.vocabulary, args.prompt).astype(np.int32)
-    scores = np.asarray(decode(prompt, empty_cache(c))[0])  # type: ignore[index]
+    scores = np.asarray(decode(prompt, empty_cache(c))[0])
     print(f"  scores differ from float64 NumPy by at most {np.abs(scores - reference(c, weights, prompt)).max():.1e}")
     start = time.perf_counter()
     generate(decode, c, prompt, 1)

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,7 @@ def load_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def load_encoder(**options: object) -> relay.Executable:
+def load_encoder(**options: Any) -> relay.Executable:
     """The compiled encoder (from the cache when this program with these weights was compiled before)."""
     module = relay.load_module(HERE / "minilm.relay").bind(load_weights())
     return relay.compile(module, **options)

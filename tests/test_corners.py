@@ -172,7 +172,7 @@ def test_a_device_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "real.rlx")
     exe.save(tmp_path / "link")
-    assert (tmp_path / "link").is_symlink() and float(relay.load(tmp_path / "folder" / "real.rlx")(1.0)) == 2.0  # type: ignore[arg-type]
+    assert (tmp_path / "link").is_symlink() and float(relay.load(tmp_path / "folder" / "real.rlx")(1.0)) == 2.0
     assert [p.name for p in (tmp_path / "folder").iterdir()] == ["real.rlx"]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relay import _runtime
 from relay.executable.errors import ArgumentError
@@ -109,7 +110,7 @@ class Executable:
             raise RelayError(f"the executable has no entry @{entry}", hint=f"it has: {', '.join(self._signatures)}")
         return found
 
-    def __call__(self, /, *args: object, **named: object) -> object:
+    def __call__(self, /, *args: object, **named: object) -> Any:
         if named:
             args = tuple(self.signature().placed(args, named))
         return self._run("main", args, (), self._allowed, None)
@@ -121,7 +122,7 @@ class Executable:
         donate: tuple[int, ...] = (),
         limits: Limits | None = None,
         observer: Observer | None = None,
-    ) -> object:
+    ) -> Any:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
         return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
@@ -152,7 +153,7 @@ class Executable:
             signature.check_count(args)
             raise signature.about(error) from None
 
-    def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[object]:
+    def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[Any]:
         """Call an entry on each of several argument lists; gives the results in order.
 
         The requests are one batch where the program is recursion over structures and they share the arguments that are tensors
@@ -171,7 +172,7 @@ class Executable:
             return self._side_by_side(entry, requests) if batch.apart else [self.run(entry, *args) for args in requests]
         return self._together(signature, batch, requests, shared)
 
-    def _side_by_side(self, entry: str, requests: Sequence[Sequence[object]]) -> list[object]:
+    def _side_by_side(self, entry: str, requests: Sequence[Sequence[object]]) -> list[Any]:
         """Each request by one thread; short ones are not worth one."""
         start = time.perf_counter()
         results = [self.run(entry, *requests[0])]
