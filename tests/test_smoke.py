@@ -56,6 +56,18 @@ def test_an_executable_runs_without_the_compiler(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_program_from_the_cache_starts_without_the_compiler(tmp_path: Path) -> None:
+    program = (
+        "import sys, relay\n"
+        f"exe = relay.compile({TEXT!r}, cache_dir={str(tmp_path)!r})\n"
+        "large = [m for m in sys.modules if m.startswith(('relay.pipeline', 'relay.transform', 'relay.plan', 'llvmlite.binding'))]\n"
+        "assert exe.from_cache == (not large), large\n"
+        "print(exe.from_cache)\n"
+    )
+    runs = [subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True) for _ in "12"]
+    assert [done.stdout for done in runs] == ["False\n", "True\n"]
+
+
 def test_importing_modules_beside_first_uses_ends() -> None:
     # Python may fail one of them (a package that two threads begin is half there for one), but none waits for the other.
     program = (

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import relay
-from relay import pipeline, tuning
+from relay import loading, pipeline, tuning
 from relay.ir.diagnostics import CompileError
 from relay.ir.module import Module
 from relay.plan.schedule import MODEL, Case, Schedule
@@ -117,7 +117,7 @@ def test_sizes_that_no_operand_has_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     def @main[n: Dim, m: Dim](%x: Tensor[(n, 32), float32], %y: Tensor[(m, 32), float32], %w: Tensor[(32, 80), float32]) {
       nn.relu(nn.matmul(concatenate((%x, %y), axis=0), %w))
     }"""
-    made = pipeline.build(pipeline.as_module(text), relay.Options(tune=True, cache=False))
+    made = pipeline.build(loading.as_module(text), relay.Options(tune=True, cache=False))
     assert MODEL not in [plan.schedule for plan in made.plan.kernels if plan.products]
 
 
@@ -125,7 +125,7 @@ def test_small_kernels_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tuning, "_times", None)
     text = """#[version = "0.0.5"]
     def @main[n: Dim](%x: Tensor[(n, 4), float32], %w: Tensor[(4, 8), float32]) { nn.matmul(%x, %w) }"""
-    made = pipeline.build(pipeline.as_module(text), relay.Options(tune=True, cache=False))
+    made = pipeline.build(loading.as_module(text), relay.Options(tune=True, cache=False))
     assert [p.schedule for p in made.plan.kernels] == [MODEL]
 
 
@@ -137,5 +137,5 @@ def test_another_machine_cannot_be_tuned_for() -> None:
 def program(op: str, bound: bool = True, seed: int = 0) -> tuple[Module, npt.NDArray[np.float32]]:
     """A program with one matrix product, and the weights that are bound in it or are to be given."""
     w = np.random.default_rng(seed).standard_normal((64, 80), dtype=np.float32)
-    module = pipeline.as_module(TEXT.format(op))
+    module = loading.as_module(TEXT.format(op))
     return (module.bind({"w": w}) if bound else module), w

@@ -23,6 +23,7 @@ leave_quietly()  # before what takes long to import
 if TYPE_CHECKING:
     from relay import op, pipeline, te, transform
     from relay._runtime import Tensor
+    from relay.compiling import build_library, compile
     from relay.differentiate import evaluate, grad, jvp, value_and_grad
     from relay.executable.program import Executable, Limits, load
     from relay.ir.builder import const, var
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from relay.op.custom_gradients import gradient_rule
     from relay.op.registry import operator
     from relay.options import Options
-    from relay.pipeline import build_library, compile
     from relay.transform.base import Pipeline
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
 
 # Where the names live that are not modules.
 _HOMES = {
+    "compiling": ("build_library", "compile"),
     "executable": ("Tensor",),  # with its errors
     "differentiate": ("evaluate", "grad", "jvp", "value_and_grad"),
     "executable.program": ("Executable", "Limits", "load"),
@@ -58,7 +59,6 @@ _HOMES = {
     "op.custom_gradients": ("gradient_rule",),
     "op.registry": ("operator",),
     "options": ("Options",),
-    "pipeline": ("build_library", "compile"),
     "transform.base": ("Pipeline",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from relay import typing
-from relay.ir.expr import Expr
-from relay.ir.module import Module
+from relay.ir.expr import Expr, Function
+from relay.ir.module import Module, require_module
 from relay.ir.parser import parse_expr as parse_untyped_expr
 from relay.ir.parser import parse_module
 from relay.ir.serialize import load_module_text
@@ -30,3 +30,18 @@ def load_module(path: str | os.PathLike[str]) -> Module:
 def infer_type(module: Module) -> Module:
     """The module with every type inferred."""
     return typing.infer(module)
+
+
+def as_module(program: Module | Function | str) -> Module:
+    """A typed module from a module, a function (which becomes ``@main``) or text."""
+    if isinstance(program, str):
+        program = parse_module(program)
+    if isinstance(program, Function):
+        program = Module({"main": program})
+    require_module(program)
+    return program if is_typed(program) else typing.infer(program)
+
+
+def is_typed(module: Module) -> bool:
+    """Whether inference has been through every function."""
+    return all(f.ty is not None for f in module.functions.values())

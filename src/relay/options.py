@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from relay.codegen.workers import available_cores
+from relay._runtime import available_threads
 from relay.executable.program import Limits
 from relay.ir.diagnostics import RelayError
-from relay.transform.reward import Machine
+from relay.loop.costs import Machine
 
 EXECUTORS = ("vm", "aot")
 PRECISIONS = ("float32", "bf16", "int8-weights")
@@ -96,7 +96,7 @@ class Options:
 
     @property
     def worker_count(self) -> int:
-        return self.workers if self.workers is not None else available_cores()
+        return self.workers if self.workers is not None else available_threads()
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -1,43 +1,38 @@
-"""The whole compilation on one screen, and `relay.compile` on top of it."""
+"""The whole compilation on one screen (`relay.compile`, on top of it, is in `relay.compiling`)."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from os import PathLike
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relay import codegen, typing
-from relay._runtime import available_threads, pool_trim
-from relay.aot.library import write_library
+from relay import typing
+from relay._runtime import available_threads
 from relay.aot.native import with_native_code
+from relay.codegen.kernels import build as build_kernels
 from relay.codegen.target import parse_target
 from relay.executable.format import ExecutableImage
-from relay.executable.program import Executable, load
-from relay.hot import HotExecutable
+from relay.executable.program import Executable
 from relay.ir.collection import without_collection
-from relay.ir.diagnostics import CompileError, RelayError
+from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Block, Function, Var
-from relay.ir.module import Module, require_module
-from relay.ir.parser import parse_module
+from relay.ir.module import Module
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.ir.walk import post_order
+from relay.loop.costs import Machine
 from relay.loop.target import Target
 from relay.lower.footprint import footprint
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
 from relay.lower.unit import Planned
-from relay.options import Options, options_from
+from relay.options import Options
 from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
-from relay.program_cache import ProgramCache, program_key
 from relay.transform import (
     BatchStructure,
     CommonSubexpressions,
@@ -80,14 +75,11 @@ from relay.transform import (
 from relay.transform.access import AccessTable
 from relay.transform.ad.gradient import has_gradients
 from relay.transform.build import calling
-from relay.transform.reward import Machine
 from relay.tuning import Tuner
 
 Array = npt.NDArray[np.generic]
 # In so many steps tensors are allowed less and less, down to nothing, until what they take meets a memory budget.
 _BUDGET_STEPS = 8
-# Bytes of constants for which it is worth going through all objects to find those that nothing needs.
-_LARGE = 32 << 20
 
 
 @dataclass(slots=True)
@@ -246,67 +238,6 @@ def within_budget(
     return module, plan
 
 
-def compile(module: Module | Function | str, options: Options | None = None, **keywords: Any) -> Executable:
-    """Compile a module (or a function, or Relay text) to an executable.
-
-    Options as an object, as keywords, or both (keywords win). The compiled program is kept in the cache, and taken from there when the
-    same program is compiled again with the same options. Raises RelayError.
-    """
-    chosen = options_from(options, keywords)
-    typed = as_module(module)
-    cache = ProgramCache(chosen.directory)
-    key = program_key(typed, chosen, parse_target(chosen.target))
-    exe = cache.get(key, chosen.threads)
-    if exe is None:
-        image = _image(typed, chosen)
-        path = cache.put(key, image)
-        if path is None:
-            exe = Executable.from_bytes(image.to_bytes(), chosen.threads)
-        else:
-            large = sum(array.nbytes for array, _ in image.constants) >= _LARGE
-            del image  # its constants are in the file now: not twice in memory
-            if large:
-                gc.collect()  # closures that refer to themselves hold parts of what passes have made
-                pool_trim()  # and packed constants came from the pool, which keeps what it gets back
-            exe = load(path, chosen.threads)
-    exe.limits = chosen.limits
-    if chosen.specialise_hot or chosen.hot_sizes:
-        return _with_variants(exe, typed, chosen, cache.beside(key, "hot.json"))
-    return exe
-
-
-def _with_variants(exe: Executable, module: Module, options: Options, record: Path | None) -> HotExecutable:
-    plain = replace(options, specialise_hot=False, hot_sizes=())
-    found = HotExecutable(
-        exe,
-        module,
-        options.entries,
-        lambda m, entry: compile(m, replace(plain, entries=(entry,))),
-        record if options.specialise_hot else None,
-    )
-    found.specialise = options.specialise_hot
-    for sizes in options.hot_sizes:
-        found.prepare_fitting(sizes)
-    return found
-
-
-def build_library(
-    module: Module | Function | str, path: str | PathLike[str], options: Options | None = None, **keywords: Any
-) -> list[Path]:
-    """Compile a module to native code for use without Python: ``path`` is a shared library (``.so``), an object file (``.o``), either
-    with a C header beside it, or the header alone (``.h``). Gives the files written; see `relay.aot.library`. Raises RelayError."""
-    chosen = replace(options_from(options, keywords), executor="vm")
-    return write_library(_image(as_module(module), chosen), path, parse_target(chosen.target))
-
-
-def _image(module: Module, options: Options) -> ExecutableImage:
-    try:
-        return build(module, options).image
-    except RelayError as error:
-        error.with_source(module.sources)
-        raise
-
-
 def refuse_uncompilable(module: Module) -> None:
     """Raise CompileError for what is typed but has no code: base types that no machine stores (vector lanes)."""
     for fn in module.functions.values():
@@ -320,21 +251,6 @@ def refuse_uncompilable(module: Module) -> None:
                 raise CompileError(
                     f"there is no code for the base type {dtype}", param.span, hint="use scalar elements"
                 )
-
-
-def as_module(program: Module | Function | str) -> Module:
-    """A typed module from a module, a function (which becomes ``@main``) or text."""
-    if isinstance(program, str):
-        program = parse_module(program)
-    if isinstance(program, Function):
-        program = Module({"main": program})
-    require_module(program)
-    return program if is_typed(program) else typing.infer(program)
-
-
-def is_typed(module: Module) -> bool:
-    """Whether inference has been through every function."""
-    return all(f.ty is not None for f in module.functions.values())
 
 
 def pass_services() -> dict[str, Any]:
@@ -353,7 +269,7 @@ class Runner:
 
     def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
         """The object code of kernels, from the cache where it has it."""
-        return codegen.build(
+        return build_kernels(
             [p.kernel for p in kernels],
             self.target,
             cache=self.options.directory or False,

@@ -7,21 +7,23 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import llvmlite.binding as llvm
 import numpy as np
 
-from relay.codegen.workers import available_cores
-from relay.executable.format import ExecutableImage
+from relay._runtime import available_threads
+from relay.codegen.target import llvm_identity
 from relay.executable.program import Executable, load
 from relay.ir.diagnostics import FileError
 from relay.ir.expr import Constant
 from relay.ir.mapped import release
 from relay.ir.module import Module
 from relay.ir.walk import post_order
-from relay.loop.target import Target
 from relay.op.foreign import foreign_definitions
 from relay.options import Options
+
+if TYPE_CHECKING:
+    from relay.executable.format import ExecutableImage
 
 _LARGE = 1 << 16  # bytes of a constant that are worth a turn of a thread
 
@@ -34,11 +36,11 @@ def compiler_digest() -> bytes:
     for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".lark", ".relay", ".so")):
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
-    digest.update(repr((llvm.llvm_version_info, np.__version__)).encode())
+    digest.update(repr((llvm_identity(), np.__version__)).encode())
     return digest.digest()
 
 
-def program_key(module: Module, options: Options, target: Target) -> str | None:
+def program_key(module: Module, options: Options, target: str) -> str | None:
     """What identifies a compiled program: its text, its constants' contents, what the author's operators in it are, the target, the
     options that change code. None for a program that nothing here identifies."""
     definitions = foreign_definitions(module.functions.values())
@@ -56,7 +58,7 @@ def program_key(module: Module, options: Options, target: Target) -> str | None:
         constants += found
     # Hashing gigabytes of weights is most of a start from the cache; it runs outside of the interpreter's lock.
     large = [c for c in constants if c.data.nbytes >= _LARGE]
-    with ThreadPoolExecutor(available_cores()) as threads:
+    with ThreadPoolExecutor(available_threads()) as threads:
         large_digests = threads.map(_content, large)
         for constant in constants:
             if constant.data.nbytes < _LARGE:

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from relay import codegen
+from relay.codegen.kernels import build
 from relay.codegen.target import host_target
 from relay.executable.program import Executable
 from relay.ir.diagnostics import CompileError, FileError
@@ -140,7 +140,7 @@ class Tuner:
             for schedule in schedules
         ]
         kernels = [k.kernel for plan in plans for k in plan.kernels]
-        objects = codegen.build(kernels, self._target, cache=self._cache or False, workers=self._workers)
+        objects = build(kernels, self._target, cache=self._cache or False, workers=self._workers)
         out: list[_Candidate] = []
         for schedule, plan in zip(schedules, plans, strict=True):
             own, objects = objects[: len(plan.kernels)], objects[len(plan.kernels) :]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relay.codegen import build, parse_target
+from relay.codegen.kernels import build
+from relay.codegen.target import parse_target
 from relay.ir.dim import as_var, dim_evaluate, dim_var
 from relay.loop.evaluate import evaluate
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from relay.codegen import build, emit, host_target, parse_target
 from relay.codegen.cache import KernelCache, kernel_key
+from relay.codegen.kernels import build
+from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text, elf_symbols
+from relay.codegen.target import host_target, parse_target
 from relay.codegen.workers import compile_all
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import as_var, dim_var
@@ -126,7 +128,8 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Helper processes do not run the caller's main module."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from relay.codegen import emit, host_target\n"
+        "from relay.codegen.llvm import emit\n"
+        "from relay.codegen.target import host_target\n"
         "from relay.codegen.workers import compile_all\n"
         "from tests.codegen.test_build import elementwise\n"
         "print('once')\n"

@@ -15,7 +15,7 @@ from relay import hot
 from relay.hot import HotExecutable, with_sizes
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar
-from relay.pipeline import as_module
+from relay.loading import as_module
 
 TEXT = """#[version = "0.0.5"]
 def @main[n: Dim, m: Dim](%x: Tensor[(n, 8), float32], %y: Tensor[(m, 8), float32]) {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import relay
-from relay import pipeline
+from relay import loading, pipeline
 from relay.ir.expr import Call, OpRef
 from relay.ir.module import Module
 from relay.transform.blocks import all_bindings, body_of, is_primitive
@@ -32,7 +32,7 @@ def both(module: Module, *args: object, entry: str = "main", **options: Any) -> 
 
 def compiled(module: Module, **options: Any) -> Module:
     """The blocks of primitives that a module becomes, every pass's result checked."""
-    return pipeline.build(pipeline.as_module(module), relay.Options(**options), verify=True).module
+    return pipeline.build(loading.as_module(module), relay.Options(**options), verify=True).module
 
 
 def operators(module: Module, function: str) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from relay.loop.costs import Machine
 from relay.transform import (
     CommonSubexpressions,
     CompileMatch,
@@ -20,7 +21,6 @@ from relay.transform import (
     Recompute,
     Simplify,
 )
-from relay.transform.reward import Machine
 from relay.typing import monomorphise
 from tests.transform.support import evaluate_primitive, run, same_results, typed
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import relay
 from relay.interpreter.evaluate import evaluate
+from relay.loop.costs import Machine
 from relay.transform import (
     CommonSubexpressions,
     DeadCode,
@@ -19,7 +20,6 @@ from relay.transform import (
     Simplify,
 )
 from relay.transform.blocks import all_bindings, body_of
-from relay.transform.reward import Machine
 from tests.transform.support import assert_same, run, typed
 
 N = 4

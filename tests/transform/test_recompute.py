@@ -11,10 +11,11 @@ import pytest
 import relay
 from relay.ir.expr import Call
 from relay.ir.module import Module
-from relay.pipeline import as_module, build
+from relay.loading import as_module
+from relay.loop.costs import Machine
+from relay.pipeline import build
 from relay.transform import DeadCode, DropIdentities, DropUnread, FuseOps, NameDims, Recompute
 from relay.transform.blocks import all_bindings, body_of, is_primitive
-from relay.transform.reward import Machine
 from tests.transform.support import kernels, operators, run, same_results, typed
 
 RNG = np.random.default_rng(5)

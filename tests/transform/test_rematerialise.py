@@ -10,8 +10,9 @@ import pytest
 
 import relay
 from relay.ir.module import Module
+from relay.loading import as_module
 from relay.lower.footprint import pooled
-from relay.pipeline import as_module, build
+from relay.pipeline import build
 from relay.transform import FuseOps, NameDims, Rematerialise
 from relay.transform.blocks import body_of
 from tests.transform.support import kernels, run, same_results, typed

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import relay
+from relay.loading import as_module
+from relay.loop.costs import Machine
 from relay.options import Options
-from relay.pipeline import as_module, build
-from relay.transform.reward import Machine
+from relay.pipeline import build
 from relay.view import Limits, profile, roofline, trace
 from relay.view.limits import calling
 from tests.cli.process import run

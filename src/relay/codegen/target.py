@@ -2,10 +2,14 @@
 
 ``Target.features`` alone decides which instructions are used (positive LLVM feature names); ``Target.cpu`` only
 tunes. So a description means the same code on every machine it is compiled on.
+
+LLVM is asked about this machine, and loaded for that (a seventeenth of a second), only where a description is needed; to find what
+was compiled for a target before, `target_identity` is enough.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -13,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import llvmlite.binding as llvm
+import llvmlite
 
 from relay.ir.diagnostics import CompileError
 from relay.loop.target import Target
@@ -53,6 +57,14 @@ _ARM_CPUS: dict[str, tuple[str, ...]] = {
 }
 
 
+_HOST = ("cpu", "host", "native", "llvm")  # this machine
+# What Linux says of a processor that LLVM's description of it depends on; the rest changes from one moment, or start, to the next.
+_CPU_FACTS = re.compile(
+    rb"^(?:vendor_id|cpu family|model|model name|stepping|flags|Features|CPU (?:implementer|architecture|variant|part|revision))\s*:.*$",
+    re.M,
+)
+
+
 def is_x86(target: Target) -> bool:
     return target.triple.startswith("x86_64")
 
@@ -83,6 +95,8 @@ def describe(triple: str, cpu: str, features: Iterable[str]) -> Target:
 @cache
 def host_target() -> Target:
     """The machine this process runs on, its cache sizes included."""
+    import llvmlite.binding as llvm
+
     triple = llvm.get_process_triple()
     if triple.startswith("x86_64"):
         present = {name for name, on in llvm.get_host_cpu_features().items() if on}
@@ -141,9 +155,10 @@ def parse_target(text: str) -> Target:
             raise CompileError(
                 f"unknown word {word!r} in the target {text!r}", hint="use -mcpu=NAME and -mattr=+FEATURE"
             )
-    if base in ("cpu", "host", "native", "llvm"):
-        arm = not llvm.get_process_triple().startswith("x86_64")
-        target = host_target() if cpu in (None, "native", "host") else _named(cpu or "", arm, text)
+    if base in _HOST:
+        target = (
+            host_target() if cpu in (None, "native", "host") else _named(cpu or "", not is_x86(host_target()), text)
+        )
     elif base in ("aarch64", "arm64") or base.startswith("aarch64-"):
         target = _named(cpu or "generic", True, text)
     elif base.startswith("x86_64"):
@@ -162,6 +177,30 @@ def parse_target(text: str) -> Target:
         (features.add if sign == "+" else features.discard)(name)
     shape = describe(target.triple, target.cpu, features)
     return replace(shape, l1_bytes=target.l1_bytes, l2_bytes=target.l2_bytes, l3_bytes=target.l3_bytes)
+
+
+def target_identity(text: str) -> str:
+    """A text that is the same only for equal targets, of one LLVM. Raises CompileError as `parse_target` does."""
+    if text in _HOST and (facts := _processor()):
+        return repr((os.uname().machine, facts, sorted(_cache_sizes().items())))
+    return repr(parse_target(text))
+
+
+def _processor() -> bytes:
+    """What Linux says of the first processor; nothing where that is not enough."""
+    try:
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            first = file.read(1 << 14).partition(b"\n\n")[0]
+    except OSError:
+        return b""
+    facts = b"\n".join(_CPU_FACTS.findall(first))
+    return facts if b"flags" in facts or b"Features" in facts else b""
+
+
+def llvm_identity() -> tuple[str, list[int]]:
+    """The LLVM that code is made by: its binding's version, and the size of its library."""
+    folder = Path(llvmlite.__file__).parent / "binding"
+    return llvmlite.__version__, sorted(path.stat().st_size for path in folder.glob("*llvmlite.*"))
 
 
 def _named(cpu: str, arm: bool, text: str) -> Target:

@@ -17,13 +17,14 @@ from typing import ClassVar
 
 from relay.ir.expr import Binding, Call, Function, Var
 from relay.ir.module import Module
+from relay.loop.costs import Machine
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import is_primitive, map_functions, operands, renamed
 from relay.transform.dead_code import without_dead_code
 from relay.transform.fuse import FuseOps, Fuser
 from relay.transform.grouping import Group, Grouping, Node
-from relay.transform.reward import Machine, count, size_of
+from relay.transform.reward import count, size_of
 from relay.typing.effects import Effects
 
 # At most so many operations are repeated for one value, and so many times values of values are looked at.

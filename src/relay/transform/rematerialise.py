@@ -16,6 +16,7 @@ from relay.ir.dim import dim_bounds, shape_size
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits
+from relay.loop.costs import Machine
 from relay.op import registry
 from relay.plan.graph import te_graph
 from relay.plan.stages import keep
@@ -23,7 +24,7 @@ from relay.plan.work import arithmetic
 from relay.te.index import Indices
 from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, nested_blocks, operands, renamed
-from relay.transform.reward import Machine, nominal, size_of
+from relay.transform.reward import nominal, size_of
 
 # Kernels of one chain, and candidates that are tried before giving up.
 _LONGEST, _TRIES = 64, 16

@@ -17,18 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from relay import pipeline
+from relay import compiling
 from relay._runtime import Tensor, available_threads
 from relay.codegen.llvm import emit
 from relay.codegen.objects import compile_text
 from relay.codegen.target import host_target
 from relay.ir.diagnostics import FileError
 from relay.ir.files import write_whole
+from relay.loop.costs import Machine
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
 from relay.loop.target import Target
 from relay.options import Options
 from relay.te.scalar import Axis, Const, Load, Scalar, binary
-from relay.transform.reward import Machine
 
 LEVELS = ("L1", "L2", "L3", "DRAM")
 _STEPS = 20_000  # of multiply-adds in one call
@@ -117,7 +117,7 @@ def calling() -> float:
 
     def chain(calls: int) -> Callable[[], object]:
         steps = "".join("let %x = cumsum(%x, axis=0); " for _ in range(calls))
-        exe = pipeline.compile(
+        exe = compiling.compile(
             f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(2,), float32]) {{ {steps} %x }}', threads=1
         )
         x = Tensor.from_numpy(np.ones(2, np.float32))
@@ -167,7 +167,7 @@ def _call(kernel: Kernel, target: Target, threads: int) -> Callable[[], object]:
     (size,), (made,) = kernel.inputs[0].shape, kernel.outputs[0].shape
     assert isinstance(size, int) and isinstance(made, int)
     text = f"def @main(%x: Tensor[({size},), float32]) {{ exp(strided_slice(%x, begin=[0], end=[{made}])) }}"
-    exe = pipeline.compile(f'#[version = "0.0.5"]\n{text}', threads=threads)
+    exe = compiling.compile(f'#[version = "0.0.5"]\n{text}', threads=threads)
     (name,) = exe.program.kernel_statistics()
     exe.program.replace_kernel(name, compile_text(emit(kernel, target), target), kernel.name)
     x = Tensor.from_numpy(np.ones(size, np.float32))  # pages of zeros that nobody has written are one page
