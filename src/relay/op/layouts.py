@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from relay import te
-from relay.ir.dim import Dim, dim_floordiv, dim_mul
 from relay.op.registry import operator
+from relay.te.layout import layout_of
 
-_AXIS = re.compile(r"([A-Z])|(\d+)([a-z])")
 
-
-def axes_of_layout(layout: str, op: str) -> list[tuple[str, int | None]]:
-    """The axes of a layout: (letter, None) for a whole or outer axis, (letter, size) for a block of it inside."""
-    found: list[tuple[str, int | None]] = [
-        (m[1], None) if m[1] else (m[3].upper(), int(m[2])) for m in _AXIS.finditer(layout)
-    ]
-    spelled = "".join(m.group() for m in _AXIS.finditer(layout)) == layout
-    te.require(spelled and found != [], f"{op}: {layout!r} is no layout; one is written like NCHW or NCHW4c")
-    outer = [letter for letter, size in found if size is None]
-    te.require(len(set(outer)) == len(outer), f"{op}: layout {layout} has an axis twice")
-    blocks = [letter for letter, size in found if size is not None and size > 0]
-    te.require(len(blocks) + len(outer) == len(found), f"{op}: layout {layout} has an empty block")
-    te.require(set(blocks) <= set(outer), f"{op}: layout {layout} has a block of an axis that it does not have")
-    return found
+def _axes(layout: str) -> str:
+    """The letters of a layout's axes, in order."""
+    return "".join(dict.fromkeys(c for c in layout if c.isupper()))
 
 
 @operator("layout_transform")
@@ -34,47 +20,15 @@ def layout_transform(data: te.Tensor, *, src_layout: str, dst_layout: str) -> te
     size 8 in NCHW is axes of 2 and 4 in NCHW4c, and element c is at (c // 4, c % 4). Blocks must divide their axis.
     """
     op = "layout_transform"
-    source, wanted = axes_of_layout(src_layout, op), axes_of_layout(dst_layout, op)
+    source, wanted = (layout_of(text, _axes(text)) for text in (src_layout, dst_layout))
     te.require(
-        {letter for letter, _ in source} == {letter for letter, _ in wanted},
+        sorted(source.letters) == sorted(wanted.letters),
         f"{op} cannot make {dst_layout} from {src_layout}: they have different axes",
     )
+    wanted = layout_of(dst_layout, source.letters)
     te.require(
-        data.ndim == len(source), f"the data of {op} has rank {data.ndim}, layout {src_layout} has {len(source)} axes"
+        data.ndim == len(source.parts),
+        f"the data of {op} has rank {data.ndim}, layout {src_layout} has {len(source.parts)} axes",
     )
-    whole: dict[str, Dim] = {}
-    for (letter, size), dim in zip(source, data.shape, strict=True):
-        if size is not None:
-            te.require_equal(dim, size, f"the block of {letter} in {src_layout} and its size")
-        whole[letter] = dim_mul(whole.get(letter, 1), dim)
-    shape: list[Dim] = []
-    for letter, size in wanted:
-        blocks = 1
-        for other, inside in wanted:
-            blocks *= inside if other == letter and inside is not None else 1
-        outer = dim_floordiv(whole[letter], blocks)
-        if size is None and blocks != 1:
-            te.require_equal(
-                dim_mul(outer, blocks), whole[letter], f"the size of {letter} and its blocks in {dst_layout}"
-            )
-        shape.append(outer if size is None else size)
-
-    def body(*i: te.Scalar) -> te.Scalar:
-        # The position along each axis, from its outer index and its blocks' ones, outermost first.
-        position = {letter: index for (letter, size), index in zip(wanted, i, strict=True) if size is None}
-        for (letter, size), index in zip(wanted, i, strict=True):
-            if size is not None:
-                position[letter] = position[letter] * size + index
-        read: list[te.Scalar] = []
-        for letter, size in reversed(source):
-            if size is not None:
-                read.append(position[letter] % size)
-                position[letter] = position[letter] // size
-            else:
-                read.append(te.const(0, "int64"))
-        read.reverse()
-        return data[
-            tuple(position[letter] if size is None else at for (letter, size), at in zip(source, read, strict=True))
-        ]
-
-    return te.compute(shape, body, op)
+    shape = wanted.shape(source.whole(data.shape))
+    return te.compute(shape, lambda *i: data[source.place(wanted.index(i))], op)

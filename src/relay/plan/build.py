@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mod, dim_mul, shape_size
+from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mul, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
 from relay.te.index import Indices
+from relay.te.layout import division
 from relay.te.scalar import (
     Axis,
     Const,
@@ -357,26 +358,18 @@ class Space:
         self.env.setdefault(axis, value)
 
     def _split(self, indices: Indices, found: Accesses) -> bool:
-        for poly in found.polys:
-            for numerator, divisor in indices.divisors(poly):
-                for number, group in enumerate(self.groups):
-                    if number in self.whole:
-                        continue
-                    for n, axis in enumerate(group):
-                        step = indices.coefficient(numerator, axis)
-                        if not isinstance(step, int) or step <= 0 or divisor % step:
-                            continue
-                        size = divisor // step
-                        if size == 1 or size == axis.extent or dim_mod(axis.extent, size) != 0:
-                            continue
-                        if isinstance(axis.extent, int) and axis.extent <= size:
-                            continue
-                        outer = Axis(axis.name + "o", dim_floordiv(axis.extent, size))
-                        inner = Axis(axis.name + "i", size)
-                        group[n : n + 1] = [outer, inner]
-                        self._replace(axis, binary("add", binary("mul", outer, size), inner))
-                        return True
-        return False
+        axes = [a for number, group in enumerate(self.groups) if number not in self.whole for a in group]
+        wanted = division(indices, found.polys, axes)
+        if wanted is None:
+            return False
+        axis, size = wanted
+        group = next(g for g in self.groups if axis in g)
+        outer = Axis(axis.name + "o", dim_floordiv(axis.extent, size))
+        inner = Axis(axis.name + "i", size)
+        n = group.index(axis)
+        group[n : n + 1] = [outer, inner]
+        self._replace(axis, binary("add", binary("mul", outer, size), inner))
+        return True
 
     def _join(self, indices: Indices, found: Accesses) -> bool:
         for group in self.groups:

@@ -17,10 +17,21 @@ from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
+from relay.plan.grouped import grouped
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
-from relay.plan.product import Product, constant_operand, is_streamable, left_stage, panels, product, size_of, with_left
+from relay.plan.product import (
+    Product,
+    constant_operand,
+    is_narrow,
+    is_streamable,
+    left_stage,
+    panels,
+    product,
+    size_of,
+    with_left,
+)
 from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
@@ -97,6 +108,7 @@ def plan_graph(
 ) -> KernelPlan:
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products."""
+    graph = grouped(graph, constants)
     indices = Indices()
     builder = Builder(target, indices)
     kept = keep(graph, constants, indices)
@@ -207,7 +219,11 @@ def _products(
     products: dict[int, Product] = {}
     for kept in stages:
         form = None if id(kept.origin) in others else contraction(kept.stage, ids)
-        if form is not None and not form.rows and not is_streamable(form, ids, indices):
+        if (
+            form is not None
+            and is_narrow(form, builder.lanes([form.accumulate]))
+            and not is_streamable(form, ids, indices)
+        ):
             form = None
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))

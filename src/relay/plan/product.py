@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
+from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.build import Accesses, Space, extent_of, row_major
@@ -19,7 +19,7 @@ from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
 from relay.plan.reduction import initial
 from relay.plan.stages import Contraction, Kept
-from relay.plan.tiles import PanelRun, Tile, panel_pitch, panel_runs, tile_for
+from relay.plan.tiles import PanelRun, Tile, panel_pitch, panel_runs, tile_for, uniform_runs
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Cast, Load, Reduce, Scalar, binary, cast, compare, maximum, select, substitute
 from relay.te.tensor import Compute, Tensor, stage_bodies
@@ -29,6 +29,8 @@ from relay.te.tensor import Compute, Tensor, stage_bodies
 _PARTIAL_SUMS = 4
 # From this depth on: adding them up takes as long as a few multiply-adds.
 _DEEP = 64
+# So few rows of each of a batch of products are narrow.
+_NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
 
@@ -108,13 +110,15 @@ def product(
             return None
     rows = shape_size(tuple(a.extent for a in form.rows))
     columns = shape_size(tuple(a.extent for a in form.columns))
-    tile = tile_for(target, form.accumulate, rows, columns, vectors)
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
     pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
     # Panels that the kernel makes for many tasks are spoken of by column in an expression of their own: they are of one width.
-    uniform = form.turned or form.guard is not None
-    only = tile.columns // target.lanes(dtype_bits(form.accumulate)) if uniform else vectors
-    runs = panel_runs(target, form.accumulate, rows, columns, only, halves=not pairs)
+    if form.turned or form.guard is not None:
+        runs = uniform_runs(target, form.accumulate, rows, columns)
+        tile = runs[0].tile
+    else:
+        runs = panel_runs(target, form.accumulate, rows, columns, vectors, halves=not pairs)
+        tile = tile_for(target, form.accumulate, rows, columns, vectors)
     pitch = panel_pitch(target, form.accumulate, runs)
     partial = _partial_sums(form, columns, len(trial.groups[3]), target) if not pairs else 1
     return Product(kept, form, load, space, tile, runs, pitch, pairs, partial)
@@ -151,6 +155,16 @@ def narrow(operand: Scalar) -> Scalar:
     return operand
 
 
+def is_narrow(form: Contraction, lanes: int) -> bool:
+    """Whether too few rows read the right operand to repay that it is packed: none, or a group's few of a batch where sums of
+    several lines at once, with their lanes along the result's lines, read less."""
+    if not form.rows:
+        return True
+    rows, line = size_of(form.rows), form.columns[-1].extent
+    few = isinstance(rows, int) and rows <= _NARROW and isinstance(line, int) and 2 * line >= lanes
+    return bool(form.batch) and few
+
+
 def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:
     """Whether the right operand of a product of one row is packed beforehand or can be read in order where it is, each element
     once: a window that moves over it is none."""
@@ -163,7 +177,9 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     moving = [a for a in (*form.columns, *form.reduced) if a.extent != 1]
     strides = [indices.coefficient(at, a) for a in moving]
     reads, there = size_of((*form.batch, *moving)), shape_size(load.source.shape)
-    again = isinstance(reads, int) and isinstance(there, int) and reads > there
+    left = dim_sub(reads, there)
+    # Of sizes that are not known the largest decide: terms are in order of falling degree.
+    again = left.terms[0][1] > 0 if isinstance(left, SymDim) else isinstance(left, int) and left > 0
     return 1 in strides and not again and not any(s is None or indices.is_index(s) for s in strides)
 
 

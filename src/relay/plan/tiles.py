@@ -71,7 +71,7 @@ def panel_runs(
     if vectors is not None or not isinstance(columns, int) or columns == 0:
         return one
     lanes = target.lanes(dtype_bits(dtype))
-    parts = 2 if halves and target.masked and target.vector_bits >= _LONG_VECTOR else 1
+    parts = 2 if halves and has_halves(target) else 1
     units = -(-columns * parts // lanes)
     assert isinstance(count, int)
     best: tuple[tuple[int, int], ...] | None = None
@@ -100,6 +100,19 @@ def panel_runs(
             runs.append(PanelRun(number, times, column, tile, ragged=end > columns))
             number, column = number + times, end
     return tuple(runs)
+
+
+def uniform_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[PanelRun, ...]:
+    """The columns shared out over panels of one width, which is half a vector where there are no more of them."""
+    lanes = target.lanes(dtype_bits(dtype))
+    if isinstance(columns, int) and 2 * columns <= lanes and has_halves(target):
+        return (PanelRun(0, 1, 0, Tile(_rows_of(target, 1, rows), lanes // 2), ragged=2 * columns < lanes),)
+    return panel_runs(target, dtype, rows, columns, tile_for(target, dtype, rows, columns).columns // lanes)
+
+
+def has_halves(target: Target) -> bool:
+    """Whether vectors are long enough that half of one may be multiplied in half the time."""
+    return target.masked and target.vector_bits >= _LONG_VECTOR
 
 
 def panel_pitch(target: Target, dtype: str, runs: tuple[PanelRun, ...]) -> int:

@@ -17,12 +17,15 @@ from relay.ir.types import dtype_bits
 from relay.loop.target import Target
 from relay.plan.product import Product, flat_position, panels, position, size_of
 from relay.plan.stages import Contraction, Kept
+from relay.plan.tiles import has_halves
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Cast, Load, Reduce, binary, cast
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # So much of the lanes at least must hold columns.
 _USED = 0.6
+# The same of a batch of products: gathering the windows is repaid by the rows of one product alone.
+_USED_OF_BATCH = 0.5
 # Of panels, where their columns are runs in memory.
 _USED_BY_RUNS = 0.85
 # Fewer rows do not fill a tile; so many fill one just about, which is worth it only where it makes less to be packed.
@@ -46,7 +49,8 @@ def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Ind
         lead = form.columns[: -len(run)]
         return replace(form, batch=(*form.batch, *lead), columns=tuple(run))
     depth = size_of(form.reduced)
-    if not isinstance(depth, int) or _used(form.rows, lanes) < _USED:
+    least = _USED_OF_BATCH if form.batch else _USED
+    if not isinstance(depth, int) or _used(form.rows, _narrowest(form.rows, lanes, target)) < least:
         return form
     memory = dict(zip(kept.stage.axes, strides, strict=True))
     last: list[Axis] = []
@@ -62,6 +66,12 @@ def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Ind
     return replace(
         form, rows=tuple(rows), columns=form.rows, left=form.right, right=form.left, outer=outer, turned=True
     )
+
+
+def _narrowest(axes: Sequence[Axis], lanes: int, target: Target) -> int:
+    """How many lanes a panel of so few columns takes at least: half a vector, where they fit into it."""
+    count = size_of(axes)
+    return lanes // 2 if isinstance(count, int) and 2 * count <= lanes and has_halves(target) else lanes
 
 
 def _more(one: Sequence[Axis], other: Sequence[Axis]) -> bool:

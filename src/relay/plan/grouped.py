@@ -1,0 +1,73 @@
+"""Grouped contractions: the axis that an index divides into groups, split where the sum becomes a matrix product by that.
+
+A grouped convolution reads channels ``(o // per_group) * inputs + i`` of its data and ``o`` of its weights: both operands move with
+``o``. Of ``o`` split into its group and its place therein, only the weights have the second, so every group is a product of a batch.
+The same goes for both of its gradients, and for whatever else is read so. In memory nothing moves: the axes are those of a
+view of the result (`relay.te.layout`), which what follows element by element is given too.
+"""
+
+from __future__ import annotations
+
+from relay import te
+from relay.plan.graph import TeGraph, output_dtypes
+from relay.plan.stages import contraction
+from relay.te.index import Indices
+from relay.te.layout import Layout, division, index_polynomials, laid_out, split_at
+from relay.te.scalar import Load, Reduce, walk
+from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
+
+
+def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
+    """The graph with such axes split; the outputs have other axes, and the elements in the same order."""
+    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    while True:
+        layouts: dict[Stage, Layout] = {}
+        for stage in te.stages(graph.outputs):
+            if not isinstance(stage, Compute):
+                continue
+            layout = _of_groups(stage, ids) or _of_operand(stage, layouts)
+            if layout is not None:
+                layouts[stage] = layout
+        if not layouts:
+            return graph
+        new = laid_out(graph.outputs, layouts)
+        outputs = tuple(_tensor(new.get(t.stage, t.stage), t.index) for t in graph.outputs)
+        graph = TeGraph(graph.inputs, outputs)
+
+
+def _tensor(stage: Stage, index: int) -> Tensor:
+    return Tensor(stage, index, stage.shape, output_dtypes(stage)[index])
+
+
+def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
+    """The split that makes a product for each group of a sum that is no product."""
+    body = stage.bodies[0]
+    if len(stage.bodies) != 1 or not isinstance(body, Reduce):
+        return None
+    form = contraction(stage, constants)
+    if form is not None and form.rows:
+        return None
+    indices = Indices()
+    found = division(indices, index_polynomials(indices, [body]), stage.axes)
+    if found is None:
+        return None
+    axis, size = found
+    layout = split_at(stage.axes.index(axis), size, len(stage.axes))
+    split = laid_out([_tensor(stage, 0)], {stage: layout})[stage]
+    form = contraction(split, constants)
+    return layout if form is not None and form.rows else None
+
+
+def _of_operand(stage: Compute, layouts: dict[Stage, Layout]) -> Layout | None:
+    """The split of what a stage reads element by element."""
+    if any(isinstance(b, Reduce) for b in stage_bodies(stage)):
+        return None
+    for body in stage_bodies(stage):
+        for node in walk(body):
+            if isinstance(node, Load) and isinstance(node.source, Tensor):
+                layout = layouts.get(node.source.stage)
+                if layout is not None and len(node.indices) == len(stage.axes):
+                    axis = next(p.axis for p in layout.parts if p.size is not None)
+                    if node.indices[axis] is stage.axes[axis] and stage.shape[axis] == node.source.shape[axis]:
+                        return layout
+    return None
