@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import relay
+from relay.cli.main import VERBS
 from tests.cli.process import run
 
 HEADER = '#[version = "0.0.5"]\n'
@@ -47,6 +48,11 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "missing.relay"], "no such file"),
         (["run", "missing.rlx"], "no such file"),
         (["frobnicate"], "frobnicate"),
+        (["run"], "FILE"),
+        (["run", "GOOD", "GOOD"], "unrecognized"),
+        (["run", "GOOD", "--inp", "x=1"], "--inp"),
+        (["run", "GOOD", "--threads", "two"], "--threads"),
+        (["bench", "GOOD", "--seconds"], "--seconds"),
         (["run", "GOOD", "--input", "z=1"], "%z"),
         (["run", "GOOD", "--input", "x=[1, 2"], "cannot read"),
         (["run", "GOOD", "--input", "x=none.npy"], "no such file"),
@@ -114,6 +120,22 @@ def test_verbs_work(tmp_path: Path) -> None:
         assert done.returncode == 0 and done.stdout, (show, done.stderr)
 
 
+def test_help_says_what_there_is() -> None:
+    done = run("--help")
+    assert done.returncode == 0 and all(f"  {verb} " in done.stdout for verb in VERBS), done.stderr
+    assert run().returncode == 2
+    for verb in VERBS:
+        done = run(verb, "--help")
+        assert done.returncode == 0 and f"usage: relay {verb}" in done.stdout and "--entry" in done.stdout, done.stderr
+
+
+def test_no_level_is_all_of_it_and_none_for_stepping(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + "def @main(%x: float32) -> float32 { let %y = %x + 1f; %y * 2f }")
+    assert "10" in run("run", path, "-i", "x=4").stdout and "10" in run("run", path, "-O0", "-i", "x=4").stdout
+    assert "[default: 3; 0 with --debug]" in " ".join(run("run", "--help").stdout.split())
+
+
 @pytest.mark.parametrize("extra", [[], ["--interpret"]])
 def test_ctrl_c_is_exit_code_130(tmp_path: Path, extra: list[str]) -> None:
     path = tmp_path / "m.relay"
@@ -133,7 +155,7 @@ def test_ctrl_c_is_exit_code_130(tmp_path: Path, extra: list[str]) -> None:
 def test_ctrl_c_while_importing_is_quiet_too() -> None:
     """Lines about imports come while there are more to make: the signal arrives between two of them."""
     child = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "relay", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "relay", "run", "none.relay"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_listen,
     )  # fmt: skip
     assert child.stderr is not None

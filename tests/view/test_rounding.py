@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from typer.testing import CliRunner
 
 import relay
-from relay.cli.main import app
 from relay.view.compare import EXACT, compare
+from tests.cli.process import run
 
 TEXT = """#[version = "0.0.5"]
 def @main[n: Dim](%x: Tensor[(n, 80), float32], %w: Tensor[(70, 80), float32]) { nn.dense(%x, %w) }"""
@@ -41,11 +40,11 @@ def test_bench_shows_it(tmp_path: Path) -> None:
     save_file({"w": WEIGHT}, weights)
     given = ["--weights", str(weights), "-d", "n=4", "--seconds", "0.02", "--threads", "1"]
     bench = ["bench", str(path), *given, "--precision", "bf16"]
-    done = CliRunner().invoke(app, [*bench, "--json"])
-    assert done.exit_code == 0, done.output
+    done = run(*bench, "--json")
+    assert done.returncode == 0, done.stderr
     rounding = json.loads(done.stdout)["rounding"]
     assert 0 < rounding["mean"] < rounding["most"] < 0.02 * rounding["largest"]
-    assert "results differ from float32 by at most" in CliRunner().invoke(app, bench).stdout
+    assert "results differ from float32 by at most" in run(*bench).stdout
     relay.compile(relay.parse(TEXT).bind({"w": WEIGHT})).save(compiled)
-    done = CliRunner().invoke(app, ["bench", str(compiled), "-d", "n=4", "--precision", "bf16"])
-    assert done.exit_code != 0
+    done = run("bench", compiled, "-d", "n=4", "--precision", "bf16")
+    assert done.returncode == 2 and "precision" in done.stderr

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import relay
 from relay._runtime import available_threads
 from relay.cli import inputs
+from relay.cli.arguments import Argument, Option
 from relay.cli.shared import (
     Dims,
     Entry,
@@ -20,6 +19,7 @@ from relay.cli.shared import (
     Json,
     Level,
     PrecisionOption,
+    Seed,
     TargetOption,
     Threads,
     Weights,
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from relay.view.compare import Comparison
     from relay.view.limits import Limits
 
-OptionalFile = Annotated[
-    Path | None, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)
-]
+OptionalFile = Annotated[Path | None, Argument("A program (.relay) or a compiled executable (.rlx).")]
 
 
 def bench(
@@ -48,17 +46,15 @@ def bench(
     opt_level: Level = 3,
     precision: PrecisionOption = "float32",
     threads: Threads = None,
-    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
-    seconds: Annotated[float, typer.Option(help="How long to measure each system.")] = 1.0,
+    seed: Seed = 0,
+    seconds: Annotated[float, Option(help="How long to measure each system.")] = 1.0,
     peers: Annotated[
         str,
-        typer.Option(
-            help="Systems to compare with: all (that are installed), or torch,torch-compile,onnxruntime,openvino."
-        ),
+        Option(help="Systems to compare with: all (that are installed), or torch,torch-compile,onnxruntime,openvino."),
     ] = "",
-    limits: Annotated[bool, typer.Option("--limits", help="Print what the machine can do.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure the machine again.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the comparison into this .svg file.")] = None,
+    limits: Annotated[bool, Option(help="Print what the machine can do.")] = False,
+    again: Annotated[bool, Option(help="Measure the machine again.")] = False,
+    plot: Annotated[Path | None, Option(help="Draw the comparison into this .svg file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time calls of a program on given or random inputs, beside other systems if asked for. In reduced precision: beside float32

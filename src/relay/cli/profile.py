@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import relay
 from relay.cli import inputs
+from relay.cli.arguments import Option
 from relay.cli.bench import limits_text
 from relay.cli.shared import (
     Dims,
@@ -19,6 +18,7 @@ from relay.cli.shared import (
     Json,
     Level,
     PrecisionOption,
+    Seed,
     TargetOption,
     Threads,
     Weights,
@@ -39,12 +39,12 @@ def profile(
     opt_level: Level = 3,
     precision: PrecisionOption = "float32",
     threads: Threads = None,
-    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 1.0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the roofline into this .svg file.")] = None,
+    seed: Seed = 0,
+    seconds: Annotated[float, Option(help="How long to measure.")] = 1.0,
+    plot: Annotated[Path | None, Option(help="Draw the roofline into this .svg file.")] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Write passes and kernels into this .json file, for Perfetto or chrome://tracing."),
+        Option(help="Write passes and kernels into this .json file, for Perfetto or chrome://tracing."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
-
 import relay
 from relay.cli import inputs
+from relay.cli.arguments import Argument, Option
 from relay.ir.diagnostics import FileError
 from relay.ir.files import write_whole
 
 if TYPE_CHECKING:
     from relay.ir.module import Module
 
-errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-
-File = Annotated[Path, typer.Argument(help="A program (.relay) or a compiled executable (.rlx).", show_default=False)]
-Program = Annotated[Path, typer.Argument(help="A program (.relay).", show_default=False)]
+LEVELS = "0 none, 1 fusion, 2 constant folding, 3 everything."
+File = Annotated[Path, Argument("A program (.relay) or a compiled executable (.rlx).")]
+Program = Annotated[Path, Argument("A program (.relay).")]
 TargetOption = Annotated[
-    str, typer.Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")
+    str, Option(help="What to compile for: cpu (this machine), x86-64-v3, aarch64, or an LLVM triple.")
 ]
-Level = Annotated[int, typer.Option("--opt-level", "-O", help="0 none, 1 fusion, 2 constant folding, 3 everything.")]
+Level = Annotated[int, Option("-O", "--opt-level", help=LEVELS)]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", help="Of matrix products with constant weights: float32, bf16 or int8-weights.")
+    str, Option(help="Of matrix products with constant weights: float32, bf16 or int8-weights.")
 ]
-Entry = Annotated[str, typer.Option(help="The function to call.")]
-Weights = Annotated[Path | None, typer.Option(help="Bind parameters by name from a .safetensors or .npz file.")]
+Entry = Annotated[str, Option(help="The function to call.")]
+Weights = Annotated[Path | None, Option(help="Bind parameters by name from a .safetensors or .npz file.")]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", help="name=value: a number, a nested list, FILE.npy or random.")
+    list[str] | None, Option("-i", "--input", help="name=value: a number, a nested list, FILE.npy or random.")
 ]
-Dims = Annotated[list[str] | None, typer.Option("--dim", "-d", help="name=size: a dimension of random inputs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Threads = Annotated[int | None, typer.Option(help="Threads that a run may use (default: all).")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the cache.")]
+Dims = Annotated[list[str] | None, Option("-d", "--dim", help="name=size: a dimension of random inputs.")]
+Seed = Annotated[int, Option(help="Seed of random inputs.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Threads = Annotated[int | None, Option(help="Threads that a run may use (default: all).")]
+NoCache = Annotated[bool, Option(help="Neither read nor write the cache.")]
 
 
 def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
@@ -56,9 +57,17 @@ def read_executable(path: Path, entry: str, weights: Path | None, **options: Any
         return relay.compile(read_module(path, weights, entry), entries=(entry,), **options)
 
 
-def progress(what: str) -> Any:
-    """A spinner on standard error for work that may take over a second (nothing where that is not a terminal)."""
-    return errors.status(what)
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Says on standard error what takes its time, until it is done (nothing where that is not a terminal)."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:
