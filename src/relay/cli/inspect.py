@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from relay import pipeline
+from relay.codegen.kernels import prepared
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.executable.disassemble import disassemble
@@ -63,13 +64,16 @@ def bytecode(module: Module, options: Options) -> View:
 def llvm_ir(module: Module, options: Options) -> View:
     """The LLVM IR of each kernel before optimisation."""
     made = pipeline.build(module, options)
-    return [(p.kernel.name, emit(p.kernel, made.target)) for p in made.plan.kernels]
+    return [(p.kernel.name, emit(prepared(p.kernel, made.target), made.target)) for p in made.plan.kernels]
 
 
 def machine_code(module: Module, options: Options) -> View:
     """The assembly of each kernel."""
     made = pipeline.build(module, options)
-    return [(p.kernel.name, assembly(emit(p.kernel, made.target), made.target)) for p in made.plan.kernels]
+    return [
+        (p.kernel.name, assembly(emit(prepared(p.kernel, made.target), made.target), made.target))
+        for p in made.plan.kernels
+    ]
 
 
 def memory(module: Module, options: Options) -> View:

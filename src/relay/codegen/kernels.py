@@ -9,6 +9,7 @@ from relay.codegen.cache import KernelCache, kernel_key
 from relay.codegen.llvm import emit
 from relay.codegen.workers import available_cores, compile_all
 from relay.ir.collection import without_collection
+from relay.loop.ahead import asking_ahead
 from relay.loop.ir import Kernel
 from relay.loop.pieces import in_pieces
 from relay.loop.simplify import simplify
@@ -42,7 +43,7 @@ def build(
     with without_collection():
         for kernel in missing.values():
             verify(kernel)
-        texts = (emit(_simplified(kernel, target), target) for kernel in missing.values())
+        texts = (emit(prepared(kernel, target), target) for kernel in missing.values())
         objects = compile_all(texts, len(missing), target, processes)
     for key, data in zip(missing, objects, strict=True):
         found[key] = data
@@ -53,9 +54,9 @@ def build(
     return [found[key] for key in keys]
 
 
-def _simplified(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel as code is made of it: choices are made outside of vector loops, these are cut where their extents are numbers, and
-    what that decides is simplified."""
+def prepared(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel as code is made of it: choices are made outside of vector loops, these are cut where their extents are numbers,
+    what that decides is simplified, and rows that are looked up are asked for ahead."""
     first = simplify(kernel)
     cut = in_pieces(unswitched(first), target)
-    return first if cut is first else simplify(cut)
+    return asking_ahead(first if cut is first else simplify(cut), target)

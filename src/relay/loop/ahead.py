@@ -1,0 +1,212 @@
+"""Rows that are looked up, asked for before they are needed.
+
+    for i < m { vectorized j < 768 { y[i, j] = table[at[i], j] } }
+    ->   for i < m { vectorized j < 768 { prefetch table[at[min(i + 6, m - 1)], j]; y[i, j] = table[at[i], j] } }
+
+Where a row is in memory says an element of another operand, so the machine's prefetchers do not know which one comes next; the
+program does. Without, a thread waits for the first lines of each row, and finds the others late. What is asked for may be written,
+too: the rows that a scatter adds to. The result computes what the kernel does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from relay.ir.dim import Dim, dim_bounds, dim_sub
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch
+from relay.loop.pieces import over_vector_loops
+from relay.loop.target import Target
+from relay.loop.walk import expressions, parts, statements
+from relay.loop.workspace import buffer_bytes
+from relay.te.index import Indices
+from relay.te.scalar import Axis, Const, Load, Scalar, Select, binary, children, minimum, substitute, walk
+
+# Bytes between what is asked for and what is read, in whole rows: 12 to 24 KB took equally long. And rows of an unknown length.
+_AHEAD, _MOST_ROWS, _UNKNOWN_ROWS = 16 << 10, 32, 4
+# Bytes of rows that are worth it: of longer ones the machine's prefetchers find all but the beginning.
+_SHORTEST, _LONGEST = 64, 32 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scope:
+    """What a statement stands in."""
+
+    stmt: Stmt
+    parent: _Scope | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """A row that a vector loop reads or writes: its elements begin at ``index`` where the loop's variable is 0, which the
+    iteration of ``over`` decides, by way of the variables bound in between (outermost first)."""
+
+    loop: For
+    buffer: Buffer
+    index: Scalar
+    write: bool
+    over: For
+    between: tuple[LetScalar, ...]
+    count: int
+
+
+@dataclass(slots=True)
+class _Search:
+    """Rows that are looked up, by what they are."""
+
+    indices_read: frozenset[Buffer]
+    target: Target
+    indices: Indices = field(default_factory=Indices)
+    found: dict[tuple[int, Buffer, Dim], _Row] = field(default_factory=dict)
+
+    def loop(self, loop: For, scope: _Scope | None) -> None:
+        """Look at what is read and written in all iterations of a vector loop."""
+        todo: list[Stmt] = [loop.body]
+        inside: set[Axis] = set()
+        while todo:
+            stmt = todo.pop()
+            if isinstance(stmt, LetScalar):
+                inside.add(stmt.var)
+            if isinstance(stmt, LetScalar | Seq):
+                todo += parts(stmt)
+            elif not isinstance(stmt, Store):
+                continue
+            if isinstance(stmt, Store):
+                self._place(loop, scope, inside, stmt.buffer, stmt.indices, True)
+            for root in expressions(stmt):
+                for load in _always_read(root):
+                    if isinstance(load.source, Buffer):
+                        self._place(loop, scope, inside, load.source, load.indices, False)
+
+    def _place(
+        self, loop: For, scope: _Scope | None, inside: set[Axis], buffer: Buffer, at: tuple[Scalar, ...], write: bool
+    ) -> None:
+        if buffer.scope != "operand" or len(at) != 1 or any(isinstance(n, Axis) and n in inside for n in walk(at[0])):
+            return
+        most = dim_bounds(buffer_bytes(buffer))[1]
+        if most is not None and most <= self.target.l2_bytes:  # it is there already, or soon will be
+            return
+        size = loop.extent.value if isinstance(loop.extent, Const) else loop.var.extent
+        count = size if isinstance(size, int) else 0
+        row_bytes = count * dtype_bits(buffer.dtype) // 8
+        if count and not (_SHORTEST <= row_bytes <= _LONGEST and count >= self.target.lanes(dtype_bits(buffer.dtype))):
+            return
+        found = self._decided_by(at[0], scope)
+        if found is None:
+            return
+        place = self.indices.poly(at[0])
+        if self.indices.coefficient(place, loop.var) != 1:
+            return
+        over, between = found
+        key = id(over), buffer, dim_sub(place, self.indices.axis(loop.var))
+        known = self.found.get(key)
+        if known is None or (known.count and (not count or count > known.count)):
+            index = substitute(at[0], {loop.var: Const(0, "int64")})
+            self.found[key] = _Row(
+                loop, buffer, index, write or (known is not None and known.write), over, between, count
+            )
+        elif write and not known.write:
+            self.found[key] = replace(known, write=True)
+
+    def _decided_by(self, index: Scalar, scope: _Scope | None) -> tuple[For, tuple[LetScalar, ...]] | None:
+        """The innermost loop whose iteration decides which row is looked up, and what is bound between it and here; None where
+        another iteration's row cannot be found out: what it would read may not be there, or not yet."""
+        axes, looked_up = self._needed(index)
+        read = bool(looked_up)
+        between: list[LetScalar] = []
+        while scope is not None and axes:
+            stmt, scope = scope.stmt, scope.parent
+            if isinstance(stmt, Branch | Switch) and read:
+                return None
+            if isinstance(stmt, LetScalar) and stmt.var in axes:
+                more, through = self._needed(stmt.value)
+                read = read or bool(through)
+                axes |= more
+                looked_up |= more if stmt.var in looked_up else through
+                between.append(stmt)
+            elif isinstance(stmt, For) and stmt.var in looked_up:
+                fits = stmt.kind in ("serial", "parallel") and self._only_indices(index, between)
+                return (stmt, tuple(reversed(between))) if fits else None
+        return None
+
+    @staticmethod
+    def _needed(root: Scalar) -> tuple[set[Axis], set[Axis]]:
+        """The variables of an expression, and those of them that decide what it reads."""
+        everywhere = {n for n in walk(root) if isinstance(n, Axis)}
+        loads = [n for n in walk(root) if isinstance(n, Load)]
+        return everywhere, {a for load in loads for i in load.indices for a in walk(i) if isinstance(a, Axis)}
+
+    def _only_indices(self, index: Scalar, between: list[LetScalar]) -> bool:
+        roots = [index, *(let.value for let in between)]
+        return all(n.source in self.indices_read for root in roots for n in walk(root) if isinstance(n, Load))
+
+
+def asking_ahead(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel with looked-up rows asked for ahead; the same object where there are none."""
+    shared = {kernel.inputs[i] for i, _ in kernel.in_place}
+    written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
+    search = _Search(frozenset(b for b in kernel.inputs if b not in shared and b not in written), target)
+    seen: dict[int, int] = {}
+    todo: list[tuple[Stmt, _Scope | None]] = [(kernel.body, None)]
+    while todo:
+        stmt, scope = todo.pop()
+        if isinstance(stmt, For) and stmt.kind == "vectorized":
+            seen[id(stmt)] = seen.get(id(stmt), 0) + 1
+            search.loop(stmt, scope)
+            continue
+        inner = _Scope(stmt, scope)
+        todo.extend((part, inner) for part in reversed(parts(stmt)))
+    rows: dict[int, list[_Row]] = {}
+    for row in search.found.values():
+        # A statement that stands in two places has two scopes.
+        if seen[id(row.loop)] == 1:
+            rows.setdefault(id(row.loop), []).append(row)
+    if not rows:
+        return kernel
+    return replace(kernel, body=over_vector_loops(kernel.body, lambda loop: _asking(loop, rows.get(id(loop), []))))
+
+
+def _asking(loop: For, rows: list[_Row]) -> Stmt:
+    bindings: list[tuple[Axis, Scalar]] = []
+    asked: list[Stmt] = []
+    for row in rows:
+        over = row.over
+        distance = _distance([other for other in rows if other.over is over])
+        later = Axis("later", over.var.extent)
+        bindings.append((later, minimum(binary("add", over.var, distance), binary("sub", over.extent, 1))))
+        env: dict[Axis, Scalar] = {over.var: later}
+        for let in row.between:
+            name = Axis(let.var.name, let.var.extent, let.var.dtype)
+            bindings.append((name, substitute(let.value, env)))
+            env[let.var] = name
+        start = Axis("ahead", 1 << 62)
+        bindings.append((start, substitute(row.index, env)))
+        asked.append(Prefetch(row.buffer, (binary("add", start, loop.var),), row.write))
+    out: Stmt = replace(loop, body=Seq((*asked, loop.body)))
+    for axis, value in reversed(bindings):
+        out = LetScalar(axis, value, out)
+    return out
+
+
+def _distance(rows: list[_Row]) -> int:
+    """How many iterations ahead all rows of one iteration are asked for."""
+    if not all(row.count for row in rows):
+        return max(1, _UNKNOWN_ROWS // len(rows))
+    step = sum(row.count * dtype_bits(row.buffer.dtype) for row in rows) // 8
+    return max(1, min(_MOST_ROWS, -(-_AHEAD // step)))
+
+
+def _always_read(root: Scalar) -> list[Load]:
+    """The loads that are evaluated whatever a select chooses, and none inside of an index."""
+    out: dict[int, Load] = {}
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load):
+            out[id(node)] = node
+        else:
+            todo += [node.cond] if isinstance(node, Select) else reversed(children(node))
+    return list(out.values())

@@ -1,0 +1,138 @@
+"""Rows that are looked up are asked for ahead: the same results, the places that later iterations read, and nothing where another
+iteration's place cannot be known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay import pipeline
+from relay.codegen.kernels import prepared
+from relay.loop.ahead import asking_ahead
+from relay.loop.evaluate import evaluate
+from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Stmt, Store
+from relay.loop.target import Target
+from relay.loop.verify import verify
+from relay.loop.walk import statements
+from relay.te.scalar import Axis, Compare, Const, Load, Scalar, Select, Size, binary, cast
+
+TARGET = Target("x86_64-unknown-linux-gnu", l2_bytes=1 << 10)
+ROWS, PLACES, WIDTH = 9, 40, 32
+TABLE, AT = Buffer("table", (PLACES * WIDTH,), "float32"), Buffer("at", (ROWS,), "int32")
+Y = Buffer("y", (ROWS * WIDTH,), "float32")
+ROW, J = Axis("i", ROWS), Axis("j", WIDTH)
+TO = (binary("add", binary("mul", ROW, WIDTH), J),)
+
+
+def looked_up(row: Scalar) -> Load:
+    place = cast(Load(AT, (row,), "int32"), "int64")
+    return Load(TABLE, (binary("add", binary("mul", place, WIDTH), J),), "float32")
+
+
+def rows(body: Stmt, *, var: Axis = ROW, inputs: tuple[Buffer, ...] = (TABLE, AT)) -> Kernel:
+    return Kernel("rows", inputs, (Y,), (), For(var, Size(ROWS), body))
+
+
+def vector(body: Stmt) -> For:
+    return For(J, Size(WIDTH), body, "vectorized")
+
+
+def asked(kernel: Kernel) -> list[Prefetch]:
+    return [s for s in statements(kernel.body) if isinstance(s, Prefetch)]
+
+
+def result(kernel: Kernel) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    out = np.zeros(ROWS * WIDTH, "f")
+    places = rng.integers(0, PLACES, ROWS).astype("i4")
+    assert evaluate(kernel, [rng.standard_normal(PLACES * WIDTH).astype("f"), places, out]) == 0
+    return out
+
+
+def test_later_rows_are_asked_for() -> None:
+    kernel = rows(vector(Store(Y, TO, looked_up(ROW))))
+    made = asking_ahead(kernel, TARGET)
+    verify(made)
+    assert [p.buffer for p in asked(made)] == [TABLE] and not asked(made)[0].write
+    np.testing.assert_array_equal(result(kernel), result(made))
+
+
+def test_rows_by_way_of_variables_are_found() -> None:
+    """The loop's variable is another's, and the place has a name."""
+    step, place = Axis("r", ROWS), Axis("p", 1 << 62)
+    value = Load(TABLE, (binary("add", binary("mul", place, WIDTH), J),), "float32")
+    inner = LetScalar(place, cast(Load(AT, (ROW,), "int32"), "int64"), vector(Store(Y, TO, value)))
+    kernel = rows(LetScalar(ROW, step, inner), var=step)
+    made = asking_ahead(kernel, TARGET)
+    verify(made)
+    assert len(asked(made)) == 1
+    np.testing.assert_array_equal(result(kernel), result(made))
+
+
+def test_what_another_iteration_would_read_has_to_be_there() -> None:
+    """Not under a condition, not from what the kernel writes, not for tables that a cache holds, nor where each element has a place."""
+    few = Compare("lt", ROW, Const(3, "int64"))
+    copy = vector(Store(Y, TO, looked_up(ROW)))
+    zero = Const(0.0, "float32")
+    each = Load(TABLE, (cast(Load(AT, (binary("min", J, ROWS - 1),), "int32"), "int64"),), "float32")
+    left = [
+        rows(Branch(few, copy)),
+        rows(vector(Store(Y, TO, Select(few, looked_up(ROW), zero, "float32")))),
+        rows(vector(Store(Y, TO, each))),
+        rows(vector(Store(Y, TO, Load(TABLE, TO, "float32")))),
+    ]
+    for kernel in left:
+        verify(kernel)
+        assert asking_ahead(kernel, TARGET) is kernel
+    kernel = rows(copy)
+    assert asking_ahead(kernel, Target(TARGET.triple, l2_bytes=1 << 20)) is kernel
+    shared = Kernel(kernel.name, kernel.inputs, kernel.outputs, (), kernel.body, in_place=((1, 0),))
+    assert asking_ahead(shared, TARGET) is shared
+
+
+PROGRAMS = {
+    "take": ("take(%t, %i, axis=0)", 1, False),
+    "summed": ("sum(take(%t, %i, axis=0), axis=0)", 5, False),  # four rows at a time, and what is left over
+    "normed": ("nn.layer_norm(take(%t, %i, axis=0) + %x, %g, %g)", 1, False),
+    "two": ("take(%t, %i, axis=0) * take(%t, %k, axis=0)", 2, False),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    """Each looked-up row once for each loop, and the results of the interpreter."""
+    body, count, write = PROGRAMS[name]
+    text = f"""#[version = "0.0.5"]
+def @main[m: Dim](%t: Tensor[(5000, 300), float32], %i: Tensor[(m,), int32], %k: Tensor[(m,), int64],
+                  %x: Tensor[(m, 300), float32], %g: Tensor[(300,), float32]) {{ {body} }}"""
+    module = relay.parse(text)
+    made = pipeline.build(module, relay.Options())
+    found = [p for k in made.plan.kernels for p in asked(prepared(k.kernel, made.target))]
+    assert len(found) == count and all(p.write == write for p in found)
+    rng = np.random.default_rng(1)
+    exe = relay.compile(module)
+    for m in (1, 2, 37):
+        places = [rng.integers(0, 5000, m).astype(t) for t in ("i4", "i8")]
+        floats = [rng.standard_normal(s).astype("f") for s in ((5000, 300), (m, 300), (300,))]
+        given = [floats[0], *places, *floats[1:]]
+        np.testing.assert_allclose(np.asarray(exe(*given)), np.asarray(relay.evaluate(module, *given)), 2e-5, 2e-5)
+
+
+def test_rows_that_are_added_to_are_asked_for_to_be_written() -> None:
+    text = """#[version = "0.0.5"]
+def @f[m: Dim](%t: Tensor[(3000, 300), float32], %i: Tensor[(m,), int32]) -> Tensor[(), float32] {
+  let %x = take(%t, %i, axis=0); sum(%x * %x) }
+def @main[m: Dim](%t: Tensor[(3000, 300), float32], %i: Tensor[(m,), int32]) { grad(@f)(%t, %i) }"""
+    module = relay.parse(text)
+    made = pipeline.build(module, relay.Options())
+    found = [p for k in made.plan.kernels for p in asked(prepared(k.kernel, made.target))]
+    assert sorted(p.write for p in found) == [False, True]
+    rng = np.random.default_rng(2)
+    table, places = rng.standard_normal((3000, 300)).astype("f"), rng.integers(0, 3000, 50).astype("i4")
+    expected = np.zeros_like(table)
+    np.add.at(expected, places, 2 * table[places])
+    result: Any = relay.compile(module)(table, places)
+    np.testing.assert_allclose(result[1][0], expected, 1e-5, 1e-5)
