@@ -1,4 +1,4 @@
-"""Networks whose work the data decides, at batch 1, beside other systems: recurrent layers on sequences of many lengths, a character
+"""Networks whose work the data decides beside other systems: recurrent layers on sequences of many lengths, a character
 generator, a decoder and its beam search, networks over graphs, early exit, a mixture of experts.
 
 Systems take turns with all inputs, after a pause in which the threads of the one before stop spinning, and after calls that bring the
@@ -8,7 +8,10 @@ in, products at the peak of multiply-adds (each program's `floor` says which). `
 system over ours; a line that misses a bar of its program ends with it.
 
     python benchmarks/dynamic.py [--threads 1] [--programs lstm,gru,...] [--systems relay,torch,...] [--seconds 2]
+        [--hidden 64,128,...] [--batch 1,8,...]
 
+``--hidden`` and ``--batch`` are for the layers only: how wide their states are, and of how many sequences a step is (microseconds are
+then those of a step of all of them).
 ``--systems relay,aot`` compares with native programs, ``--systems relay,fixed`` with layers compiled for each of the inputs' lengths.
 """
 
@@ -19,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 # Libraries read these when they are loaded.
 _threads = argparse.ArgumentParser(add_help=False)
@@ -33,17 +37,29 @@ from dynamic_control import charrnn, earlyexit, experts  # noqa: E402
 from dynamic_decoder import decoder  # noqa: E402
 from dynamic_graphs import grids, random_graphs  # noqa: E402
 from dynamic_layers import GATES, layer  # noqa: E402
-from dynamic_program import Bar, Machine, Program, Run  # noqa: E402
+from dynamic_program import HIDDEN, Bar, Machine, Program, Run  # noqa: E402
 from machine import fastest, peak, reading  # noqa: E402
 from table import FLOOR, Table, add_out  # noqa: E402
 from turns import PAUSE  # noqa: E402
 
 PROGRAMS: Mapping[str, Callable[[], Program]] = {
-    **{kind: partial(layer, kind) for kind in GATES},
     "charrnn": charrnn, "decoder": lambda: decoder(1), "beam": lambda: decoder(4),
     "graphs": random_graphs, "grids": grids, "earlyexit": earlyexit, "experts": experts,
 }  # fmt: skip
 SYSTEMS = ("relay", "torch", "onnxruntime", "openvino", "jax")
+
+
+def cases(names: Sequence[str], hidden: Sequence[int], batches: Sequence[int]) -> dict[str, Callable[[], Program]]:
+    """What to measure, by what its row is called."""
+    found: dict[str, Callable[[], Program]] = {}
+    for name in names:
+        if name in PROGRAMS:
+            found[name] = PROGRAMS[name]
+            continue
+        for size, batch in product(hidden, batches):
+            row = name + (f" {size}" if size != HIDDEN else "") + (f", batch {batch}" if batch != 1 else "")
+            found[row] = partial(layer, name, size, batch)
+    return found
 
 
 def start(program: Program, wanted: Sequence[str], threads: int) -> dict[str, Run]:
@@ -105,17 +121,20 @@ def judged(found: Mapping[str, float], bar: Bar) -> tuple[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], parents=[_threads])
-    parser.add_argument("--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--programs", default=",".join((*GATES, *PROGRAMS)))
     parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--hidden", default=str(HIDDEN), help="of the layers")
+    parser.add_argument("--batch", default="1", help="of the layers")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each system and program")
     add_out(parser)
     given = parser.parse_args()
     wanted = given.systems.split(",")
-    title = f"Networks whose work the data decides, batch 1, {given.threads} thread(s)"
+    sizes, batches = ([int(n) for n in text.split(",")] for text in (given.hidden, given.batch))
+    title = f"Networks whose work the data decides, {given.threads} thread(s)"
     table = Table(f"dynamic-{given.threads}", title, "us a token (or a call)", "program", [*wanted, FLOOR])
     print(f"{table.head()}{'vs floor':>10}{'vs best':>10}")
-    for name in given.programs.split(","):
-        program = PROGRAMS[name]()
+    for name, make in cases(given.programs.split(","), sizes, batches).items():
+        program = make()
         found = measure(program, start(program, wanted, given.threads), given.threads, given.seconds)
         row = table.add(name, found)
         if "relay" in found:

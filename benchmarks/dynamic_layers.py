@@ -17,21 +17,23 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4, "rnn2": 1, "gru2": 3, "lstm2": 4}
 ONNX_ORDER = {1: [0], 3: [1, 0, 2], 4: [0, 3, 1, 2]}
 
 
-def layer_weights(kind: str) -> dict[str, Array]:
-    """Of `examples/recurrent.relay`."""
-    rows = GATES[kind] * HIDDEN
-    w = {"w": normal(rows, INPUT), "u": normal(rows, HIDDEN), "b": normal(rows)}
+def layer_weights(kind: str, given: int, hidden: int) -> dict[str, Array]:
+    """Of `examples/recurrent.relay`, for inputs of ``given`` elements."""
+    rows = GATES[kind] * hidden
+    w = {"w": normal(rows, given), "u": normal(rows, hidden), "b": normal(rows)}
     if kind.endswith("2"):
-        w |= {"w2": normal(rows, HIDDEN, seed=2), "u2": normal(rows, HIDDEN, seed=3), "b2": normal(rows)}
+        w |= {"w2": normal(rows, hidden, seed=2), "u2": normal(rows, hidden, seed=3), "b2": normal(rows)}
     if kind.startswith("gru"):
         w |= {name.replace("b", "c"): normal(rows, seed=1) for name in w if name.startswith("b")}
     return w
 
 
-def layer(kind: str) -> Program:
-    w, g = layer_weights(kind), GATES[kind]
+def layer(kind: str, hidden: int = HIDDEN, batch: int = 1) -> Program:
+    """A layer (or two) on sequences of many lengths, ``batch`` at a time; inputs are no wider than states."""
+    width = min(INPUT, hidden)
+    w, g = layer_weights(kind, width, hidden), GATES[kind]
     suffixes = ["", "2"] if kind.endswith("2") else [""]
-    start = np.zeros((1, HIDDEN), np.float32)
+    start = np.zeros((batch, hidden), np.float32)
     entry = f"{kind}_outputs"
 
     def ours(threads: int, executor: Executor = "vm", steps: int | None = None) -> Run:
@@ -53,7 +55,7 @@ def layer(kind: str) -> Program:
 
         torch.set_num_threads(threads)
         cls = {1: torch.nn.RNN, 3: torch.nn.GRU, 4: torch.nn.LSTM}[g]
-        net = cls(INPUT, HIDDEN, num_layers=len(suffixes)).eval()
+        net = cls(width, hidden, num_layers=len(suffixes)).eval()
         with torch.no_grad():
             for n, s in enumerate(suffixes):
                 getattr(net, f"weight_ih_l{n}").copy_(torch.tensor(w[f"w{s}"]))
@@ -80,9 +82,9 @@ def layer(kind: str) -> Program:
         for s in suffixes:
             second = gates(w[f"c{s}"]) if g == 3 else np.zeros_like(w[f"b{s}"])
             weights = [gates(w[f"w{s}"]), gates(w[f"u{s}"]), np.concatenate((gates(w[f"b{s}"]), second))]
-            y = made(op, name, *(made.constant(a[None]) for a in weights), hidden_size=HIDDEN, **extra)
+            y = made(op, name, *(made.constant(a[None]) for a in weights), hidden_size=hidden, **extra)
             name = made("Squeeze", y, made.constant(axes))
-        return made.model([("x", np.float32, ["t", 1, INPUT])], [(name, np.float32, ["t", 1, HIDDEN])])
+        return made.model([("x", np.float32, ["t", batch, width])], [(name, np.float32, ["t", batch, hidden])])
 
     def onnxruntime(threads: int) -> Run:
         run = in_onnxruntime(graph(), threads)
@@ -119,19 +121,19 @@ def layer(kind: str) -> Program:
                 second = jnp.asarray(w[f"c{s}"]) if g == 3 else None
                 weights = (jnp.asarray(w[f"u{s}"].T), second)
                 inputs = x @ jnp.asarray(w[f"w{s}"].T) + jnp.asarray(w[f"b{s}"])
-                _, x = jax.lax.scan(lambda a, b, p=weights: cell(p, a, b), (jnp.zeros((1, HIDDEN)),) * 2, inputs)
+                _, x = jax.lax.scan(lambda a, b, p=weights: cell(p, a, b), (jnp.zeros((batch, hidden)),) * 2, inputs)
             return x
 
         return lambda x: np.asarray(run(x))
 
-    recurrent = len(suffixes) * 4 * g * HIDDEN * HIDDEN
+    recurrent = len(suffixes) * 4 * g * hidden * hidden
 
     def floor(x: Array, _: int, machine: Machine) -> float:
-        """The input product at the peak of multiply-adds, the recurrent weights read once per step."""
-        product = 2 * len(x) * g * HIDDEN * (INPUT + (len(suffixes) - 1) * HIDDEN) / machine.flops
-        return product + len(x) * recurrent / machine.bandwidth
+        """The input product at the peak of multiply-adds; in each step the recurrent weights read once, or multiplied."""
+        product = 2 * len(x) * batch * g * hidden * (width + (len(suffixes) - 1) * hidden) / machine.flops
+        return product + len(x) * max(recurrent / machine.bandwidth, batch * recurrent / 2 / machine.flops)
 
-    inputs = [normal(n, 1, INPUT, seed=k, scale=1) for k, n in enumerate(lengths(24))]
+    inputs = [normal(n, batch, width, seed=k, scale=1) for k, n in enumerate(lengths(24))]
     systems: dict[str, Maker] = {
         "relay": ours, "aot": partial(ours, executor="aot"), "fixed": fixed, "torch": in_torch, "onnxruntime": onnxruntime,
         "openvino": openvino, "jax": in_jax,
