@@ -12,11 +12,11 @@ import pytest
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import host_target, parse_target
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.evaluate import _State
 from relay.loop.evaluate import evaluate as slow
-from relay.loop.ir import Alloc, Prefetch
+from relay.loop.ir import Alloc, Branch, Prefetch, Stmt, Switch
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 from relay.loop.walk import statements
@@ -43,6 +43,25 @@ def test_dense_on_packed_weights_for_every_number_of_rows() -> None:
     assert pack.input_index == 1 and pack.source.shape == (96, 40)
     panels, depth, width = pack.packed.shape
     assert depth == 40 and panels * width >= 96  # type: ignore[operator]
+
+
+def test_of_a_single_row_nothing_is_shared_out() -> None:
+    """One row has code of its own, without tasks of rows and heights of tiles; the rest has no tile of one row."""
+
+    def build(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
+        return m("add", m("nn.dense", x, w), b)
+
+    plan = check(primitive([tensor((N, 40)), tensor((96, 40)), tensor((96,))], build), *SIZES, constants=WEIGHT)
+    body = plan.kernel.body
+    assert isinstance(body, Branch) and body.orelse is not None and "if n == 1" in kernel_text(plan.kernel)
+
+    def heights(part: Stmt) -> set[Dim]:
+        return {s.buffer.shape[0] for s in statements(part) if isinstance(s, Alloc) and s.buffer.scope == "register"}
+
+    assert heights(body.then) == {1} and heights(body.orelse) == {2, 3, 4, 5, 6, 7, 8} & heights(body.orelse) != set()
+    assert not any(isinstance(s, Switch) for s in statements(body.then))
+    several = primitive([tensor((N, 3, 40)), tensor((96, 40)), tensor((96,))], build)
+    check(several, *SIZES, constants=WEIGHT)
 
 
 @pytest.mark.parametrize("columns", [1, 7, 16, 33, 75, 130])

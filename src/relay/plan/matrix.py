@@ -91,6 +91,10 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
 
     if isinstance(rows, int):
         return by(schedule.case(rows))
+    if packed is not None and fewest == 1 and nest.p.form.guard is None:
+        # Of a single row nothing is to be shared out or switched on, which takes as long as a small product itself.
+        one = _tiles(nest.of_one_row(), packed, schedule)
+        return Branch(compare("eq", extent_of(rows), 1), one, _tiles(nest, packed, schedule, 2))
     *others, last = schedule.cases
     body = by(last)
     for case in reversed(others):

@@ -8,7 +8,7 @@ members of the nest, element by element, ending in the stores of the outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
@@ -69,6 +69,14 @@ class ProductNest:
     def normalise(self) -> None:
         """Join and split the product's axes so that everything it accesses is linear in them where it can be."""
         self.p.space.normalise(self.builder, self._accesses)
+
+    def of_one_row(self) -> ProductNest:
+        """The same where all of the rows are one."""
+        space = self.p.space
+        groups = [*space.groups[:1], [], *space.groups[2:]]
+        nothing: dict[Axis, Scalar] = {axis: Const(0, "int64") for axis in self.p.rows}
+        env = {**{axis: substitute(value, nothing) for axis, value in space.env.items()}, **nothing}
+        return replace(self, p=replace(self.p, space=replace(space, groups=groups, env=env)), env={})
 
     def _accesses(self, env: Env) -> Accesses:
         """What the left operand and the epilogue read and write."""
