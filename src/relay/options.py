@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from relay._runtime import available_threads
 from relay.executable.program import Limits
 from relay.ir.diagnostics import RelayError
+from relay.ir.files import cache_directory
 from relay.loop.costs import Machine
 
 EXECUTORS = ("vm", "aot")
@@ -92,7 +92,7 @@ class Options:
         """The cache directory, or None when nothing is to be cached."""
         if not self.cache:
             return None
-        return self.cache_dir or Path(platformdirs.user_cache_dir("relay"))
+        return self.cache_dir or cache_directory()
 
     @property
     def worker_count(self) -> int:

@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
-import platformdirs
 
 import relay.ir.dim
 import relay.ir.types
 import relay.loop.ir
 import relay.te.scalar
 from relay.ir.diagnostics import FileError
-from relay.ir.files import write_whole
+from relay.ir.files import cache_directory, write_whole
 from relay.loop.ir import Kernel
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
@@ -30,11 +29,6 @@ from relay.loop.target import Target
 _MAGIC = b"relay-object-1\n"
 _MAX_BYTES = 1 << 30
 _PRUNE_SECONDS = 24 * 3600
-
-
-def default_directory() -> Path:
-    """Where kernels are cached unless a directory is named."""
-    return Path(platformdirs.user_cache_dir("relay", appauthor=False)) / "kernels"
 
 
 @cache
@@ -62,7 +56,7 @@ class KernelCache:
     """Objects by key in a directory."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = default_directory() if directory is None else directory
+        self.directory = cache_directory() / "kernels" if directory is None else directory
 
     def _path(self, key: str) -> Path:
         return self.directory / key[:2] / f"{key}.o"

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Where caches are, and writing files whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+import platformdirs
+
 from relay.ir.diagnostics import FileError
+
+
+def cache_directory() -> Path:
+    """The user's cache directory."""
+    return Path(platformdirs.user_cache_dir("relay", appauthor=False))
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:

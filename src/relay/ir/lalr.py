@@ -1,84 +1,18 @@
 """A small, fast LALR(1) engine over lark's tables.
 
-Lark checks the grammar and makes the tables; this loop runs them. It allocates nothing per token but what the actions build,
-needs no Python stack however deep the input nests, and costs a few tenths of a microsecond per step, where lark's own loop
-(made for parse trees, token objects and any lexer) costs several.
+Lark checks the grammar and makes the tables (`relay.ir.tables`); this loop runs them. It allocates nothing per token but what the
+actions build, needs no Python stack however deep the input nests, and costs a few tenths of a microsecond per step, where lark's own
+loop (made for parse trees, token objects and any lexer) costs several.
 """
 
 from __future__ import annotations
 
-import importlib.resources
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from typing import Any, Protocol
-
-from lark import Lark
-from lark.lexer import Lexer
-from lark.parsers.lalr_analysis import Shift
 
 from relay.ir.diagnostics import SyntaxError_
 from relay.ir.lexer import Tokens
-
-START_SYMBOLS = ("module", "expression", "type_only")
-
-# A reduction: the action's name ("" passes the only value on), how many values it takes, and the nonterminal it makes.
-Reduction = tuple[str, int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """``actions[state][kind]`` is the next state (a shift) or a reduction; ``goto[state][nonterminal]`` the state after it."""
-
-    actions: tuple[Mapping[str, int | Reduction], ...]
-    goto: tuple[Mapping[str, int], ...]
-    start: Mapping[str, int]
-    accept: Mapping[str, int]
-
-
-class _NoLexer(Lexer):
-    """Lark is asked for tables only."""
-
-    def __init__(self, conf: object) -> None:
-        pass
-
-    def lex(self, lexer_state: Any, parser_state: Any) -> Any:
-        raise NotImplementedError
-
-
-@cache
-def tables() -> Tables:
-    """The tables of the grammar (made once per process)."""
-    grammar = importlib.resources.files("relay.ir").joinpath("grammar.lark").read_text()
-    lark = Lark(grammar, parser="lalr", lexer=_NoLexer, start=list(START_SYMBOLS))
-    kind_of = {t.name: t.pattern.value for t in lark.terminals}
-    table = lark.parser.parser._parse_table  # the one place where lark's inside is touched
-    actions: list[Mapping[str, int | Reduction]] = []
-    goto: list[Mapping[str, int]] = []
-    number = {state: n for n, state in enumerate(table.states)}
-    nonterminals = {rule.origin.name for rule in lark.rules}
-    for row in table.states.values():
-        acts: dict[str, int | Reduction] = {}
-        gotos: dict[str, int] = {}
-        for symbol, (action, argument) in row.items():
-            if action is Shift:
-                if symbol in nonterminals:
-                    gotos[symbol] = number[argument]
-                else:
-                    acts[kind_of.get(symbol, symbol)] = number[argument]
-            else:
-                name = argument.alias or ""
-                if not name and len(argument.expansion) != 1:
-                    raise AssertionError(f"the rule {argument} needs an alias")
-                acts[kind_of.get(symbol, symbol)] = (str(name), len(argument.expansion), str(argument.origin.name))
-        actions.append(acts)
-        goto.append(gotos)
-    return Tables(
-        tuple(actions),
-        tuple(goto),
-        {name: number[state] for name, state in table.start_states.items()},
-        {name: number[state] for name, state in table.end_states.items()},
-    )
+from relay.ir.tables import tables
 
 
 class Actions(Protocol):
@@ -94,9 +28,7 @@ def parse(tokens: Tokens, start: str, actions: Actions) -> Any:
     """
     table = tables()
     acts, gotos = table.actions, table.goto
-    method: dict[str, Callable[..., Any]] = {
-        r[0]: getattr(actions, r[0]) for row in acts for r in row.values() if isinstance(r, tuple) and r[0]
-    }
+    method = {name: getattr(actions, name) for name in table.names}
     state = table.start[start]
     accept = table.accept[start]
     states = [state]
