@@ -1,35 +1,54 @@
-"""Softmax, norms, reductions, look-ups, copies and other memory-bound kernels beside PyTorch and onnxruntime, in one run, interleaved.
+"""Softmax, norms, reductions, look-ups, copies and other memory-bound kernels beside PyTorch, onnxruntime, OpenVINO and JAX, in one
+run, interleaved.
 
-Each table row is one program on one shape: the median time of each system, the rate in GB/s (operands read and written once)
-beside that of a copy which moves as many bytes in the same turns, and ours over the best of the others. Row counts are symbolic.
-``python benchmarks/rows.py [--threads 1] [--only softmax,mean] [--rounds 15] [--rows 1,16,1024] [--width 300]``
+Each table row is one program on one shape: the median time of each system, ours over the best of the others, and ``floor``, what the
+machine allows. Row counts are symbolic. The floor is measured in the same turns, with as many threads: copying as many bytes as the
+program reads and writes (reading them, where next to nothing is written; of an embedding's table what is looked up). Where a function
+of each element binds, it is what further rows take while the second-level cache holds all of them, if that is more.
+
+    python benchmarks/rows.py [--threads 1] [--only softmax,mean] [--rounds 15] [--rows 1,16,1024] [--width 300] [--systems torch,jax]
+
+All of it takes long. With ``--more FILE`` rows that the file has are not measured again and new ones are added to it, for about
+``--limit`` seconds: run again and again, it gets through all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import machine
 import numpy as np
 import numpy.typing as npt
-from table import Table, add_out
+import row_peers
+from row_peers import Onnx
+from table import FLOOR, Table, add_out
 from turns import PAUSE, medians
 
 import relay
+from relay.codegen.target import host_target
+from relay.ir.files import write_whole
+from relay.view import limits
 
 Array = npt.NDArray[np.float32]
 Call = Callable[[], object]
-Onnx = tuple[str, dict[str, Any]] | tuple[str, dict[str, Any], Callable[[int], Sequence[Any]]]
+SYSTEMS = ("torch", "onnxruntime", "openvino", "jax")
+# Programs in which a function of each element may take longer than memory does.
+DEAR = ("softmax", "softmax_first", "log_softmax", "masked_softmax", "gelu", "tanh", "sigmoid")
+# Rows by whose difference it is known what a further row takes.
+FEW, MORE = 16, 64
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program in the three systems' words. ``onnx`` is an operator, its attributes and its constant operands for a width,
-    which follow the others."""
+    """A program in the systems' words. ``onnx`` is an operator, its attributes and its constant operands for a width,
+    which follow the others; None: the graph of our program."""
 
     relay: str
     torch: Callable[..., object] | None
@@ -217,32 +236,6 @@ def programs() -> dict[str, Program]:
     }
 
 
-def onnxruntime_call(program: Onnx, arrays: Sequence[Array], width: int, threads: int) -> Call:
-    """The operator alone in a graph."""
-    import onnxruntime as ort
-    from onnx import helper, numpy_helper
-
-    op, attrs = program[:2]
-    constants = [
-        numpy_helper.from_array(c, f"c{n}") for n, c in enumerate(program[2](width) if len(program) > 2 else ())
-    ]
-    names = [f"x{n}" for n in range(len(arrays))]
-    outputs = ["out", "positions"] if op == "TopK" else ["out"]
-    node = helper.make_node(op, [*names, *(c.name for c in constants)], outputs, **attrs)
-    inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in zip(names, arrays, strict=True)
-    ]
-    results = [helper.make_empty_tensor_value_info(n) for n in outputs]
-    graph = helper.make_graph([node], "rows", inputs, results, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip(names, arrays, strict=True))
-    return lambda: session.run(None, feeds)
-
-
 def operands(program: Program, size: tuple[int, int]) -> list[Array]:
     """Normal numbers; an operand ``%i`` holds indices into the one before it along its axis of that many elements."""
     rng = np.random.default_rng(0)
@@ -253,15 +246,24 @@ def operands(program: Program, size: tuple[int, int]) -> list[Array]:
     return arrays
 
 
-def calls(program: Program, size: tuple[int, int], threads: int) -> tuple[dict[str, Call], Sequence[Array]]:
-    """One call of each system that is installed, on the same operands."""
-    arrays = operands(program, size)
+def source_of(program: Program, width: int) -> str:
+    """The program for rows of so many elements."""
     source = program.relay
-    for word, value in (("WIDTH", size[1]), ("HALF", size[1] // 2), ("TWICE", 2 * size[1])):
+    for word, value in (("WIDTH", width), ("HALF", width // 2), ("TWICE", 2 * width)):
         source = source.replace(word, str(value))
+    return source
+
+
+def calls(
+    name: str, program: Program, size: tuple[int, int], threads: int, wanted: Sequence[str]
+) -> tuple[dict[str, Call], Sequence[Array]]:
+    """One call of each system that is wanted, installed and able to run the program, on the same operands."""
+    arrays = operands(program, size)
+    source = source_of(program, size[1])
     exe = relay.compile(source, threads=threads)
     out: dict[str, Call] = {"relay": lambda: exe(*arrays)}
-    if program.torch is not None:
+    wanted = [n for n in wanted if importlib.util.find_spec(n) is not None]
+    if program.torch is not None and "torch" in wanted:
         import torch
 
         torch.set_num_threads(threads)
@@ -272,56 +274,98 @@ def calls(program: Program, size: tuple[int, int], threads: int) -> tuple[dict[s
                 return function(*theirs)
 
         out["torch"] = eager
-    if program.onnx is not None:
-        try:
-            out["onnxruntime"] = onnxruntime_call(program.onnx, arrays, size[1], threads)
-        except ImportError as error:
-            print(f"onnxruntime is left out ({error.name} is not installed)", file=sys.stderr)
-    return out, arrays
+    made: dict[str, Call | None] = {}
+    if {"onnxruntime", "openvino"} & set(wanted) and importlib.util.find_spec("onnx") is not None:
+        model = row_peers.onnx_model(program.onnx, source, arrays, size[1])
+        for peer, make in (("onnxruntime", row_peers.onnxruntime), ("openvino", row_peers.openvino)):
+            if model is not None and peer in wanted:
+                made[peer] = make(model, arrays, threads)
+    if "jax" in wanted:
+        made["jax"] = row_peers.jax(name, arrays, threads)
+    return out | {peer: call for peer, call in made.items() if call is not None}, arrays
+
+
+def floors(
+    name: str, program: Program, size: tuple[int, int], threads: int, ours: Call, given: Sequence[Array]
+) -> tuple[dict[str, Call], Callable[[Mapping[str, float]], float]]:
+    """Calls that say what the machine allows, and how their times do."""
+    result = ours()
+    written = sum(np.asarray(r).nbytes for r in (result if isinstance(result, tuple) else (result,)))
+    read = given[-1].nbytes + written if name == "embedding" else sum(a.nbytes for a in given)
+    target = host_target()
+    if 4 * written < read:
+        return {"memory": machine.reading(read, threads)}, lambda found: found["memory"]
+    out = {"memory": limits.copying(target, threads, (read + written) // 2)}
+    if name not in DEAR or size[0] <= MORE:
+        return out, lambda found: found["memory"]
+    alone = relay.compile(source_of(program, size[1]), threads=1)
+    for word, rows in (("few", FEW), ("more", MORE)):
+        arrays = operands(program, (rows, size[1]))
+        out[word] = lambda arrays=arrays: alone(*arrays)  # type: ignore[misc]
+    share = size[0] / (MORE - FEW) / threads
+    return out, lambda found: max(found["memory"], (found["more"] - found["few"]) * share)
+
+
+def measure(
+    name: str, program: Program, size: tuple[int, int], threads: int, wanted: Sequence[str], rounds: int
+) -> dict[str, float]:
+    """Microseconds a call of each system, and the floor."""
+    systems, arrays = calls(name, program, size, threads, wanted)
+    others, floor = floors(name, program, size, threads, systems["relay"], arrays)
+    # The floor directly after ours: no other system's threads spin then.
+    turns = {"relay": systems["relay"], **others, **systems}
+    found = medians(turns, rounds, {"relay": PAUSE if len(systems) > 1 else 0.0}, turn=2e-3)
+    return {n: t * 1e6 for n, t in found.items() if n in systems} | {FLOOR: floor(found) * 1e6}
+
+
+def line(case: str, found: Mapping[str, float]) -> str:
+    """A row as text."""
+    ours, others = found["relay"], [t for n, t in found.items() if n not in ("relay", FLOOR)]
+    times = " ".join(f"{n} {t:8.1f}" for n, t in found.items())
+    ratio = f"{ours / min(others):.2f} of the best other" if others else ""
+    return f"{case:26} {times}  {found[FLOOR] / ours:4.0%} of the limit {ratio}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", default="", help="only these numbers of rows")
     parser.add_argument("--width", type=int, default=0, help="rows of this many elements instead")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--more", type=Path, metavar="FILE", help="add what this file does not have yet to it")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further row is begun")
     add_out(parser)
     args = parser.parse_args()
-    known = programs()
+    known, wanted = programs(), [n for n in args.systems.split(",") if n]
     chosen = args.only.split(",") if args.only else list(known)
-    if unknown := set(chosen) - known.keys():
-        parser.error(f"no program {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    print(f"us per call, {args.threads} thread(s)")
+    if unknown := (set(chosen) - known.keys()) | (set(wanted) - set(SYSTEMS)):
+        parser.error(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}; {', '.join(SYSTEMS)}")
+    numbers = [int(n) for n in args.rows.split(",") if n]
+    kept: dict[str, dict[str, float]] = json.loads(args.more.read_text()) if args.more and args.more.exists() else {}
+    end = time.perf_counter() + args.limit
     title = f"Norms, softmax, elementwise functions, look-ups, {args.threads} thread(s)"
-    table: Table | None = None
+    table = Table(f"rows-{args.threads}", title, "us a call", "operator", ["relay", *wanted, FLOOR])
+    print(f"us a call, {args.threads} thread(s)")
     for name in chosen:
-        for size in known[name].sizes:
-            if args.rows and str(size[0]) not in args.rows.split(","):
-                continue
-            if args.width and size[1] != 768:
-                continue
-            size = (size[0], args.width or size[1])
-            systems, arrays = calls(known[name], size, args.threads)
-            result = systems["relay"]()
-            written = sum(np.asarray(r).nbytes for r in (result if isinstance(result, tuple) else (result,)))
-            moved = written + (written if name == "embedding" else sum(a.nbytes for a in arrays))
-            source, target = np.ones(moved // 2, np.uint8), np.ones(moved // 2, np.uint8)
-            turns: dict[str, Call] = {**systems, "copy": lambda to=target, of=source: np.copyto(to, of)}  # type: ignore[misc]
-            found = medians(turns, args.rounds, {"relay": PAUSE if len(systems) > 1 else 0.0}, turn=1e-3)
-            copy = found.pop("copy")
-            ours, others = found["relay"], [t for n, t in found.items() if n != "relay"]
-            rate = f"{moved / ours / 1e9:7.1f} GB/s, {copy / ours:4.0%} of a copy"
-            line = " ".join(f"{n} {t * 1e6:9.1f}" for n, t in found.items())
-            table = table or Table(f"rows-{args.threads}", title, "us a call", "operator", list(found))
-            table.add(f"{name} {size[0]} x {size[1]}", {n: t * 1e6 for n, t in found.items()})
-            ratio = f"{ours / min(others):.2f}" if others else "-"
-            print(
-                f"{name:13} {size[0]:5d} x {size[1]:<5d} {line:60} {rate:>32}  relay / best other {ratio}", flush=True
-            )
-    if table is not None:
-        table.keep(args.out)
+        program = known[name]
+        if numbers or args.width:
+            widths = [args.width or 768]
+            rows = numbers or [n for n, w in program.sizes if w == 768]
+            program = replace(program, sizes=[(n, w) for n in rows for w in widths])
+        for size in program.sizes:
+            case = f"{name} {size[0]} x {size[1]}"
+            place = f"{args.threads} {case}"
+            if place not in kept:
+                if time.perf_counter() > end:
+                    continue
+                kept[place] = measure(name, program, size, args.threads, wanted, args.rounds)
+                if args.more:
+                    write_whole(args.more, lambda part: part.write_text(json.dumps(kept, indent=1)))
+            table.add(case, kept[place])
+            print(line(case, kept[place]), flush=True)
+    table.keep(args.out)
 
 
 if __name__ == "__main__":

@@ -225,3 +225,17 @@ def reading(target: Target, threads: int, size: int, least: int = 0) -> tuple[fl
     ))  # fmt: skip
     kernel = Kernel("read", (given,), (out,), (), For(worker, _number(threads), Alloc(tile, body), "parallel"))
     return 4.0 * part * threads * passes, _call(kernel, target, threads)
+
+
+def copying(target: Target, threads: int, size: int) -> Callable[[], object]:
+    """A call that copies ``size`` bytes into a new result, each thread its part; past the caches where results of that size are
+    written so."""
+    width = _STREAMS * target.lanes(32)
+    part = max(1, size // 4 // threads // width) * width
+    given, out = (Buffer(name, (threads * part,), "float32", alignment=4) for name in ("given", "out"))
+    worker, lane = Axis("worker", threads), Axis("lane", part)
+    position = (binary("add", binary("mul", worker, part), lane),)
+    body = For(lane, _number(part), Store(out, position, Load(given, position, "float32")), "vectorized")
+    streamed = (0,) if target.streamed_bytes is not None else ()
+    kernel = Kernel("copy", (given,), (out,), (), For(worker, _number(threads), body, "parallel"), streamed=streamed)
+    return _call(kernel, target, threads)
