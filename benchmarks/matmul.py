@@ -11,21 +11,24 @@ Rows are symbolic (one compilation for all numbers of rows); ``=`` before the nu
 ``+gelu`` (of the sum with a bias), ``+residual``.
 
     python benchmarks/matmul.py [--threads 2] [--cases constant:16x384x384+gelu,batch8:128x64x128,...] [--suite rows]
+    python benchmarks/matmul.py --suite constant-rows,run-time-rows,transposed-rows --no-peers --seconds 0.03 --grid
 
 The bound is the time that either the multiply-adds take at the machine's peak or reading the right operand takes
-(measured on as many bytes), whichever is longer. Times are medians; systems take turns.
+(measured on as many bytes), whichever is longer. Times are medians; systems take turns. ``--grid`` prints how much of the
+bound is reached, a line for each right operand and a column for each number of rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _threads = argparse.ArgumentParser(add_help=False)
 _threads.add_argument("--threads", type=int, default=1)
@@ -45,6 +48,10 @@ Run = Callable[[], object]
 
 # The kinds of a suite's sizes: constant and given at run time, both ways.
 KINDS = ("constant", "run-time", "transposed")
+# Numbers of rows, and the depth and columns of right operands, that all meet each other.
+ROWS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 48, 85, 127)
+SIDES = (384, 768, 1536, 3072)
+OPERANDS = [*((d, c) for d in SIDES for c in SIDES), (300, 450), (150, 600), (1000, 1000)]
 SUITES = {
     "square": [f"{kind}:{n}x{n}x{n}" for n in (256, 512, 1024) for kind in KINDS],
     "large": ["constant:2048x2048x2048", "run-time:2048x2048x2048", "transposed:2048x2048x2048"],
@@ -62,6 +69,7 @@ SUITES = {
             for rows in (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 31, 64, 128)],
     "vector": [f"{kind}:1x{d}x{c}" for kind in KINDS
                for d, c in ((384, 384), (1024, 1024), (4096, 4096))],
+    **{f"{kind}-rows": [f"{kind}:{rows}x{d}x{c}" for d, c in OPERANDS for rows in ROWS] for kind in KINDS},
 }  # fmt: skip
 
 
@@ -109,8 +117,10 @@ class Case:
         rng = np.random.default_rng(0)
         lead = (self.batch,) if self.batch else ()
         right = (self.columns, self.depth) if self.turned else (self.depth, self.columns)
-        out = {"x": rng.standard_normal((*lead, self.rows, self.depth), dtype=np.float32)}
-        out["w"] = rng.standard_normal((*lead, *right), dtype=np.float32)
+        out = {
+            "x": rng.standard_normal((*lead, self.rows, self.depth), dtype=np.float32),
+            "w": weights((*lead, *right)),
+        }
         if self.epilogue in ("bias", "gelu"):
             out["b"] = rng.standard_normal(self.columns, dtype=np.float32)
         if self.epilogue == "residual":
@@ -118,7 +128,23 @@ class Case:
         return out
 
 
+@functools.lru_cache(maxsize=1)
+def weights(shape: tuple[int, ...]) -> Array:
+    """A right operand: the same one for all numbers of rows."""
+    return np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
+
+
 def with_relay(case: Case, arrays: dict[str, Array], threads: int, precision: str = "float32") -> Run:
+    fixed = [name for name in ("w", "b") if name in arrays] if case.kind == "constant" else []
+    exe = compiled(case if case.static else replace(case, rows=0), threads, precision)
+    given = [relay.Tensor.from_numpy(a) for name, a in arrays.items() if name not in fixed]
+    return lambda: exe(*given)
+
+
+@functools.lru_cache(maxsize=1)
+def compiled(case: Case, threads: int, precision: str) -> relay.Executable:
+    """The program of a case, for all numbers of rows where they are symbolic."""
+    arrays = case.arrays()
     rows = str(case.rows) if case.static else "n"
     lead = f"{case.batch}, " if case.batch else ""
     right = f"{case.columns}, {case.depth}" if case.turned else f"{case.depth}, {case.columns}"
@@ -142,9 +168,7 @@ def with_relay(case: Case, arrays: dict[str, Array], threads: int, precision: st
             body = f"add({body}, %r)"
     module = relay.parse(f'#[version = "0.0.5"]\ndef @main{"" if case.static else "[n: Dim]"}({params}) {{ {body} }}')
     fixed = [name for name in ("w", "b") if name in arrays] if case.kind == "constant" else []
-    exe = relay.compile(module.bind({name: arrays[name] for name in fixed}), threads=threads, precision=precision)
-    given = [relay.Tensor.from_numpy(a) for name, a in arrays.items() if name not in fixed]
-    return lambda: exe(*given)
+    return relay.compile(module.bind({name: arrays[name] for name in fixed}), threads=threads, precision=precision)
 
 
 def with_torch(case: Case, arrays: dict[str, Array], threads: int) -> Run:
@@ -177,9 +201,9 @@ def with_onnxruntime(case: Case, arrays: dict[str, Array], threads: int) -> Run:
     from onnx import TensorProto, helper, numpy_helper
 
     constant = case.kind == "constant"
-    weights = {"b": arrays["b"]} if "b" in arrays else {}
+    fixed = {"b": arrays["b"]} if "b" in arrays else {}
     if constant:
-        weights["w"] = np.ascontiguousarray(arrays["w"].T)
+        fixed["w"] = np.ascontiguousarray(arrays["w"].T)
     nodes = []
     right = "w"
     if case.turned and not constant:
@@ -196,12 +220,12 @@ def with_onnxruntime(case: Case, arrays: dict[str, Array], threads: int) -> Run:
     if case.epilogue == "residual":
         nodes.append(helper.make_node("Add", [last, "r"], ["sum"]))
         last = "sum"
-    given = {name: a for name, a in arrays.items() if name not in weights}
+    given = {name: a for name, a in arrays.items() if name not in fixed}
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, a.shape) for name, a in given.items()]
     result = (*arrays["x"].shape[:-1], case.columns)
     graph = helper.make_graph(
         nodes, "product", inputs, [helper.make_tensor_value_info(last, TensorProto.FLOAT, result)],
-        [numpy_helper.from_array(a, name) for name, a in weights.items()],
+        [numpy_helper.from_array(a, name) for name, a in fixed.items()],
     )  # fmt: skip
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     options = ort.SessionOptions()
@@ -261,8 +285,25 @@ def prepare(case: Case, threads: int, peers: Sequence[str], narrow: Sequence[str
             runs[precision] = with_relay(case, arrays, threads, precision)
             error = np.abs(np.asarray(runs[precision]()) - expected).max() / np.abs(expected).max()
             assert error < 0.02, f"{case} in {precision} is off by {error:.3f}"
-    runs["read"] = reading(case.weight_bytes, threads)
+    runs["read"] = read(case.weight_bytes, threads)
     return runs
+
+
+read = functools.lru_cache(maxsize=1)(reading)
+
+
+def grid(table: Sequence[dict[str, float | str]]) -> str:
+    """How much of the bound each case reaches: a line for each right operand, a column for each number of rows."""
+    cells: dict[str, dict[int, float]] = {}
+    for row in table:
+        case = Case.parse(str(row["case"]))
+        line = f"{case.kind} {case.depth}x{case.columns}{'+' if case.epilogue else ''}{case.epilogue}"
+        cells.setdefault(line, {})[case.rows] = float(row["bound"]) / float(row["relay"])
+    rows = sorted({n for found in cells.values() for n in found})
+    out = [f"{'% of the bound':24}" + "".join(f"{n:>6}" for n in rows)]
+    for line, found in cells.items():
+        out.append(f"{line:24}" + "".join(f"{100 * found[n]:6.0f}" if n in found else f"{'':6}" for n in rows))
+    return "\n".join(out)
 
 
 def main() -> None:
@@ -275,6 +316,9 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--reduced", action="store_true", help="reduced precision as well: bf16, int8-weights")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
+    parser.add_argument(
+        "--grid", action="store_true", help="only how much of the bound is reached, rows of operands side by side"
+    )
     given = parser.parse_args()
     names = given.cases.split(",") if given.cases else [c for s in given.suite.split(",") for c in SUITES[s]]
     peers = [] if given.no_peers else [p for p, (m, _) in PEERS.items() if importlib.util.find_spec(m) is not None]
@@ -292,6 +336,9 @@ def main() -> None:
         row["bound"] = max(float(row["flops"]) / top, float(row["read"]))
     if given.json:
         print(json.dumps({"peak": top, "threads": given.threads, "cases": table}, indent=2))
+        return
+    if given.grid:
+        print(f"peak {top / 1e9:.1f} GFLOP/s, {given.threads} thread(s)\n{grid(table)}")
         return
     others = [*peers, *narrow]
     print(f"peak {top / 1e9:.1f} GFLOP/s, {given.threads} thread(s); microseconds")
