@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import relay
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function
-from relay.loop.ir import Alloc
+from relay.loop.evaluate import evaluate
+from relay.loop.ir import Alloc, Behind
 from relay.loop.target import Target
-from relay.loop.walk import statements
-from relay.plan import make_plan
+from relay.loop.walk import nodes, statements
+from relay.plan import make_plan, unpacked
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
 
@@ -171,3 +173,49 @@ def test_the_number_of_threads_changes_nothing(make: object, rows: int) -> None:
         found.append(out)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("columns", [16, 32, 272, 5008])
+def test_rows_that_begin_behind_lines(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks and panels begin at lines, wherever the operand lies; the evaluator refuses what lies before it."""
+    monkeypatch.setattr(unpacked, "_FAR", 0)
+    monkeypatch.setattr(unpacked, "_PANELS", 0)
+    plan = check(streamed(N, 9, columns), *({V: n} for n in (0, 1, 2, 3, 4, 5, 8, 9, 20)))
+    assert any(isinstance(n, Behind) for n in nodes(plan.kernel.body))
+    assert not any(isinstance(n, Behind) for n in nodes(check(streamed(N, 9, columns + 1), {V: 3}).kernel.body))
+    w = np.asarray(random((9, columns), "float32"), np.float32)
+    for rows in (2, 6) if columns <= 32 else ():
+        x, out = np.asarray(random((rows, 9), "float32"), np.float32), np.zeros(rows * columns, np.float32)
+        assert evaluate(plan.kernel, [x.ravel(), w.ravel(), out], {plan.kernel.dims[0]: rows}) == 0
+        np.testing.assert_allclose(out, (x @ w).ravel(), rtol=1e-4, atol=1e-5)
+
+    def build(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
+        return m("nn.gelu", m("add", m("nn.matmul", x, w), b))
+
+    check(primitive([tensor((N, 9)), tensor((9, columns)), tensor((columns,))], build), {V: 2}, {V: 6}, {V: 20})
+    pairs = primitive(
+        [tensor((3, N, 9)), tensor((3, 9, columns))], lambda m, x, w: m("nn.batch_matmul", x, w, transpose_b=False)
+    )
+    check(pairs, {V: 1}, {V: 5})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_results_do_not_depend_on_where_operands_begin(dtype: str) -> None:
+    program = relay.parse(
+        '#[version = "0.0.5"]\n'
+        f"def @main[n: Dim](%x: Tensor[(n, 352), {dtype}], %w: Tensor[(352, 3072), {dtype}]) {{ nn.matmul(%x, %w) }}"
+    )
+    exe = relay.compile(program, threads=2)
+    rng = np.random.default_rng(0)
+    memory = np.empty(352 * 3072 + 128, dtype)
+    start = -memory.ctypes.data % 64 // memory.itemsize
+    weights = rng.standard_normal((352, 3072)).astype(dtype)
+    for rows in (1, 2, 3, 4, 7, 8, 11):
+        x = rng.standard_normal((rows, 352)).astype(dtype)
+        found = []
+        for behind in range(0, 64 // memory.itemsize, 3):
+            given = memory[start + behind :][: weights.size].reshape(weights.shape)
+            given[:] = weights
+            found.append(np.asarray(exe(x, given)))
+        np.testing.assert_allclose(found[0], x.astype("float64") @ weights, rtol=1e-3, atol=1e-3)
+        assert all(np.array_equal(found[0], other) for other in found)

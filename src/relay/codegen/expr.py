@@ -17,7 +17,7 @@ from relay.codegen.values import Value, register_type
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import WORKERS, Buffer, Store
+from relay.loop.ir import WORKERS, Behind, Buffer, Store
 from relay.loop.walk import same
 from relay.te.scalar import (
     Axis,
@@ -105,6 +105,8 @@ class Expressions:
             case Axis():
                 if node is WORKERS and node not in f.axes:
                     f.axes[node] = f.workers()
+                elif isinstance(node, Behind) and node not in f.axes:
+                    f.axes[node] = f.behind(node)
                 if node not in f.axes:
                     raise LoopError(f"the variable {node.name} is used outside of what binds it")
                 self._put(node, f.axes[node])

@@ -7,10 +7,10 @@ from relay.codegen.builder import Builder, ModuleText
 from relay.codegen.convert import Conversions
 from relay.codegen.elementary import Elementary
 from relay.codegen.memory import Memory, Place
-from relay.codegen.values import Value
+from relay.codegen.values import Value, memory_bytes
 from relay.ir.dim import AnyDim, Dim, DimVar
 from relay.loop.errors import LoopError
-from relay.loop.ir import Buffer
+from relay.loop.ir import LINE_BYTES, Behind, Buffer
 from relay.loop.target import Target
 from relay.te.scalar import Axis, BinaryOp
 
@@ -86,6 +86,18 @@ class Frame:
         with self.builder.in_entry():
             pointer = self.builder.emit(f"getelementptr i8, ptr %context, i64 {_NUM_WORKERS}")
             text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
+        return Value(text, "int64", nonneg=True)
+
+    def behind(self, asked: Behind) -> Value:
+        """How many elements behind a line a buffer begins."""
+        place = self.places.get(asked.buffer)
+        if place is None:
+            raise LoopError(f"where the buffer {asked.buffer.name} begins is asked outside of its allocation")
+        size = memory_bytes(asked.buffer.dtype)
+        with self.builder.in_entry():
+            address = self.builder.emit(f"ptrtoint ptr {place.pointer} to i64")
+            inside = self.builder.emit(f"and i64 {address}, {LINE_BYTES - 1}")
+            text = self.builder.emit(f"lshr i64 {inside}, {size.bit_length() - 1}")
         return Value(text, "int64", nonneg=True)
 
     def strides(self, shape: tuple[Dim, ...]) -> tuple[Value, ...]:

@@ -20,6 +20,7 @@ from relay.loop.errors import LoopError
 from relay.loop.ir import (
     WORKERS,
     Alloc,
+    Behind,
     Branch,
     Buffer,
     Fail,
@@ -50,6 +51,10 @@ from relay.te.scalar import (
 
 Array = np.ndarray[Any, Any]
 Number = bool | int | float
+
+
+# How many elements behind a line buffers begin.
+_BEHIND = 3
 
 
 class _Failed(Exception):
@@ -186,6 +191,8 @@ class _State:
                 return _wrapped(node.value, node.dtype)
             case Size():
                 return dim_evaluate(node.dim, self.dims)
+            case Behind():
+                return min(_BEHIND, int(dim_evaluate(node.extent, self.dims)) - 1)
             case Axis():
                 return self.axes[node]
             case Load():

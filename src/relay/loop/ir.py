@@ -18,7 +18,7 @@ Nodes are frozen and compared by identity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from relay.ir.dim import Dim, DimVar
@@ -27,6 +27,9 @@ from relay.te.scalar import Axis, Scalar, Source
 # How many threads may take part, as a variable that is bound everywhere. For sharing out work only: no result may
 # depend on it.
 WORKERS = Axis("workers", 1 << 16)
+
+# Bytes of a cache line.
+LINE_BYTES = 64
 
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 Scope = Literal["operand", "register", "stack", "worker", "workspace"]
@@ -42,6 +45,14 @@ class Buffer(Source):
     dtype: str
     scope: Scope = "operand"
     alignment: int = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Behind(Axis):
+    """How many elements (below ``extent``, those of a line) behind a cache line a buffer begins, as a variable that is bound wherever
+    the buffer is. For the order of memory accesses only: no result may depend on it."""
+
+    buffer: Buffer = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from relay.loop.errors import LoopError
 from relay.loop.ir import (
     WORKERS,
     Alloc,
+    Behind,
     Branch,
     Buffer,
     Fail,
@@ -293,6 +294,9 @@ class _Verifier:
                     _fail(f"a constant has the dtype {node.dtype}")
             case Size():
                 self.size(node.dim, "an expression")
+            case Behind():
+                if node.buffer not in self.live:
+                    _fail(f"where {node.buffer.name} begins is asked outside of its allocation")
             case Axis():
                 if node not in self.bound:
                     _fail(f"the variable {node.name} is used outside of what binds it")

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    Behind,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
 
 
@@ -73,6 +87,8 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
             for node in walk(expr):
                 if isinstance(node, Load) and isinstance(node.source, Buffer):
                     found.setdefault(node.source)
+                elif isinstance(node, Behind):
+                    found.setdefault(node.buffer)
         if isinstance(stmt, Store | Prefetch):
             found.setdefault(stmt.buffer)
         elif isinstance(stmt, Transpose):

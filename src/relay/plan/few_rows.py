@@ -13,18 +13,18 @@ from a tile's; neither depends on the number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from relay.ir.dim import ceil_div, dim_floordiv, dim_mul
+from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import WORKERS, Alloc, Buffer, For, Stmt, Store
+from relay.loop.ir import WORKERS, Alloc, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.unpacked import FEWEST, Unpacked, is_unpacked
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, maximum, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
 # More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer.
 _MOST_STREAMED = 48
@@ -90,97 +90,155 @@ class _Streamed:
         rows, columns, batch = size_of(p.rows), size_of(p.columns), size_of(p.batch)
         lanes = shared.builder.lanes([p.form.accumulate])
         held = _CHUNK_BYTES * 8 // dtype_bits(p.form.accumulate)
-        vectors, whole, pairs = ceil_div(columns, lanes), extent_of(columns), extent_of(batch)
-        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), columns), dim_mul(batch, rows)), FMA_DISCOUNT)
         shared.env = {}
+        behind = shared.behind_line()
+        places = columns if behind is None else dim_add(columns, lanes - 1)
+        whole, pairs = extent_of(columns), extent_of(batch)
+        across = whole if behind is None else binary("add", behind, whole)
+        vectors = ceil_div(places, lanes)
+        work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), columns), dim_mul(batch, rows)), FMA_DISCOUNT)
         tasks = dim_mul(batch, vectors)
         threads, width, chunks = Axis("threads", 1 << 16), Axis("width", held + 1), Axis("chunks", vectors)
         begin, per, step, task = Axis("part", 1 << 16), Axis("per", tasks), Axis("t", tasks), Axis("task", tasks)
         pair, chunk = Axis("pair", batch), Axis("chunk", vectors)
         total = binary("mul", pairs, chunks)
-        first = binary("mul", chunk, width)
-        inner = self._task(first, minimum(width, binary("sub", whole, first)), held, width)
         inner = bound([
             (task, binary("add", binary("mul", begin, per), step)),
             (pair, binary("floordiv", task, chunks)),
             (chunk, binary("sub", task, binary("mul", pair, chunks))),
             *unflatten(p.batch, pair).items(),
-        ], inner)  # fmt: skip
+        ], self._task(_Chunk(chunk, width, across, behind, lanes), held))  # fmt: skip
         count = minimum(per, binary("sub", total, binary("mul", begin, per)))
-        share = binary("mul", ceiling(whole, binary("mul", ceiling(threads, pairs), lanes)), lanes)
+        share = binary("mul", ceiling(across, binary("mul", ceiling(threads, pairs), lanes)), lanes)
         height = minimum(_STREAMED_ROWS, extent_of(rows))
         most = binary("mul", binary("floordiv", held // lanes, maximum(height, 1)), lanes)
         return bound([
             (threads, maximum(minimum(WORKERS, binary("floordiv", extent_of(work), PARALLEL_COST)), 1)),
             (width, maximum(minimum(share, most), lanes)),
-            (chunks, ceiling(whole, width)),
+            (chunks, ceiling(across, width)),
             (per, maximum(ceiling(total, threads), 1)),
         ], For(begin, ceiling(total, per), For(step, count, inner), "serial" if tasks == 1 else "parallel", 1))  # fmt: skip
 
-    def _task(self, first: Scalar, across: Scalar, size: int, width: Scalar) -> Stmt:
+    def _task(self, chunk: _Chunk, size: int) -> Stmt:
         """All rows of a chunk of columns, a few at a time."""
         shared = self.shared
         held = temporary(shared.builder.fresh("sums"), size, shared.p.form.accumulate)
         nothing, limit = Const(0, "int64"), _rows(shared, self.most)
         tiles = balanced(
             nothing, extent_of(size_of(shared.p.rows)), limit, _STREAMED_ROWS,
-            lambda row, n, _: self._sums(row, n, first, across, held, width),
-            lambda row, n, _: shared.finish_rows(row, n, first, across, held, nothing, width),
+            lambda row, n, _: self._sums(row, n, chunk, held),
+            lambda row, n, _: shared.finish_rows(
+                row, n, chunk.column(chunk.begin), binary("sub", chunk.end, chunk.begin), held, chunk.begin, chunk.width
+            ),
         )  # fmt: skip
-        return allocate([held], tiles)
+        return allocate([held], chunk.named(tiles))
 
-    def _sums(self, row: Scalar, rows: int, first: Scalar, across: Scalar, held: Buffer, width: Scalar) -> Stmt:
+    def _sums(self, row: Scalar, rows: int, chunk: _Chunk, held: Buffer) -> Stmt:
         shared = self.shared
         lane, zero = Axis("j", _elements(held)), initial("sum", held.dtype)
-        clear = [For(lane, across, Store(held, (_spot(lane, r, width),), zero), "vectorized") for r in range(rows)]
+        clear = [For(lane, chunk.end, Store(held, (chunk.spot(lane, r),), zero), "vectorized") for r in range(rows)]
         *outer, k = shared.p.reduced
         whole = binary("floordiv", extent_of(k.extent), _STREAMS)
         group, single = Axis("kb", dim_floordiv(k.extent, _STREAMS)), Axis("k", k.extent)
         done = binary("mul", whole, _STREAMS)
         grouped = [binary("add", binary("mul", group, _STREAMS), u) for u in range(_STREAMS)]
-        main = self._rank_update(row, rows, first, across, held, width, group, grouped)
-        rest = self._rank_update(row, rows, first, across, held, width, single, [binary("add", done, single)])
+        main = self._rank_update(row, rows, chunk, held, group, grouped)
+        rest = self._rank_update(row, rows, chunk, held, single, [binary("add", done, single)])
         body = seq([main(whole), rest(binary("sub", extent_of(k.extent), done))])
         return seq([*clear, serial(outer, body)])
 
     def _rank_update(
-        self, row: Scalar, rows: int, first: Scalar, across: Scalar, held: Buffer, width: Scalar, step: Axis,
-        places: Sequence[Scalar],
-    ) -> Callable[[Scalar], Stmt]:  # fmt: skip
+        self, row: Scalar, rows: int, chunk: _Chunk, held: Buffer, step: Axis, places: Sequence[Scalar]
+    ) -> Callable[[Scalar], Stmt]:
         """Add the products of a few rows of the right operand to the sums of a chunk, for each value of ``step``."""
         *outer, k = self.shared.p.reduced
         shared, dtype = self.shared, held.dtype
-        lane = Axis("j", _elements(held))
         bindings: list[tuple[Axis, Scalar]] = []
         left: list[tuple[Axis, Scalar]] = []
-        right: list[tuple[Axis, Scalar]] = []
         for u, place in enumerate(places):
             shared.env = {k: place}
             found = shared.left_rows(row, rows, [*outer, step])
             bindings += found.bindings
             left += [(Axis(f"a{r}_{u}", 1, dtype), e) for r, e in enumerate(found.elements)]
-            right.append((Axis(f"b{u}", 1, dtype), shared.right_element(binary("add", first, lane))))
         shared.env = {}
-        inside: list[Stmt] = []
-        for r in range(rows):
-            total, at = Buffer("total", (1,), dtype, "register"), (Const(0, "int64"),)
-            spot = (_spot(lane, r, width),)
-            so_far = Load(total, at, dtype)
-            adds = [
-                Store(total, at, binary("add", so_far, binary("mul", left[u * rows + r][0], right[u][0])))
-                for u in range(len(places))
-            ]
-            inside.append(
-                Alloc(total, seq([Store(total, at, Load(held, spot, dtype)), *adds, Store(held, spot, so_far)]))
-            )
-        body: Stmt = For(lane, across, bound(right, seq(inside)), "vectorized")
-        body = bound(left, body)
+
+        def added(lane: Scalar) -> Stmt:
+            right: list[tuple[Axis, Scalar]] = []
+            for u, place in enumerate(places):
+                shared.env = {k: place}
+                right.append((Axis(f"b{u}", 1, dtype), shared.right_element(chunk.column(lane))))
+            shared.env = {}
+            inside: list[Stmt] = []
+            for r in range(rows):
+                total, at = Buffer("total", (1,), dtype, "register"), (Const(0, "int64"),)
+                spot = (chunk.spot(lane, r),)
+                so_far = Load(total, at, dtype)
+                adds = [
+                    Store(total, at, binary("add", so_far, binary("mul", left[u * rows + r][0], right[u][0])))
+                    for u in range(len(places))
+                ]
+                inside.append(
+                    Alloc(total, seq([Store(total, at, Load(held, spot, dtype)), *adds, Store(held, spot, so_far)]))
+                )
+            return bound(right, seq(inside))
+
+        body = bound(left, chunk.lanes_of(added, _elements(held)))
         return lambda count: bound(bindings, For(step, count, body))
 
 
-def _spot(lane: Axis, row: int, width: Scalar) -> Scalar:
-    """The place of a sum: rows of a chunk lie one behind the other."""
-    return binary("add", binary("mul", width, row), lane)
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """Chunk ``number`` of columns, ``width`` places for sums. Where all rows of the right operand begin ``behind`` a line, places are
+    counted from that line, so that vectors of them and of the operand begin at lines: the first chunk begins with the rest of one."""
+
+    number: Axis
+    width: Scalar
+    across: Scalar  # places of all chunks
+    behind: Axis | None
+    vector: int
+    # In the chunk: the first place, the first whole vector's and the one behind the last; the first column is counted from place 0.
+    begin: Scalar = field(init=False)
+    whole: Scalar = field(init=False)
+    end: Axis = field(init=False)
+    first: Axis = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin = self.whole = Const(0, "int64")
+        if self.behind is not None:
+            self.begin, self.whole = Axis("begin", self.vector), Axis("whole", self.vector + 1)
+        self.end, self.first = Axis("end", 1 << 16), Axis("first", 1 << 62)
+
+    def named(self, body: Stmt) -> Stmt:
+        """The names that the other methods use, for a statement."""
+        before = binary("mul", self.number, self.width)
+        names: list[tuple[Axis, Scalar]] = [(self.end, minimum(self.width, binary("sub", self.across, before)))]
+        if self.behind is None:
+            return bound([*names, (self.first, before)], body)
+        zero = Const(0, "int64")
+        assert isinstance(self.begin, Axis) and isinstance(self.whole, Axis)
+        names.append((self.first, binary("sub", before, self.behind)))
+        names.append((self.begin, select(compare("eq", self.number, 0), self.behind, zero)))
+        rest = select(compare("gt", self.begin, 0), minimum(self.vector, self.end), zero)
+        return bound([*names, (self.whole, rest)], body)
+
+    def column(self, place: Scalar) -> Scalar:
+        """The column of the result that a place has."""
+        return binary("add", self.first, place)
+
+    def spot(self, place: Scalar, row: int) -> Scalar:
+        """Where the sums of a row have a place: rows of a chunk lie one behind the other."""
+        return binary("add", binary("mul", self.width, row), place)
+
+    def lanes_of(self, body: Callable[[Scalar], Stmt], most: int) -> Stmt:
+        """A statement for every place of the chunk, as lanes of vectors."""
+        lane = Axis("j", most)
+        main = For(lane, binary("sub", self.end, self.whole), body(binary("add", self.whole, lane)), "vectorized")
+        if self.behind is None:
+            return main
+        some = Axis("j", self.vector)
+        inside = binary("and", compare("ge", some, self.begin), compare("lt", some, self.whole))
+        head = For(some, Const(self.vector, "int64"), Branch(inside, body(some)), "vectorized")
+        return seq([Branch(compare("gt", self.whole, 0), head), main])
 
 
 def _elements(held: Buffer) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub
+from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
+from relay.loop.ir import LINE_BYTES, Behind, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
 from relay.loop.walk import statements
 from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq, serial
 from relay.plan.expand import Env, cost
@@ -39,8 +39,7 @@ from relay.te.scalar import (
 CHEAP_EPILOGUE = 8
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
 FMA_DISCOUNT = 4
-# Bits of a cache line.
-LINE_BITS = 512
+LINE_BITS = 8 * LINE_BYTES
 # Rows of the right operand that are asked for ahead where it is: about what memory takes to deliver them.
 _ROWS_AHEAD = 24
 
@@ -148,6 +147,22 @@ class ProductNest:
         along = strides[0] if len(p.columns) == 1 else None
         down = strides[-1] if len(p.reduced) >= 1 else None
         return along, down
+
+    def behind_line(self) -> Behind | None:
+        """How many elements behind a line every row of the right operand (along the columns) begins. None: they begin at lines, or
+        at different places in them, or vectors with masks are dear."""
+        p, indices = self.p, self.builder.indices
+        load = narrow(p.form.right)
+        along, _ = self.right_strides()
+        if along != 1 or load is not p.form.right or not self.builder.target.masked:
+            return None
+        (at,) = self.builder.evaluate([load], original(p, {}, indices))
+        assert isinstance(at, Load) and isinstance(at.source, Buffer)
+        line, (column,) = LINE_BITS // dtype_bits(load.dtype), p.columns
+        begins = dim_sub(indices.poly(at.indices[0]), indices.axis(column))
+        if at.source.alignment >= LINE_BYTES or dim_mod(begins, line) != 0:
+            return None
+        return Behind(f"{at.source.name}_behind", line, buffer=at.source)
 
     def left_rows(self, row: Scalar, height: int, k_axes: Sequence[Axis]) -> LeftRows:
         """``height`` rows from a row on, as loads that move along the given axes of k (bound to `env`)."""
@@ -270,9 +285,16 @@ class ProductNest:
         return [self.finish_row(binary("add", row, i), first, lane, anything, lines) for i in range(height)]
 
     def finish_tile(
-        self, tile: Buffer, row: Scalar, first: Scalar, across: Scalar, partial: bool = False
+        self,
+        tile: Buffer,
+        row: Scalar,
+        first: Scalar,
+        across: Scalar,
+        partial: bool = False,
+        begin: Scalar | None = None,
     ) -> list[Stmt]:
-        """The epilogue on a tile's registers; only in the last panel are some columns left out. ``partial``: this is that panel."""
+        """The epilogue on a tile's registers; only in the last panel are some columns left out, and those before ``begin`` where that is
+        given. ``partial``: this is that panel."""
         height, width = tile.shape
         assert isinstance(height, int) and isinstance(width, int)
 
@@ -283,8 +305,10 @@ class ProductNest:
                 value = Load(tile, (Const(i, "int64"), lane), tile.dtype)
 
                 def wrap(body: Stmt, lane: Axis = lane) -> Stmt:
-                    inside = Branch(compare("lt", lane, across), body) if masked else body
-                    return For(lane, Const(width, "int64"), inside, "vectorized")
+                    inside = compare("lt", lane, across)
+                    if begin is not None and not isinstance(begin, Const):
+                        inside = binary("and", compare("ge", lane, begin), inside)
+                    return For(lane, Const(width, "int64"), Branch(inside, body) if masked else body, "vectorized")
 
                 out.append(self.finish_row(binary("add", row, i), first, lane, value, wrap))
             return seq(out)

@@ -12,21 +12,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_max, dim_mul
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Switch
-from relay.plan.build import allocate, extent_of, parallel_rows, seq, serial, temporary
+from relay.loop.ir import Alloc, Behind, Branch, Buffer, For, Stmt, Store, Switch
+from relay.plan.build import allocate, bound, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.tiles import Tile, wide_tile
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, select
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
 # Numbers of rows that are done this way, and those of them that are one tile.
 FEWEST, MOST_IN_ONE = 4, 8
 # Up to so many rows packing is not repaid: where the operand's rows meet in few places of the second-level cache, where they
 # do not, and for each place in one of its ways.
 _MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 24, 256, 4, 8
+# An operand of more than so many second-level caches is far; so many panels are not few.
+_FAR, _PANELS = 4, 32
 # Reading an element costs as much as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
 
@@ -55,8 +57,9 @@ class Unpacked:
         if not isinstance(self.down, int):
             return _MOST
         way = self.shared.builder.target.l2_bytes // _WAYS
-        distance = self.down * dtype_bits(narrow(self.shared.p.form.right).dtype) // 8
-        return max(_MOST, min(_MOST_SPREAD, _ROWS_OF_A_PLACE * way // math.gcd(max(distance, 1), way)))
+        size = dtype_bits(narrow(self.shared.p.form.right).dtype) // 8
+        spread = _ROWS_OF_A_PLACE * way // math.gcd(max(self.down * size, 1), way)
+        return max(_MOST, min(_MOST_SPREAD, spread))
 
     def nest(self) -> Stmt:
         nest = self.shared
@@ -92,40 +95,71 @@ class _Tiles:
 
     def nest(self) -> Stmt:
         shared, p, width = self.shared, self.shared.p, self.tile.columns
-        panel = Axis("panel", ceil_div(size_of(p.columns), width))
         shared.env = {}
-        first = binary("mul", Const(0, "int64") if panel.extent == 1 else panel, width)
-        across = shared.across(first, width)
-        body = self._panel(first, across)
+        behind = self._behind()
+        places = size_of(p.columns) if behind is None else dim_add(size_of(p.columns), behind.extent)
+        panel = Axis("panel", ceil_div(places, width))
+        number: Scalar = Const(0, "int64") if panel.extent == 1 else panel
+        if behind is None:
+            first = binary("mul", number, width)
+            body = self._panel(first, Const(0, "int64"), shared.across(first, width))
+        else:
+            start, begin = Axis("start", 1 << 62), Axis("begin", behind.extent)
+            body = Branch(
+                compare("lt", start, extent_of(size_of(p.columns))),
+                self._panel(start, begin, minimum(width, binary("sub", extent_of(size_of(p.columns)), start))),
+            )
+            body = bound([
+                (start, binary("sub", binary("mul", number, width), behind)),
+                (begin, maximum(0, binary("sub", 0, start))),
+            ], body)  # fmt: skip
         rows: Dim = self.most if self.exactly else size_of(p.rows)
         each = dim_mul(dim_mul(size_of(p.reduced), width), dim_max(rows, _ROWS_TO_READ))
         return parallel_rows(shared.builder, [*p.outer, *p.batch, panel], dim_floordiv(each, FMA_DISCOUNT), body)
 
-    def _panel(self, first: Scalar, across: Scalar) -> Stmt:
-        """All rows of ``across`` (at most the tile's) columns. A dear epilogue takes finished tiles from memory, so that its
-        code is not needed for every height."""
+    def _behind(self) -> Behind | None:
+        """How many elements behind a line panels begin that are to begin at lines: neighbouring panels share no line then, which
+        would be brought twice from where memory is far. One panel more is not worth that where there are few and the last cache
+        holds the operand."""
+        columns, depth = size_of(self.shared.p.columns), size_of(self.shared.p.reduced)
+        if not isinstance(columns, int) or not isinstance(depth, int):
+            return None
+        target, many = self.shared.builder.target, columns >= _PANELS * self.tile.columns
+        size = columns * depth * dtype_bits(self.shared.p.form.accumulate) // 8
+        far = size > (_FAR * target.l2_bytes if many else target.l3_bytes // 2)
+        return self.shared.behind_line() if far else None
+
+    def _panel(self, first: Scalar, begin: Scalar, across: Scalar) -> Stmt:
+        """All rows of columns ``begin`` to ``across`` (at most the tile's) from the first one on. A dear epilogue takes finished tiles
+        from memory, so that its code is not needed for every height."""
         shared, width, nothing = self.shared, self.tile.columns, Const(0, "int64")
-        full = compare("eq", across, width)
+        full = compare("eq", across if isinstance(begin, Const) else binary("sub", across, begin), width)
         count = Const(self.most, "int64") if self.exactly else extent_of(size_of(shared.p.rows))
         dear = shared.epilogue_cost() > CHEAP_EPILOGUE
         held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
-        def either(make: Callable[[Scalar], Stmt]) -> Stmt:
+        def either(make: Callable[[Scalar, Scalar], Stmt]) -> Stmt:
             if isinstance(across, Const) or not shared.has_known_columns:
-                return make(across)
-            return Branch(full, make(Const(width, "int64")), make(across))
+                return make(begin, across)
+            return Branch(full, make(nothing, Const(width, "int64")), make(begin, across))
 
         def tile(row: Scalar, height: int, _: Scalar) -> Stmt:
-            return either(lambda columns: self._micro(row, height, first, columns, held if dear else None))
+            return either(lambda start, end: self._micro(row, height, first, start, end, held if dear else None))
 
         def finish(row: Scalar, height: Scalar, _: Scalar) -> Stmt:
-            return either(lambda columns: shared.finish_rows(row, height, first, columns, held, nothing, width))
+            def columns(start: Scalar, end: Scalar) -> Stmt:
+                count = binary("sub", end, start)
+                return shared.finish_rows(row, height, binary("add", first, start), count, held, start, width)
+
+            return either(columns)
 
         if not dear:
             return balanced(nothing, count, self.most, self.tile.rows, tile, fewest=self.fewest)
         return allocate([held], balanced(nothing, count, self.most, self.tile.rows, tile, finish, self.fewest))
 
-    def _micro(self, row: Scalar, height: int, first: Scalar, across: Scalar, held: Buffer | None) -> Stmt:
+    def _micro(
+        self, row: Scalar, height: int, first: Scalar, begin: Scalar, across: Scalar, held: Buffer | None
+    ) -> Stmt:
         """``height`` rows of a tile over all of k, in registers, and then in ``held`` or through the epilogue."""
         shared, p, width, nothing = self.shared, self.shared.p, self.tile.columns, Const(0, "int64")
         dtype = p.form.accumulate
@@ -134,7 +168,10 @@ class _Tiles:
         left = shared.left_rows(row, height, p.reduced)
         right = shared.right_element(binary("add", first, lane))
         if not isinstance(across, Const):
-            right = select(compare("lt", lane, across), right, initial("sum", dtype))
+            inside = compare("lt", lane, across)
+            if not isinstance(begin, Const):
+                inside = binary("and", compare("ge", lane, begin), inside)
+            right = select(inside, right, initial("sum", dtype))
         clear: list[Stmt] = []
         adds: list[Stmt] = []
         for i in range(height):
@@ -147,6 +184,6 @@ class _Tiles:
         last = (
             shared.hand_over(tile, held, nothing)
             if held
-            else shared.finish_tile(tile, row, first, across, partial=True)
+            else shared.finish_tile(tile, row, first, across, partial=True, begin=begin)
         )
         return left.bind(Alloc(tile, seq([*clear, loop, *last])))
