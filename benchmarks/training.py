@@ -50,21 +50,20 @@ class Cell:
     recurrent: tuple[str, ...]
 
 
-def _lstm_like(name: str, text: str, step: Callable[..., tuple[Any, ...]], weights: dict[str, tuple[int, ...]]) -> Cell:
-    return Cell(name, STEPS, WIDTH, weights, (WIDTH, WIDTH), text, step, ("u",))
+def _gates(z: Any, n: int) -> tuple[Any, ...]:
+    width = z.shape[1] // n
+    return tuple(z[:, k * width : (k + 1) * width] for k in range(n))
 
 
 def _mi_lstm(m: Any, x: Any, h: Any, c: Any, w: Any, u: Any, a: Any, b1: Any, b2: Any, b: Any) -> tuple[Any, ...]:
     p, q = x @ w.T, h @ u.T
-    z = a * p * q + b1 * q + b2 * p + b
-    i, f, o, g = (z[:, n * WIDTH : (n + 1) * WIDTH] for n in range(4))
+    i, f, o, g = _gates(a * p * q + b1 * q + b2 * p + b, 4)
     c = m.sigmoid(f) * c + m.sigmoid(i) * m.tanh(g)
     return m.sigmoid(o) * m.tanh(c), c
 
 
 def _sub_lstm(m: Any, x: Any, h: Any, c: Any, w: Any, u: Any, b: Any) -> tuple[Any, ...]:
-    z = m.sigmoid(x @ w.T + h @ u.T + b)
-    i, f, o, g = (z[:, n * WIDTH : (n + 1) * WIDTH] for n in range(4))
+    i, f, o, g = _gates(m.sigmoid(x @ w.T + h @ u.T + b), 4)
     c = f * c + g - i
     return m.sigmoid(c) - o, c
 
@@ -75,56 +74,153 @@ def _sc_rnn(m: Any, x: Any, h: Any, s: Any, b: Any, p: Any, a: Any, r: Any) -> t
 
 
 def _lltm(m: Any, x: Any, h: Any, c: Any, w: Any, b: Any) -> tuple[Any, ...]:
-    z = m.concatenate([h, x], 1) @ w.T + b
-    i, o, g = (z[:, n * 128 : (n + 1) * 128] for n in range(3))
+    i, o, g = _gates(m.concatenate([h, x], 1) @ w.T + b, 3)
     c = c + m.where(g > 0, g, m.expm1(m.minimum(g, g * 0))) * m.sigmoid(i)
     return m.tanh(c) * m.sigmoid(o), c
 
 
+def _gru(m: Any, x: Any, h: Any, w: Any, u: Any, b: Any, d: Any) -> tuple[Any, ...]:
+    (pr, pz, pn), (qr, qz, qn) = _gates(x @ w.T + b, 3), _gates(h @ u.T + d, 3)
+    z, n = m.sigmoid(pz + qz), m.tanh(pn + m.sigmoid(pr + qr) * qn)
+    return ((1 - z) * n + z * h,)
+
+
+def _mgu(m: Any, x: Any, h: Any, w: Any, u: Any, v: Any, b: Any) -> tuple[Any, ...]:
+    pf, pn = _gates(x @ w.T + b, 2)
+    f = m.sigmoid(pf + h @ u.T)
+    return ((1 - f) * h + f * m.tanh(pn + (f * h) @ v.T),)
+
+
+def _ln_lstm(m: Any, x: Any, h: Any, c: Any, w: Any, u: Any, p: Any, q: Any, b: Any, e: Any, d: Any) -> tuple[Any, ...]:
+    i, f, o, g = _gates(_normal(m, x @ w.T) * p + _normal(m, h @ u.T) * q + b, 4)
+    c = m.sigmoid(f) * c + m.sigmoid(i) * m.tanh(g)
+    return m.sigmoid(o) * m.tanh(_normal(m, c) * e + d), c
+
+
+def _normal(m: Any, x: Any) -> Any:
+    centred = x - m.mean(x, axis=-1, keepdims=True)
+    return centred / m.sqrt(m.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+
+def _peephole(m: Any, x: Any, h: Any, c: Any, w: Any, u: Any, b: Any, p: Any, q: Any, r: Any) -> tuple[Any, ...]:
+    i, f, o, g = _gates(x @ w.T + h @ u.T + b, 4)
+    c = m.sigmoid(f + q * c) * c + m.sigmoid(i + p * c) * m.tanh(g)
+    return m.sigmoid(o + r * c) * m.tanh(c), c
+
+
+def _coupled(m: Any, x: Any, h: Any, c: Any, w: Any, u: Any, b: Any) -> tuple[Any, ...]:
+    f, o, g = _gates(x @ w.T + h @ u.T + b, 3)
+    f = m.sigmoid(f)
+    c = f * c + (1 - f) * m.tanh(g)
+    return m.sigmoid(o) * m.tanh(c), c
+
+
+def _m_rnn(m: Any, x: Any, h: Any, w: Any, v: Any, u: Any, t: Any, b: Any) -> tuple[Any, ...]:
+    return (m.tanh(x @ w.T + ((x @ v.T) * (h @ u.T)) @ t.T + b),)
+
+
 GATES = "let %z{n} = split(%s{n}, indices_or_sections=4, axis=1);"
-CELLS = (
-    _lstm_like(
-        "MI-LSTM",
-        "let %p{n} = nn.dense(%x{n}, %w); let %q{n} = nn.dense(%h{n}, %u);"
-        "let %s{n} = %a * %p{n} * %q{n} + %b1 * %q{n} + %b2 * %p{n} + %b;" + GATES +
-        "let %c{m} = sigmoid(%z{n}.1) * %c{n} + sigmoid(%z{n}.0) * tanh(%z{n}.3);"
-        "let %h{m} = sigmoid(%z{n}.2) * tanh(%c{m});",
-        _mi_lstm,
-        {"w": (4 * WIDTH, WIDTH), "u": (4 * WIDTH, WIDTH), "a": (4 * WIDTH,), "b1": (4 * WIDTH,), "b2": (4 * WIDTH,), "b": (4 * WIDTH,)},
-    ),
-    _lstm_like(
-        "subLSTM",
-        "let %s{n} = sigmoid(nn.dense(%x{n}, %w) + nn.dense(%h{n}, %u) + %b);" + GATES +
-        "let %c{m} = %z{n}.1 * %c{n} + %z{n}.3 - %z{n}.0; let %h{m} = sigmoid(%c{m}) - %z{n}.2;",
-        _sub_lstm,
-        {"w": (4 * WIDTH, WIDTH), "u": (4 * WIDTH, WIDTH), "b": (4 * WIDTH,)},
-    ),
-    Cell(
-        "SC-RNN", STEPS, WIDTH,
-        {"b": (CONTEXT, WIDTH), "p": (WIDTH, CONTEXT), "a": (WIDTH, WIDTH), "r": (WIDTH, WIDTH)},
-        (WIDTH, CONTEXT),
-        f"let %c{{m}} = {1 - DECAY!r}f * nn.dense(%x{{n}}, %b) + {DECAY!r}f * %c{{n}};"
-        "let %h{m} = sigmoid(nn.dense(%c{m}, %p) + nn.dense(%x{n}, %a) + nn.dense(%h{n}, %r));",
-        _sc_rnn,
-        ("r",),
-    ),
-    Cell(
-        "LLTM", 1, 32,
-        {"w": (3 * 128, 32 + 128), "b": (3 * 128,)},
-        (128, 128),
-        "let %z{n} = split(nn.dense(concatenate((%h{n}, %x{n}), axis=1), %w) + %b, indices_or_sections=3, axis=1);"
-        "let %e{n} = where(%z{n}.2 > 0f, %z{n}.2, exp(minimum(%z{n}.2, 0f)) - 1f);"
-        "let %c{m} = %c{n} + %e{n} * sigmoid(%z{n}.0); let %h{m} = tanh(%c{m}) * sigmoid(%z{n}.1);",
-        _lltm,
-        ("w",),
-    ),
-)  # fmt: skip
+
+
+def cells(steps: int, width: int) -> tuple[Cell, ...]:
+    """The cells of the table, and others, of so many steps and units; LLTM has one step and a quarter as many."""
+
+    def gated(
+        name: str, gates: int, text: str, step: Callable[..., tuple[Any, ...]], more: dict[str, int], states: int = 2
+    ) -> Cell:
+        """A cell with a product of its input and one of its state for all gates, and more vectors of so many widths."""
+        sizes = {n: (size * width,) for n, size in more.items()}
+        weights = {"w": (gates * width, width), "u": (gates * width, width), **sizes}
+        return Cell(name, steps, width, weights, (width,) * states, text, step, ("u",))
+
+    square = (width, width)
+    small = width // 4
+    return (
+        gated(
+            "MI-LSTM", 4,
+            "let %p{n} = nn.dense(%x{n}, %w); let %q{n} = nn.dense(%h{n}, %u);"
+            "let %s{n} = %a * %p{n} * %q{n} + %b1 * %q{n} + %b2 * %p{n} + %b;" + GATES +
+            "let %c{m} = sigmoid(%z{n}.1) * %c{n} + sigmoid(%z{n}.0) * tanh(%z{n}.3);"
+            "let %h{m} = sigmoid(%z{n}.2) * tanh(%c{m});",
+            _mi_lstm, dict.fromkeys(("a", "b1", "b2", "b"), 4),
+        ),
+        gated(
+            "subLSTM", 4,
+            "let %s{n} = sigmoid(nn.dense(%x{n}, %w) + nn.dense(%h{n}, %u) + %b);" + GATES +
+            "let %c{m} = %z{n}.1 * %c{n} + %z{n}.3 - %z{n}.0; let %h{m} = sigmoid(%c{m}) - %z{n}.2;",
+            _sub_lstm, {"b": 4},
+        ),
+        Cell(
+            "SC-RNN", steps, width,
+            {"b": (CONTEXT, width), "p": (width, CONTEXT), "a": square, "r": square},
+            (width, CONTEXT),
+            f"let %c{{m}} = {1 - DECAY!r}f * nn.dense(%x{{n}}, %b) + {DECAY!r}f * %c{{n}};"
+            "let %h{m} = sigmoid(nn.dense(%c{m}, %p) + nn.dense(%x{n}, %a) + nn.dense(%h{n}, %r));",
+            _sc_rnn,
+            ("r",),
+        ),
+        Cell(
+            "LLTM", 1, small // 4,
+            {"w": (3 * small, small // 4 + small), "b": (3 * small,)},
+            (small, small),
+            "let %z{n} = split(nn.dense(concatenate((%h{n}, %x{n}), axis=1), %w) + %b, indices_or_sections=3, axis=1);"
+            "let %e{n} = where(%z{n}.2 > 0f, %z{n}.2, exp(minimum(%z{n}.2, 0f)) - 1f);"
+            "let %c{m} = %c{n} + %e{n} * sigmoid(%z{n}.0); let %h{m} = tanh(%c{m}) * sigmoid(%z{n}.1);",
+            _lltm,
+            ("w",),
+        ),
+        gated(
+            "GRU", 3,
+            "let %p{n} = split(nn.dense(%x{n}, %w) + %b, indices_or_sections=3, axis=1);"
+            "let %q{n} = split(nn.dense(%h{n}, %u) + %d, indices_or_sections=3, axis=1);"
+            "let %z{n} = sigmoid(%p{n}.1 + %q{n}.1); let %n{n} = tanh(%p{n}.2 + sigmoid(%p{n}.0 + %q{n}.0) * %q{n}.2);"
+            "let %h{m} = (1f - %z{n}) * %n{n} + %z{n} * %h{n};",
+            _gru, {"b": 3, "d": 3}, states=1,
+        ),
+        Cell(
+            "MGU", steps, width, {"w": (2 * width, width), "u": square, "v": square, "b": (2 * width,)}, (width,),
+            "let %p{n} = split(nn.dense(%x{n}, %w) + %b, indices_or_sections=2, axis=1);"
+            "let %f{n} = sigmoid(%p{n}.0 + nn.dense(%h{n}, %u));"
+            "let %h{m} = (1f - %f{n}) * %h{n} + %f{n} * tanh(%p{n}.1 + nn.dense(%f{n} * %h{n}, %v));",
+            _mgu, ("u", "v"),
+        ),
+        gated(
+            "LN-LSTM", 4,
+            "let %s{n} = nn.layer_norm(nn.dense(%x{n}, %w), %p, %b) + nn.layer_norm(nn.dense(%h{n}, %u), %q, %b * 0f);" + GATES +
+            "let %c{m} = sigmoid(%z{n}.1) * %c{n} + sigmoid(%z{n}.0) * tanh(%z{n}.3);"
+            "let %h{m} = sigmoid(%z{n}.2) * tanh(nn.layer_norm(%c{m}, %e, %d));",
+            _ln_lstm, {"p": 4, "q": 4, "b": 4, "e": 1, "d": 1},
+        ),
+        gated(
+            "peephole", 4,
+            "let %s{n} = nn.dense(%x{n}, %w) + nn.dense(%h{n}, %u) + %b;" + GATES +
+            "let %c{m} = sigmoid(%z{n}.1 + %q * %c{n}) * %c{n} + sigmoid(%z{n}.0 + %p * %c{n}) * tanh(%z{n}.3);"
+            "let %h{m} = sigmoid(%z{n}.2 + %r * %c{m}) * tanh(%c{m});",
+            _peephole, {"b": 4, "p": 1, "q": 1, "r": 1},
+        ),
+        gated(
+            "coupled", 3,
+            "let %z{n} = split(nn.dense(%x{n}, %w) + nn.dense(%h{n}, %u) + %b, indices_or_sections=3, axis=1);"
+            "let %f{n} = sigmoid(%z{n}.0); let %c{m} = %f{n} * %c{n} + (1f - %f{n}) * tanh(%z{n}.2);"
+            "let %h{m} = sigmoid(%z{n}.1) * tanh(%c{m});",
+            _coupled, {"b": 3},
+        ),
+        Cell(
+            "mRNN", steps, width, {"w": square, "v": square, "u": square, "t": square, "b": (width,)}, (width,),
+            "let %h{m} = tanh(nn.dense(%x{n}, %w) + nn.dense(nn.dense(%x{n}, %v) * nn.dense(%h{n}, %u), %t) + %b);",
+            _m_rnn, ("u", "t"),
+        ),
+    )  # fmt: skip
+
+
+TABLE = ("MI-LSTM", "subLSTM", "SC-RNN", "LLTM")
+MORE = ("GRU", "MGU", "LN-LSTM", "peephole", "coupled", "mRNN")
 
 
 def program(cell: Cell, batch: int) -> relay.Module:
     """``@main(x: (steps, batch, inputs), h, c, weights...) -> loss``, a scalar: the sum of the last states."""
     params = [f"%x: Tensor[({cell.steps}, {batch}, {cell.inputs}), float32]"]
-    params += [f"%{s}0: Tensor[({batch}, {size}), float32]" for s, size in zip("hc", cell.states, strict=True)]
+    params += [f"%{s}0: Tensor[({batch}, {size}), float32]" for s, size in zip("hc", cell.states, strict=False)]
     params += [f"%{name}: Tensor[({', '.join(map(str, shape))},), float32]" for name, shape in cell.weights.items()]
     lines = [
         f"let %x{n} = reshape(strided_slice(%x, begin=[{n}], end=[{n + 1}], axes=[0]), newshape=[{batch}, {cell.inputs}]);"
@@ -132,7 +228,7 @@ def program(cell: Cell, batch: int) -> relay.Module:
         for n in range(cell.steps)
     ]
     body = "\n".join(lines)
-    result = f"sum(%h{cell.steps}) + sum(%c{cell.steps})"
+    result = " + ".join(f"sum(%{s}{cell.steps})" for s in "hc"[: len(cell.states)])
     return relay.parse(f'#[version = "0.0.5"]\ndef @main({", ".join(params)}) -> float32 {{\n{body}\n{result}\n}}')
 
 
@@ -143,7 +239,8 @@ def arrays(cell: Cell, batch: int) -> list[Array]:
 
 
 def ours(cell: Cell, batch: int, given: list[Array], threads: int) -> Run:
-    module = relay.value_and_grad(program(cell, batch), argnums=tuple(range(3, 3 + len(cell.weights))))
+    first = 1 + len(cell.states)
+    module = relay.value_and_grad(program(cell, batch), argnums=tuple(range(first, first + len(cell.weights))))
     exe = relay.compile(module, threads=threads)
     return lambda: _flat(exe(*given))
 
@@ -157,19 +254,21 @@ def in_torch(cell: Cell, given: list[Array], threads: int, compiled: bool) -> Ru
     import torch
 
     torch.set_num_threads(threads)
-    x, h0, c0, *weights = (torch.from_numpy(a) for a in given)
+    x, *others = (torch.from_numpy(a) for a in given)
+    weights = others[len(cell.states) :]
     for w in weights:
         w.requires_grad_(True)
 
-    def loss(x: Any, h: Any, c: Any, *weights: Any) -> Any:
+    def loss(x: Any, *others: Any) -> Any:
+        state, weights = others[: len(cell.states)], others[len(cell.states) :]
         for n in range(cell.steps):
-            h, c = cell.step(torch, x[n], h, c, *weights)
-        return h.sum() + c.sum()
+            state = cell.step(torch, x[n], *state, *weights)
+        return sum(s.sum() for s in state)
 
     forward = torch.compile(loss) if compiled else loss
 
     def run() -> tuple[Any, ...]:
-        value = forward(x, h0, c0, *weights)
+        value = forward(x, *others)
         return (value.detach(), *torch.autograd.grad(value, weights))
 
     return run
@@ -183,17 +282,18 @@ def in_jax(cell: Cell, given: list[Array]) -> Run:
         """JAX's names for what the steps call."""
 
         tanh, concatenate, where, expm1, minimum = jnp.tanh, jnp.concatenate, jnp.where, jnp.expm1, jnp.minimum
-        sigmoid = jax.nn.sigmoid
+        sigmoid, mean, sqrt = jax.nn.sigmoid, jnp.mean, jnp.sqrt
 
-    def loss(weights: Any, x: Any, h: Any, c: Any) -> Any:
-        (h, c), _ = jax.lax.scan(lambda s, xt: (cell.step(Names, xt, *s, *weights), None), (h, c), x)
-        return h.sum() + c.sum()
+    def loss(weights: Any, x: Any, *state: Any) -> Any:
+        last, _ = jax.lax.scan(lambda s, xt: (cell.step(Names, xt, *s, *weights), None), state, x)
+        return sum(s.sum() for s in last)
 
     step = jax.jit(jax.value_and_grad(loss))
-    x, h0, c0, *weights = (jnp.asarray(a) for a in given)
+    x, *others = (jnp.asarray(a) for a in given)
+    state, weights = others[: len(cell.states)], others[len(cell.states) :]
 
     def run() -> tuple[Any, ...]:
-        value, gradients = step(weights, x, h0, c0)
+        value, gradients = step(weights, x, *state)
         for g in gradients:
             g.block_until_ready()
         return (value, *gradients)
@@ -221,7 +321,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--cells", nargs="+", default=[c.name for c in CELLS])
+    parser.add_argument(
+        "--cells", nargs="+", default=TABLE, help=f"of these, and of {', '.join(MORE)}", choices=[*TABLE, *MORE]
+    )
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--without", nargs="+", default=[], choices=["eager", "compiled", "jax"])
     add_out(parser)
     args = parser.parse_args()
@@ -234,7 +338,7 @@ def main() -> None:
     flops = peak(args.threads)
     pause = 0.01 if args.threads == 1 else PAUSE
     ratios: list[float] = []
-    for cell in (c for c in CELLS if c.name in args.cells):
+    for cell in (c for c in cells(args.steps, args.width) if c.name in args.cells):
         for batch in args.batch:
             given = arrays(cell, batch)
             runs: dict[str, Run] = {"ours": ours(cell, batch, given, args.threads)}
