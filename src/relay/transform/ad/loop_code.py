@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 
-from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, dim_add
+from relay.ir.dim import ANY, DimVar, as_dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.op import registry
@@ -31,7 +31,8 @@ from relay.transform.ad.loop_parts import (
     row_count,
     tensor_part,
 )  # fmt: skip
-from relay.transform.ad.loop_terms import Collected, Rows, collected, reads, without_unread_rows
+from relay.transform.ad.loop_tapes import Tapes
+from relay.transform.ad.loop_terms import Collected, Rows, at_once, collected, reads, without_unread_rows
 from relay.transform.ad.loops import AT_THE_END, INSIDE, Loop, Role, Unsuited, keeps, tensors_of
 from relay.transform.ad.notes import AS_LOOP, NOTE
 from relay.transform.ad.terms import Code, add, project, tuple_of
@@ -92,6 +93,7 @@ class LoopWriter:
         self.lifted = lifted
         self.active = active
         self.functions = functions
+        self.layout = Tapes(lifted.loop.fixed_dims)
         self.table = AccessTable()
         self.uses = DimUses()
         self.index = Var("i", INDEX, INDEX)
@@ -116,8 +118,8 @@ class LoopWriter:
         forward = self._forward(ending)
         back, found = self._whole(ending, self._steps())
         dims = tuple(p for p in loop.function.type_params if isinstance(p, DimVar))
-        rows = (*map(self._row_type, self.tapes), *(INDEX for _ in self.counts))
-        even = sum(self._count(v) is None for v in self.tapes)
+        rows = (*map(self.layout.row_type, self.tapes), *(INDEX for _ in self.counts))
+        even = sum(self.layout.count(v) is None for v in self.tapes)
         return Written(loop, forward, back, dims, loop.fixed_dims, rows, even, len(ending) + 1 + len(rows), found)
 
     # -- the way back through one iteration
@@ -208,7 +210,7 @@ class LoopWriter:
                     row = found.call.args[n]
                     assert isinstance(row, Var)
                     made = row in self.forward_values or row in self.lifted.params
-                    if made and all(self._count(cast(Var, found.call.args[m])) is None for m in found.rows):
+                    if made and all(self.layout.count(cast(Var, found.call.args[m])) is None for m in found.rows):
                         kept[row] = None
                     else:
                         self.columns[row] = None
@@ -242,14 +244,16 @@ class LoopWriter:
                 continue
             kept[v] = None
         self.again = [b for b in self.lifted.again.forward.bindings if b.var in again]
-        self.tapes = sorted(kept, key=lambda v: self._count(v) is not None)
+        self.tapes = sorted(kept, key=lambda v: self.layout.count(v) is not None)
         self.read = [v for v in self.tapes if v in seen and v not in self.counters and v not in again]
         shapes = {(n, m): t for n, v in enumerate(self.lifted.params) for m, t in enumerate(tensors_of(type_of(v)))}
         self.sums = {key: Var("sum", shapes[key], shapes[key]) for key, _ in self.added}
         for v in (*self.tapes, *self.columns):
-            if not is_tensor(v) or not (keeps(type_of(v), self.lifted.loop.fixed_dims) or self._count(v) is not None):
+            if not is_tensor(v) or not (
+                keeps(type_of(v), self.lifted.loop.fixed_dims) or self.layout.count(v) is not None
+            ):
                 raise Unsuited(f"%{v.name}, which the way back reads, has other sizes in every iteration")
-        self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self._count(v)) is not None))
+        self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self.layout.count(v)) is not None))
 
     def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
         """The bindings, where operands that tell only their type are values of the same type that are there anyway, or zeros."""
@@ -306,14 +310,14 @@ class LoopWriter:
         """``f.forward(params, count, tapes) -> (result, what the end leaves, count, tapes)``."""
         lifted, loop = self.lifted, self.lifted.loop
         count, done = Var("count", INDEX, INDEX), as_dim(DimVar("done"))
-        totals = self._totals(self.tapes)
-        tapes, starts = [self._tape(v, done, totals) for v in self.tapes], self._starts(done)
+        totals = self.layout.totals(self.tapes)
+        tapes, starts = [self.layout.tape(v, done, totals) for v in self.tapes], self.layout.starts(self.counts, done)
         ret = TupleType(
             (
                 loop.result,
-                *(self._outside(type_of(v)) for v in ending),
+                *(self.layout.outside(type_of(v)) for v in ending),
                 INDEX,
-                *(self._tape_type(v, ANY) for v in self.tapes),
+                *(self.layout.tape_type(v, ANY) for v in self.tapes),
                 *(TensorType((ANY,), "int64") for _ in starts),
             )
         )
@@ -326,12 +330,12 @@ class LoopWriter:
             longer(more, s, more.bind(row_count(more, self._of(d, tapes))))
             for d, s in zip(self.counts, starts, strict=True)
         ]
-        grown = [self._longer(more, t, v) for t, v in zip(tapes, self.tapes, strict=True)]
+        grown = [self.layout.longer(more, t, v) for t, v in zip(tapes, self.tapes, strict=True)]
         following = more.bind(op_call("add", (count, integer(1))), "count")
         given = {
             d: a for d, a in zip(loop.function.type_params, loop.call.type_args, strict=True) if isinstance(d, DimVar)
         }
-        again_dims = self._following(dims, done, totals, given)
+        again_dims = self.layout.following(dims, done, totals, given)
         call = Call(target, (*self.given, following, *grown, *begun), type_args=again_dims, ty=ret)
         then = more.block(more.bind(call, "rest"))
         end = lifted.leave.forward
@@ -342,65 +346,7 @@ class LoopWriter:
 
     def _of(self, count: DimVar, tapes: Sequence[Var]) -> Var:
         """A tape of values of so many rows."""
-        return next(t for t, v in zip(tapes, self.tapes, strict=True) if self._count(v) is count)
-
-    def _outside(self, ty: Type) -> Type:
-        """A type where the loop has ended: only sizes that all iterations share have names."""
-        if isinstance(ty, TupleType):
-            return TupleType(tuple(map(self._outside, ty.fields)))
-        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
-            return ty
-        fixed = self.lifted.loop.fixed_dims
-        known = [all(v in fixed for v in self.uses.of_type(TensorType((d,), ty.dtype))) for d in ty.shape]
-        return TensorType(tuple(d if k else ANY for d, k in zip(ty.shape, known, strict=True)), ty.dtype)
-
-    def _count(self, v: Var) -> DimVar | None:
-        """The number of rows of a value that has more or fewer of them in every iteration: these stand one after the other in a tape.
-        None for a value that has the same sizes in all iterations."""
-        ty = type_of(v)
-        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not ty.shape:
-            return None
-        fixed = self.lifted.loop.fixed_dims
-        if keeps(ty, fixed) or not keeps(TensorType(ty.shape[1:], ty.dtype), fixed):
-            return None
-        return as_var(ty.shape[0])
-
-    def _tape_type(self, v: Var, rows: Dim, totals: Mapping[DimVar, Dim] | None = None) -> TensorType:
-        """The type of a tape of ``rows`` iterations; of all ``totals`` rows where their number differs."""
-        ty = type_of(v)
-        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-        count = self._count(v)
-        if count is None:
-            return TensorType((rows, *ty.shape), ty.dtype)
-        return TensorType((ANY if totals is None else totals[count], *ty.shape[1:]), ty.dtype)
-
-    def _tape(self, v: Var, rows: Dim, totals: Mapping[DimVar, Dim]) -> Var:
-        ty = self._tape_type(v, rows, totals)
-        return Var(f"{v.name}s", ty, ty)
-
-    def _totals(self, values: Iterable[Var]) -> dict[DimVar, Dim]:
-        """A new dim for the number of rows in the tapes of all values that share one."""
-        found = dict.fromkeys(d for v in values if (d := self._count(v)) is not None)
-        return {d: as_dim(DimVar(d.name)) for d in found}
-
-    def _starts(self, rows: Dim) -> list[Var]:
-        """For values of differing numbers of rows: where those of each iteration begin in the tapes."""
-        ty = TensorType((rows,), "int64")
-        return [Var("starts", ty, ty) for _ in self.counts]
-
-    def _longer(self, code: Code, tape: Expr, v: Var) -> Expr:
-        """A tape with the value of one more iteration."""
-        if self._count(v) is None:
-            return longer(code, tape, v)
-        return code.bind(op_call("concatenate", (code.bind(tuple_of((tape, v))),), {"axis": 0}), "tape")
-
-    def _following(
-        self, dims: Sequence[DimVar], done: Dim, totals: Mapping[DimVar, Dim], given: Mapping[DimVar, TypeArg]
-    ) -> tuple[TypeArg, ...]:
-        """The dims of the next iteration, where the tapes are longer."""
-        more = {as_var(total): dim_add(total, as_dim(d)) for d, total in totals.items()}
-        more[as_var(done)] = dim_add(done, 1)
-        return tuple(more[d] if d in more else given.get(d, as_dim(d)) for d in dims)
+        return next(t for t, v in zip(tapes, self.tapes, strict=True) if self.layout.count(v) is count)
 
     def _steps(self) -> GlobalVar:
         """``f.back(i, what is shared, growing, tapes, cotangents, sums, columns)``: go back through iterations ``i`` to 0."""
@@ -408,19 +354,19 @@ class LoopWriter:
         starts = {c: Var(f"{c.name}_0", type_of(c), type_of(c)) for c in self.needs if c in self.counters}
         shared = [starts.get(v, v) for v in self.needs]
         growing = [v for n in self.grown for v in (self.bases[n], self.grown[n])]
-        totals, held = self._totals(self.read), self._totals(self.columns)
-        tapes = {v: self._tape(v, rows, totals) for v in self.read}
+        totals, held = self.layout.totals(self.read), self.layout.totals(self.columns)
+        tapes = {v: self.layout.tape(v, rows, totals) for v in self.read}
         index = TensorType((as_dim(DimVar("ends")), 1), "int64")
         offsets = {d: Var("offsets", index, index) for d in totals}
         cts = [ct for of in self.after.values() for ct in of]
-        columns = [self._tape(v, done, held) for v in self.columns]
+        columns = [self.layout.tape(v, done, held) for v in self.columns]
         fixed = (*shared, *growing, *tapes.values(), *offsets.values())
         params = (self.index, *fixed, *cts, *self.sums.values(), *columns)
         ret = TupleType(
             (
                 *(type_of(ct) for ct in cts),
                 *(type_of(s) for s in self.sums.values()),
-                *(self._tape_type(v, ANY) for v in self.columns),
+                *(self.layout.tape_type(v, ANY) for v in self.columns),
             )
         )
         target, dims = self._target("back", params, ret)
@@ -428,7 +374,7 @@ class LoopWriter:
         for c, initial in starts.items():
             code.bindings.append(Binding(c, self._counter(code, initial, self.counters[c])))
         for v, tape in tapes.items():
-            count = self._count(v)
+            count = self.layout.count(v)
             if count is None:
                 value = op_call("take", (tape, self.index), {"axis": 0, "mode": "fast"})
             else:
@@ -441,10 +387,10 @@ class LoopWriter:
         sums = dict(self.sums)
         for key, part in self.added:
             sums[key] = code.bind(add(sums[key], part), "sum")
-        grown = [self._longer(code, c, v) for c, v in zip(columns, self.columns, strict=True)]
+        grown = [self.layout.longer(code, c, v) for c, v in zip(columns, self.columns, strict=True)]
         before = code.bind(op_call("subtract", (self.index, one())), "i")
         args = (before, *fixed, *(d for of in self.before.values() for d in of), *sums.values(), *grown)
-        call = Call(target, args, type_args=self._following(dims, done, held, {}), ty=ret)
+        call = Call(target, args, type_args=self.layout.following(dims, done, held, {}), ty=ret)
         then = code.block(code.bind(call, "rest"))
         end = Code()
         orelse = end.block(end.bind(tuple_of((*cts, *self.sums.values(), *columns)), "found"))
@@ -473,11 +419,14 @@ class LoopWriter:
         types = [instance(type_of(p), fresh) for p in lifted.params]
         first = [p if p in self.fixed else Var(p.name, t, t, p.span) for p, t in zip(lifted.params, types, strict=True)]
         count, rows = Var("count", INDEX, INDEX), as_dim(DimVar("rows"))
-        of_all = self._totals(self.tapes)
-        tapes, starts = {v: self._tape(v, rows, of_all) for v in self.tapes}, self._starts(rows)
+        of_all = self.layout.totals(self.tapes)
+        tapes, starts = (
+            {v: self.layout.tape(v, rows, of_all) for v in self.tapes},
+            self.layout.starts(self.counts, rows),
+        )
         code = Code(list(self.end_live))
         offsets = {
-            d: self._offsets(code, s, self._of(d, list(tapes.values())))
+            d: self.layout.offsets(code, s, self._of(d, list(tapes.values())))
             for d, s in zip(self.counts, starts, strict=True)
         }
         bases = {n: code.bind(row_count(code, first[n]), "base") for n in self.grown}
@@ -491,11 +440,11 @@ class LoopWriter:
         sums = [code.bind(zeros_like(tensor_part(code, first[n], m))) for n, m in self.sums]
         columns: list[Expr] = []
         for number, v in enumerate(self.columns):
-            columns.append(code.bind(no_rows(self._row_type(v)), "column"))
-            if self._count(v) is None:
+            columns.append(code.bind(no_rows(self.layout.row_type(v)), "column"))
+            if self.layout.count(v) is None:
                 columns[-1] = code.bind(room(columns[-1], count, number), "column")
         growing = [a for n in self.grown for a in (bases[n], grown[n])]
-        ends = (offsets[d] for d in self._totals(self.read))
+        ends = (offsets[d] for d in self.layout.totals(self.read))
         args = (last, *shared, *growing, *(tapes[v] for v in self.read), *ends, *cts, *sums, *columns)
         found = code.bind(call_of(steps, args, {}, loop.call.span), "found")
         fields = [code.bind(project(found, n)) for n in range(len(cast(TupleType, type_of(found)).fields))]
@@ -506,7 +455,7 @@ class LoopWriter:
         for key, value in summed.items():
             totals[key].append(value)
         for key, term in self.collected:
-            totals[key].append(self._at_once(code, term, rows_of))
+            totals[key].append(at_once(code, term, rows_of, self.layout))
         out: dict[tuple[int, int], Expr] = {}
         for n, flags in enumerate(self.active):
             for m, wanted in enumerate(flags):
@@ -525,35 +474,6 @@ class LoopWriter:
         params = (*first, *ending, count, *tapes.values(), *starts, *self.results)
         target, dims = self._target("gradient", params, type_of(result))
         return self._add(target, params, code.block(result), dims), tuple(out)
-
-    def _offsets(self, code: Code, starts: Var, tape: Var) -> Expr:
-        """Where the rows of each iteration begin, and the end of them all, as one column."""
-        end = code.bind(op_call("expand_dims", (code.bind(row_count(code, tape)),), {"axis": 0}))
-        joined = code.bind(op_call("concatenate", (code.bind(tuple_of((starts, end))),), {"axis": 0}))
-        return code.bind(op_call("reshape", (joined,), {"newshape": (-1, 1)}), "offsets")
-
-    def _row_type(self, v: Var) -> TensorType:
-        """The type of one row of a tape."""
-        ty = type_of(v)
-        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-        return ty if self._count(v) is None else TensorType(ty.shape[1:], ty.dtype)
-
-    def _at_once(self, code: Code, term: Collected, rows_of: Rows) -> Expr:
-        """A term for all iterations."""
-        args = list(term.call.args)
-        # Rows one after the other only ever meet rows in the same order.
-        even = [row for n in term.rows if self._count(row := cast(Var, args[n])) is None]
-        turned = rows_of.turned(even)
-        for n in term.rows:
-            row = cast(Var, args[n])
-            rows = rows_of.rows(row, turned)
-            if not term.stacked and self._count(row) is None:
-                ty = cast(TensorType, type_of(args[n]))
-                assert isinstance(ty.shape, tuple)
-                rows = code.bind(op_call("reshape", (rows,), {"newshape": (-1, *ty.shape[1:])}))
-            args[n] = rows
-        assert isinstance(term.call.fn, OpRef)
-        return code.bind(op_call(term.call.fn.name, args, term.call.attrs), "d")
 
     def _own_rows(self, code: Code, first: Var, grown: Expr) -> Expr:
         """The cotangent of the rows that a growing parameter had before the loop."""

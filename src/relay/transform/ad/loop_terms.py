@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from relay import te
 from relay.ir.diagnostics import RelayError
@@ -14,6 +15,7 @@ from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Load, Reduce, Scalar, children
 from relay.te.tensor import Compute, Placeholder, Tensor
+from relay.transform.ad.loop_tapes import Tapes
 from relay.transform.ad.terms import Code
 from relay.transform.blocks import with_operands
 from relay.transform.build import op_call, type_of
@@ -184,3 +186,21 @@ def _is_over_rows(total: Reduce, sources: Set[object]) -> bool:
         else:
             todo += children(node)
     return len(found) == 1 and not found & others and next(iter(found)) in total.axes
+
+
+def at_once(code: Code, term: Collected, rows_of: Rows, layout: Tapes) -> Expr:
+    """A term for all iterations."""
+    args = list(term.call.args)
+    # Rows one after the other only ever meet rows in the same order.
+    even = [row for n in term.rows if layout.count(row := cast(Var, args[n])) is None]
+    turned = rows_of.turned(even)
+    for n in term.rows:
+        row = cast(Var, args[n])
+        rows = rows_of.rows(row, turned)
+        if not term.stacked and layout.count(row) is None:
+            ty = cast(TensorType, type_of(args[n]))
+            assert isinstance(ty.shape, tuple)
+            rows = code.bind(op_call("reshape", (rows,), {"newshape": (-1, *ty.shape[1:])}))
+        args[n] = rows
+    assert isinstance(term.call.fn, OpRef)
+    return code.bind(op_call(term.call.fn.name, args, term.call.attrs), "d")
