@@ -166,6 +166,24 @@ def test_a_repetition_is_no_identity() -> None:
     assert operators(run(typed(text), NameDims(), DropIdentities())) == ["mean.vjp0"]
 
 
+def test_axes_of_one_element_come_and_go_as_views() -> None:
+    text = """def @main[n: Dim](%x: Tensor[(1, 8), float32], %b: Tensor[(8,), float32], %y: Tensor[(n, 1, 4), float32]) {
+      (add.vjp1(%x, %b, %x), transpose(%y, axes=[1, 0, 2]), transpose(%x), transpose(%y, axes=[0, 2, 1]), %x + %x) }"""
+    module = typed(text)
+    after = run(module, NameDims(), DropIdentities())
+    assert operators(after) == ["reshape", "reshape", "reshape", "reshape", "add"]
+    same_results(module, after, array(1, 8), array(8), array(3, 1, 4))
+
+
+def test_an_order_that_changes_is_no_view() -> None:
+    text = """def @main(%x: Tensor[(2, 1, 4), float32], %y: Tensor[(1, 4), float32]) {
+      (transpose(%x, axes=[2, 1, 0]), strided_slice(%x, begin=[0], end=[1], axes=[0]), broadcast_to(%y, shape=[3, 4]), reverse(%y, axis=1)) }"""
+    module = typed(text)
+    after = run(module, NameDims(), DropIdentities())
+    assert operators(after) == operators(run(module, NameDims()))
+    same_results(module, after, array(2, 1, 4), array(1, 4))
+
+
 def _traffic(module: Module) -> int:
     plan = build(as_module(module), relay.Options(threads=1, cache=False, workers=1)).plan
     return sum(int(p.bytes) for p in plan.kernels if isinstance(p.bytes, int))

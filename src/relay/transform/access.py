@@ -127,7 +127,7 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
 
 
 def _same(traced: registry.Traced) -> int | None:
-    """The number of the input that the one result is."""
+    """The number of the input whose elements the one result is, in order: axes of one element may come and go."""
     if len(traced.outputs) != 1:
         return None
     output = traced.outputs[0]
@@ -135,14 +135,21 @@ def _same(traced: registry.Traced) -> int | None:
     source = output
     if isinstance(stage, Compute):
         body = stage.bodies[0]
-        if not isinstance(body, Load) or not isinstance(body.source, Tensor) or len(body.indices) != len(stage.axes):
+        if not isinstance(body, Load) or not isinstance(body.source, Tensor):
             return None
-        if any(i is not a for i, a in zip(body.indices, stage.axes, strict=True)):
+        # At an axis of one element there is one place to read.
+        at = [i for i, extent in zip(body.indices, body.source.shape, strict=True) if extent != 1]
+        wide = [a for a in stage.axes if a.extent != 1]
+        if len(at) != len(wide) or any(i is not a for i, a in zip(at, wide, strict=True)):
             return None
         source = body.source
-    if source.dtype != output.dtype or source.shape != output.shape:
+    if source.dtype != output.dtype or _wide(source) != _wide(output):
         return None
     return next((n for n, t in enumerate(traced.inputs) if t.stage is source.stage), None)
+
+
+def _wide(tensor: Tensor) -> tuple[Dim, ...]:
+    return tuple(d for d in tensor.shape if d != 1)
 
 
 def access_of(outputs: Sequence[Tensor]) -> Access:

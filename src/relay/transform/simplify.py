@@ -173,7 +173,7 @@ def _cast_of_cast(found: Found, value: Expr, definition: Definition) -> Expr | N
     return op_call("cast", (found[_X],), value.attrs, value.span)
 
 
-def _reshaped(x: Expr, value: Expr) -> Expr | None:
+def reshaped(x: Expr, value: Expr) -> Expr | None:
     """``x`` seen with the shape of ``value``; None where the attribute cannot say that shape (0 has a meaning of its
     own)."""
     ty = value.ty
@@ -185,7 +185,7 @@ def _reshaped(x: Expr, value: Expr) -> Expr | None:
 
 
 def _view_of_view(found: Found, value: Expr, definition: Definition) -> Expr | None:
-    return found[_X] if _same_type(found[_X], value) else _reshaped(found[_X], value)
+    return found[_X] if _same_type(found[_X], value) else reshaped(found[_X], value)
 
 
 def _axes(attrs: Attrs, rank: int) -> tuple[int, ...]:

@@ -22,14 +22,15 @@ from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, map_functions
 from relay.transform.build import internal_call, type_of
 from relay.transform.dims import whole_axes
+from relay.transform.simplify import reshaped
 
 
 @dataclass(frozen=True, slots=True)
 class DropIdentities(Pass):
-    """Replace calls by the operand that they are, element by element.
+    """Replace calls by the operand that they are, element by element, or by a view of it where axes of one element come or go.
 
-    Before: typed blocks without ``?`` in tensor types. After: the same values; no call is left whose expression is one of its
-    operands with that operand's type.
+    Before: typed blocks without ``?`` in tensor types. After: the same values; no call but views is left whose expression is one
+    of its operands, element by element.
     """
 
     name: ClassVar[str] = "drop_identities"
@@ -43,7 +44,9 @@ class DropIdentities(Pass):
             if access is None or access.same is None:
                 return value
             operand = value.args[access.same]
-            return operand if _same_type(type_of(operand), var.ty) else value
+            if _same_type(type_of(operand), var.ty):
+                return operand
+            return value if access.view else reshaped(operand, value) or value
 
         return map_functions(module, lambda f: Forward(visit).function(f))
 
