@@ -177,7 +177,8 @@ def test_axes_of_one_element_come_and_go_as_views() -> None:
 
 def test_an_order_that_changes_is_no_view() -> None:
     text = """def @main(%x: Tensor[(2, 1, 4), float32], %y: Tensor[(1, 4), float32]) {
-      (transpose(%x, axes=[2, 1, 0]), strided_slice(%x, begin=[0], end=[1], axes=[0]), broadcast_to(%y, shape=[3, 4]), reverse(%y, axis=1)) }"""
+      (transpose(%x, axes=[2, 1, 0]), strided_slice(%x, begin=[0], end=[1], axes=[0]),
+       broadcast_to(%y, shape=[3, 4]), reverse(%y, axis=1)) }"""
     module = typed(text)
     after = run(module, NameDims(), DropIdentities())
     assert operators(after) == operators(run(module, NameDims()))
