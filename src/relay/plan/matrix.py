@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, Prefetch, Stmt, Store, Transpose
-from relay.plan.build import Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq, temporary
+from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Transpose
+from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.nests import Member
 from relay.plan.panels import Panel, is_in_place, loops
@@ -30,13 +30,13 @@ from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
     CHEAP_EPILOGUE,
     FMA_DISCOUNT,
-    LINE_BITS,
     AfterTile,
     LeftRows,
     ProductNest,
     RowTile,
     balanced,
 )
+from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.tiles import PanelRun, tile_height
@@ -50,14 +50,6 @@ _ROWS_TURNED = 96
 _TASKS = 4
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
-# How many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
-# at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
-_LINES_AHEAD = 3
-# How far ahead in its panels a single tile asks, and from how many rows on: then multiply-adds take about as long as
-# memory delivers (weights of 20 MB, 512 deep: 4 rows 428 and 387 us, 8 rows 815 and 740); with fewer the machine's own
-# prefetchers do better alone.
-_BITS_AHEAD = 8 * (16 << 10)
-_ROWS_AHEAD = 4
 
 
 def matrix_nest(
@@ -481,45 +473,15 @@ class _Tiles:
     def _ahead(
         self, task: _Task, height: int, offset: Scalar, axes: Sequence[Axis], block: tuple[Axis, int, Scalar] | None
     ) -> list[Stmt]:
-        """Ask for what the panel (or block of k) behind this one takes: each tile for its share, at every step along k,
-        so that memory delivers it while this one is computed with.
-
-        The first of several tiles would wait for memory and the others leave it idle. A single tile goes through its
-        panels in order and asks for what comes a fixed way behind.
-        """
-        packed, tile, pitch = self.packed, self.shared.p.tile, self.shared.p.pitch
+        """Ask for what the panel (or block of k) behind this one takes."""
         form = self.shared.p.form
-        if packed is None or form.turned or form.guard is not None:
+        if self.packed is None or form.turned or form.guard is not None:
             return []  # the panels of such a product serve many tasks, and stay in the cache between them
-        each = pitch * (2 if self.pairs else 1)
-        read = tile.columns * (2 if self.pairs else 1)
-        line = LINE_BITS // dtype_bits(packed.dtype)
+        reading = Reading(self.shared, self.packed, task.panel.number, self.pairs, block and block[:2])
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
-        start = (
-            *self.shared.p.batch,
-            task.panel.number,
-            *[Const(0, "int64")] * (len(packed.shape) - len(self.shared.p.batch) - 2),
-        )
-        if task.most <= tile.rows:
-            if height < _ROWS_AHEAD:
-                return []
-            at = binary("add", binary("mul", here, each), _BITS_AHEAD // dtype_bits(packed.dtype))
-            if block is not None:
-                at = binary("add", at, binary("mul", block[0], pitch * block[1]))
-            return [Prefetch(packed, (*start, binary("add", at, n))) for n in range(0, read, line)]
-        if 2 * height < tile.rows:
-            return []
-        depth = size_of(self.shared.p.reduced)
-        assert isinstance(depth, int)
-        chunk = pitch * (depth if block is None else block[1])
-        several = minimum(1, binary("floordiv", binary("sub", task.count, 1), tile.rows))
-        stride = binary("mul", several, ceiling(Const(each * height, "int64"), task.count))
-        at = binary("add", chunk, binary("floordiv", binary("mul", chunk, offset), task.count))
-        if block is not None:
-            at = binary("add", at, binary("mul", block[0], chunk))
-        at = binary("add", at, binary("mul", here, stride))
-        lines = min(_LINES_AHEAD, max(1, each // line))
-        return [Prefetch(packed, (*start, binary("add", at, n * line))) for n in range(lines)]
+        if task.most <= self.shared.p.tile.rows:
+            return reading.ask_behind(here, height)
+        return reading.ask_for_share(here, height, offset, task.count)
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
