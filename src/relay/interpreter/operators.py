@@ -7,6 +7,7 @@ about sizes that does not hold is a ShapeError with the shapes of the operands.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ from relay.ir.types import TensorType
 from relay.ir.value import AdtValue
 from relay.op import registry
 from relay.te.evaluate import evaluate as evaluate_te
+from relay.te.reads import OutsideError
 from relay.typing.text import shape_text
 
 Signature = tuple[tuple[int, ...], str]
@@ -125,6 +127,13 @@ def apply_operator(op: registry.Operator, args: Sequence[Value], attrs: Attrs, s
     except (te.DefinitionError, IndexError) as error:
         given = ", ".join(_operand_text(o) for o in operands)
         raise ShapeError(f"{op.name} on {given}: {error}", span) from error
+    except OutsideError as error:
+        at = inspect.unwrap(op.define).__code__
+        raise ExecutionError(
+            f"{op.name}, defined in {at.co_filename}:{at.co_firstlineno}: {error}",
+            span,
+            hint="bound the index (te.minimum, te.maximum), or choose with te.select where it is inside",
+        ) from error
     except OperatorError as error:
         error.span = error.span or span
         raise

@@ -13,7 +13,7 @@ from relay.plan.build import Builder, Storage, extent_of, parallel, parallel_row
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
 from relay.plan.stages import Kept
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, minimum, select, walk
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, conjuncts, minimum, select, walk
 from relay.te.scatter import Scatter
 from relay.te.tensor import Tensor
 
@@ -49,8 +49,11 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     names = {a: Axis(builder.fresh("at"), a.extent) for a in form.places}
     place = builder.evaluate([form.places[a] for a in names], env)
     at = builder.flat(where, [names.get(a, env.get(a, a)) for a in stage.axes])
-    guard, value = builder.evaluate([form.guard, form.value], env)
-    if not (isinstance(guard, Const) and guard.value):
+    # What is the same for all lanes is asked before the place is read.
+    lanewise = [p for p in conjuncts(form.guard) if lane is not None and last in walk(p)]
+    before = [p for p in conjuncts(form.guard) if p not in lanewise]
+    (value,) = builder.evaluate([form.value], env)
+    for guard in builder.evaluate(lanewise, env):
         value = select(guard, value, _zero(dtype))
     now = Load(where.buffer, (at,), dtype)
     body: Stmt = across(Store(where.buffer, (at,), binary("add", now, value)))
@@ -58,6 +61,9 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
         name = names[axis]
         inside = binary("and", compare("ge", name, 0), compare("lt", name, extent_of(axis.extent)))
         body = LetScalar(name, index, Branch(inside, body))
+    for guard in reversed(builder.evaluate(before, env)):
+        if not (isinstance(guard, Const) and guard.value):
+            body = Branch(guard, body)
     work = dim_mul(shape_size(tuple(a.extent for a in form.over)), max(1, cost(value)))
     if lane is not None:
         work = dim_mul(work, _BLOCK)

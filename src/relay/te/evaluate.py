@@ -2,7 +2,8 @@
 
 Every stage is evaluated on the grid of its index variables: a value is an array with one axis per variable (reduction variables
 last), of size 1 along those it does not depend on. A load whose indices are affine and in range is a strided view of its source;
-other loads gather, with indices clipped to the source: the side of a `Select` that is not chosen may be out of range.
+other loads gather, with indices clipped to the source: the side of a `Select` that is not chosen may be out of range. What is chosen
+may not: `relay.te.reads` asks that of every read that is clipped.
 A sum of products of operands with different variables is a matrix product. Grids beyond `relay.te.grid.BLOCK` elements are cut in pieces.
 """
 
@@ -21,6 +22,7 @@ from relay.te import numeric
 from relay.te.grid import Affine, Grid, fits, gather, inside, matrix_product, pieces, strided
 from relay.te.index import Indices
 from relay.te.numeric import Array
+from relay.te.reads import require_inside
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -40,6 +42,7 @@ from relay.te.scalar import (
 from relay.te.scatter import Scatter, as_scatter
 from relay.te.tensor import Compute, Placeholder, Scan, Tensor, stages
 
+_EVERYWHERE: Final = np.array(True)
 _NO_DIMS: Final[Mapping[DimVar, int]] = MappingProxyType({})
 
 
@@ -48,8 +51,8 @@ def evaluate(
 ) -> list[Array]:
     """The outputs of a definition for given placeholder arrays (of the placeholders' dtypes) and values of its dim variables.
 
-    The results are fresh, C-contiguous arrays. Raises ValueError for an array that does not fit its placeholder and KeyError for
-    a placeholder or a dim variable without a value.
+    The results are fresh, C-contiguous arrays. Raises ValueError for an array that does not fit its placeholder, KeyError for
+    a placeholder or a dim variable without a value, OutsideError for a read outside of its tensor that nothing excludes.
     """
     values: dict[tuple[int, int], Array] = {}
     with np.errstate(all="ignore"):
@@ -114,7 +117,7 @@ class _Evaluator:
                     array[...] = _identity(body.kind, body.dtype)
                 else:
                     grid = Grid(stage.axes, [(0, n) for n in shape], self.dims)
-                    array[...] = self._value(body, grid, {})
+                    array[...] = self._checked(body, grid, {})
             return out
         form = as_scatter(stage, Indices())
         if form is not None:
@@ -126,7 +129,7 @@ class _Evaluator:
             grid = Grid((*stage.axes, *reduced), [*ranges, *((0, n) for n in extents)], self.dims)
             memo: dict[int, Array] = {}
             for array, body in zip(out, stage.bodies, strict=True):
-                value = self._reduced(body, grid, memo) if isinstance(body, Reduce) else self._value(body, grid, memo)
+                value = self._reduced(body, grid, memo) if isinstance(body, Reduce) else self._checked(body, grid, memo)
                 array[at] = value.reshape(value.shape[: len(shape)])
         return out
 
@@ -141,13 +144,13 @@ class _Evaluator:
         for ranges in pieces([(0, n) for n in extents], math.prod(extents)):
             grid = Grid(axes, ranges, self.dims)
             memo: dict[int, Array] = {}
-            within = self._value(form.guard, grid, memo)
+            guard = within = self._checked(form.guard, grid, memo)
             at: list[Array] = []
             for axis, size in zip(stage.axes, out.shape, strict=True):
-                place = self._value(form.places.get(axis, axis), grid, memo)
+                place = self._checked(form.places.get(axis, axis), grid, memo, guard)
                 within = within & (place >= 0) & (place < size)
                 at.append(place)
-            value = self._value(form.value, grid, memo)
+            value = self._checked(form.value, grid, memo, within)
             # What nothing here depends on is summed over too.
             every = [np.broadcast_to(a, grid.lengths) for a in (within, value, *at)]
             chosen = every[0].ravel()
@@ -170,6 +173,11 @@ class _Evaluator:
         return largest
 
     # -- scalar expressions over a grid
+
+    def _checked(self, root: Scalar, grid: Grid, memo: dict[int, Array], chosen: Array = _EVERYWHERE) -> Array:
+        """The value of an expression all of whose reads are inside, where it is ``chosen`` itself."""
+        require_inside(root, grid, lambda n: self._source(n).shape, lambda n: self._value(n, grid, memo), chosen)
+        return self._value(root, grid, memo)
 
     def _value(self, root: Scalar, grid: Grid, memo: dict[int, Array]) -> Array:
         todo: list[tuple[Scalar, bool]] = [(root, False)]
@@ -248,6 +256,7 @@ class _Evaluator:
         over = tuple(range(first, grid.rank))
         factors = _factors(node)
         if len(factors) > 1:
+            require_inside(node.body, grid, lambda n: self._source(n).shape, lambda n: self._value(n, grid, memo))
             values = [self._value(f, grid, memo) for f in factors]
             # Where the guard does not hold nothing is added, not zero times an infinity.
             if not isinstance(node.body, Select) or all(np.isfinite(v).all() for v in values):
@@ -267,7 +276,7 @@ class _Evaluator:
         return total
 
     def _fold(self, node: Reduce, grid: Grid, memo: dict[int, Array], over: tuple[int, ...]) -> Array:
-        value = self._value(node.body, grid, memo)
+        value = self._checked(node.body, grid, memo)
         shape = list(value.shape)
         for p in over:
             shape[p] = grid.lengths[p]
@@ -308,7 +317,7 @@ class _Evaluator:
         others = [(0, n) for n in shape]
         length = shape[stage.dim]
         start = Grid(stage.axes, [(0, 1) if n == stage.dim else r for n, r in enumerate(others)], self.dims)
-        state = self._value(stage.init, start, {})
+        state = self._checked(stage.init, start, {})
         step = self._step(stage, shape)
         at: list[Any] = [slice(None)] * len(shape)
         for n in reversed(range(length)) if stage.reverse else range(length):
@@ -322,13 +331,13 @@ class _Evaluator:
         update, full = stage.update, [(0, n) for n in shape]
         if isinstance(update, Binary) and update.a is stage.state and stage.state not in walk(update.b):
             # What is added at every step does not depend on the state: computed at once.
-            terms = np.broadcast_to(self._value(update.b, Grid(stage.axes, full, self.dims), {}), shape)
+            terms = np.broadcast_to(self._checked(update.b, Grid(stage.axes, full, self.dims), {}), shape)
             op = update.op
             return lambda state, n: numeric.binary(op, state, np.take(terms, [n], stage.dim), update.dtype)
 
         def step(state: Array, n: int) -> Array:
             ranges = [(n, n + 1) if d == stage.dim else r for d, r in enumerate(full)]
-            return self._value(update, Grid(stage.axes, ranges, self.dims), {id(stage.state): state})
+            return self._checked(update, Grid(stage.axes, ranges, self.dims), {id(stage.state): state})
 
         return step
 

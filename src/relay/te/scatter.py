@@ -10,14 +10,28 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_mul, dim_sub
 from relay.te.index import Indices
-from relay.te.scalar import TRUE, Axis, Compare, Const, Load, Reduce, Scalar, Select, binary, conjuncts, walk
+from relay.te.scalar import (
+    FALSE,
+    TRUE,
+    Axis,
+    Compare,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    binary,
+    conjuncts,
+    select,
+    walk,
+)
 from relay.te.tensor import Compute, Stage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
     """``places`` says for some axes of the result where an iteration of ``over`` adds its ``value``; the other axes, ``through``, are
-    the value's own. It adds nothing where a place is out of range, or ``guard`` does not hold."""
+    the value's own. It adds nothing where a place is out of range, or ``guard`` does not hold: then its place may not be read either."""
 
     places: dict[Axis, Scalar]
     through: tuple[Axis, ...]
@@ -33,12 +47,15 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
     (body,) = stage.bodies
     if not isinstance(body, Reduce) or body.kind != "sum" or not isinstance(body.body, Select):
         return None
-    chosen = body.body
-    if not isinstance(chosen.b, Const) or chosen.b.value != 0:
-        return None
+    value: Scalar = body.body
+    conditions: list[Scalar] = []
+    # What a condition reads may be inside only where those around it hold.
+    while isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == 0:
+        conditions += conjuncts(value.cond)
+        value = value.a
     places: dict[Axis, Scalar] = {}
     rest: list[Scalar] = []
-    for part in conjuncts(chosen.cond):
+    for part in conditions:
         found = _place(part, stage.axes, indices)
         if found is None or found[0] in places:
             rest.append(part)
@@ -46,14 +63,15 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
             places[found[0]] = found[1]
     if not places:
         return None
-    elsewhere = {n for root in (chosen.a, *rest, *places.values()) for n in walk(root) if isinstance(n, Axis)}
+    elsewhere = {n for root in (value, *rest, *places.values()) for n in walk(root) if isinstance(n, Axis)}
     if not elsewhere.isdisjoint(places):
         return None
     guard: Scalar = TRUE
     for part in rest:
-        guard = part if guard is TRUE else binary("and", guard, part)
+        reads = any(isinstance(n, Load) for n in walk(part))
+        guard = part if guard is TRUE else select(guard, part, FALSE) if reads else binary("and", guard, part)
     through = tuple(a for a in stage.axes if a not in places)
-    return Scatter(places, through, body.axes, chosen.a, guard)
+    return Scatter(places, through, body.axes, value, guard)
 
 
 def _place(cond: Scalar, axes: tuple[Axis, ...], indices: Indices) -> tuple[Axis, Scalar] | None:

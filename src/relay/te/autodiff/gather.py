@@ -219,7 +219,7 @@ def _by_classes(read: _Read, element: tuple[Axis, ...], split: dict[Axis, int]) 
 def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: Indices) -> Term | None:
     """The sum over what is free, under the guard. Of a sum for one index of an axis only, that index is made alone."""
     if not inverse.free:
-        guarded = choose(inverse.guard, value, None, value.dtype)
+        guarded = _under(inverse.guard, value)
         return None if guarded is None else Term(element, guarded)
     inside: Scalar = TRUE
     outside: Scalar = TRUE
@@ -231,7 +231,7 @@ def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: I
         else:
             fixed[found[0]] = found[1]
             outside = both(outside, part)
-    guarded = choose(inside, value, None, value.dtype)
+    guarded = _under(inside, value)
     if guarded is None:
         return None
     if not fixed:
@@ -243,6 +243,18 @@ def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: I
     at = tuple(Const(0, "int64") if a in fixed else a for a in element)
     chosen = choose(outside, alone[at], None, body.dtype)
     return None if chosen is None else Term(element, chosen)
+
+
+def _under(guard: Scalar, value: Scalar) -> Scalar | None:
+    """The value where a guard holds, zero elsewhere. What it reads itself may be inside only where the rest of it holds."""
+    plain: Scalar = TRUE
+    reading: Scalar = TRUE
+    for part in conjuncts(guard):
+        if any(isinstance(n, Load) for n in walk(part)):
+            reading = both(reading, part)
+        else:
+            plain = both(plain, part)
+    return choose(plain, choose(reading, value, None, value.dtype), None, value.dtype)
 
 
 def _sum(element: tuple[Axis, ...], over: Sequence[Axis], body: Scalar) -> Term:
