@@ -180,6 +180,9 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
     kernel.nanoseconds.fetch_add(static_cast<uint64_t>(end - start), std::memory_order_relaxed);
     recorder_->leave(start, end, dims, kernel.dims);
   }
+  // relay.loop.errors has the codes.
+  if (result == 1) [[unlikely]]
+    fail(Status::failed, "kernel %s: an index is outside of the tensor that it reads", kernel.name.c_str());
   if (result != 0) [[unlikely]]
     fail(Status::failed, "kernel %s failed with code %d", kernel.name.c_str(), result);
 }

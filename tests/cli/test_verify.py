@@ -115,5 +115,7 @@ def test_the_verb(tmp_path: Path) -> None:
     verb = [sys.executable, "-m", "relay", "verify", "p.relay", "--dim", "n=3"]
     done = subprocess.run(verb, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout == "interpreter, vm, aot agree\n"
+    done = subprocess.run([*verb, "--bounds", "--json"], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert json.loads(done.stdout)["unproved"] == {}
     done = subprocess.run([*verb, "--executors", "vm,aot", "--json"], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, json.loads(done.stdout)) == (0, {"agree": True})

@@ -151,12 +151,25 @@ def verify(
     opt_level: Level = 3,
     threads: Threads = None,
     seed: Seed = 0,
+    bounds: Annotated[bool, Option(help="Prove instead that kernels stay inside of their buffers.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare executors on a program; where they differ, show the first value that does."""
     from relay.cli import verify as verification
 
     module = read_module(file, weights, entry)
+    if bounds:
+        options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,))
+        with progress("proving bounds"):
+            count, unproved = verification.unproved_accesses(module, options)
+        if as_json:
+            print(json.dumps({"kernels": count, "unproved": unproved}))
+            return
+        print(f"{count - len(unproved)} of {count} kernels stay inside of their buffers for every size")
+        for name, texts in unproved.items():
+            print(f"not proved of {name}:")
+            print("\n".join(f"  {text}" for text in texts))
+        return
     params = _params(module, entry)
     values = inputs.arguments(params, given or [], dim or [], seed)
     options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,))

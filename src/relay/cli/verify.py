@@ -24,6 +24,7 @@ from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.module import Module
 from relay.ir.span import Span
 from relay.ir.value import AdtValue
+from relay.loop.bounds import unproved
 from relay.pipeline import build
 
 Array = npt.NDArray[Any]
@@ -78,6 +79,16 @@ def verify(
         raise RelayError("there is nothing to compare: name two executors or more")
     image = build(module, options).image if any(e != "interpreter" for e in executors) else None
     return Comparison(module, entry, arguments, image, options).run(executors)
+
+
+def unproved_accesses(module: Module, options: relay.Options) -> tuple[int, dict[str, list[str]]]:
+    """How many kernels a program has, and what of them could not be proved to be inside of its buffers for every size, by kernel.
+
+    Raises RelayError for a program that does not compile.
+    """
+    kernels = [plan.kernel for plan in build(module, options).plan.kernels]
+    found = {kernel.name: list(dict.fromkeys(map(str, unproved(kernel)))) for kernel in kernels}
+    return len(kernels), {name: texts for name, texts in found.items() if texts}
 
 
 class Comparison:

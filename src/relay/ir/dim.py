@@ -134,6 +134,11 @@ def _polynomial(terms: dict[Monomial, int]) -> Dim:
     return SymDim(key, hash(key))
 
 
+def dim_of_terms(terms: dict[Monomial, int]) -> Dim:
+    """The dim that is the sum of these monomials times their coefficients; atoms of a monomial are in the order of their serials."""
+    return _polynomial(terms)
+
+
 def dim_var(name: str, lo: int = 0, hi: int | None = None) -> SymDim:
     """A fresh dimension variable as a dim."""
     return as_dim(DimVar(name, lo, hi))

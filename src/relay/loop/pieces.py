@@ -10,12 +10,12 @@ by `relay.loop.simplify`, which knows a piece's range. The result computes what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from relay.loop.ir import Alloc, Branch, For, Kernel, LetScalar, Seq, Stmt, Store, Switch
+from relay.loop.ir import For, Kernel, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
-from relay.loop.walk import expressions, parts, statements
+from relay.loop.walk import expressions, parts, statements, with_parts
 from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, children, walk
 
 # Vectors of a piece at least: cuts do not fall on whole vectors, so each piece may have one more. And pieces of a loop at most.
@@ -43,26 +43,12 @@ def over_vector_loops(root: Stmt, rewrite: Callable[[For], Stmt]) -> Stmt:
         elif ready:
             made = results[len(results) - len(inside) :]
             del results[len(results) - len(inside) :]
-            results.append(_with_parts(stmt, made))
+            results.append(with_parts(stmt, made))
         else:
             todo.append((stmt, True))
             todo.extend((part, False) for part in reversed(inside))
     (out,) = results
     return out
-
-
-def _with_parts(stmt: Stmt, made: Sequence[Stmt]) -> Stmt:
-    if all(a is b for a, b in zip(parts(stmt), made, strict=True)):
-        return stmt
-    match stmt:
-        case For() | LetScalar() | Alloc():
-            return replace(stmt, body=made[0])
-        case Branch():
-            return Branch(stmt.cond, made[0], made[1] if len(made) > 1 else None)
-        case Switch():
-            return Switch(stmt.value, tuple(made))
-        case _:
-            return Seq(tuple(made))
 
 
 def _pieces(loop: For, shortest: int) -> Stmt:

@@ -75,6 +75,13 @@ def stmt_text(stmt: Stmt) -> str:
     return "\n".join(printer.lines)
 
 
+def scalar_text(root: Scalar) -> str:
+    """An expression by itself, after what it uses more than once."""
+    printer = _Printer()
+    (text,) = printer.expressions(Switch(root, ()), 0)
+    return "; ".join([*printer.lines, text])
+
+
 class _Printer:
     def __init__(self) -> None:
         self.lines: list[str] = []

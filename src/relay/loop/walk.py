@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from relay.loop.ir import (
@@ -38,6 +39,39 @@ def parts(stmt: Stmt) -> tuple[Stmt, ...]:
             return ()
         case _:
             assert_never(stmt)
+
+
+def with_parts(stmt: Stmt, made: Sequence[Stmt]) -> Stmt:
+    """The statement over other parts; the same object when they are the old ones."""
+    if all(a is b for a, b in zip(parts(stmt), made, strict=True)):
+        return stmt
+    match stmt:
+        case For() | LetScalar() | Alloc():
+            return replace(stmt, body=made[0])
+        case Branch():
+            return Branch(stmt.cond, made[0], made[1] if len(made) > 1 else None)
+        case Switch():
+            return Switch(stmt.value, tuple(made))
+        case _:
+            return Seq(tuple(made))
+
+
+def rewritten(root: Stmt, visit: Callable[[Stmt], Stmt]) -> Stmt:
+    """Rewrite from the inside out: ``visit`` is given each statement over rewritten parts and returns what is in its place."""
+    results: list[Stmt] = []
+    todo: list[tuple[Stmt, bool]] = [(root, False)]
+    while todo:
+        stmt, ready = todo.pop()
+        inside = parts(stmt)
+        if inside and not ready:
+            todo.append((stmt, True))
+            todo.extend((part, False) for part in reversed(inside))
+            continue
+        made = results[len(results) - len(inside) :]
+        del results[len(results) - len(inside) :]
+        results.append(visit(with_parts(stmt, made)))
+    (out,) = results
+    return out
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:

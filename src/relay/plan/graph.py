@@ -16,7 +16,9 @@ from relay.ir.diagnostics import RelayError
 from relay.ir.dim import Dim
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.types import TensorType, Type
+from relay.ir.walk import post_order
 from relay.op import registry
+from relay.op.foreign import is_foreign
 from relay.te.scalar import Const, Load, Scalar, transform, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
 
@@ -28,10 +30,11 @@ class PlanError(RelayError):
 @dataclass(frozen=True, slots=True, eq=False)
 class TeGraph:
     """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an
-    input."""
+    input. ``foreign``: a definition in it is not this package's, and may read at indices that nothing bounds."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +83,8 @@ def te_graph(primitive: Function) -> TeGraph:
             value = _copy(value)
         taken.add(tensor_key(value))
         outputs.append(value)
-    return TeGraph(tuple(inputs), tuple(outputs))
+    called = {n.name for n in post_order(primitive) if isinstance(n, OpRef)}
+    return TeGraph(tuple(inputs), tuple(outputs), any(map(is_foreign, called)))
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
+from relay.loop.guards import guarded
 from relay.loop.ir import Buffer, Kernel, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
@@ -151,7 +152,7 @@ def plan_graph(
     streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker, streamed)
     return KernelPlan(
-        kernel,
+        guarded(kernel) if graph.foreign else kernel,
         tuple(packs.values()),
         arithmetic(kept),
         traffic(graph, kept),

@@ -1,0 +1,108 @@
+"""Operators whose authors bound no index: where one is outside of its tensor, interpreter and compiled code both say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relay
+from relay import te
+from relay.ir.diagnostics import ExecutionError
+from relay.ir.dim import dim_sub
+from relay.loop.printer import kernel_text
+from relay.op.registry import operator
+from relay.options import Options
+from relay.pipeline import build
+
+Array = npt.NDArray[Any]
+
+
+@operator("test.pick")
+def pick(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+    return te.compute(index.shape, lambda i: data[index[i]], "pick")
+
+
+@operator("test.pick_some")
+def pick_some(data: te.Tensor, index: te.Tensor, some: te.Tensor) -> te.Tensor:
+    nothing = te.const(-1.0, "float32")
+    return te.compute(index.shape, lambda i: te.select(some[i], data[index[i]], nothing), "pick_some")
+
+
+@operator("test.pick_twice")
+def pick_twice(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+    return te.compute(index.shape, lambda i: data[index[index[i]]], "pick_twice")
+
+
+@operator("test.rows_of_a_sparse_matrix")
+def sparse_sums(data: te.Tensor, column: te.Tensor, start: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis(column.shape[0])
+    zero = te.const(0.0, "float32")
+
+    def row(i: te.Scalar) -> te.Scalar:
+        return te.sum(te.select((k >= start[i]) & (k < start[i + 1]), data[column[k]], zero), k)
+
+    return te.compute((dim_sub(start.shape[0], 1),), row, "sums")
+
+
+@operator("test.pick_within")
+def pick_within(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+    def chosen(i: te.Scalar) -> te.Scalar:
+        inside = (index[i] >= 0) & (index[i] < te.size(data.shape[0]))
+        return te.select(inside, data[index[i]], te.const(0.0, "float32"))
+
+    return te.compute(index.shape, chosen, "pick_within")
+
+
+CALLS = {
+    "an element": "test.pick(%x, %i)",
+    "a choice": "test.pick_some(%x, %i, %f)",
+    "an index of an index": "test.pick_twice(%x, %i)",
+    "in a kernel with others": "sum(tanh(test.pick(exp(%x), %i)))",
+    "a sum": "test.rows_of_a_sparse_matrix(%x, %i, %i)",
+}
+
+
+def program(call: str) -> relay.Module:
+    return relay.parse(
+        '#[version = "0.0.5"]\n'
+        f"def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %i: Tensor[(m,), int64], %f: Tensor[(m,), bool]) {{ {call} }}"
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_executors_agree(name: str, tmp_path: Path) -> None:
+    module = program(CALLS[name])
+    exe = relay.compile(module, cache_dir=tmp_path)
+    failures = 0
+    for size in (3, 37):
+        rng = np.random.default_rng(size)
+        x = rng.standard_normal(size).astype(np.float32)
+        for bad in (None, 1 << 40, -1, size):
+            index = rng.integers(0, size, size)
+            some = rng.integers(0, 2, size).astype(bool)
+            if bad is not None:
+                index[size // 2] = bad
+            try:
+                expected: Array | None = np.asarray(relay.evaluate(module, x, index, some))
+            except ExecutionError:
+                expected = None
+            if expected is not None:
+                np.testing.assert_allclose(np.asarray(exe(x, index, some)), expected, rtol=1e-5)
+                continue
+            failures += 1
+            with pytest.raises(ExecutionError):
+                exe(x, index, some)
+    assert failures > 0
+
+
+def test_what_is_bounded_is_not_asked_for() -> None:
+    def texts(call: str) -> list[str]:
+        return [kernel_text(p.kernel) for p in build(program(call), Options()).plan.kernels]
+
+    assert "fail" in "".join(texts("test.pick(%x, %i)"))
+    assert "fail" not in "".join(texts("test.pick_within(%x, %i)"))
+    assert "fail" not in "".join(texts("take(%x, %i, axis=0)"))
