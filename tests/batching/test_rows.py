@@ -85,7 +85,7 @@ def test_scattered_rows() -> None:
             run("rows.scatter", state, rows, np.array(wrong, np.int64), np.int64(1))
 
 
-@pytest.mark.parametrize("width", [4, 16, 67, 150])
+@pytest.mark.parametrize("width", [4, 16, 67, 150, 300])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "int64", "int16"])
 def test_segments(dtype: str, width: int) -> None:
     """Rows that are a few elements, whole blocks of vectors, and blocks with some left over."""
@@ -104,7 +104,7 @@ def test_segments(dtype: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("width", [4, 67])
+@pytest.mark.parametrize("width", [4, 67, 300])
 def test_sums_of_gathered_rows(width: int, backwards: bool) -> None:
     """The rows are read through the index, which is clipped."""
     rng = np.random.default_rng(4)
