@@ -63,6 +63,18 @@ def test_extremes_propagate_nan() -> None:
     for axis in (0, 1):
         fn = primitive([tensor((6, 50))], lambda m, x, axis=axis: m("max", x, axis=axis))
         check(fn, inputs=[x])
+    y = random((3, 9, 40), "float32")  # first, in the middle and last among the steps of a lane
+    y[0, 0, 3] = y[1, 4, 5] = y[1, 5, 5] = y[2, 8, 39] = np.nan
+    for op in ("max", "min"):
+        check(primitive([tensor((3, 9, 40))], lambda m, x, op=op: m(op, x, axis=1)), inputs=[y])
+
+
+def test_extremes_of_pairs_propagate_nan() -> None:
+    some = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, 1.0, -1.0, 1e-45], np.float32)
+    x, y = (a.reshape(-1) for a in np.meshgrid(some, some))
+    for op in ("maximum", "minimum"):
+        fn = primitive([tensor((64,)), tensor((64,))], lambda m, x, y, op=op: m(op, x, y))
+        check(fn, inputs=[x, y])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -8,7 +8,7 @@ shifts everything out. Float ``min`` and ``max`` propagate nan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, nan
 
 from relay.codegen.builder import Builder, float_literal, mangled, vec
 from relay.codegen.runs import combined
@@ -88,6 +88,8 @@ class Arithmetic:
         lanes, (x, y) = self.together(a, b)
         type_ = vec(register_type(dtype), lanes)
         if is_float(dtype):
+            if op in ("min", "max") and a.const is None and b.const is None:
+                return self._either_nan(a, self.extreme(op, a, b))
             return Value(self._float(op, x, y, type_, dtype, lanes), dtype, lanes)
         if dtype == "bool":
             return Value(self._bool(op, x, y, type_), dtype, lanes)
@@ -342,6 +344,15 @@ class Arithmetic:
 
     def any_lane(self, mask: str, lanes: int) -> str:
         return self.b.call(f"llvm.vector.reduce.or.v{lanes}i1", "i1", (vec("i1", lanes), mask))
+
+    def _either_nan(self, x: Value, best: Value) -> Value:
+        """What `extreme` gives, or nan where x is. Not x itself: both choices would be made by one comparison more, and none by the
+        instruction for extremes."""
+        lanes, (a, b) = self.together(x, best)
+        type_ = vec(register_type(x.dtype), lanes)
+        unordered = self.b.emit(f"fcmp uno {type_} {a}, {a}")
+        none = self.splat(register_type(x.dtype), self.constant(nan, x.dtype).text, lanes)
+        return Value(self.select_text(unordered, none, b, type_, lanes), x.dtype, lanes)
 
     def extreme(self, op: BinaryOp, x: Value, best: Value) -> Value:
         """The greater or lesser of two floats; ``best`` where x is nan: one instruction."""
