@@ -209,7 +209,7 @@ def opt(
 def inspect(
     file: Program,
     show: Annotated[
-        str, Option(help="passes, batching, plans, loops, bytecode, llvm, asm, memory or times.")
+        str, Option(help="passes, batching, gradient, plans, loops, bytecode, llvm, asm, memory or times.")
     ] = "bytecode",
     entry: Entry = "main",
     weights: Weights = None,
