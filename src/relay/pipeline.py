@@ -54,6 +54,7 @@ from relay.transform import (
     HoistOverTime,
     Inline,
     LambdaLift,
+    Layouts,
     MemoryBudgetError,
     MergeDims,
     NameDims,
@@ -117,7 +118,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
         GatherSums(), Sink(), FuseAttention(), DeadCode(), GrowState(), SumFusion(), CommonSubexpressions(),
-        ParallelFusion(),
+        Layouts(table=facts), *fold, ParallelFusion(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from relay.ir.dim import Dim, dim_floordiv, dim_mod, dim_mul, known_equal
 from relay.te.index import Indices
@@ -163,18 +164,44 @@ def split_at(axis: int, size: int, rank: int) -> Layout:
     return Layout(tuple(parts))
 
 
-def laid_out(outputs: Sequence[Tensor], layouts: Mapping[Stage, Layout]) -> dict[Stage, Stage]:
-    """The stages of ``outputs`` that change where those in ``layouts`` have these layouts, by the stages that they were.
+def innermost(axis: int, size: int | None, rank: int) -> Layout:
+    """An axis, or a block of it of a size, behind all others, which keep their order."""
+    if size is not None:
+        return Layout((*map(Part, range(rank)), Part(axis, size)))
+    return Layout((*(Part(n) for n in range(rank) if n != axis), Part(axis)))
 
-    A stage without a layout of its own that is read, or reads, at the same places of an axis for axis alike tensor is left as it
-    is; every read of a tensor with a layout finds its elements where they are. A scan's own axis cannot be split.
+
+def laid_out(
+    outputs: Sequence[Tensor], layouts: Mapping[Stage, Layout], sources: Mapping[Stage, Stage] = MappingProxyType({})
+) -> dict[Stage, Stage]:
+    """The stages of ``outputs`` with these layouts, and all that read such stages, by the stages that they were.
+
+    ``sources`` are stages to take for placeholders with a layout (otherwise new placeholders stand for these). A scan's own axis cannot
+    be split.
     """
     new: dict[Stage, Stage] = {}
     for stage in stages(outputs):
-        made = _rewritten(stage, layouts, new)
+        made = sources[stage] if stage in sources else _rewritten(stage, layouts, new)
         if made is not stage:
             new[stage] = made
     return new
+
+
+def inherited(outputs: Sequence[Tensor], layouts: Mapping[Stage, Layout]) -> dict[Stage, Layout]:
+    """The layouts, and those of stages that read a tensor with a layout axis for axis: a padded image lies as the image does."""
+    out = dict(layouts)
+    for stage in stages(outputs):
+        if stage in out or not isinstance(stage, Compute) or any(isinstance(b, Reduce) for b in stage.bodies):
+            continue
+        for node in (n for b in stage.bodies for n in walk(b)):
+            if isinstance(node, Load) and isinstance(node.source, Tensor) and node.source.stage in out:
+                layout = out[node.source.stage]
+                own = [{n for n in walk(i) if isinstance(n, Axis)} for i in node.indices]
+                same = len(own) == len(stage.axes) and all(o <= {a} for o, a in zip(own, stage.axes, strict=True))
+                if same and layout.divides(stage.shape):
+                    out[stage] = layout
+                    break
+    return out
 
 
 def _rewritten(stage: Stage, layouts: Mapping[Stage, Layout], new: Mapping[Stage, Stage]) -> Stage:

@@ -30,6 +30,7 @@ from relay.transform.grow import GrowState
 from relay.transform.hoist import HoistOverTime
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
+from relay.transform.layouts import Layouts
 from relay.transform.match_trees import CompileMatch
 from relay.transform.merge_dims import MergeDims
 from relay.transform.name_dims import NameDims
@@ -67,6 +68,7 @@ __all__ = [
     "HoistOverTime",
     "Inline",
     "LambdaLift",
+    "Layouts",
     "MemoryBudgetError",
     "MergeDims",
     "NameDims",

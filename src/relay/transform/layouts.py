@@ -1,0 +1,339 @@
+"""Layout transformation: tensors between operators lie in another order where the operators that make and read them gain by that.
+
+Sums over windows, each channel by itself, run along the lines of an image; where these are a few elements long, or only every
+second one is read, most lanes are idle. With the channels innermost they run along these. Products read and write either layout,
+so they are where it changes; what follows a sum element by element has what it reads and what it writes in one layout. What is tied
+together so lies in the given layout if that takes less time by a model of lanes, or is left as it is. The operators' forms in other
+layouts are derived from their expressions (`relay.op.layouts`), so none is known by name. Source: NeoFlow, section 4.3 (layout
+transformation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+from typing import ClassVar
+
+from relay import te
+from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Var
+from relay.ir.module import Module
+from relay.ir.trampoline import Step, run
+from relay.ir.types import TensorType
+from relay.op import registry
+from relay.op.layouts import SUFFIX, can_lay_out
+from relay.plan.stages import contraction
+from relay.te.index import Indices
+from relay.te.layout import Layout, axis_letters, innermost, layout_of
+from relay.te.scalar import Axis, Load, Reduce, walk
+from relay.te.tensor import Compute, Tensor, stage_bodies
+from relay.transform.access import AccessTable
+from relay.transform.base import Pass
+from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
+from relay.transform.build import op_call, type_of
+from relay.transform.joints import traced_call
+
+# Lanes of a vector, and about how long as many terms of a sum take: of one whose windows overlap along the lines, of one whose do not,
+# and where reads have gaps. Moving as many elements to another layout takes so long.
+_LANES = 16
+_SHARED, _ALONE, _GAPS = 2.5, 5.0, 4.0
+_MOVED = 8.0
+# What is gained must be more than so much of what is spent.
+_GAIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts(Pass):
+    """Lay tensors out in ``layout`` (see `relay.te.layout`) where that takes less time; with ``always`` wherever it can be.
+
+    Before: typed blocks without ``?``. After: the same values; calls whose tensors lie otherwise are ``<op>.laid_out``, and where
+    other calls read such tensors, or give what these read, ``layout_transform`` stands between.
+    """
+
+    name: ClassVar[str] = "layouts"
+    layout: str = "ACDB"
+    always: bool = False
+    table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
+
+    def __call__(self, module: Module) -> Module:
+        layout = layout_of(self.layout, axis_letters(sum(c.isupper() for c in self.layout)))
+
+        def rewrite(function: Function) -> Function:
+            if is_primitive(function):
+                return function
+            body = run(self._block(body_of(function), layout))
+            return function if body is function.body else replace(function, body=body)
+
+        return map_functions(module, rewrite)
+
+    def _block(self, block: Block, layout: Layout) -> Step[Block]:
+        bindings: list[Binding] = []
+        for binding in block.bindings:
+            inner: list[Block] = []
+            for b in nested_blocks(binding.value):
+                inner.append((yield self._block(b, layout)))
+            value = with_nested_blocks(binding.value, inner)
+            bindings.append(binding if value is binding.value else Binding(binding.var, value))
+        regions = _Regions(self, layout, bindings, block.result)
+        chosen = regions.chosen()
+        if chosen:
+            bindings = _Laying(regions, chosen).bindings(bindings)
+        elif all(a is b for a, b in zip(bindings, block.bindings, strict=True)):
+            return block
+        return Block(tuple(bindings), block.result, block.ty, block.span)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Role:
+    """A call that can have tensors in the layout: those of ``tied`` operands lie as its result does; a product's are free. Other
+    operands that have the axis that is brought innermost (the weights of each channel) are ``beside``: by number, the layout that
+    has it innermost there too. ``result``: its expression, of calls that are no products."""
+
+    call: Call
+    result: Tensor | None
+    tied: tuple[Var, ...]
+    free: tuple[Var, ...]
+    beside: Mapping[int, Layout]
+
+
+class _Regions:
+    """The tensors of one block that are tied together, and those whose layout is changed."""
+
+    def __init__(self, options: Layouts, layout: Layout, bindings: list[Binding], result: Expr) -> None:
+        self.options, self.layout = options, layout
+        self.roles = {b.var: role for b in bindings if (role := self._role(b)) is not None}
+        self.parent = {v: v for v in self.roles}
+        self.readers: dict[Var, list[Var | None]] = {v: [] for v in self.roles}
+        for binding in bindings:
+            for atom in operands(binding.value):
+                if isinstance(atom, Var) and atom in self.readers:
+                    role = self.roles.get(binding.var)
+                    as_it_is = role is None or atom not in (*role.tied, *role.free)
+                    self.readers[atom].append(None if as_it_is else binding.var)
+            for block in nested_blocks(binding.value):
+                self._outside(block)
+        if isinstance(result, Var) and result in self.readers:
+            self.readers[result].append(None)
+        for var, role in self.roles.items():
+            for tied in role.tied:
+                if tied in self.roles:
+                    self.parent[self._root(var)] = self._root(tied)
+
+    def _outside(self, block: Block) -> None:
+        """Note what nested blocks read: they take it as it is."""
+        todo = [block]
+        while todo:
+            inside = todo.pop()
+            atoms = [a for b in inside.bindings for a in operands(b.value)]
+            for atom in (*atoms, inside.result):
+                if isinstance(atom, Var) and atom in self.readers:
+                    self.readers[atom].append(None)
+            todo += [n for b in inside.bindings for n in nested_blocks(b.value)]
+
+    def _root(self, var: Var) -> Var:
+        while self.parent[var] is not var:
+            self.parent[var] = self.parent[self.parent[var]]
+            var = self.parent[var]
+        return var
+
+    def chosen(self) -> set[Var]:
+        regions: dict[Var, list[Var]] = {}
+        for var in self.roles:
+            regions.setdefault(self._root(var), []).append(var)
+        out: set[Var] = set()
+        for members in regions.values():
+            if self.options.always or self._gains(set(members)):
+                out.update(members)
+        return out
+
+    def _gains(self, members: set[Var]) -> bool:
+        roles = [self.roles[v] for v in members]
+        before = sum(_lines(r.result) for r in roles if r.result is not None)
+        if not before:
+            return False  # nothing there sums over windows
+        after = sum(_lines(self._as_laid(r)) for r in roles if r.result is not None)
+        moved = {v for r in roles for v in r.tied if v not in self.roles}
+        moved |= {v for v in members if None in self.readers[v]}
+        after += _MOVED * sum(_elements(v) for v in moved) / _LANES
+        return before - after > _GAIN * before
+
+    def _as_laid(self, role: _Role) -> Tensor:
+        """The expression of a call in the layout."""
+        moved = {v: _moved(v, self.layout) for v in role.tied}
+        beside = {n: _moved(role.call.args[n], own) for n, own in role.beside.items()}
+        traced = traced_call(_formed(role, moved, beside, True, self.layout))
+        assert traced is not None
+        return traced.outputs[0]
+
+    def _role(self, binding: Binding) -> _Role | None:
+        call = binding.value
+        if not isinstance(call, Call) or not isinstance(call.fn, OpRef) or not self._fits(binding.var):
+            return None
+        access = self.options.table.of(call)
+        if access is None or access.view or access.kind == "opaque" or not can_lay_out(registry.get(call.fn.name)):
+            return None
+        traced = traced_call(call)
+        if traced is None or any(not isinstance(d, int) for t in (*traced.inputs, *traced.outputs) for d in t.shape):
+            return None
+        (result,) = traced.outputs
+        operands = [(t.stage, a) for t, a in zip(traced.inputs, call.args, strict=True)]
+        fitting = [(s, a) for s, a in operands if isinstance(a, Var) and self._fits(a)]
+        form = contraction(result.stage, frozenset())
+        if form is not None and form.rows:
+            return None if form.batch else _Role(call, None, (), tuple(a for _, a in fitting), {})
+        if not all(_is_window(s) and not _is_product(s) for s in te.stages(traced.outputs)):
+            return None
+        last = self.layout.parts[-1]
+        alike = _read_at(result, last.axis)
+        tied = tuple(a for s, a in fitting if alike.get(s) == last.axis)
+        beside = {
+            n: innermost(alike[s], last.size, len(s.shape))
+            for n, (s, a) in enumerate(operands)
+            if s in alike and a not in tied and prod(d for d in s.shape[alike[s] + 1 :] if isinstance(d, int)) > 1
+        }
+        beside = {n: layout for n, layout in beside.items() if layout.divides(operands[n][0].shape)}
+        return _Role(call, result, tied, (), beside) if tied else None
+
+    def _fits(self, var: Var) -> bool:
+        """Whether a tensor can have the layout: it has as many axes of known size, and blocks divide them."""
+        ty = var.ty
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.device is not None:
+            return False
+        if len(ty.shape) != self.layout.rank or not all(isinstance(d, int) for d in ty.shape):
+            return False
+        return self.layout.divides(ty.shape)
+
+
+def _is_product(stage: te.Stage) -> bool:
+    form = contraction(stage, frozenset())
+    return form is not None and bool(form.rows)
+
+
+def _is_window(stage: te.Stage) -> bool:
+    """Whether what a stage sums is read at places that move with both its own axes and those summed over, if it sums."""
+    if not isinstance(stage, Compute) or not isinstance(stage.bodies[0], Reduce):
+        return True
+    body, indices = stage.bodies[0], Indices()
+    polys = [indices.poly(i) for n in walk(body.body) if isinstance(n, Load) for i in n.indices]
+
+    def overlaps(axis: Axis) -> bool:
+        mine = [p for p in polys if indices.coefficient(p, axis) != 0]
+        return any(indices.coefficient(p, own) != 0 for p in mine for own in stage.axes)
+
+    return all(a.extent == 1 or overlaps(a) for a in body.axes)
+
+
+def _read_at(result: Tensor, axis: int) -> dict[te.Stage, int]:
+    """The stages that are read, through all stages to the result, with the result's own index along an axis: by which of theirs."""
+    at: dict[te.Stage, int] = {result.stage: axis}
+    for stage in reversed(te.stages([result])):
+        if stage not in at or not isinstance(stage, Compute):
+            continue
+        indices = Indices()
+        own = indices.axis(stage.axes[at[stage]])
+        for node in (n for b in stage_bodies(stage) for n in walk(b)):
+            if isinstance(node, Load) and isinstance(node.source, Tensor):
+                same = [n for n, index in enumerate(node.indices) if indices.poly(index) == own]
+                if same:
+                    at.setdefault(node.source.stage, same[0])
+    return at
+
+
+def _lines(result: Tensor) -> float:
+    """About how long the sums of an expression take, line by line."""
+    total = 0.0
+    for stage in te.stages([result]):
+        for body in stage_bodies(stage):
+            line = (
+                next((a for a in reversed(stage.axes) if a.extent != 1), None) if isinstance(stage, Compute) else None
+            )
+            if isinstance(body, Reduce) and line is not None and isinstance(line.extent, int):
+                assert isinstance(stage, Compute)
+                terms = prod(a.extent for a in (*stage.axes, *body.axes) if isinstance(a.extent, int))
+                total += terms / _LANES * _each(body, line) * _waste(line.extent)
+    return total
+
+
+def _each(body: Reduce, line: Axis) -> float:
+    """How long a vector of terms takes with its lanes along a line."""
+    indices = Indices()
+    polys = [indices.poly(i) for n in walk(body.body) if isinstance(n, Load) for i in n.indices]
+    steps = [indices.coefficient(p, line) for p in polys]
+    if any(s not in (0, 1) for s in steps):
+        return _GAPS
+    again = [p for p, s in zip(polys, steps, strict=True) if s == 1]
+    return _SHARED if any(indices.coefficient(p, a) != 0 for p in again for a in body.axes) else _ALONE
+
+
+def _waste(line: int) -> float:
+    """Lanes that are computed with for each element of a line."""
+    return -(-line // _LANES) * _LANES / line if line else 1.0
+
+
+def _elements(var: Var) -> int:
+    ty = type_of(var)
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+    return prod(d for d in ty.shape if isinstance(d, int))
+
+
+def _formed(role: _Role, moved: Mapping[Var, Var], beside: Mapping[int, Var], result: bool, layout: Layout) -> Call:
+    """The call with operands, and its result, in the layout; ``moved``: such operands by what they were, ``beside``: by number."""
+    call = role.call
+    assert isinstance(call.fn, OpRef)
+    texts: list[str] = []
+    args: list[Expr] = []
+    for n, arg in enumerate(call.args):
+        own = moved.get(arg) if isinstance(arg, Var) else None
+        args.append(beside.get(n, own or arg))
+        texts.append(role.beside[n].text() if n in beside else layout.text() if own is not None else "")
+    attrs: Attrs = MappingProxyType({**call.attrs, "layouts": (*texts, layout.text() if result else "")})
+    return op_call(call.fn.name + SUFFIX, args, attrs, call.span)
+
+
+def _moved(e: Expr, layout: Layout) -> Var:
+    """A variable for a tensor in the layout."""
+    ty = type_of(e)
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+    name = e.name if isinstance(e, Var) else "constant"
+    return Var(name, None, TensorType(layout.shape(ty.shape), ty.dtype, ty.device))
+
+
+class _Laying:
+    """The bindings of a block with chosen tensors in the layout, each converted once where it is needed as it was."""
+
+    def __init__(self, regions: _Regions, chosen: set[Var]) -> None:
+        self.regions, self.chosen, self.layout = regions, chosen, regions.layout
+        self.moved: dict[Var, Var] = {}
+        self.out: list[Binding] = []
+
+    def bindings(self, bindings: list[Binding]) -> list[Binding]:
+        for binding in bindings:
+            role, laid = self.regions.roles.get(binding.var), binding.var in self.chosen
+            inside = {} if role is None else self._operands(role, laid)
+            if role is None or not (inside or laid):
+                self.out.append(binding)
+            elif not laid:
+                self.out.append(Binding(binding.var, _formed(role, inside, {}, False, self.layout)))
+            else:
+                beside = {n: self._converted(role.call.args[n], own) for n, own in role.beside.items()}
+                new = self.moved[binding.var] = _moved(binding.var, self.layout)
+                self.out.append(Binding(new, _formed(role, inside, beside, True, self.layout)))
+                if None in self.regions.readers[binding.var]:
+                    plain, own = axis_letters(self.layout.rank), self.layout.text()
+                    attrs: Attrs = MappingProxyType({"src_layout": own, "dst_layout": plain})
+                    self.out.append(Binding(binding.var, op_call("layout_transform", (new,), attrs)))
+        return self.out
+
+    def _operands(self, role: _Role, result: bool) -> dict[Var, Var]:
+        """The operands of a call that are in the layout: those that are tied to its result are brought to it."""
+        for var in role.tied if result else ():
+            if var not in self.moved:
+                self.moved[var] = self._converted(var, self.layout)
+        return {v: self.moved[v] for v in (*role.tied, *role.free) if v in self.moved}
+
+    def _converted(self, e: Expr, layout: Layout) -> Var:
+        new = _moved(e, layout)
+        attrs: Attrs = MappingProxyType({"src_layout": axis_letters(layout.rank), "dst_layout": layout.text()})
+        self.out.append(Binding(new, op_call("layout_transform", (e,), attrs)))
+        return new
