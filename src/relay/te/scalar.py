@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from relay.ir.dim import Dim, SymDim
 
@@ -286,21 +286,36 @@ def maximum(a: object, b: object) -> Scalar:
     return binary("max", a, b)
 
 
+class _ByClass(dict[type, Callable[[Any], tuple[Scalar, ...]]]):
+    """Found by the class of a node, or the class that it is derived from."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], tuple[Scalar, ...]]:
+        if kind is object:
+            raise TypeError("not a node of an expression")
+        self[kind] = found = self[kind.__mro__[1]]
+        return found
+
+
+# Looked up, not matched: going over expressions is much of the time of making code.
+_OPERANDS = _ByClass(
+    {
+        Const: lambda node: (),
+        Size: lambda node: (),
+        Axis: lambda node: (),
+        Load: lambda node: node.indices,
+        Unary: lambda node: (node.a,),
+        Cast: lambda node: (node.a,),
+        Binary: lambda node: (node.a, node.b),
+        Compare: lambda node: (node.a, node.b),
+        Select: lambda node: (node.cond, node.a, node.b),
+        Reduce: lambda node: (node.body,),
+    }
+)
+
+
 def children(node: Scalar) -> tuple[Scalar, ...]:
     """The direct operands of a node."""
-    match node:
-        case Const() | Size() | Axis():
-            return ()
-        case Load():
-            return node.indices
-        case Unary() | Cast():
-            return (node.a,)
-        case Binary() | Compare():
-            return (node.a, node.b)
-        case Select():
-            return (node.cond, node.a, node.b)
-        case Reduce():
-            return (node.body,)
+    return _OPERANDS[type(node)](node)
 
 
 def rebuild(node: Scalar, operands: tuple[Scalar, ...]) -> Scalar:
@@ -347,15 +362,20 @@ def walk(root: Scalar) -> list[Scalar]:
     """Every node once, operands before users."""
     out: list[Scalar] = []
     seen: set[int] = set()
-    todo: list[tuple[Scalar, bool]] = [(root, False)]
+    todo: list[Scalar | None] = [root]  # None: the node below it comes next in the result
     while todo:
-        node, ready = todo.pop()
-        if ready:
+        node = todo.pop()
+        if node is None:
+            node = todo.pop()
+            assert node is not None
             out.append(node)
         elif id(node) not in seen:
             seen.add(id(node))
-            todo.append((node, True))
-            todo.extend((k, False) for k in children(node))
+            operands = _OPERANDS[type(node)](node)
+            if operands:
+                todo += (node, None, *operands)
+            else:
+                out.append(node)
     return out
 
 
