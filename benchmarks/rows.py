@@ -312,9 +312,9 @@ def measure(
     """Microseconds a call of each system, and the floor."""
     systems, arrays = calls(name, program, size, threads, wanted)
     others, floor = floors(name, program, size, threads, systems["relay"], arrays)
-    # The floor directly after ours: no other system's threads spin then.
+    # The floor directly after ours; each system after a pause, in which the threads of the one before stop spinning.
     turns = {"relay": systems["relay"], **others, **systems}
-    found = medians(turns, rounds, {"relay": PAUSE if len(systems) > 1 else 0.0}, turn=2e-3)
+    found = medians(turns, rounds, dict.fromkeys(systems, PAUSE) if len(systems) > 1 else {}, turn=2e-3)
     return {n: t * 1e6 for n, t in found.items() if n in systems} | {FLOOR: floor(found) * 1e6}
 
 
