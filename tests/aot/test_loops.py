@@ -7,6 +7,9 @@ import pytest
 
 import relay
 from relay import _runtime
+from relay.executable.bytecode import decode
+from relay.options import Options
+from relay.pipeline import build
 
 HEAD = '#[version = "0.0.5"]\nimport prelude\n'
 STATE = "(int64, Tensor[(3,), float32])"
@@ -17,6 +20,16 @@ def @go(%n: int64, %a: Tensor[(3,), float32], %b: Tensor[(3,), float32], %s: {ST
   if (%n == 0i64) {{ (%s, %a) }} else {{ @go(%n - 1i64, %b, %a, (%s.0 + %n, tanh(%s.1 + %a * %b))) }}
 }}
 def @main(%n: int64, %x: Tensor[(3,), float32]) -> ({STATE}, Tensor[(3,), float32]) {{ @go(%n, %x, exp(%x), (2i64, %x)) }}
+""",
+    # tuples of tuples that are carried, and made where the loop ends: in a list, as an argument, as they are, by branches
+    "ends": f"""
+def @sum_of(%s: {STATE}, %x: Tensor[(3,), float32]) -> {STATE} {{ (%s.0 * 2i64, %s.1 + %x) }}
+def @go(%n: int64, %s: {STATE}, %both: ({STATE}, Tensor[(3,), float32])) -> List[{STATE}] {{
+  if (%n == 0i64) {{
+    if (%s.0 > 10i64) {{ Cons(%s, Cons(@sum_of(%s, %both.1), Cons(%both.0, Nil))) }} else {{ Cons(%both.0, Nil) }}
+  }} else {{ @go(%n - 1i64, (%s.0 + %n, tanh(%s.1)), (%s, %both.1 + %s.1)) }}
+}}
+def @main(%n: int64, %x: Tensor[(3,), float32]) -> List[{STATE}] {{ @go(%n, (2i64, %x), ((1i64, %x), exp(%x))) }}
 """,
     # three values in a circle, one of them read by the others' successors
     "circle": """
@@ -77,11 +90,22 @@ def test_loops_mean_what_the_interpreter_says(name: str, executor: str, level: i
         same(found, expected)
 
 
+def test_a_state_returned_within_a_tuple_is_carried_in_parts() -> None:
+    """The tuples are made once, where the loop ends."""
+    built = build(relay.parse(HEAD + PROGRAMS["swap"]), Options())
+    codes = [[i.opcode.name for i in decode(f.code)] for f in built.image.functions]
+    (names,) = [names for names in codes if "Goto" in names]
+    assert names[: names.index("Ret")].count("AllocADT") == names.count("AllocADT") == 2  # what goes on comes behind
+
+
 def same(found: object, expected: object) -> None:
     if isinstance(expected, tuple):
         assert isinstance(found, tuple) and len(found) == len(expected)
         for f, e in zip(found, expected, strict=True):
             same(f, e)
+    elif isinstance(expected, list):
+        assert isinstance(found, list)
+        same(tuple(found), tuple(expected))
     else:
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=2e-5, atol=1e-6)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay.ir.dim import DimVar, as_dim
-from relay.ir.expr import Block, Call, Function, GlobalVar, If, Match, Proj, PTuple, Var
+from relay.ir.expr import Block, Call, Function, GlobalVar, If, Match, Proj, PTuple, Tuple, Var
 from relay.ir.types import TupleType
 from relay.transform.blocks import all_blocks, body_of, nested_blocks, operands
 
@@ -59,8 +59,9 @@ def _tail_calls(name: str, body: Block) -> tuple[list[Call], list[Block]]:
 
 
 def _unpacked(tuples: dict[Var, int], body: Block, calls: list[Call], tails: list[Block]) -> frozenset[int]:
-    """The tuples that are projected, matched, passed on in their own place, or returned."""
+    """The tuples that are projected, matched, passed on in their own place, or returned, also within what is made where the loop ends."""
     again, last = {id(c) for c in calls}, {id(b) for b in tails}
+    ends = {id(b) for b in tails if not _goes_on(b, again)}
     whole: set[Var] = set()
     for block in all_blocks(body):
         if isinstance(block.result, Var) and id(block) not in last:
@@ -72,8 +73,18 @@ def _unpacked(tuples: dict[Var, int], body: Block, calls: list[Call], tails: lis
                     continue
                 case Match() if all(isinstance(c.pattern, PTuple) for c in value.clauses):
                     continue
+                case Tuple() | Call() if id(block) in ends:
+                    continue
                 case Call() if id(value) in again:
                     whole |= {a for n, a in enumerate(value.args) if isinstance(a, Var) and tuples.get(a, n) != n}
                 case _:
                     whole |= {a for a in operands(value) if isinstance(a, Var)}
     return frozenset(n for p, n in tuples.items() if p not in whole)
+
+
+def _goes_on(block: Block, again: set[int]) -> bool:
+    """Whether a block in tail position may end with the next iteration (one of the calls ``again``): what it makes, all of them make."""
+    if not block.bindings or block.bindings[-1].var is not block.result:
+        return False
+    value = block.bindings[-1].value
+    return isinstance(value, If | Match) or id(value) in again
