@@ -96,7 +96,7 @@ def test_what_stays(text: str) -> None:
 
 
 def test_a_layout_that_is_none() -> None:
-    with pytest.raises(relay.te.DefinitionError, match="axis twice"):
+    with pytest.raises(relay.RelayError, match="axis twice"):
         Layouts("ACCB")(relay.parse(HEAD + SEPARABLE))
 
 

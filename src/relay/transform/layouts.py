@@ -29,7 +29,7 @@ from relay.te.layout import Layout, axis_letters, innermost, layout_of
 from relay.te.scalar import Axis, Load, Reduce, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 from relay.transform.access import AccessTable
-from relay.transform.base import Pass
+from relay.transform.base import Pass, PassError
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
@@ -57,7 +57,10 @@ class Layouts(Pass):
     table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        layout = layout_of(self.layout, axis_letters(sum(c.isupper() for c in self.layout)))
+        try:
+            layout = layout_of(self.layout, axis_letters(sum(c.isupper() for c in self.layout)))
+        except te.DefinitionError as error:
+            raise PassError(f"pass layouts: {error}", hint="write one like ACDB or ABCD16b") from error
 
         def rewrite(function: Function) -> Function:
             if is_primitive(function):
