@@ -20,7 +20,7 @@ from relay.loop.target import Target
 from relay.loop.walk import expressions, parts, statements
 from relay.loop.workspace import buffer_bytes
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Scalar, Select, binary, children, minimum, substitute, walk
+from relay.te.scalar import Axis, Const, Load, Scalar, always_read, binary, minimum, substitute, walk
 
 # Bytes between what is asked for and what is read, in whole rows: 12 to 24 KB took equally long. And rows of an unknown length.
 _AHEAD, _MOST_ROWS, _UNKNOWN_ROWS = 16 << 10, 32, 4
@@ -74,7 +74,7 @@ class _Search:
             if isinstance(stmt, Store):
                 self._place(loop, scope, inside, stmt.buffer, stmt.indices, True)
             for root in expressions(stmt):
-                for load in _always_read(root):
+                for load in always_read(root):
                     if isinstance(load.source, Buffer):
                         self._place(loop, scope, inside, load.source, load.indices, False)
 
@@ -194,19 +194,3 @@ def _distance(rows: list[_Row]) -> int:
         return max(1, _UNKNOWN_ROWS // len(rows))
     step = sum(row.count * dtype_bits(row.buffer.dtype) for row in rows) // 8
     return max(1, min(_MOST_ROWS, -(-_AHEAD // step)))
-
-
-def _always_read(root: Scalar) -> list[Load]:
-    """The loads that are evaluated whatever a select chooses, and none inside of an index."""
-    out: dict[int, Load] = {}
-    todo, seen = [root], set[int]()
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Load):
-            out[id(node)] = node
-        else:
-            todo += [node.cond] if isinstance(node, Select) else reversed(children(node))
-    return list(out.values())

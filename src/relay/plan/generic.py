@@ -31,7 +31,7 @@ from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Scalar, Select, binary, children, minimum, transform, walk
+from relay.te.scalar import Axis, Const, Load, Scalar, always_read, binary, minimum, transform, walk
 from relay.te.tensor import stage_bodies
 
 Frames = Callable[[Member], dict[Axis, Scalar]]
@@ -82,7 +82,7 @@ def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) 
         return None
     (value,), (place,) = values, stores
     where, indices, last = builder.storage[id(nest.members[0].kept.origin), 0].buffer, builder.indices, axes[-1]
-    found = [(load, *how) for load in _always_read(value) if (how := _turning(indices, load, axes)) is not None]
+    found = [(load, *how) for load in always_read(value) if (how := _turning(indices, load, axes)) is not None]
     written = indices.poly(place)
     if not found or indices.coefficient(written, last) != 1:
         return None
@@ -141,22 +141,6 @@ def _replaced(root: Scalar, by: Mapping[int, Scalar]) -> Scalar:
 def _may_be_negative(dim: Dim) -> bool:
     low, _ = dim_bounds(dim)
     return low is None or low < 0
-
-
-def _always_read(root: Scalar) -> list[Load]:
-    """The loads that are evaluated whatever a select chooses, and none inside of an index."""
-    out: dict[int, Load] = {}
-    todo, seen = [root], set[int]()
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Load):
-            out[id(node)] = node
-        else:
-            todo += [node.cond] if isinstance(node, Select) else reversed(children(node))
-    return list(out.values())
 
 
 def _turning(indices: Indices, load: Load, axes: Sequence[Axis]) -> tuple[Axis, Dim] | None:

@@ -379,6 +379,22 @@ def walk(root: Scalar) -> list[Scalar]:
     return out
 
 
+def always_read(root: Scalar) -> list[Load]:
+    """The loads that are evaluated whatever a select chooses, and none inside of an index."""
+    out: dict[int, Load] = {}
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load):
+            out[id(node)] = node
+        else:
+            todo += [node.cond] if isinstance(node, Select) else reversed(children(node))
+    return list(out.values())
+
+
 def substitute(root: Scalar, mapping: dict[Axis, Scalar]) -> Scalar:
     """Replace index variables."""
     return transform(root, lambda n: mapping.get(n, n) if isinstance(n, Axis) else n) if mapping else root
