@@ -71,6 +71,15 @@ CORNERS = [
         (_f32(1, 2),),
         lambda x: x * 5,
     ),
+    Corner(
+        "what is put side by side twice fills the last row of a temporary to its end",
+        """def @main(%x: Tensor[(2, 5, 100), float32]) {
+          let %y = concatenate((%x, tanh(%x)), axis=-1);
+          concatenate((%y, tanh(%y)), axis=-1)
+        }""",
+        (np.linspace(-2, 2, 1000, dtype=np.float32).reshape(2, 5, 100),),
+        lambda x: np.concatenate([x, np.tanh(x), np.tanh(x), np.tanh(np.tanh(x))], -1),
+    ),
 ]
 
 

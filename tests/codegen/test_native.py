@@ -453,6 +453,35 @@ def test_guarded_reads_of_local_memory(target: str) -> None:
         check(kernel, [np.zeros((3, 40), np.float32)], {var(N): n}, target)
 
 
+@pytest.mark.parametrize("scope", ["stack", "register"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "float16"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_local_memory_is_written_to_its_end(target: str, dtype: str, scope: Scope) -> None:
+    """The last vector of a loop that writes behind something begins anywhere: what is beside the buffer stays as it is."""
+    for half in (5, 20, 50, 100, 113):
+        x, y = Buffer("x", (half,), dtype), Buffer("y", (4 * half,), dtype)
+        rows = [Buffer(n, (2 * half,), dtype, scope) for n in ("a", "b")]
+        fills: list[Stmt] = []
+        for row in rows:
+            for start in (0, half):
+                i = Axis("i", half)
+                at = Binary("add", i, const(start), "int64")
+                fills.append(loop(i, Store(row, (at,), load(x, i)), "vectorized"))
+        # Backwards, under a condition: the first lanes are before the buffer.
+        k = Axis("k", half + 3)
+        back, inside = Binary("sub", k, const(3), "int64"), Compare("ge", k, const(3))
+        fills.append(loop(k, Branch(inside, Store(rows[1], (back,), load(x, back)), None), "vectorized"))
+        for n, row in enumerate(rows):
+            j = Axis("j", 2 * half)
+            fills.append(
+                loop(j, Store(y, (Binary("add", j, const(2 * half * n), "int64"),), load(row, j)), "vectorized")
+            )
+        kernel = Kernel("ends", (x,), (y,), (), Alloc(rows[0], Alloc(rows[1], Seq(tuple(fills)))))
+        given_x = random_array(np.random.default_rng(half), (half,), dtype)
+        (got,) = check(kernel, [given_x, np.zeros(4 * half, numpy_dtype(dtype))], {}, target)
+        assert np.array_equal(got, np.tile(given_x, 4))
+
+
 def test_uniform_guard() -> None:
     """A load all lanes share, guarded by a condition no lane may meet."""
     x, y, i = Buffer("x", (N,), "float32"), Buffer("y", (M,), "float32"), Axis("i", M)

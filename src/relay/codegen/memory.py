@@ -22,7 +22,7 @@ class Place:
     """A buffer while code is written.
 
     ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in
-    register form and it is padded, so that vector accesses past a row's end are harmless. ``private`` is the
+    register form and it is padded, so that a vector access that begins inside is harmless. ``private`` is the
     lane count of a local buffer that holds one element per lane. ``metadata`` are the alias annotations of its
     accesses. ``streamed``, where given, is a bit that says whether whole vectors are written past the caches.
     """
@@ -84,8 +84,8 @@ class Memory:
         text = self._load_vector(place, offset, mask, memory_type(dtype))
         return Value(self.c.from_memory(text, dtype, offset.lanes), dtype, offset.lanes)
 
-    def store(self, place: Place, offset: Value, value: Value, mask: str) -> None:
-        """Write elements; a uniform value is written to every place."""
+    def store(self, place: Place, offset: Value, value: Value, mask: str, guarded: bool = False) -> None:
+        """Write elements; a uniform value is written to every place. ``guarded``: the first lanes may be inactive, and lie anywhere."""
         dtype = place.dtype
         if place.private > 1:
             self._private_store(place, offset, self.a.spread(value, place.private), mask)
@@ -97,7 +97,7 @@ class Memory:
         value = self.a.spread(value, lanes)
         if place.local:
             text = self._to_local(value.text, dtype, lanes)
-            self._store_local(place, offset, text, mask)
+            self._store_local(place, offset, text, mask, guarded)
         elif is_packed(dtype):
             self._store_packed(place, offset, value, mask)
         else:
@@ -492,12 +492,16 @@ class Memory:
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )
 
-    def _store_local(self, place: Place, offset: Value, text: str, mask: str) -> None:
+    def _store_local(self, place: Place, offset: Value, text: str, mask: str, guarded: bool) -> None:
+        """Behind a guard the offset may lie before the buffer: then only the active lanes are written."""
         element, lanes, size = local_type(place.dtype), offset.lanes, local_bytes(place.dtype)
         if offset.is_ramp and offset.stride == 1:
             type_ = vec(element, lanes)
             pointer = self.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
+            if guarded:
+                self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
+                return
             if mask:
                 old = self.b.emit(f"load {type_}, ptr {pointer}, align {align}{place.metadata}")
                 text = self.a.select_text(mask, text, old, type_, lanes)

@@ -94,7 +94,7 @@ class Statements:
             return
         value = self.e.paired(store) or self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
-        f.memory.store(place, offset, value, f.mask)
+        f.memory.store(place, offset, value, f.mask, f.guarded)
 
     def _extreme(self, store: Store, place: Place, nans: Nans) -> None:
         """One step of a float extreme in vectors. A nan is not kept in the accumulator but noted beside it: that takes half
@@ -104,7 +104,7 @@ class Statements:
         op, _, other = step
         element = f.arith.spread(self.e.value(other), f.lanes)
         best = f.memory.load(place, f.arith.index(0), f.lanes, f.mask, f.guarded)
-        f.memory.store(place, f.arith.index(0), f.arith.extreme(op, element, best), f.mask)
+        f.memory.store(place, f.arith.index(0), f.arith.extreme(op, element, best), f.mask, f.guarded)
         nans.note(f, element)
 
     def _transpose(self, stmt: Transpose) -> None:
@@ -144,6 +144,10 @@ class Statements:
         for dim in shape:
             count *= dim
         lanes = self.f.lanes
+        if count > 1 and lanes == 1:
+            count += (
+                whole - 1
+            )  # the last vector may begin at any element: of a loop that is cut, or that writes behind something
         count = max(count, 1) * lanes
         align = 64 if count * size >= 64 else 16
         pointer = self._slot((buffer, lanes), f"[{count} x {local_type(buffer.dtype)}]", align)
