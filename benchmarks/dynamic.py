@@ -128,6 +128,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="for each system and program")
     add_out(parser)
     given = parser.parse_args()
+    unknown = {*given.programs.split(",")} - {*GATES, *PROGRAMS}
+    if unknown:
+        parser.error(f"there is no program {', '.join(sorted(unknown))}; there are {', '.join((*GATES, *PROGRAMS))}")
     wanted = given.systems.split(",")
     sizes, batches = ([int(n) for n in text.split(",")] for text in (given.hidden, given.batch))
     title = f"Networks whose work the data decides, {given.threads} thread(s)"
