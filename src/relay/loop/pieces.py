@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeGuard
 
 from relay.loop.ir import For, Kernel, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
-from relay.loop.walk import expressions, parts, statements, with_parts
+from relay.loop.walk import expressions, rewritten, statements
 from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, children, walk
 
 # Vectors of a piece at least: cuts do not fall on whole vectors, so each piece may have one more. And pieces of a loop at most.
@@ -31,24 +32,11 @@ def in_pieces(kernel: Kernel, target: Target) -> Kernel:
 
 def over_vector_loops(root: Stmt, rewrite: Callable[[For], Stmt]) -> Stmt:
     """A statement with its vectorized loops rewritten; the same object where all stay what they are."""
-    results: list[Stmt] = []
-    todo: list[tuple[Stmt, bool]] = [(root, False)]
-    while todo:
-        stmt, ready = todo.pop()
-        inside = parts(stmt)
-        if isinstance(stmt, For) and stmt.kind == "vectorized":
-            results.append(rewrite(stmt))
-        elif not inside:
-            results.append(stmt)
-        elif ready:
-            made = results[len(results) - len(inside) :]
-            del results[len(results) - len(inside) :]
-            results.append(with_parts(stmt, made))
-        else:
-            todo.append((stmt, True))
-            todo.extend((part, False) for part in reversed(inside))
-    (out,) = results
-    return out
+    return rewritten(root, lambda s: rewrite(s) if _is_vector_loop(s) else s, lambda s: not _is_vector_loop(s))
+
+
+def _is_vector_loop(stmt: Stmt) -> TypeGuard[For]:
+    return isinstance(stmt, For) and stmt.kind == "vectorized"
 
 
 def _pieces(loop: For, shortest: int) -> Stmt:

@@ -56,20 +56,23 @@ def with_parts(stmt: Stmt, made: Sequence[Stmt]) -> Stmt:
             return Seq(tuple(made))
 
 
-def rewritten(root: Stmt, visit: Callable[[Stmt], Stmt]) -> Stmt:
-    """Rewrite from the inside out: ``visit`` is given each statement over rewritten parts and returns what is in its place."""
+def rewritten(root: Stmt, visit: Callable[[Stmt], Stmt], enters: Callable[[Stmt], bool] = lambda _: True) -> Stmt:
+    """Rewrite from the inside out: ``visit`` is given each statement over rewritten parts and returns what is in its place. What
+    ``enters`` refuses is visited as it is. The same object where every statement stays what it is."""
     results: list[Stmt] = []
     todo: list[tuple[Stmt, bool]] = [(root, False)]
     while todo:
         stmt, ready = todo.pop()
-        inside = parts(stmt)
-        if inside and not ready:
+        inside = parts(stmt) if enters(stmt) else ()
+        if not inside:
+            results.append(visit(stmt))
+        elif ready:
+            made = results[len(results) - len(inside) :]
+            del results[len(results) - len(inside) :]
+            results.append(visit(with_parts(stmt, made)))
+        else:
             todo.append((stmt, True))
             todo.extend((part, False) for part in reversed(inside))
-            continue
-        made = results[len(results) - len(inside) :]
-        del results[len(results) - len(inside) :]
-        results.append(visit(with_parts(stmt, made)))
     (out,) = results
     return out
 
