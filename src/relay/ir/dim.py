@@ -122,7 +122,8 @@ def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, int], ...]]:
     return (-sum(p for _, p in monomial), tuple((a.serial, p) for a, p in monomial))
 
 
-def _polynomial(terms: dict[Monomial, int]) -> Dim:
+def dim_of_terms(terms: dict[Monomial, int]) -> Dim:
+    """The sum of these monomials times their coefficients; atoms of a monomial are in the order of their serials."""
     live = [(m, c) for m, c in terms.items() if c != 0]
     if not live:
         return 0
@@ -132,11 +133,6 @@ def _polynomial(terms: dict[Monomial, int]) -> Dim:
         live.sort(key=lambda t: _order(t[0]))
     key = tuple(live)
     return SymDim(key, hash(key))
-
-
-def dim_of_terms(terms: dict[Monomial, int]) -> Dim:
-    """The dim that is the sum of these monomials times their coefficients; atoms of a monomial are in the order of their serials."""
-    return _polynomial(terms)
 
 
 def dim_var(name: str, lo: int = 0, hi: int | None = None) -> SymDim:
@@ -181,7 +177,7 @@ def dim_add(a: Dim, b: Dim) -> Dim:
     out = _terms(a)
     for monomial, coefficient in _terms(b).items():
         out[monomial] = out.get(monomial, 0) + coefficient
-    return _polynomial(out)
+    return dim_of_terms(out)
 
 
 def dim_sub(a: Dim, b: Dim) -> Dim:
@@ -205,7 +201,7 @@ def dim_mul(a: Dim, b: Dim) -> Dim:
         for mb, cb in _terms(b).items():
             m = _monomial_product(ma, mb)
             out[m] = out.get(m, 0) + ca * cb
-    return _polynomial(out)
+    return dim_of_terms(out)
 
 
 _interned: dict[tuple[DimOpKind, Dim, Dim], DimOp] = {}
@@ -282,7 +278,7 @@ def _divide(a: int | SymDim, b: int | SymDim) -> tuple[Dim, Dim]:
                 rest[m] = c % bc
         else:
             rest[m] = c
-    return _polynomial(exact), _polynomial(rest)
+    return dim_of_terms(exact), dim_of_terms(rest)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:
@@ -325,15 +321,20 @@ def dim_bounds(dim: Dim) -> tuple[int | None, int | None]:
         return dim, dim
     if isinstance(dim, AnyDim):
         return 0, None
+    return sum_bounds(dim, _count_bounds)
+
+
+def sum_bounds(dim: SymDim, of: Callable[[Atom], tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """Bounds of a polynomial from bounds of its atoms. Of a product with a factor that may be negative nothing is known."""
     lo: int | None = 0
     hi: int | None = 0
     for monomial, coefficient in dim.terms:
         mlo: int | None = 1
         mhi: int | None = 1
         for atom, power in monomial:
-            alo, ahi = _atom_bounds(atom)
-            if alo is None or alo < 0:  # a factor of unknown sign: give up on this monomial
-                mlo, mhi = None, None
+            alo, ahi = of(atom)
+            if alo is None or alo < 0:
+                mlo, mhi = (alo, ahi) if len(monomial) == 1 and power == 1 else (None, None)
                 break
             mlo = None if mlo is None else mlo * alo**power
             mhi = None if mhi is None or ahi is None else mhi * ahi**power
@@ -342,6 +343,12 @@ def dim_bounds(dim: Dim) -> tuple[int | None, int | None]:
         lo = None if lo is None or mlo is None else lo + mlo * coefficient
         hi = None if hi is None or mhi is None else hi + mhi * coefficient
     return lo, hi
+
+
+def _count_bounds(atom: Atom) -> tuple[int | None, int | None]:
+    """Bounds of an atom that is known not to be negative; none of another one."""
+    found = _atom_bounds(atom)
+    return found if found[0] is not None and found[0] >= 0 else (None, None)
 
 
 def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:

@@ -31,6 +31,7 @@ from relay.ir.dim import (
     dim_mul,
     dim_of_terms,
     dim_sub,
+    sum_bounds,
 )
 
 # Goals that one question may come to, in all and within a case, and how many cases inside of each other.
@@ -151,28 +152,11 @@ class Facts:
             return dim, dim
         if not isinstance(dim, SymDim):
             return None, None
-        low: int | None = 0
-        high: int | None = 0
-        for monomial, coefficient in dim.terms:
-            least: int | None = 1
-            most: int | None = 1
-            for atom, power in monomial:
-                bottom, top = dim_bounds(as_dim(atom))
-                if atom in self._counts and (bottom is None or bottom < 0):
-                    bottom = 0
-                if bottom is None or bottom < 0:  # of unknown sign
-                    if len(monomial) > 1 or power > 1:
-                        least = most = None
-                        break
-                    least, most = bottom, top
-                    break
-                least = None if least is None else least * bottom**power
-                most = None if most is None or top is None else most * top**power
-            if coefficient < 0:
-                least, most = most, least
-            low = None if low is None or least is None else low + least * coefficient
-            high = None if high is None or most is None else high + most * coefficient
-        return low, high
+        return sum_bounds(dim, self._bounds_of)
+
+    def _bounds_of(self, atom: Atom) -> tuple[int | None, int | None]:
+        low, high = dim_bounds(as_dim(atom))
+        return (0, high) if atom in self._counts and (low is None or low < 0) else (low, high)
 
     # -- what is known about an atom
 
