@@ -63,17 +63,17 @@ def bytecode(module: Module, options: Options) -> View:
 
 def llvm_ir(module: Module, options: Options) -> View:
     """The LLVM IR of each kernel before optimisation."""
-    made = pipeline.build(module, options)
-    return [(p.kernel.name, emit(prepared(p.kernel, made.target), made.target)) for p in made.plan.kernels]
+    return _emitted(pipeline.build(module, options))
 
 
 def machine_code(module: Module, options: Options) -> View:
     """The assembly of each kernel."""
     made = pipeline.build(module, options)
-    return [
-        (p.kernel.name, assembly(emit(prepared(p.kernel, made.target), made.target), made.target))
-        for p in made.plan.kernels
-    ]
+    return [(name, assembly(text, made.target)) for name, text in _emitted(made)]
+
+
+def _emitted(made: pipeline.Compilation) -> View:
+    return [(p.kernel.name, emit(prepared(p.kernel, made.target), made.target)) for p in made.plan.kernels]
 
 
 def memory(module: Module, options: Options) -> View:

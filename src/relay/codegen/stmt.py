@@ -145,9 +145,8 @@ class Statements:
             count *= dim
         lanes = self.f.lanes
         if count > 1 and lanes == 1:
-            count += (
-                whole - 1
-            )  # the last vector may begin at any element: of a loop that is cut, or that writes behind something
+            # The last vector may begin at any element: of a loop that is cut, or that writes behind something.
+            count += whole - 1
         count = max(count, 1) * lanes
         align = 64 if count * size >= 64 else 16
         pointer = self._slot((buffer, lanes), f"[{count} x {local_type(buffer.dtype)}]", align)
