@@ -105,4 +105,4 @@ def test_what_is_bounded_is_not_asked_for() -> None:
 
     assert "fail" in "".join(texts("test.pick(%x, %i)"))
     assert "fail" not in "".join(texts("test.pick_within(%x, %i)"))
-    assert "fail" not in "".join(texts("take(%x, %i, axis=0)"))
+    assert all(text.count("fail") == 1 for text in texts("take(%x, %i, axis=0)"))  # for an axis without elements

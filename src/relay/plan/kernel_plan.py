@@ -13,6 +13,7 @@ from relay.loop.ir import Buffer, Kernel, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
 from relay.loop.workspace import buffer_bytes, layout
+from relay.plan import empty_axes
 from relay.plan.attention import find_attentions
 from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
@@ -109,6 +110,7 @@ def plan_graph(
 ) -> KernelPlan:
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products."""
+    defined = graph.outputs
     graph = grouped(graph, constants)
     indices = Indices()
     builder = Builder(target, indices)
@@ -151,8 +153,9 @@ def plan_graph(
     space = layout(body)
     streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker, streamed)
+    kernel = empty_axes.asked_for(guarded(kernel) if graph.foreign else kernel, defined)
     return KernelPlan(
-        guarded(kernel) if graph.foreign else kernel,
+        kernel,
         tuple(packs.values()),
         arithmetic(kept),
         traffic(graph, kept),

@@ -1,0 +1,62 @@
+"""Axes without elements: what is read there whatever is chosen is an error of the interpreter and of compiled code alike."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.diagnostics import ExecutionError
+from relay.loop.ir import Fail
+from relay.loop.walk import statements
+from relay.options import Options
+from relay.pipeline import build
+
+TEXT = """#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n, 3), float32], %i: Tensor[(m,), int64], %j: Tensor[(n, m), int64]) {
+  BODY
+}"""
+# What reads an empty axis (of n elements) where there is something to compute (of m).
+MOVED = {
+    "take": "take(%x, %i, axis=0)",
+    "of all elements": "take(%x, %i)",
+    "wrapped": 'take(%x, %i, axis=0, mode="wrap")',
+    "fused": "nn.relu(take(%x, %i, axis=0) + 1f)",
+    "reduced": "sum(take(exp(%x), %i, axis=0))",
+    "vectors": "gather_nd(%x, reshape(%i, newshape=(1, -1)))",
+    "a product": "nn.dense(take(%x, %i, axis=0), take(%x, %i, axis=0))",
+    "an index of an index": "take(%x, take(%j, %i, axis=0), axis=0)",
+}
+# What reads no element of an empty axis.
+WHOLE = {
+    "gather": "gather(%j, %j, axis=0)",
+    "repeat": "repeat(%x, repeats=2, axis=0)",
+    "reverse": "reverse(%x, axis=0)",
+    "slice": "strided_slice(%x, begin=(0,), end=(1,))",
+    "softmax": "nn.softmax(%x, axis=0)",
+    "of columns": "take(%x, %i, axis=1)",
+}
+
+
+@pytest.mark.parametrize("name", [*MOVED, *WHOLE])
+def test_executors_agree(name: str, tmp_path: Path) -> None:
+    module = relay.parse(TEXT.replace("BODY", {**MOVED, **WHOLE}[name]))
+    exe = relay.compile(module, cache_dir=tmp_path)
+    for n, m in itertools.product((0, 1, 2), (0, 1, 3)):
+        given = np.arange(n * 3, dtype=np.float32).reshape(n, 3), np.arange(m) - 1, np.zeros((n, m), np.int64)
+        if name in MOVED and n == 0 and m > 0:
+            for run in (lambda given=given: relay.evaluate(module, *given), lambda given=given: exe(*given)):
+                with pytest.raises(ExecutionError, match="outside"):
+                    run()
+        else:
+            np.testing.assert_allclose(np.asarray(exe(*given)), np.asarray(relay.evaluate(module, *given)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("body", "asked"), [(MOVED["take"], 1), (WHOLE["of columns"], 0), (WHOLE["repeat"], 0)])
+def test_a_kernel_asks_once_and_where_it_has_to(body: str, asked: int) -> None:
+    plan = build(relay.parse(TEXT.replace("BODY", body)), Options(cache=False, workers=1)).plan
+    found = [s for p in plan.kernels for s in statements(p.kernel.body) if isinstance(s, Fail)]
+    assert len(found) == asked
