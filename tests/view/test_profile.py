@@ -17,6 +17,7 @@ from relay.options import Options
 from relay.pipeline import build
 from relay.view import Limits, profile, roofline, trace
 from relay.view.limits import calling
+from relay.view.profile import runs_between
 from tests.cli.process import run
 
 TEXT = """#[version = "0.0.5"]
@@ -46,6 +47,13 @@ def test_profile() -> None:
     assert json.loads(json.dumps(found.json()))["kernels"][0]["calls"] == found.runs
     again = profile(exe, *args, seconds=0.0, limits=LIMITS)
     assert again.runs == 5  # what was recorded before is gone
+
+
+@pytest.mark.parametrize("longer", [0.0, 0.01, 0.1, 0.3, 2.0])
+def test_runs_that_recording_makes_longer_are_recorded_seldom(longer: float) -> None:
+    between = runs_between(1e-6, 1e-6 * (1 + longer))
+    assert between >= 1 and longer / (1 + between) <= 0.02
+    assert (between == 1) == (longer <= 0.03)
 
 
 def test_roofline() -> None:

@@ -7,6 +7,7 @@ kernel how much arithmetic and traffic it is (`relay.plan.work`), to be evaluate
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,9 @@ EVENT: Final = np.dtype(
 )
 RUN, CALL, PIECE = 0, 1, 2
 _MOST_CALLS = 200_000  # that one profile records
+# Recording may cost so much of the time of all runs (the bar is 2 %): of a program whose runs it costs more, fewer are recorded.
+_MOST_COST: Final = 0.015
+_FEWEST_RECORDED: Final = 1 / 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """``rows`` by falling time. ``seconds`` is the time of all ``runs``, ``outside`` the part of it in no kernel; ``plain`` times runs
-    that were not recorded, between the others, and ``recorded`` those that were: the difference is what recording costs."""
+    that were not recorded, between the others, and ``recorded`` those that were: the difference is what recording costs each."""
 
     rows: tuple[Row, ...]
     runs: int
@@ -61,6 +65,12 @@ class Profile:
     limits: Limits | None
     events: npt.NDArray[Any] = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
+
+    @property
+    def cost(self) -> float:
+        """What recording cost, as a part of the time of all runs without it."""
+        each = max(0.0, self.recorded.median / self.plain.median - 1)
+        return each * self.recorded.turns / (self.recorded.turns + self.plain.turns)
 
     def table(self, most: int = 30) -> str:
         """For people: times of one run."""
@@ -88,11 +98,12 @@ class Profile:
         out.append(
             f"{'outside of kernels':78} {self.outside / self.runs * 1e6:9.2f} {_part(self.outside, self.seconds):6.1%}"
         )
-        cost = self.recorded.median / self.plain.median - 1
+        each = self.recorded.median / self.plain.median - 1
         out.append(
-            f"{self.runs} runs on {self.threads} thread(s), {self.seconds / self.runs * 1e6:.2f} us each (median "
-            f"{self.recorded.median * 1e6:.2f} us as called from Python; {self.plain.median * 1e6:.2f} us without recording: {cost:+.1%})"
+            f"{self.runs} runs recorded on {self.threads} thread(s), {self.seconds / self.runs * 1e6:.2f} us each (median "
+            f"{self.recorded.median * 1e6:.2f} us as called from Python; {self.plain.median * 1e6:.2f} us without recording: {each:+.1%})"
         )
+        out.append(f"between {self.plain.turns} that were not: of the time of all runs recording was {self.cost:.1%}")
         if self.dropped:
             out.append(f"{self.dropped} events were left out: the record was full")
         return "\n".join(out)
@@ -101,7 +112,13 @@ class Profile:
         """For programs: seconds, operations and bytes over all runs."""
         plain = {k: getattr(self, k) for k in ("runs", "seconds", "outside", "threads", "dropped")}
         timings = {"plain": asdict(self.plain), "recorded": asdict(self.recorded)}
-        return {**plain, **timings, "kernels": [asdict(r) for r in self.rows], "limits": _maybe(self.limits)}
+        return {
+            **plain,
+            **timings,
+            "cost": self.cost,
+            "kernels": [asdict(r) for r in self.rows],
+            "limits": _maybe(self.limits),
+        }
 
 
 def profile(
@@ -112,22 +129,26 @@ def profile(
     threads: int | None = None,
     limits: Limits | None = None,
 ) -> Profile:
-    """Run ``entry`` on ``args`` for about ``seconds``, every other run recorded. ``threads`` is how many ``exe`` may use (None: all);
-    ``limits`` are the machine's (`machine_limits`). Recordings of ``exe`` made before are dropped."""
+    """Run ``entry`` on ``args`` for about ``seconds``, every other run recorded, or fewer where recording takes more of the time than a
+    hundredth or two. ``threads`` is how many ``exe`` may use (None: all); ``limits`` are the machine's (`machine_limits`). Recordings of
+    ``exe`` made before are dropped."""
     program = exe.program
     exe.run(entry, *args)
     plain: list[float] = []
     recorded: list[float] = []
     program.reset_statistics()
     calls_each = 0
+    between = 1  # runs that are not recorded, for each that is
     end = time.perf_counter() + seconds
     try:
         while len(recorded) < 5 or (time.perf_counter() < end and calls_each * len(recorded) < _MOST_CALLS):
-            for times, on in ((plain, False), (recorded, True)):
+            for times, on in (*[(plain, False)] * between, (recorded, True)):
                 program.profile(on)
                 start = time.perf_counter()
                 exe.run(entry, *args)
                 times.append(time.perf_counter() - start)
+            if len(recorded).bit_count() == 1:  # 1, 2, 4, 8 ...
+                between = runs_between(summary(plain).median, summary(recorded).median)
             calls_each = calls_each or sum(calls for calls, _ in program.kernel_statistics().values())
     finally:
         program.profile(False)
@@ -141,6 +162,12 @@ def profile(
         rows, int((events["kind"] == RUN).sum()), whole, max(0.0, whole - inside), summary(plain), summary(recorded),
         threads or available_threads(), dropped, limits, events, names,
     )  # fmt: skip
+
+
+def runs_between(plain: float, recorded: float) -> int:
+    """How many runs to leave between two that are recorded, so that recording costs little of all of them."""
+    part = _MOST_COST / max(recorded / plain - 1, _MOST_COST)
+    return math.ceil(1 / max(part, _FEWEST_RECORDED)) - 1 or 1
 
 
 def _seconds(events: npt.NDArray[Any]) -> float:
