@@ -226,7 +226,8 @@ class KernelCalls:
                 size = total
             workspace = self.frame.asm.reg()
             self.frame.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
-        dims = [self.frame.sizes.variable(d) for d in planned.dims]
+        sizes = self.frame.sizes
+        dims = [sizes.register(d) if isinstance(d, int) else sizes.variable(d) for d in planned.dims]
         self.frame.asm.emit("InvokeKernel", self.frame.unit.kernel(planned), workspace, buffers, dims)
         if workspace is not None:
             self.frame.asm.emit("Kill", workspace)
@@ -291,8 +292,12 @@ class KernelCalls:
         return cut
 
 
-def _rename(dim: Dim, mapping: dict[DimVar, DimVar]) -> Dim:
-    return dim_substitute(dim, lambda v: as_dim(mapping[v]) if v in mapping else None)
+def _rename(dim: Dim, mapping: dict[DimVar, DimVar | int]) -> Dim:
+    def renamed(variable: DimVar) -> Dim | None:
+        found = mapping.get(variable)
+        return as_dim(found) if isinstance(found, DimVar) else found
+
+    return dim_substitute(dim, renamed)
 
 
 def is_view(name: str) -> bool:

@@ -16,6 +16,7 @@ from relay.ir.mapped import release
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType
 from relay.loop.target import Target
+from relay.lower.beginnings import shared_beginnings
 from relay.lower.packing import Packer, rebuild, shared_operands
 from relay.lower.scalars import ScalarCode, scalar_code
 from relay.lower.unit import Planned
@@ -72,12 +73,15 @@ def plan_module(
     replaced: dict[int, Expr] = {}
     packer = Packer(target, planned, by_key)
 
+    general = shared_beginnings((fn for _, _, fn in primitives(module)), target)
+
     def try_plan(call: Call, ahead: frozenset[int]) -> KernelPlan:
         assert isinstance(call.fn, Function)
-        key = _key(call.fn, target, ahead)
+        fn = general[id(call.fn)].fn if id(call.fn) in general else call.fn
+        key = _key(fn, target, ahead)
         if key.text not in tried:
-            schedule = MODEL if schedule_of is None else schedule_of(call.fn, key, ahead)
-            tried[key.text] = plan_graph(te_graph(call.fn), target, key, ahead, schedule=schedule)
+            schedule = MODEL if schedule_of is None else schedule_of(fn, key, ahead)
+            tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule)
         return tried[key.text]
 
     shared = shared_operands(module, try_plan) if run_graph else {}
@@ -88,13 +92,14 @@ def plan_module(
         ahead = shared.get(id(call), frozenset())
         if run_graph:
             ahead |= {n for n, a in enumerate(call.args) if isinstance(a, Constant)}
-        key = _key(fn, target, ahead)
+        shared_by = general.get(id(fn))
+        key = _key(fn if shared_by is None else shared_by.fn, target, ahead)
         plan = by_key.get(key.text)
         if plan is None:
             plan = try_plan(call, ahead)
             plan = replace(plan, kernel=replace(plan.kernel, name=kernel_name(fn, len(by_key))))
             by_key[key.text] = plan
-        planned[id(fn)] = _planned(fn, plan, key)
+        planned[id(fn)] = _planned(fn, plan, key, {} if shared_by is None else shared_by.values)
         shape = _shape_function(fn, target, by_key)
         if shape is not None:
             shapes[id(fn)] = shape
@@ -176,8 +181,9 @@ def _key(fn: Function, target: Target, constants: frozenset[int]) -> PlanKey:
     return PlanKey(key.text, tuple(d for d in key.dims if d in given))
 
 
-def _planned(fn: Function, plan: KernelPlan, key: PlanKey) -> Planned:
-    """A plan where it is used. The outputs of an upper-bound operator are allocated at their bounds, which the expression has."""
+def _planned(fn: Function, plan: KernelPlan, key: PlanKey, values: Mapping[DimVar, int]) -> Planned:
+    """A plan where it is used, with the values of variables that it has only for this. The outputs of an upper-bound operator are
+    allocated at their bounds, which the expression has."""
     inputs = tuple(p.ty for p in fn.params if isinstance(p.ty, TensorType))
     bounded = _is_upper_bound(fn)
     outputs: tuple[TensorType, ...]
@@ -186,7 +192,7 @@ def _planned(fn: Function, plan: KernelPlan, key: PlanKey) -> Planned:
     else:
         result = fn.ret_type.fields if isinstance(fn.ret_type, TupleType) else (fn.ret_type,)
         outputs = tuple(t for t in result if isinstance(t, TensorType))
-    return Planned(plan, key.dims, inputs, outputs, bounded)
+    return Planned(plan, tuple(values.get(d, d) for d in key.dims), inputs, outputs, bounded)
 
 
 def _is_upper_bound(fn: Function) -> bool:

@@ -22,10 +22,11 @@ Array = npt.NDArray[np.generic]
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
     """A primitive with its plan: the types of its operands and results in the dims of this occurrence, which are in the order
-    of the plan's kernel dims. ``upper_bound``: the last output holds the real extents of the others' first axes."""
+    of the plan's kernel dims (numbers where the kernel is shared by primitives that differ in them). ``upper_bound``: the last output
+    holds the real extents of the others' first axes."""
 
     plan: KernelPlan
-    dims: tuple[DimVar, ...]
+    dims: tuple[DimVar | int, ...]
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     upper_bound: bool = False
