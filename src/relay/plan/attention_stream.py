@@ -2,7 +2,8 @@
 
 A query against a cache of keys is as fast as the cache can be read. Where the heads of a key lie side by side in memory, a task
 takes several heads, so that it reads long runs: all of a key's heads, then the next key's. Products with the keys are dot
-products in vector lanes; values are added to sums in the first-level cache, a few keys at a time.
+products in vector lanes; values are added to sums in the first-level cache, a few keys at a time. What is read some keys later is
+asked for meanwhile.
 """
 
 from __future__ import annotations
@@ -11,17 +12,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import ceil_div, dim_mul, shape_size
-from relay.loop.ir import WORKERS, Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
+from relay.ir.types import dtype_bits
+from relay.loop.ir import LINE_BYTES, WORKERS, Alloc, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store
 from relay.plan.attention_lines import Lines
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq
 from relay.plan.product import unflatten
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, compare, maximum, minimum, substitute
 
+# A statement for each line, of its number and its row.
+EachLine = Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]
 # With more rows packing the keys is repaid.
 FEW = 4
 # Keys of a block, heads of a task, keys whose values are added together.
 _KEYS, _HEADS, _TOGETHER = 256, 16, 4
+# Bytes between what is asked for and what is read.
+_AHEAD = 16 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EachHead:
+    """A statement for each head of a task, and whether these are all that a key has, one beside the other (None: no)."""
+
+    each: Callable[[Callable[[], Stmt]], Stmt]
+    all: Scalar | None
 
 
 @dataclass(slots=True, eq=False)
@@ -105,13 +119,18 @@ class Stream(Lines):
             """A statement for each line: of its number and its row."""
             return self.lines_of(heads, first, count, most, step)
 
+        each = EachHead(
+            lambda step: self.heads_of(heads, first, count, most, lambda _: step()),
+            None if heads is None else compare("eq", count, extent_of(heads.extent)),
+        )
+
         shrink = [Branch(compare("gt", number, 0), lines(lambda line, _: self.shrink(line, line)))]
         body = seq([
-            self.dots(begin, seen, lines),
+            self.dots(begin, seen, lines, each),
             lines(lambda line, row: self.look(line, row, line, begin, seen, self.pitch)),
             *(shrink if kb.extent != 1 else []),
             lines(lambda line, _: self.weigh(line, line, seen, self.pitch)),
-            self.gather(begin, seen, lines),
+            self.gather(begin, seen, lines, each),
         ])  # fmt: skip
         body = LetScalar(seen, minimum(self.block, binary("sub", keys, begin)), body)
         body = body if kb.extent == 1 else For(kb, ceiling(keys, Const(self.block, "int64")), body)
@@ -122,19 +141,29 @@ class Stream(Lines):
         self, heads: Axis | None, first: Axis, count: Scalar, most: int, step: Callable[[Scalar, Scalar], Stmt]
     ) -> Stmt:
         rows = extent_of(self.n_rows)
-        head, place = Axis("head", most), Axis("place", 1 if heads is None else heads.extent)
         row: Scalar = Const(0, "int64") if self.n_rows == 1 else Axis("row", self.most_rows)
-        base: Scalar = Const(0, "int64") if heads is None else binary("mul", head, rows)
-        self.env = {} if heads is None else {heads: place}
-        body = step(binary("add", base, row), row)
+
+        def of(head: Scalar) -> Stmt:
+            body = step(binary("add", binary("mul", head, rows), row), row)
+            return For(row, rows, body) if isinstance(row, Axis) else body
+
+        return self.heads_of(heads, first, count, most, of)
+
+    def heads_of(
+        self, heads: Axis | None, first: Axis, count: Scalar, most: int, step: Callable[[Scalar], Stmt]
+    ) -> Stmt:
+        if heads is None:
+            return step(Const(0, "int64"))
+        head, place = Axis("head", most), Axis("place", heads.extent)
+        self.env = {heads: place}
+        body = step(head)
         self.env = {}
-        body = For(row, rows, body) if isinstance(row, Axis) else body
-        return body if heads is None else For(head, count, LetScalar(place, binary("add", first, head), body))
+        return For(head, count, LetScalar(place, binary("add", first, head), body))
 
     # -- products
 
-    def dots(self, begin: Scalar, seen: Scalar, lines: Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]) -> Stmt:
-        """The scores of a block of keys: all lines of a key, then the next key."""
+    def dots(self, begin: Scalar, seen: Scalar, lines: EachLine, heads: EachHead) -> Stmt:
+        """The scores of a block of keys: all lines of a key, then the next key. Asks for what comes next."""
         dtype, key = self.a.dtype, Axis("key", self.block)
 
         def dot(line: Scalar, row: Scalar) -> Stmt:
@@ -153,10 +182,14 @@ class Stream(Lines):
             ])  # fmt: skip
             return bound(bindings, Alloc(total, body))
 
-        return For(key, seen, lines(dot))
+        ahead = binary("add", key, self.ahead)
+        there = binary("add", begin, ahead)
+        here, then = (self.a.key, self.a.depth, there), (self.a.value, self.a.column, binary("sub", there, seen))
+        asked = Branch(compare("lt", ahead, seen), self.ask(*here, heads), self.ask(*then, heads))
+        return For(key, seen, seq([asked, lines(dot)]))
 
-    def gather(self, begin: Scalar, seen: Scalar, lines: Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]) -> Stmt:
-        """Add the block's weighted values to the sums of all lines, a few keys at a time."""
+    def gather(self, begin: Scalar, seen: Scalar, lines: EachLine, heads: EachHead) -> Stmt:
+        """Add the block's weighted values to the sums of all lines, a few keys at a time. Asks for what comes next."""
         dtype, sums = self.a.dtype, self.buffers["sums"]
         whole = binary("floordiv", seen, _TOGETHER)
         group, single = Axis("group", self.block // _TOGETHER + 1), Axis("key", self.block)
@@ -181,7 +214,42 @@ class Stream(Lines):
 
         many = add([binary("add", binary("mul", group, _TOGETHER), n) for n in range(_TOGETHER)])
         one = add([binary("add", done, single)])
-        return seq([For(group, whole, lines(many)), For(single, binary("sub", seen, done), lines(one))])
+        each = Axis("each", _TOGETHER)
+        ahead = binary("add", binary("add", binary("mul", group, _TOGETHER), each), self.ahead)
+        there = binary("add", begin, ahead)
+        here, then = (self.a.value, self.a.column, there), (self.a.key, self.a.depth, there)
+        asked = Branch(compare("lt", ahead, seen), self.ask(*here, heads), self.ask(*then, heads))
+        return seq([
+            For(group, whole, seq([For(each, Const(_TOGETHER, "int64"), asked), lines(many)])),
+            For(single, binary("sub", seen, done), lines(one)),
+        ])  # fmt: skip
+
+    @property
+    def ahead(self) -> int:
+        """How many keys lie between what is asked for and what is read."""
+        heads = self.side_by_side
+        count = 1 if heads is None else heads.extent
+        most = min(_HEADS, count) if isinstance(count, int) else _HEADS
+        return max(1, _AHEAD * 8 // (most * self.depth * dtype_bits(self.a.dtype)))
+
+    def ask(self, value: Scalar, along: Axis, key: Scalar, heads: EachHead) -> Stmt:
+        """Ask for what an operand has for a key along an axis, of each head. Nothing promises that it begins at a line."""
+
+        def every(lines: int) -> Stmt:
+            def one() -> Stmt:
+                load = self.element(value, {self.a.keys: key})
+                load = load.a if isinstance(load, Cast) else load
+                assert isinstance(load, Load) and isinstance(load.source, Buffer) and isinstance(along.extent, int)
+                return seq([
+                    Prefetch(load.source, tuple(substitute(i, {along: Const(n, "int64")}) for i in load.indices))
+                    for n in range(0, along.extent, lines * LINE_BYTES * 8 // dtype_bits(load.dtype))
+                ])  # fmt: skip
+
+            return heads.each(one)
+
+        # What is read in the order of memory the machine follows: to be asked for every other line it takes less time than
+        # to be asked for all.
+        return every(1) if heads.all is None else Branch(heads.all, every(2), every(1))
 
     def _score(self, line: Scalar, key: Scalar) -> Scalar:
         scores = self.buffers["scores"]
