@@ -10,7 +10,7 @@ import pytest
 import relay
 from relay.ir.dim import DimVar, as_var, dim_var
 from relay.loop.bounds import unproved
-from relay.loop.ir import Alloc, Branch, Buffer, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import Alloc, Behind, Branch, Buffer, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
 from relay.loop.walk import parts
 from relay.options import Options
 from relay.pipeline import build
@@ -107,6 +107,21 @@ def test_faults(name: str) -> None:
     faulty, message = FAULTS[name]
     found = [str(a) for a in unproved(faulty)]
     assert any(message in text for text in found), found
+
+
+def test_what_lies_behind_a_line() -> None:
+    """By fewer elements than the line has, and by as many wherever that is mentioned."""
+
+    def shifted(length: int) -> Kernel:
+        source = Buffer("s", (length,), "float32")
+        behind = Behind("s_behind", 16, buffer=source)
+        twice = binary("sub", binary("add", binary("add", AT, behind), behind), behind)
+        return Kernel(
+            "k", (source,), (Y,), (var(),), loop(put(Load(source, (twice,), "float32"), 0), Const(64, "int64"))
+        )
+
+    assert [str(a) for a in unproved(shifted(79)) if a.what == "read"] == []
+    assert [a.what for a in unproved(shifted(78)) if a.what == "read"] == ["read"]
 
 
 def test_blocks_that_are_transposed() -> None:

@@ -30,7 +30,20 @@ from relay.ir.dim import (
 )
 from relay.ir.inequality import Facts
 from relay.ir.types import dtype_bits, is_integer
-from relay.loop.ir import WORKERS, Branch, Buffer, For, Kernel, LetScalar, Prefetch, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    WORKERS,
+    Behind,
+    Branch,
+    Buffer,
+    For,
+    Kernel,
+    LetScalar,
+    Prefetch,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.loop.printer import scalar_text
 from relay.loop.walk import expressions, parts
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
@@ -296,6 +309,10 @@ class _Prover:
                 return int(node.value)
             case Size():
                 return node.dim
+            case Behind() if node not in self.meaning:  # the same wherever it is mentioned
+                assert isinstance(node.extent, int)
+                self.meaning[node] = as_dim(DimVar("t", 0, node.extent - 1))
+                return self.meaning[node]
             case Axis():
                 return self.meaning[node]
             case Unary(op="neg") if node.dtype == "int64":
