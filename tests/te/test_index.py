@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay import te
-from relay.ir.dim import as_var, dim_floordiv, dim_mul, dim_sub, dim_var
+from relay.ir.dim import Dim, as_var, dim_floordiv, dim_mul, dim_sub, dim_var
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, walk
 
@@ -115,6 +115,17 @@ def test_reshapes_cancel() -> None:
     assert indices.poly(again) == indices.axis(j)
     symbolic = binary("add", binary("mul", head, Size(N)), i)
     assert indices.poly(binary("floordiv", symbolic, Size(N))) == indices.axis(head)
+
+
+def test_quotients_are_in_lowest_terms() -> None:
+    i, indices = Axis("i", 1536), Indices()
+
+    def quotient(step: int, more: int, by: int) -> Dim:
+        return indices.poly(binary("floordiv", binary("add", binary("mul", i, step), more), by))
+
+    assert quotient(1536, 2304, 3072) == quotient(1, 1, 2)
+    assert quotient(2, -1, 4) == quotient(1, -1, 2)
+    assert quotient(6, -7, 9) == quotient(2, -3, 3)
 
 
 def test_comparisons_the_ranges_decide() -> None:

@@ -14,6 +14,7 @@ from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
 from relay.codegen.values import Value, register_type
+from relay.codegen.windows import looked_up, looks_up, span, summands
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
@@ -129,7 +130,8 @@ class Expressions:
                 if place is None:
                     raise LoopError(f"the buffer {node.source.name} is read outside of its allocation")
                 offset = f.memory.offset(place, [self._get(i) for i in node.indices])
-                return f.memory.load(place, offset, f.lanes, f.mask, f.guarded)
+                near = self._near(node, place, offset)
+                return near or f.memory.load(place, offset, f.lanes, f.mask, f.guarded)
             case Unary():
                 return f.math.unary(node.op, self._get(node.a))
             case Binary():
@@ -145,6 +147,28 @@ class Expressions:
                 return f.arith.select(self._get(node.cond), self._get(node.a), self._get(node.b))
             case _:
                 raise AssertionError(f"{type(node).__name__} has no operands")
+
+    def _near(self, node: Load, place: Place, offset: Value) -> Value | None:
+        """What is read from one or two neighbouring vectors, looked up in these; None of other reads."""
+        f = self.f
+        if len(node.indices) != 1 or f.mask or f.guarded or not looks_up(f.target, place, offset):
+            return None
+
+        def number(e: Scalar) -> int | None:
+            known = self._get(e).const
+            return known if isinstance(known, int) else None
+
+        (index,) = node.indices
+        far = span(index, f.axes.__getitem__, number, offset.lanes)
+        if far is None or far >= 2 * offset.lanes:
+            return None
+        start, moving = f.arith.index(0), f.arith.index(0)
+        for part in map(self._get, summands(index)):
+            if part.is_uniform:
+                start = f.arith.binary("add", start, part)
+            else:
+                moving = f.arith.binary("add", moving, part)
+        return looked_up(f.memory, place, start, moving, 1 + far // offset.lanes)
 
     # -- selects whose sides must not both be read
 

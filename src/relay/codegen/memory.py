@@ -179,6 +179,13 @@ class Memory:
 
     # -- vectors in memory that others see
 
+    def vector_at(self, place: Place, at: Value, lanes: int, mask: str) -> str:
+        """The neighbours from a place on, as they are in memory; 0 where the mask has no bit."""
+        element = local_type(place.dtype) if place.local else memory_type(place.dtype)
+        size = local_bytes(place.dtype) if place.local else memory_bytes(place.dtype)
+        pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
+        return self._masked_load(vec(element, lanes), element, lanes, pointer, align, mask, place.metadata)
+
     def _load_vector(self, place: Place, offset: Value, mask: str, element: str) -> str:
         lanes, size = offset.lanes, memory_bytes(place.dtype)
         type_ = vec(element, lanes)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Literal
 
 from relay import te
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, dim_floordiv, dim_mul, dim_sub
 from relay.ir.types import is_float
 from relay.op.convolution import each
 from relay.op.registry import operator
@@ -17,18 +18,23 @@ Rounding = Literal["", "round", "floor", "ceil", "round_prefer_floor", "round_pr
 _UNUSED = ("roi", "cubic_alpha", "cubic_exclude", "extrapolation_value")
 
 
+def _fraction(i: te.Scalar, step: Dim, start: Dim, below: int) -> tuple[te.Scalar, int]:
+    """``(i * step + start) / below`` in lowest terms, where the sizes are known: divisions by two are cheaper than those by thousands."""
+    common = gcd(step, start, below) if isinstance(step, int) and isinstance(start, int) else 1
+    return i * te.size(dim_floordiv(step, common)) + te.size(dim_floordiv(start, common)), below // common
+
+
 def _place(i: te.Scalar, extent: Dim, size: int, mode: Coordinates) -> tuple[te.Scalar, int]:
     """Where along the operand's axis the result's element i is, as an exact fraction of integers."""
-    n = te.size(extent)
     match mode:
         case "align_corners":
-            return i * (n - 1), max(size - 1, 1)
+            return _fraction(i, dim_sub(extent, 1), 0, max(size - 1, 1))
         case "asymmetric":
-            return i * n, size
+            return _fraction(i, extent, 0, size)
         case "pytorch_half_pixel" if size == 1:
             return te.const(0, "int64"), 1
         case "half_pixel" | "pytorch_half_pixel":
-            return (i * 2 + 1) * n - size, 2 * size
+            return _fraction(i, dim_mul(extent, 2), dim_sub(extent, size), 2 * size)
 
 
 def _nearest(above: te.Scalar, below: int, rounding: Rounding, mode: Coordinates) -> te.Scalar:

@@ -16,12 +16,14 @@ from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Binary,
+    Cast,
     Compare,
     Const,
     Load,
     Reduce,
     Scalar,
     Select,
+    Size,
     Unary,
     children,
     rebuild,
@@ -108,6 +110,9 @@ class Expander:
                 return done[1]
             case Compare() if operands[0].dtype == "int64":
                 return self.indices.compare(node.op, operands[0], operands[1])
+            case Cast() if operands[0].dtype == "int64" and _divides(operands[0]):
+                # The remainder of what may be negative is dear in vectors, and the quotient is an index too.
+                return rebuild(node, (self.indices.simplify(operands[0]),))
             case Select() if isinstance(operands[0], Const):
                 return operands[1] if operands[0].value else operands[2]
             case Binary(op="and") if node.dtype == "bool":
@@ -116,6 +121,14 @@ class Expander:
                 return _logical(node, operands, absorbing=True)
             case _:
                 return rebuild(node, operands)
+
+
+def _divides(root: Scalar) -> bool:
+    """Whether an expression is made of axes and sizes, and divides."""
+    nodes = walk(root)
+    if any(not isinstance(n, Axis | Binary | Const | Size | Unary) or n.dtype != "int64" for n in nodes):
+        return False
+    return any(isinstance(n, Binary) and n.op in ("floordiv", "mod") for n in nodes)
 
 
 def _logical(node: Scalar, operands: tuple[Scalar, ...], absorbing: bool) -> Scalar:

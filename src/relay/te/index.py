@@ -252,7 +252,7 @@ class Indices:
 
     def _common(self, rest: Dim, b: int) -> tuple[Dim, Dim, int]:
         """Split ``rest = factor * whole + small`` by the largest factor of ``b`` that occurs among the
-        coefficients."""
+        coefficients. Of a number the multiple of the factor goes with the whole: ``(4*i - 1) // 8`` is ``(i - 1) // 2``."""
         if not isinstance(rest, SymDim):
             return 0, rest, 1
         factor = max((g for m, c in rest.terms if m and (g := gcd(b, abs(c))) > 1), default=1)
@@ -261,8 +261,10 @@ class Indices:
         for m, c in rest.terms:
             if c % factor == 0:
                 whole = dim_add(whole, _term(m, c // factor))
-            else:
+            elif m:
                 small = dim_add(small, _term(m, c))
+            else:
+                whole, small = dim_add(whole, c // factor), dim_add(small, c % factor)
         return whole, small, factor
 
     def within(self, a: Dim, limit: Dim) -> bool:

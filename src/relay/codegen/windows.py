@@ -1,0 +1,146 @@
+"""Reads whose place rises no faster than vectors do: ``x[(3 * j + 1) // 4]`` for 16 neighbouring ``j`` lies in one vector of x.
+
+What is read so is loaded as a whole, or as two whole vectors, and the lanes are looked up in registers, in place of as many loads as
+there are lanes. Images made larger, elements repeated and mirrored parts of a border are read like that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+
+from relay.codegen.builder import vec
+from relay.codegen.memory import Memory, Place
+from relay.codegen.values import Value, register_type
+from relay.loop.target import Target
+from relay.te.scalar import Axis, Binary, Scalar, children, walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A place that is ``slope`` times the lane's number, and something else between bounds that are ``slack`` apart."""
+
+    slope: Fraction
+    slack: Fraction
+
+    def rising(self, lanes: int) -> int | None:
+        """By how much the last lane's place is beyond the first's at most; None where a lane's may be less than the one before."""
+        return floor(self.slope * (lanes - 1) + self.slack) if self.slope - self.slack > -1 else None
+
+
+# An integer: a place that never falls from lane to lane, by as much at most.
+_Form = _Line | int
+_FIXED = _Line(Fraction(0), Fraction(0))
+
+
+def span(
+    index: Scalar, value: Callable[[Axis], Value], number: Callable[[Scalar], int | None], lanes: int
+) -> int | None:
+    """How far the last lane's place is from the first's at most, of places that never fall from lane to lane; None of others.
+    ``value``: of a variable, ``number``: of an expression that is one number in all lanes."""
+    forms: dict[int, _Form | None] = {}
+    for node in walk(index):
+        forms[id(node)] = _form(node, forms, value, number, lanes)
+    return _rising(forms[id(index)], lanes)
+
+
+def _form(
+    node: Scalar,
+    forms: dict[int, _Form | None],
+    value: Callable[[Axis], Value],
+    number: Callable[[Scalar], int | None],
+    lanes: int,
+) -> _Form | None:
+    if isinstance(node, Axis):
+        at = value(node)
+        if at.is_ramp:
+            return _Line(Fraction(at.stride), Fraction(0))
+        return _FIXED if at.is_uniform else None
+    mine = [forms[id(k)] for k in children(node)]
+    if all(f == _FIXED for f in mine):
+        return _FIXED
+    if not isinstance(node, Binary) or node.dtype != "int64":
+        return None
+    a, b = mine
+    if a is None or b is None:
+        return None
+    match node.op:
+        case "add" | "sub" if isinstance(a, _Line) and isinstance(b, _Line):
+            return _Line(a.slope + b.slope if node.op == "add" else a.slope - b.slope, a.slack + b.slack)
+        case "sub":
+            return _rising(a, lanes) if b == _FIXED else None
+        case "mul":
+            form, factor = (a, number(node.b)) if b == _FIXED else (b, number(node.a))
+            if factor is None or _FIXED not in (a, b):
+                return None
+            if isinstance(form, _Line):
+                return _Line(form.slope * factor, form.slack * abs(factor))
+            return form * factor if factor >= 0 else None
+        case "floordiv":
+            divisor = number(node.b)
+            if divisor is None or divisor <= 0:
+                return None
+            if isinstance(a, _Line):
+                return _Line(a.slope / divisor, a.slack / divisor + Fraction(divisor - 1, divisor))
+            return ceil(Fraction(a, divisor))
+        case "add" | "min" | "max":
+            first, second = _rising(a, lanes), _rising(b, lanes)
+            if first is None or second is None:
+                return None
+            return first + second if node.op == "add" else max(first, second)
+        case _:
+            return None
+
+
+def _rising(form: _Form | None, lanes: int) -> int | None:
+    return form.rising(lanes) if isinstance(form, _Line) else form
+
+
+def summands(index: Scalar) -> list[Scalar]:
+    """The terms of a sum."""
+    out: list[Scalar] = []
+    todo = [index]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Binary) and node.op == "add":
+            todo += (node.b, node.a)
+        else:
+            out.append(node)
+    return out
+
+
+def looks_up(target: Target, place: Place, offset: Value) -> bool:
+    """Whether a machine looks up the lanes of such a vector in vectors by one instruction, and nothing better is known of where they
+    are."""
+    plain = place.private == 1 and place.dtype in ("float32", "int32", "uint32")
+    return (
+        plain and not offset.is_ramp and 32 * offset.lanes == 512 == target.vector_bits and "avx512f" in target.features
+    )
+
+
+def looked_up(memory: Memory, place: Place, start: Value, moving: Value, vectors: int) -> Value:
+    """The elements at ``start`` and what never falls from lane to lane, and reaches over so many vectors (one or two): these, of which
+    nothing behind the last lane's element is read, and the lanes looked up in them."""
+    a, emit, lanes = memory.a, memory.b.emit, moving.lanes
+    wide, orders, type_ = vec("i64", lanes), vec("i32", lanes), vec(register_type(place.dtype), lanes)
+    moving = a.spread(moving, lanes)
+    first, last = (emit(f"extractelement {wide} {moving.text}, i64 {lane}") for lane in (0, lanes - 1))
+    away = emit(f"sub {wide} {moving.text}, {a.splat('i64', first, lanes)}")
+    order = emit(f"trunc {wide} {away} to {orders}")
+    far = emit(f"sub i64 {last}, {first}")
+    reached = emit(f"sub i64 {emit(f'shl i64 2, {far}')}, 1")
+    base = a.binary("add", start, Value(first, "int64"))
+    texts: list[str] = []
+    for part in range(vectors):
+        bits = emit(f"trunc i64 {emit(f'lshr i64 {reached}, {part * lanes}')} to i{lanes}")
+        mask = emit(f"bitcast i{lanes} {bits} to {vec('i1', lanes)}")
+        texts.append(memory.vector_at(place, a.binary("add", base, a.index(part * lanes)), lanes, mask))
+    floats, given = place.dtype == "float32", [(type_, texts[0]), (orders, order)]
+    if vectors == 1:
+        text = memory.b.call(f"llvm.x86.avx512.permvar.{'sf' if floats else 'si'}.512", type_, *given)
+    else:
+        name = f"llvm.x86.avx512.vpermi2var.{'ps' if floats else 'd'}.512"
+        text = memory.b.call(name, type_, *given, (type_, texts[1]))
+    return Value(text, place.dtype, lanes)

@@ -1,0 +1,123 @@
+"""Reads whose place never falls from lane to lane: what is known of them holds, and they are looked up in whole vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relay
+from relay import te
+from relay.codegen.llvm import emit
+from relay.codegen.target import host_target
+from relay.codegen.values import Value
+from relay.codegen.windows import span
+from relay.ir.dim import as_var, dim_var
+from relay.te.scalar import Axis, Binary, Const, Scalar, binary, walk
+from tests.plan.harness import check, primitive, tensor
+
+LANES = 16
+Array = npt.NDArray[np.int64]
+_OPERATIONS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floordiv": np.floor_divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def drawn(rng: np.random.Generator, lane: Axis, fixed: Axis) -> Scalar:
+    """An index of the lane and of what is the same in all lanes."""
+    known: list[Scalar] = [lane, fixed, lane]
+    for _ in range(int(rng.integers(1, 7))):
+        a, b = (known[rng.integers(len(known))] for _ in range(2))
+        number = Const(int(rng.choice([1, 2, 3, 4, 7, 12])), "int64")
+        match rng.integers(6):
+            case 0:
+                known.append(binary("add", a, b))
+            case 1:
+                known.append(binary("sub", a, b if rng.integers(2) else number))
+            case 2:
+                known.append(binary("mul", a, number))
+            case 3:
+                known.append(binary("floordiv", a, number))
+            case _:
+                other = b if rng.integers(2) else Const(int(rng.integers(-5, 30)), "int64")
+                known.append(binary("min" if rng.integers(2) else "max", a, other))
+    return known[-1]
+
+
+def places(root: Scalar, axes: dict[Axis, Array]) -> Array:
+    """The index in all lanes."""
+    known: dict[int, Array] = {}
+    for node in walk(root):
+        if isinstance(node, Axis):
+            known[id(node)] = axes[node]
+        elif isinstance(node, Const):
+            known[id(node)] = np.full(LANES, int(node.value))
+        else:
+            assert isinstance(node, Binary)
+            a, b = known[id(node.a)], known[id(node.b)]
+            known[id(node)] = np.asarray(_OPERATIONS[node.op](a, b))
+    return known[id(root)]
+
+
+def test_what_is_known_of_places_holds() -> None:
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(1500):
+        lane, fixed = Axis("l", 1000), Axis("k", 1000)
+        index = drawn(rng, lane, fixed)
+        values = {lane: Value("%l", "int64", LANES, stride=1), fixed: Value("%k", "int64")}
+
+        def number(e: Scalar) -> int | None:
+            return int(e.value) if isinstance(e, Const) else None
+
+        far = span(index, values.__getitem__, number, LANES)
+        if far is None:
+            continue
+        found += any(isinstance(n, Binary) and n.op in ("floordiv", "min", "max") for n in walk(index))
+        for _ in range(20):
+            at = places(
+                index, {lane: rng.integers(-50, 50) + np.arange(LANES), fixed: np.full(LANES, rng.integers(50))}
+            )
+            assert np.all(np.diff(at) >= 0) and at[-1] - at[0] <= far, (at, far)
+    assert found > 400
+
+
+@relay.operator("test.picked_line")
+def picked_line(x: te.Tensor, *, step: int, by: int, more: int, width: int) -> te.Tensor:
+    """``out[i, j] = x[i, (step * j + more) // by]``, beyond the ends the first and last element."""
+    rows, line = x.shape
+
+    def at(j: te.Scalar) -> te.Scalar:
+        return te.minimum(te.maximum((j * step + more) // by, 0), te.size(line) - 1)
+
+    return te.compute((rows, width), lambda i, j: x[i, at(j)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "float16", "int8"])
+@pytest.mark.parametrize(
+    ("step", "by", "more", "width"),
+    [(1, 2, -3, 100), (28, 45, 5, 45), (3, 2, 0, 64), (7, 4, -9, 33), (5, 1, 0, 20), (1, 9, 0, 50)],
+)
+def test_rows_at_places_that_rise(step: int, by: int, more: int, width: int, dtype: str) -> None:
+    n = dim_var("n", 1)
+    var = as_var(n)
+    assert var is not None
+    for line in (n, 31):
+        fn = primitive(
+            [tensor((5, line), dtype)],
+            lambda m, x: m("test.picked_line", x, step=step, by=by, more=more, width=width),
+        )
+        plan, target = check(fn, *({var: s} for s in (1, 7, 61))), host_target()
+        if dtype in ("float32", "int32") and "avx512f" in target.features and step <= 2 * by and width >= LANES:
+            assert "llvm.x86.avx512.perm" in emit(plan.kernel, target) or "vpermi2var" in emit(plan.kernel, target)
+
+
+def test_images_made_larger_look_up_whole_vectors() -> None:
+    fn = primitive([tensor((1, 2, 10, 40))], lambda m, x: m("image.resize2d", x, size=(20, 75)))
+    plan, target = check(fn), host_target()
+    if "avx512f" in target.features:
+        assert "permvar" in emit(plan.kernel, target)
