@@ -2,8 +2,10 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstdlib>
 #include <mutex>
 #include <vector>
 
@@ -34,27 +36,70 @@ int64_t class_bytes(int index) {
   return (int64_t{1} << exponent) + (int64_t{quarter + 1} << (exponent - 2));
 }
 
+// Bytes that a part of the pool may have handed out, or taken back, before the pool's own counts say so.
+constexpr int64_t untold_bytes = int64_t{64} << 10;
+
+// Counts of all parts. Threads write them only now and then, because a line that several processors write in turn costs each of
+// them more than the allocation.
+struct alignas(64) Totals {
+  std::atomic<int64_t> live_bytes{0}, peak_bytes{0}, cached_bytes{0};
+};
+
 // Blocks that are free, in as many parts as there are likely to be threads at work: each thread takes from one part and gives
 // back to it, so that threads seldom meet, and find blocks that are still in their processor's cache.
 struct alignas(64) Part {
   Spinlock lock;
+  // Not in the totals yet: what is alive more, the most that this has been, what waits more.
+  int64_t live = 0, highest = 0, cached = 0;
+  int64_t allocations = 0;
+  std::atomic<int64_t> waiting_bytes{0};  // in the lists; changed under the lock
   std::vector<void*> free[class_count];
+
+  // What follows wants the lock.
+  void* take(int index) {
+    std::vector<void*>& blocks = free[index];
+    if (blocks.empty()) return nullptr;
+    void* data = blocks.back();
+    blocks.pop_back();
+    add_cached(-class_bytes(index));
+    return data;
+  }
+  void put(void* data, int index) {
+    free[index].push_back(data);
+    add_cached(class_bytes(index));
+  }
+  void add_cached(int64_t bytes) {
+    cached += bytes;
+    waiting_bytes.store(waiting_bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
+  void add_live(int64_t bytes) {
+    live += bytes;
+    highest = std::max(highest, live);
+  }
+  void tell(Totals& totals) {
+    int64_t before = totals.live_bytes.fetch_add(live, std::memory_order_relaxed);
+    for (int64_t peak = totals.peak_bytes.load(std::memory_order_relaxed);
+         before + highest > peak &&
+         !totals.peak_bytes.compare_exchange_weak(peak, before + highest, std::memory_order_relaxed);) {
+    }
+    totals.cached_bytes.fetch_add(cached, std::memory_order_relaxed);
+    live = highest = cached = 0;
+  }
+  void tell_much(Totals& totals) {
+    if (std::max({std::abs(live), highest, std::abs(cached)}) >= untold_bytes) tell(totals);
+  }
 };
 constexpr uint32_t part_count = 16;
 
 struct Pool {
   Part parts[part_count];
-  alignas(64) std::atomic<int64_t> live_bytes{0};
-  std::atomic<int64_t> peak_bytes{0}, allocations{0};
-  alignas(64) std::atomic<int64_t> cached_bytes{0};
+  Totals totals;
 
-  void* take(Part& part, int index) {
-    std::vector<void*>& blocks = part.free[index];
-    if (blocks.empty()) return nullptr;
-    void* data = blocks.back();
-    blocks.pop_back();
-    cached_bytes.fetch_sub(class_bytes(index), std::memory_order_relaxed);
-    return data;
+  void tell_all() {
+    for (Part& part : parts) {
+      std::lock_guard guard(part.lock);
+      part.tell(totals);
+    }
   }
 };
 
@@ -88,18 +133,13 @@ uint32_t my_part() {
   return mine;
 }
 
-// A cached block of a class: this thread's, or another's before the device is asked.
-void* take_cached(Pool& p, int index) {
-  uint32_t mine = my_part();
-  {
-    std::lock_guard guard(p.parts[mine].lock);
-    if (void* data = p.take(p.parts[mine], index)) return data;
-  }
-  if (p.cached_bytes.load(std::memory_order_relaxed) < class_bytes(index)) return nullptr;
+// A block of a class that waits in another part than `mine`.
+void* take_from_others(Pool& p, uint32_t mine, int index) {
   for (uint32_t i = 1; i < part_count; ++i) {
     Part& part = p.parts[(mine + i) % part_count];
+    if (part.waiting_bytes.load(std::memory_order_relaxed) < class_bytes(index)) continue;
     std::lock_guard guard(part.lock);
-    if (void* data = p.take(part, index)) return data;
+    if (void* data = part.take(index)) return data;
   }
   return nullptr;
 }
@@ -111,7 +151,21 @@ Block pool_allocate(int32_t device_index, int64_t bytes) {
   bool cached = bytes <= largest_cached_block;
   int index = cached ? size_class(bytes) : 0;
   int64_t size = cached ? class_bytes(index) : bytes;
-  void* data = cached ? take_cached(p, index) : nullptr;
+  uint32_t mine = my_part();
+  Part& part = p.parts[mine];
+  auto counted = [&] {
+    part.add_live(size);
+    ++part.allocations;
+    part.tell_much(p.totals);
+  };
+  if (cached) {
+    std::lock_guard guard(part.lock);
+    if (void* data = part.take(index)) {
+      counted();
+      return {data, size};
+    }
+  }
+  void* data = cached ? take_from_others(p, mine, index) : nullptr;
   if (data == nullptr) {
     data = device(device_index).allocate(size);
     if (data == nullptr) {
@@ -122,41 +176,44 @@ Block pool_allocate(int32_t device_index, int64_t bytes) {
   if (data == nullptr)
     fail(Status::out_of_memory, "out of memory: %lld bytes on device %s", static_cast<long long>(bytes),
          device(device_index).name());
-  int64_t live = p.live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
-  p.allocations.fetch_add(1, std::memory_order_relaxed);
-  for (int64_t peak = p.peak_bytes.load(std::memory_order_relaxed);
-       live > peak && !p.peak_bytes.compare_exchange_weak(peak, live, std::memory_order_relaxed);) {
-  }
+  std::lock_guard guard(part.lock);
+  counted();
   return {data, size};
 }
 
 void pool_free(int32_t device_index, Block block) {
   Pool& p = pool(device_index);
-  p.live_bytes.fetch_sub(block.bytes, std::memory_order_relaxed);
-  if (block.bytes <= largest_cached_block &&
-      p.cached_bytes.load(std::memory_order_relaxed) + block.bytes <= cached_bytes_limit) {
-    p.cached_bytes.fetch_add(block.bytes, std::memory_order_relaxed);
-    Part& part = p.parts[my_part()];
+  Part& part = p.parts[my_part()];
+  {
     std::lock_guard guard(part.lock);
-    part.free[size_class(block.bytes)].push_back(block.data);
-    return;
+    part.add_live(-block.bytes);
+    bool keep = block.bytes <= largest_cached_block &&
+                p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached + block.bytes <= cached_bytes_limit;
+    if (keep) part.put(block.data, size_class(block.bytes));
+    part.tell_much(p.totals);
+    if (keep) return;
   }
   device(device_index).deallocate(block.data, block.bytes);
 }
 
 PoolStatistics pool_statistics(int32_t device_index) {
   Pool& p = pool(device_index);
-  PoolStatistics found;
-  found.live_bytes = p.live_bytes.load();
-  found.peak_bytes = p.peak_bytes.load();
-  found.cached_bytes = p.cached_bytes.load();
-  found.allocations = p.allocations.load();
+  PoolStatistics found{};
+  for (Part& part : p.parts) {
+    std::lock_guard guard(part.lock);
+    part.tell(p.totals);
+    found.allocations += part.allocations;
+  }
+  found.live_bytes = p.totals.live_bytes.load();
+  found.peak_bytes = p.totals.peak_bytes.load();
+  found.cached_bytes = p.totals.cached_bytes.load();
   return found;
 }
 
 void pool_reset_peak(int32_t device_index) {
   Pool& p = pool(device_index);
-  p.peak_bytes.store(p.live_bytes.load());
+  p.tell_all();
+  p.totals.peak_bytes.store(p.totals.live_bytes.load());
 }
 
 void pool_trim(int32_t device_index) {
@@ -167,8 +224,9 @@ void pool_trim(int32_t device_index) {
       {
         std::lock_guard guard(part.lock);
         blocks.swap(part.free[index]);
+        part.add_cached(-class_bytes(index) * static_cast<int64_t>(blocks.size()));
+        part.tell_much(p.totals);
       }
-      p.cached_bytes.fetch_sub(class_bytes(index) * static_cast<int64_t>(blocks.size()), std::memory_order_relaxed);
       for (void* block : blocks) device(device_index).deallocate(block, class_bytes(index));
     }
   }

@@ -9,7 +9,7 @@ namespace relay {
 
 struct PoolStatistics {
   int64_t live_bytes;    // in blocks that are in use
-  int64_t peak_bytes;    // the most that live_bytes has been
+  int64_t peak_bytes;    // the most that live_bytes has been; where threads allocate at the same time, within 64 KiB for each
   int64_t cached_bytes;  // in blocks that wait
   int64_t allocations;   // blocks handed out so far
 };
