@@ -283,6 +283,10 @@ void init_executable(nb::module_& m) {
           "profile", [](Executable& e, bool on) { e.profiling.store(on); }, nb::arg("on"),
           "Switch the recording of runs that begin from now on on or off.")
       .def(
+          "check_memory", [](Executable& e, bool on) { e.checks_memory.store(on); }, nb::arg("on"),
+          "Switch on or off that runs that begin from now on run each kernel on copies of its operands, where what it touches outside of "
+          "them and what it reads and nobody has written are errors. Many times slower.")
+      .def(
           "kernel_statistics",
           [](const Executable& e) {
             nb::dict out;

@@ -24,6 +24,7 @@ Run::Run(const Executable& executable, uint32_t function, const RunOptions& opti
   context_.num_workers = options.threads > 0 ? std::min(options.threads, max_threads) : available_threads();
   context_.stream = nullptr;
   context_.runtime = this;
+  if (executable.checks_memory.load(std::memory_order_relaxed)) checker_ = std::make_unique<MemoryChecker>();
   if (executable.profiling.load(std::memory_order_relaxed)) {
     recorder_ = std::make_unique<Recorder>(function, context_.num_workers, now_ns());
     context_.parallel_for = [](relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n,
@@ -171,7 +172,8 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
   }
   int32_t result;
   if (devices <= 1u << host_device) [[likely]]
-    result = code(&context_, buffers, dims);
+    result = checker_ == nullptr ? code(&context_, buffers, dims)
+                                 : check_kernel(kernel, code, registers, buffer_list, workspace, buffers, dims);
   else
     result = call_on_device(kernel, code, &context_, devices, registers, buffer_list, workspace, buffers, dims);
   if (recorder_ != nullptr) [[unlikely]] {
@@ -185,6 +187,20 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
     fail(Status::failed, "kernel %s: an index is outside of the tensor that it reads", kernel.name.c_str());
   if (result != 0) [[unlikely]]
     fail(Status::failed, "kernel %s failed with code %d", kernel.name.c_str(), result);
+}
+
+int32_t Run::check_kernel(const Kernel& kernel, relay_kernel code, const Value* registers, const int32_t* buffer_list,
+                          const Value* workspace, void** buffers, const int64_t* dims) {
+  std::vector<CheckedBuffer> checked;
+  for (size_t i = 0; i < kernel.operands.size(); ++i) {
+    const KernelOperand& operand = kernel.operands[i];
+    Tensor* tensor = as_tensor(registers[buffer_list[i]]);
+    int64_t bytes = tensor != nullptr ? tensor->bytes() : scalar_bytes(operand.dtype);
+    checked.push_back({buffers[i], bytes, std::max<uint32_t>(operand.alignment, 1)});
+  }
+  int64_t room = workspace == nullptr ? 0 : cast<Storage>(*workspace, ObjectType::storage)->bytes;
+  auto inputs = static_cast<uint32_t>(kernel.operands.size()) - kernel.outputs;
+  return checker_->call(kernel, code, context_, checked, inputs, room, dims);
 }
 
 Place place_of(const Value* registers, const int32_t* pc) {

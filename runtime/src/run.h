@@ -8,6 +8,7 @@
 #include <string>
 
 #include "control_stack.h"
+#include "memory_check.h"
 #include "operations.h"
 #include "relay/cycles.h"
 #include "relay/device.h"
@@ -126,6 +127,10 @@ class Run : public RunState {
   // `operands`: the words after the opcode.
   void invoke_kernel(const int32_t* operands, Value* registers);
 
+  // The same call by the memory checker.
+  [[gnu::cold]] int32_t check_kernel(const Kernel& kernel, relay_kernel code, const Value* registers, const int32_t* buffer_list,
+                                     const Value* workspace, void** buffers, const int64_t* dims);
+
   void observe_after(Value* registers, const int32_t* pc);
 
   const Executable& exe_;
@@ -135,7 +140,8 @@ class Run : public RunState {
   int64_t last_poll_ = 0, last_asked_ = 0, deadline_ = 0;
   bool first_poll_ = true;
   relay_kernel_context context_;
-  std::unique_ptr<Recorder> recorder_;  // while profiling is on
+  std::unique_ptr<Recorder> recorder_;      // while profiling is on
+  std::unique_ptr<MemoryChecker> checker_;  // while memory is checked
   RefList refs_;
   int64_t dims_[max_rank];
   std::exception_ptr failure_;  // of native code, until its frames are released

@@ -49,6 +49,7 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
                 pool_trim()  # and packed constants came from the pool, which keeps what it gets back
             exe = load(path, chosen.threads)
     exe.limits = chosen.limits
+    exe.check_memory = chosen.check_memory
     if chosen.specialise_hot or chosen.hot_sizes:
         return _with_variants(exe, typed, chosen, cache.beside(key, "hot.json"))
     return exe

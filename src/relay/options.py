@@ -42,6 +42,8 @@ class Options:
     cache       keep compiled kernels and programs on disk and take them from there
     cache_dir   where (None: the user's cache directory)
     limits      what each run may use, unless it is told otherwise; not part of compiled code
+    check_memory  run each kernel on copies of its operands that lie against pages nobody may touch: what it touches outside of them, and
+                results made of what nobody has written, are errors. For debugging, many times slower; not part of compiled code
     workers     processes that build kernels (None: one per core)
     """
 
@@ -59,6 +61,7 @@ class Options:
     cache: bool = True
     cache_dir: Path | None = None
     workers: int | None = None
+    check_memory: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

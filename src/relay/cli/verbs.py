@@ -152,6 +152,9 @@ def verify(
     threads: Threads = None,
     seed: Seed = 0,
     bounds: Annotated[bool, Option(help="Prove instead that kernels stay inside of their buffers.")] = False,
+    memory: Annotated[
+        bool, Option(help="Let kernels touch nothing but their operands, and start from memory that is no number.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare executors on a program; where they differ, show the first value that does."""
@@ -172,7 +175,7 @@ def verify(
         return
     params = _params(module, entry)
     values = inputs.arguments(params, given or [], dim or [], seed)
-    options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,))
+    options = relay.Options(target=target, opt_level=opt_level, threads=threads, entries=(entry,), check_memory=memory)
     names = executors.split(",")
     with progress(f"comparing {executors}"):
         found = verification.verify(module, entry, values, names, options)

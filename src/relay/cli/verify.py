@@ -128,6 +128,7 @@ class Comparison:
             image = with_native_code(image, parse_target(self.options.target), inline=not traced)
         exe = relay.Executable.from_bytes(image.to_bytes(), self.options.threads)
         exe.limits = self.options.limits
+        exe.check_memory = self.options.check_memory
         self.prepare(name, exe)
         return exe
 
@@ -137,8 +138,8 @@ class Comparison:
                 return relay.evaluate(self.module, *self.arguments, entry=self.entry)
             exe = self._executable(name, observer is not None)
             return exe.run(self.entry, *self.arguments, observer=observer)
-        except ExecutionError:
-            return Failure()
+        except ExecutionError as error:
+            return Failure(str(error))
 
     def _trace(self, name: str) -> list[Event]:
         """Every value that a compiled run computes, in order."""
@@ -188,11 +189,14 @@ class Comparison:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class Failure:
-    """The outcome of a run that failed."""
+    """The outcome of a run that failed. Messages of executors differ."""
+
+    message: str
 
     def __repr__(self) -> str:
-        return "a failure"
+        return f"a failure: {self.message}"
 
 
 class Tracer(Observer):

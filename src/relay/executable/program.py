@@ -80,6 +80,7 @@ class Executable:
         self._plain = {name: s.tuples for name, s in self._signatures.items() if s.plain}
         self.from_cache = from_cache
         self.limits = Limits()
+        self._check_memory = False
 
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
@@ -97,6 +98,17 @@ class Executable:
     def limits(self, limits: Limits) -> None:
         self._limits = limits
         self._allowed = _packed(limits)
+
+    @property
+    def check_memory(self) -> bool:
+        """Whether what kernels touch outside of their operands, and results made of what nobody has written, are errors (ExecutionError);
+        runs take many times longer then."""
+        return self._check_memory
+
+    @check_memory.setter
+    def check_memory(self, on: bool) -> None:
+        self._check_memory = on
+        self._program.check_memory(on)
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -1,0 +1,175 @@
+#include "memory_check.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "relay/error.h"
+
+namespace relay {
+namespace {
+
+constexpr size_t page = 4096, guard = size_t{64} << 10;
+// The bytes that are no value of a kernel: the first make nan of every floating-point type.
+constexpr int fills[2] = {0xff, 0x41};
+
+struct Attempt {
+  sigjmp_buf back;
+  const void* touched = nullptr;
+};
+thread_local Attempt* attempt = nullptr;
+struct sigaction before[2];
+constexpr int signals[2] = {SIGSEGV, SIGBUS};
+
+void on_fault(int number, siginfo_t* info, void* context) {
+  if (attempt != nullptr) {
+    attempt->touched = info->si_addr;
+    siglongjmp(attempt->back, 1);
+  }
+  const struct sigaction& other = before[number == SIGSEGV ? 0 : 1];
+  if (other.sa_flags & SA_SIGINFO) {
+    other.sa_sigaction(number, info, context);
+  } else if (other.sa_handler != SIG_DFL && other.sa_handler != SIG_IGN) {
+    other.sa_handler(number);
+  } else {
+    sigaction(number, &other, nullptr);  // the access is made again, and ends the process
+  }
+}
+
+void catch_faults() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction mine = {};
+    mine.sa_sigaction = on_fault;
+    mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int i = 0; i < 2; ++i) sigaction(signals[i], &mine, &before[i]);
+  });
+}
+
+int32_t on_this_thread(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain) {
+  int64_t grains = (n + grain - 1) / grain, workers = std::max<int64_t>(context->num_workers, 1);
+  for (int64_t w = 0; w < workers; ++w) {
+    int64_t begin = grains * w / workers * grain, end = std::min(n, grains * (w + 1) / workers * grain);
+    if (begin >= end) continue;
+    if (int32_t result = body(context, env, begin, end, w)) return result;
+  }
+  return 0;
+}
+
+// The kernel's result; where it touched what it must not, *touched says what.
+int32_t attempted(relay_kernel code, relay_kernel_context* context, void** buffers, const int64_t* dims, const void** touched) {
+  Attempt mine;
+  attempt = &mine;
+  int32_t result = 0;
+  if (sigsetjmp(mine.back, 1) == 0) result = code(context, buffers, dims);
+  attempt = nullptr;
+  *touched = mine.touched;
+  return result;
+}
+
+size_t in_pages(int64_t bytes) { return (static_cast<size_t>(bytes) + page - 1) / page * page; }
+
+}  // namespace
+
+MemoryChecker::~MemoryChecker() {
+  for (const Area& area : areas_)
+    if (area.base != nullptr) munmap(area.base - guard, area.bytes + 2 * guard);
+}
+
+std::byte* MemoryChecker::room(size_t number, int64_t bytes, uint32_t alignment, bool at_end) {
+  if (areas_.size() <= number) areas_.resize(number + 1);
+  Area& area = areas_[number];
+  size_t needed = in_pages(bytes);
+  if (area.base == nullptr || area.bytes != needed) {
+    if (area.base != nullptr) munmap(area.base - guard, area.bytes + 2 * guard);
+    area = {};
+    void* data = mmap(nullptr, needed + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED || mprotect(static_cast<std::byte*>(data) + guard, needed, PROT_READ | PROT_WRITE) != 0)
+      fail(Status::out_of_memory, "out of memory: %lld bytes for checking a kernel", static_cast<long long>(bytes));
+    area = {static_cast<std::byte*>(data) + guard, needed};
+  }
+  if (!at_end) return area.base;
+  return area.base + (area.bytes - static_cast<size_t>(bytes)) / alignment * alignment;
+}
+
+int32_t MemoryChecker::call(const Kernel& kernel, relay_kernel code, const relay_kernel_context& given,
+                            const std::vector<CheckedBuffer>& buffers, uint32_t inputs, int64_t workspace_bytes,
+                            const int64_t* dims) {
+  catch_faults();
+  auto n = static_cast<uint32_t>(buffers.size());
+  // An output in an input's memory is that input's copy.
+  std::vector<uint32_t> home(n);
+  for (uint32_t i = 0; i < n; ++i) {
+    home[i] = i;
+    for (uint32_t j = 0; i >= inputs && j < inputs; ++j)
+      if (buffers[j].data == buffers[i].data && buffers[j].bytes == buffers[i].bytes && buffers[i].bytes > 0) home[i] = j;
+  }
+  std::vector<std::vector<std::byte>> first(n - inputs);
+  std::vector<void*> copies(n);
+  int32_t result = 0;
+  for (int pass = 0; pass < 2; ++pass) {
+    bool at_end = pass == 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const CheckedBuffer& buffer = buffers[i];
+      auto bytes = static_cast<size_t>(buffer.bytes);
+      if (home[i] != i) {
+        copies[i] = copies[home[i]];
+        continue;
+      }
+      copies[i] = room(i, buffer.bytes, buffer.alignment, at_end);
+      if (i < inputs)
+        std::memcpy(copies[i], buffer.data, bytes);
+      else
+        std::memset(copies[i], fills[pass], bytes);
+    }
+    relay_kernel_context context = given;
+    context.parallel_for = on_this_thread;
+    if (given.workspace != nullptr) {
+      context.workspace = room(n, workspace_bytes, 64, at_end);
+      std::memset(context.workspace, fills[pass], static_cast<size_t>(workspace_bytes));
+    }
+    const void* touched = nullptr;
+    result = attempted(code, &context, copies.data(), dims, &touched);
+    if (touched != nullptr) {
+      auto* where = static_cast<const std::byte*>(touched);
+      for (uint32_t i = 0; i <= n; ++i) {
+        if (i < areas_.size() && areas_[i].base != nullptr && where >= areas_[i].base - guard &&
+            where < areas_[i].base + areas_[i].bytes + guard) {
+          bool is_workspace = i == n;
+          int64_t bytes = is_workspace ? workspace_bytes : buffers[i].bytes;
+          auto* start = static_cast<std::byte*>(is_workspace ? context.workspace : copies[i]);
+          int64_t at = where - start;
+          std::string what = is_workspace ? "its workspace" : format(i < inputs ? "input %u" : "output %u", i < inputs ? i : i - inputs);
+          fail(Status::failed, "kernel %s touches memory outside of %s: byte %lld of %lld", kernel.name.c_str(), what.c_str(),
+               static_cast<long long>(at), static_cast<long long>(bytes));
+        }
+      }
+      fail(Status::failed, "kernel %s touches memory that is none of its operands (at %p)", kernel.name.c_str(), touched);
+    }
+    if (result != 0) return result;
+    for (uint32_t i = inputs; i < n; ++i) {
+      auto* made = static_cast<std::byte*>(copies[i]);
+      auto bytes = static_cast<size_t>(buffers[i].bytes);
+      std::vector<std::byte>& kept = first[i - inputs];
+      if (pass == 0) {
+        kept.assign(made, made + bytes);
+        continue;
+      }
+      // Of elements smaller than a byte the last byte may have bits that are nobody's.
+      size_t whole = bits(kernel.operands[i].dtype) < 8 && bytes > 0 ? bytes - 1 : bytes;
+      for (size_t b = 0; b < whole; ++b)
+        if (kept[b] != made[b] && !(kept[b] == std::byte(fills[0]) && made[b] == std::byte(fills[1])))
+          fail(Status::failed, "kernel %s makes output %u of what nobody has written, or of where its operands lie: byte %lld of %lld",
+               kernel.name.c_str(), i - inputs, static_cast<long long>(b), static_cast<long long>(bytes));
+    }
+  }
+  for (uint32_t i = inputs; i < n; ++i)
+    std::memcpy(buffers[i].data, first[i - inputs].data(), static_cast<size_t>(buffers[i].bytes));
+  return result;
+}
+
+}  // namespace relay

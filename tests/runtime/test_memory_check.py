@@ -1,0 +1,107 @@
+"""Checked memory: kernels that touch what is not theirs, or make results of what nobody has written, are found out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.diagnostics import ExecutionError
+from relay.loop.ir import Alloc
+from relay.loop.walk import statements
+from relay.pipeline import build
+from tests.generator import program
+from tests.runtime.programs import object_code
+
+TEXT = """#[version = "0.0.5"]
+def @main(%x: Tensor[(8,), float32], %y: Tensor[(8,), float32]) { tanh(%x) * %y }"""
+# A kernel of three operands of eight elements that does something, and then writes zeros to its result.
+KERNEL = """
+define i32 @wrong(ptr %ctx, ptr %buffers, ptr %dims) {
+  %x = load ptr, ptr %buffers
+  %slot = getelementptr ptr, ptr %buffers, i64 2
+  %out = load ptr, ptr %slot
+BODY
+  ret i32 0
+}
+"""
+ZEROS = "  store <8 x float> zeroinitializer, ptr %out, align 4\n"
+READ = "  %p = getelementptr float, ptr %x, i64 AT\n  %v = load volatile float, ptr %p, align 4\n"
+WRITE = "  %p = getelementptr float, ptr %out, i64 AT\n  store float 1.0, ptr %p, align 4\n"
+OUTSIDE = {
+    "reads behind an input": READ.replace("AT", "8") + ZEROS,
+    "reads before an input": READ.replace("AT", "-1") + ZEROS,
+    "reads far behind an input": READ.replace("AT", "9000") + ZEROS,
+    "writes behind the result": WRITE.replace("AT", "8") + ZEROS,
+    "writes before the result": WRITE.replace("AT", "-1") + ZEROS,
+}
+UNWRITTEN = {
+    "adds to what is not there": "  %v = load float, ptr %out, align 4\n  %w = fmul float %v, 2.0\n"
+    "  store float %w, ptr %out, align 4\n",
+    "looks at an address": "  %a = ptrtoint ptr %x to i64\n  %b = and i64 %a, 63\n  %f = sitofp i64 %b to float\n"
+    + ZEROS
+    + "  store float %f, ptr %out, align 4\n",
+    "takes an address for an element": ZEROS + "  store ptr %x, ptr %out, align 4\n",
+}
+X = np.linspace(-1, 1, 8, dtype=np.float32)
+
+
+def executable(body: str, executor: str = "vm") -> relay.Executable:
+    exe = relay.compile(TEXT, executor=executor, check_memory=True, cache=False, workers=1)
+    ((name, _, _),) = exe.program.kernels
+    exe.program.replace_kernel(name, object_code(KERNEL.replace("BODY", body)), "wrong")
+    return exe
+
+
+@pytest.mark.parametrize("fault", OUTSIDE)
+def test_what_lies_outside(fault: str) -> None:
+    exe = executable(OUTSIDE[fault])
+    operand = "output 0" if "writes" in fault else "input 0"
+    for _ in range(2):  # the run after a fault is a run like any other
+        with pytest.raises(ExecutionError, match=rf"outside of {operand}: byte -?\d+ of 32"):
+            exe(X, X)
+
+
+def test_what_lies_outside_of_native_code_s_operands() -> None:
+    with pytest.raises(ExecutionError, match="outside of input 0"):
+        executable(OUTSIDE["reads behind an input"], "aot")(X, X)
+
+
+@pytest.mark.parametrize("fault", UNWRITTEN)
+def test_what_nobody_has_written(fault: str) -> None:
+    with pytest.raises(ExecutionError, match="makes output 0 of what nobody has written"):
+        executable(UNWRITTEN[fault])(X, X)
+
+
+def test_what_a_kernel_leaves_out_is_no_number() -> None:
+    made = np.asarray(executable("  store <4 x float> zeroinitializer, ptr %out, align 4\n")(X, X))
+    assert (made[:4] == 0).all() and np.isnan(made[4:]).all()
+
+
+def test_a_workspace_holds_nothing() -> None:
+    text = """#[version = "0.0.5"]
+    def @main(%x: Tensor[(40, 30), float32], %w: Tensor[(50, 30), float32]) { nn.dense(nn.softmax(%x), %w) }"""
+    made = build(relay.parse(text), relay.Options(cache=False, workers=1))
+    allocated = [s for p in made.plan.kernels for s in statements(p.kernel.body) if isinstance(s, Alloc)]
+    assert any(s.buffer.scope in ("worker", "workspace") for s in allocated)
+    args = np.ones((40, 30), np.float32), np.ones((50, 30), np.float32)
+    exe = relay.Executable.from_bytes(made.image.to_bytes(), 2)
+    expected = np.asarray(exe(*args))
+    exe.check_memory = True
+    assert np.asarray(exe(*args)).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_generated_programs_stay_inside(seed: int) -> None:
+    p = program(seed + 400)
+    exe = relay.compile(p.module, cache=False, threads=2)
+    expected = exe(*p.args)
+    exe.check_memory = True
+    assert leaves(exe(*p.args)) == leaves(expected)
+
+
+def leaves(value: object) -> bytes:
+    if isinstance(value, tuple | list):
+        return b"".join(leaves(v) for v in value)
+    fields = getattr(value, "fields", None)
+    return leaves(tuple(fields)) if fields is not None else np.asarray(value).tobytes()
