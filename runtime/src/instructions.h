@@ -48,7 +48,7 @@ inline void Run::InvokeRoutine(Value* r, const int32_t* pc) {
   const Routine& routine = *exe_.routines[static_cast<size_t>(pc[2])];
   Value arguments[most_routine_arguments];
   for (int32_t i = 0; i < pc[3]; ++i) arguments[i] = r[pc[4 + i]];
-  instruction::set(r[pc[1]], routine.run(arguments));
+  instruction::set(r[pc[1]], routine.run(arguments, &context_));
 }
 
 inline void Run::AllocStorage(Value* r, const int32_t* pc) {

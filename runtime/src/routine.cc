@@ -12,6 +12,7 @@
 #include "relay/device.h"
 #include "relay/error.h"
 #include "relay/object.h"
+#include "relay/thread_pool.h"
 
 namespace relay {
 namespace {
@@ -334,18 +335,28 @@ auto key_of(T x) {
   }
 }
 
-// The positions of a line in order, by its keys' digits from the last to the first; each pass keeps the order of those before,
-// so that ties stay in the order of positions. Digits that all keys share are left out.
+// What `sort_by_digits` writes while it works, kept from line to line.
 template <class T>
-void sort_by_digits(const T* line, int64_t stride, bool descending, std::vector<int64_t>& order) {
+struct Digits {
   using Key = decltype(key_of(T{}));
   struct Item {
     Key key;
     uint32_t at;
   };
+  std::vector<Item> from, to;
+};
+
+// The positions of a line in order, by its keys' digits from the last to the first; each pass keeps the order of those before,
+// so that ties stay in the order of positions. Digits that all keys share are left out.
+template <class T>
+void sort_by_digits(const T* line, int64_t stride, bool descending, Digits<T>& memory, std::vector<int64_t>& order) {
+  using Key = Digits<T>::Key;
+  using Item = Digits<T>::Item;
   constexpr size_t digits = sizeof(Key);
   size_t n = order.size();
-  std::vector<Item> from(n), to(n);
+  auto &from = memory.from, &to = memory.to;
+  from.resize(n);
+  to.resize(n);
   uint32_t counts[digits][256] = {};
   for (size_t i = 0; i < n; ++i) {
     Key key = key_of(line[static_cast<int64_t>(i) * stride]);
@@ -364,12 +375,13 @@ void sort_by_digits(const T* line, int64_t stride, bool descending, std::vector<
   for (size_t i = 0; i < n; ++i) order[i] = from[i].at;
 }
 
-// For every line along the axis, its elements' positions in order: f(line's first element, its number, positions). Only
-// the first `wanted` positions of each line are in order.
+// For the lines along the axis from one on up to another, their elements' positions in order: f(line's first element, outer
+// and inner number, positions). Only the first `wanted` positions of each line are in order.
 template <class T, class F>
-void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted, F&& f) {
+void each_order(const T* x, const Lines& lines, int64_t from, int64_t to, bool descending, int64_t wanted, F&& f) {
   using Held = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
   Choice<Held> choice;
+  Digits<T> memory;
   std::vector<int64_t> order;
   auto chosen = [&](const T* line) {
     const Held* neighbours;
@@ -383,43 +395,61 @@ void each_order(const T* x, const Lines& lines, bool descending, int64_t wanted,
     return descending ? choose_first<true>(neighbours, lines.size, wanted, choice, order.data())
                       : choose_first<false>(neighbours, lines.size, wanted, choice, order.data());
   };
-  for (int64_t o = 0; o < lines.outer; ++o) {
-    for (int64_t i = 0; i < lines.inner; ++i) {
-      const T* line = x + o * lines.size * lines.inner + i;
-      auto strictly = [&](int64_t a, int64_t b) {
-        const T &u = line[a * lines.inner], &v = line[b * lines.inner];
-        return descending ? before(v, u) : before(u, v);
-      };
-      order.resize(static_cast<size_t>(lines.size));
-      if (wanted < lines.size && chosen(line)) {
-        f(line, o, i, order);
-        continue;
-      }
-      if (wanted < lines.size && wanted <= most_inserted) {
-        Insertion insertion(order.data(), wanted, strictly);
-        for (int64_t at = 0; at < lines.size; ++at) insertion.add(at);
-        f(line, o, i, order);
-        continue;
-      }
-      if (lines.size >= least_by_digits && lines.size <= UINT32_MAX) {
-        sort_by_digits(line, lines.inner, descending, order);
-        f(line, o, i, order);
-        continue;
-      }
-      std::iota(order.begin(), order.end(), 0);
-      // Ties keep their positions' order, which also makes the order total: partial and full sorts agree.
-      auto less = [&](int64_t a, int64_t b) {
-        if (strictly(a, b)) return true;
-        if (strictly(b, a)) return false;
-        return a < b;
-      };
-      if (wanted < lines.size)
-        std::partial_sort(order.begin(), order.begin() + wanted, order.end(), less);
-      else
-        std::sort(order.begin(), order.end(), less);
+  for (int64_t number = from; number < to; ++number) {
+    int64_t o = number / lines.inner, i = number % lines.inner;
+    const T* line = x + o * lines.size * lines.inner + i;
+    auto strictly = [&](int64_t a, int64_t b) {
+      const T &u = line[a * lines.inner], &v = line[b * lines.inner];
+      return descending ? before(v, u) : before(u, v);
+    };
+    order.resize(static_cast<size_t>(lines.size));
+    if (wanted < lines.size && chosen(line)) {
       f(line, o, i, order);
+      continue;
     }
+    if (wanted < lines.size && wanted <= most_inserted) {
+      Insertion insertion(order.data(), wanted, strictly);
+      for (int64_t at = 0; at < lines.size; ++at) insertion.add(at);
+      f(line, o, i, order);
+      continue;
+    }
+    if (lines.size >= least_by_digits && lines.size <= UINT32_MAX) {
+      sort_by_digits(line, lines.inner, descending, memory, order);
+      f(line, o, i, order);
+      continue;
+    }
+    std::iota(order.begin(), order.end(), 0);
+    // Ties keep their positions' order, which also makes the order total: partial and full sorts agree.
+    auto less = [&](int64_t a, int64_t b) {
+      if (strictly(a, b)) return true;
+      if (strictly(b, a)) return false;
+      return a < b;
+    };
+    if (wanted < lines.size)
+      std::partial_sort(order.begin(), order.begin() + wanted, order.end(), less);
+    else
+      std::sort(order.begin(), order.end(), less);
+    f(line, o, i, order);
   }
+}
+
+// Elements that are worth the attention of another thread.
+constexpr int64_t elements_of_piece = 4096;
+
+// f(from, to) for pieces of n lines of so many elements, by as many threads as may take part. What it does for a line must not
+// depend on the piece.
+template <class F>
+void share_lines(relay_kernel_context* context, int64_t n, int64_t size, F&& f) {
+  relay_parallel_body body = [](relay_kernel_context*, void* env, int64_t from, int64_t to, int64_t) -> int32_t {
+    try {
+      (*static_cast<std::remove_reference_t<F>*>(env))(from, to);
+      return 0;
+    } catch (...) {  // there was no memory to work in
+      return 1;
+    }
+  };
+  int64_t grain = std::max<int64_t>(elements_of_piece / std::max<int64_t>(size, 1), 1);
+  if (parallel_for(context, body, &f, n, grain) != 0) throw std::bad_alloc();
 }
 
 // --- the routines ------------------------------------------------------------------------------------------------
@@ -465,8 +495,8 @@ Value nonzero(const Value* arguments) { return nonzero_indices(arguments, "nonze
 Value argwhere(const Value* arguments) { return nonzero_indices(arguments, "argwhere", true); }
 
 // The values, indices, or both of the first `k` of every line in order.
-Value ordered(const Input& x, uint32_t axis, bool descending, int64_t k, bool want_values, bool want_indices,
-              DType index_dtype, const char* routine) {
+Value ordered(relay_kernel_context* context, const Input& x, uint32_t axis, bool descending, int64_t k,
+              bool want_values, bool want_indices, DType index_dtype, const char* routine) {
   return with_type(x.dtype(), routine, [&]<class T>(T*) {
     std::vector<T> copy;
     const T* elements = x.aligned<T>(copy);
@@ -477,12 +507,19 @@ Value ordered(const Input& x, uint32_t axis, bool descending, int64_t k, bool wa
     Owned values, indices;
     if (want_values) values = Owned(Value::of(new_host_tensor(x.dtype(), x.rank(), shape)));
     if (want_indices) indices = Owned(Value::of(new_host_tensor(index_dtype, x.rank(), shape)));
-    each_order<T>(elements, lines, descending, k, [&](const T* line, int64_t o, int64_t i, const auto& order) {
-      for (int64_t j = 0; j < k; ++j) {
-        int64_t at = (o * k + j) * lines.inner + i, from = order[static_cast<size_t>(j)];
-        if (want_values) data<T>(as_tensor(values.get()))[at] = line[from * lines.inner];
-        if (want_indices) put_index(as_tensor(indices.get()), at, from);
+    auto put = [&](const T* line, int64_t o, int64_t i, const auto& order) {
+      int64_t first = o * k * lines.inner + i, step = lines.inner;
+      if (want_values) {
+        T* out = data<T>(as_tensor(values.get())) + first;
+        for (int64_t j = 0; j < k; ++j) out[j * step] = line[order[static_cast<size_t>(j)] * step];
       }
+      if (want_indices) {
+        Tensor* out = as_tensor(indices.get());
+        for (int64_t j = 0; j < k; ++j) put_index(out, first + j * step, order[static_cast<size_t>(j)]);
+      }
+    };
+    share_lines(context, lines.outer * lines.inner, lines.size, [&](int64_t from, int64_t to) {
+      each_order<T>(elements, lines, from, to, descending, k, put);
     });
     if (!want_indices) return values.take();
     if (!want_values) return indices.take();
@@ -490,25 +527,25 @@ Value ordered(const Input& x, uint32_t axis, bool descending, int64_t k, bool wa
   });
 }
 
-Value sort_values(const Value* arguments) {
+Value sort_values(const Value* arguments, relay_kernel_context* context) {
   Input x(arguments[0], "sort");
   uint32_t axis = to_axis(arguments[1], x.rank(), "sort");
-  return ordered(x, axis, !to_flag(arguments[2]), x.shape()[axis], true, false, DType::int64_, "sort");
+  return ordered(context, x, axis, !to_flag(arguments[2]), x.shape()[axis], true, false, DType::int64_, "sort");
 }
 
-Value argsort(const Value* arguments) {
+Value argsort(const Value* arguments, relay_kernel_context* context) {
   Input x(arguments[0], "argsort");
   uint32_t axis = to_axis(arguments[1], x.rank(), "argsort");
-  return ordered(x, axis, !to_flag(arguments[2]), x.shape()[axis], false, true, to_index_dtype(arguments[3], "argsort"),
-                 "argsort");
+  return ordered(context, x, axis, !to_flag(arguments[2]), x.shape()[axis], false, true,
+                 to_index_dtype(arguments[3], "argsort"), "argsort");
 }
 
-Value topk(const Value* arguments) {
+Value topk(const Value* arguments, relay_kernel_context* context) {
   Input x(arguments[0], "topk");
   int64_t k = to_int64(arguments[1]);
   uint32_t axis = to_axis(arguments[2], x.rank(), "topk");
   if (k < 0) fail(Status::failed, "topk: k is %lld", static_cast<long long>(k));
-  return ordered(x, axis, !to_flag(arguments[3]), std::min(k, x.shape()[axis]), true, true,
+  return ordered(context, x, axis, !to_flag(arguments[3]), std::min(k, x.shape()[axis]), true, true,
                  to_index_dtype(arguments[4], "topk"), "topk");
 }
 
@@ -616,26 +653,32 @@ Value reserve(const Value* arguments) {
   return Value::of(new_tensor(storage, 0, data.dtype(), rank, data.shape()));
 }
 
+// A routine that one thread runs.
+template <Value (*routine)(const Value*)>
+Value alone(const Value* arguments, relay_kernel_context*) {
+  return routine(arguments);
+}
+
 constexpr Routine routines[] = {
-    {"append", 2, append},
-    {"rows.reserve", 2, reserve},
-    {"unique", 1, unique_values},
-    {"nonzero", 1, nonzero},
-    {"argwhere", 1, argwhere},
+    {"append", 2, alone<append>},
+    {"rows.reserve", 2, alone<reserve>},
+    {"unique", 1, alone<unique_values>},
+    {"nonzero", 1, alone<nonzero>},
+    {"argwhere", 1, alone<argwhere>},
     {"sort", 3, sort_values},
     {"argsort", 4, argsort},
     {"topk", 5, topk},
-    {"non_max_suppression", 5, non_max_suppression},
-    {"rows.linearise", 3, rows_linearise},
-    {"rows.slice", 5, rows_slice},
-    {"rows.update", 6, rows_update},
-    {"rows.room", 5, rows_room},
-    {"rows.scatter", 4, rows_scatter},
-    {"rows.empty", 5, rows_empty},
-    {"rows.repeat", 4, rows_repeat},
-    {"rows.segment_sum", 7, rows_segment_sum},
-    {"rows.gather_sum", 8, rows_gather_sum},
-    {"rows.assemble", 4, rows_assemble},
+    {"non_max_suppression", 5, alone<non_max_suppression>},
+    {"rows.linearise", 3, alone<rows_linearise>},
+    {"rows.slice", 5, alone<rows_slice>},
+    {"rows.update", 6, alone<rows_update>},
+    {"rows.room", 5, alone<rows_room>},
+    {"rows.scatter", 4, alone<rows_scatter>},
+    {"rows.empty", 5, alone<rows_empty>},
+    {"rows.repeat", 4, alone<rows_repeat>},
+    {"rows.segment_sum", 7, alone<rows_segment_sum>},
+    {"rows.gather_sum", 8, alone<rows_gather_sum>},
+    {"rows.assemble", 4, alone<rows_assemble>},
 };
 
 }  // namespace

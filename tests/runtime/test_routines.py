@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import relay
 from relay import _runtime
 from relay.executable import Assembler, Executable, Value
 from relay.executable.bytecode import DTYPE_CODES
@@ -197,3 +198,20 @@ def test_long_lines_in_order(dtype: str, ascending: bool) -> None:
             values, places = run("topk", given_, k, axis, ascending, INT32)
             np.testing.assert_array_equal(turn(places), order[:, :k])
             np.testing.assert_array_equal(turn(values).view(f"u{x.itemsize}"), ordered[:, :k].view(f"u{x.itemsize}"))
+
+
+@pytest.mark.parametrize(
+    "call", ["sort(%x, axis=AXIS)", "argsort(%x, axis=AXIS, is_ascend=False)", "topk(%x, k=5, axis=AXIS).1"]
+)
+def test_lines_are_shared_out(call: str) -> None:
+    x = np.random.default_rng(0).integers(0, 50, (9, 130, 70)).astype(np.float32)
+    for axis in range(3):
+        text = f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(9, 130, 70), float32]) {{ {call.replace("AXIS", str(axis))} }}'
+        one, several = (np.asarray(relay.compile(text, threads=threads)(x)) for threads in (1, 4))
+        wanted = np.argsort(-x if "sort(%x, axis" not in call or "False" in call else x, axis, kind="stable")
+        if "topk" in call:
+            wanted = wanted.take(range(5), axis)
+        elif call.startswith("sort"):
+            wanted = np.take_along_axis(x, wanted, axis)
+        np.testing.assert_array_equal(one, wanted)
+        np.testing.assert_array_equal(several, one)

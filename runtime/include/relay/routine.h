@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "relay/kernel.h"
 #include "relay/value.h"
 
 namespace relay {
@@ -27,7 +28,8 @@ namespace relay {
 struct Routine {
   const char* name;
   uint32_t arguments;
-  Value (*run)(const Value* arguments);  // borrows them; throws Error
+  // Borrows the arguments; as many threads as the context has may take part. Throws Error.
+  Value (*run)(const Value* arguments, relay_kernel_context* context);
 };
 
 // The routine of that name, or null.
