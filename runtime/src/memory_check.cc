@@ -14,8 +14,9 @@ namespace relay {
 namespace {
 
 constexpr size_t page = 4096, guard = size_t{64} << 10;
-// The bytes that are no value of a kernel: the first make nan of every floating-point type.
-constexpr int fills[2] = {0xff, 0x41};
+// What results are full of before the two runs (the first makes nan of every floating-point type), and what workspace and stack are:
+// something else, so that what is copied from there is not taken for a result that neither run has written.
+constexpr int fills[2] = {0xff, 0x41}, inner_fills[2] = {0xfd, 0x43};
 
 struct Attempt {
   sigjmp_buf back;
@@ -58,6 +59,13 @@ int32_t on_this_thread(relay_kernel_context* context, relay_parallel_body body, 
     if (int32_t result = body(context, env, begin, end, w)) return result;
   }
   return 0;
+}
+
+// What is below on the stack, where a kernel's own memory will lie.
+[[gnu::noinline]] void fill_stack(int value) {
+  std::byte below[size_t{256} << 10];
+  std::memset(below, value, sizeof below);
+  asm volatile("" : : "r"(below) : "memory");
 }
 
 // The kernel's result; where it touched what it must not, *touched says what.
@@ -130,8 +138,9 @@ int32_t MemoryChecker::call(const Kernel& kernel, relay_kernel code, const relay
     context.parallel_for = on_this_thread;
     if (given.workspace != nullptr) {
       context.workspace = room(n, workspace_bytes, 64, at_end);
-      std::memset(context.workspace, fills[pass], static_cast<size_t>(workspace_bytes));
+      std::memset(context.workspace, inner_fills[pass], static_cast<size_t>(workspace_bytes));
     }
+    fill_stack(inner_fills[pass]);
     const void* touched = nullptr;
     result = attempted(code, &context, copies.data(), dims, &touched);
     if (touched != nullptr) {
