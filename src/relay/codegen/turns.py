@@ -48,12 +48,13 @@ def _two_over_pi() -> str:
 
 def reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
     """``(r, n)`` for doubles of at least 2**19 in size, where finite: x is r and n quarter turns, ``|r| <= pi/4``. Of other
-    lanes r is x and n is anything."""
+    lanes r is x and n is 0."""
     b = kit.a.b
     _define(b.module)
     integers = vec("i64", kit.lanes)
     rest, turns = b.alloca(x.type), b.alloca(integers)
     b.do(f"store {x.type} {x.text}, ptr {rest}, align 64")
+    b.do(f"store {integers} zeroinitializer, ptr {turns}, align 64")
     b.do(f"call void @{_NAME}(ptr {rest}, ptr {turns}, i64 {kit.lanes})")
     return (
         kit.instruction(f"load {x.type}, ptr {rest}, align 64", "double"),
