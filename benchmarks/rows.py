@@ -3,8 +3,9 @@ run, interleaved.
 
 Each table row is one program on one shape: the median time of each system, ours over the best of the others, and ``floor``, what the
 machine allows. Row counts are symbolic. The floor is measured in the same turns, with as many threads: copying as many bytes as the
-program reads and writes (reading them, where next to nothing is written; of an embedding's table what is looked up). Where a function
-of each element binds, it is what further rows take while the second-level cache holds all of them, if that is more.
+program reads and writes (reading them, where next to nothing is written; of an embedding copying as many rows from all over the
+table). Where a function of each element binds, it is what further rows take while the second-level cache holds all of them, if that
+is more.
 
     python benchmarks/rows.py [--threads 1] [--only softmax,mean] [--rounds 15] [--rows 1,16,1024] [--width 300] [--systems torch,jax]
 
@@ -291,8 +292,10 @@ def floors(
     """Calls that say what the machine allows, and how their times do."""
     result = ours()
     written = sum(np.asarray(r).nbytes for r in (result if isinstance(result, tuple) else (result,)))
-    read = given[-1].nbytes + written if name == "embedding" else sum(a.nbytes for a in given)
+    read = sum(a.nbytes for a in given)
     target = host_target()
+    if name == "embedding":
+        return {"memory": limits.scattered(target, threads, *size, len(given[0]))}, lambda found: found["memory"]
     if 4 * written < read:
         return {"memory": machine.reading(read, threads)}, lambda found: found["memory"]
     out = {"memory": limits.copying(target, threads, (read + written) // 2)}

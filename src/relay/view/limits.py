@@ -25,7 +25,7 @@ from relay.codegen.target import host_target
 from relay.ir.diagnostics import FileError
 from relay.ir.files import write_whole
 from relay.loop.costs import Machine
-from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
+from relay.loop.ir import Alloc, Buffer, For, Kernel, Prefetch, Seq, Store
 from relay.loop.target import Target
 from relay.options import Options
 from relay.te.scalar import Axis, Const, Load, Scalar, binary
@@ -38,6 +38,8 @@ _ROUNDS, _SECONDS = 4, 0.05  # spread out, so that a moment of other work on the
 _SIMPLE = 4
 # Kernels of a program, more than one, whose calls are timed.
 _CALLS = 64
+# Rows asked for ahead, and the part of a table between one and the next: multiples of it are spread evenly.
+_ROWS_AHEAD, _GOLDEN = 4, 0.618
 _LEAST_READ = 64 << 20  # bytes that one call reads, so that its own cost does not count
 
 
@@ -238,4 +240,27 @@ def copying(target: Target, threads: int, size: int) -> Callable[[], object]:
     body = For(lane, _number(part), Store(out, position, Load(given, position, "float32")), "vectorized")
     streamed = (0,) if target.streamed_bytes is not None else ()
     kernel = Kernel("copy", (given,), (out,), (), For(worker, _number(threads), body, "parallel"), streamed=streamed)
+    return _call(kernel, target, threads)
+
+
+def scattered(target: Target, threads: int, rows: int, width: int, table: int) -> Callable[[], object]:
+    """A call that copies ``rows`` rows of ``width`` numbers into a new result from places all over a table of so many rows, each thread its
+    part. Rows are asked for before they are needed: their places are computed, so that nothing else is read."""
+    part = max(1, rows // threads)
+    given = Buffer("given", (table * width,), "float32", alignment=4)
+    out = Buffer("out", (threads * part * width,), "float32", alignment=4)
+    worker, step, lane = Axis("worker", threads), Axis("step", part), Axis("lane", width)
+    apart = round(table * _GOLDEN) | 1
+
+    def place(number: Scalar) -> Scalar:
+        row = binary("mod", binary("mul", number, apart), table)
+        return binary("add", binary("mul", row, width), lane)
+
+    number = binary("add", binary("mul", worker, part), step)
+    copied = Store(out, (binary("add", binary("mul", number, width), lane),), Load(given, (place(number),), "float32"))
+    asked = Prefetch(given, (place(binary("add", number, _ROWS_AHEAD)),))
+    row = For(lane, _number(width), Seq((asked, copied)), "vectorized")
+    body = For(step, _number(part), row)
+    streamed = (0,) if target.streamed_bytes is not None else ()
+    kernel = Kernel("rows", (given,), (out,), (), For(worker, _number(threads), body, "parallel"), streamed=streamed)
     return _call(kernel, target, threads)
