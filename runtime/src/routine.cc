@@ -9,6 +9,7 @@
 
 #include "linearise.h"
 #include "operations.h"
+#include "relay/cpu.h"
 #include "relay/device.h"
 #include "relay/error.h"
 #include "relay/object.h"
@@ -235,29 +236,29 @@ struct Choice {
 // The first `wanted` of the positions of n neighbours in order, ties by position; false, with nothing done, where that would
 // not pay or where a NaN is among them. The best of every few neighbours are found without a branch. As many of those as are
 // wanted are as good as the last of them, so whatever comes after it is none of the first: what is left is little more.
-template <bool descending, class T>
-bool choose_first(const T* x, int64_t n, int64_t wanted, Choice<T>& choice, int64_t* order) {
-  constexpr int64_t lanes = 16 / sizeof(T), bests_of_one = 4;
-  typedef T Vector __attribute__((vector_size(16)));
-  typedef int64_t Halves __attribute__((vector_size(16)));
-  auto better = [](auto u, auto v) {
+template <bool descending, int64_t bytes, class T>
+[[gnu::always_inline]] inline bool choose_by(const T* x, int64_t n, int64_t wanted, Choice<T>& choice, int64_t* order) {
+  constexpr int64_t lanes = bytes / static_cast<int64_t>(sizeof(T)), bests_of_one = 4;
+  typedef T Vector __attribute__((vector_size(bytes)));
+  auto better = [](const auto& u, const auto& v) __attribute__((always_inline)) {
     if constexpr (descending)
       return u > v;
     else
       return u < v;
   };
-  auto load = [](const T* from) {
+  auto load = [](const T* from) __attribute__((always_inline)) {
     Vector v;
     std::memcpy(&v, from, sizeof v);
     return v;
   };
-  auto any = [](auto mask) {
-    Halves halves;
-    std::memcpy(&halves, &mask, sizeof halves);
-    return (halves[0] | halves[1]) != 0;
+  auto any = [](const auto& mask) __attribute__((always_inline)) {
+    int64_t words[bytes / 8], found = 0;
+    std::memcpy(words, &mask, sizeof words);
+    for (int64_t word : words) found |= word;
+    return found != 0;
   };
   // A group of neighbours has a best for each lane.
-  int64_t together = wanted > 0 ? n / (bests_of_one * wanted) * lanes : 0;
+  int64_t together = wanted > 0 ? std::min(n / (bests_of_one * wanted), n / lanes) * lanes : 0;
   if (together < 2 * lanes) return false;
   int64_t groups = n / together, whole = groups * together;
   if (groups * lanes < 2 * wanted) return false;
@@ -312,6 +313,23 @@ bool choose_first(const T* x, int64_t n, int64_t wanted, Choice<T>& choice, int6
   }
   for (int64_t j = 0; j < wanted; ++j) order[j] = found[static_cast<size_t>(j)].at;
   return true;
+}
+
+#if defined(__x86_64__)
+template <bool descending, class T>
+[[gnu::target("avx512f,avx512bw,avx512dq")]] bool choose_in_long_vectors(const T* x, int64_t n, int64_t wanted,
+                                                                         Choice<T>& choice, int64_t* order) {
+  return choose_by<descending, 64>(x, n, wanted, choice, order);
+}
+#endif
+
+template <bool descending, class T>
+bool choose_first(const T* x, int64_t n, int64_t wanted, Choice<T>& choice, int64_t* order) {
+#if defined(__x86_64__)
+  static const bool long_vectors = cpu_has("avx512f") && cpu_has("avx512bw") && cpu_has("avx512dq");
+  if (long_vectors) return choose_in_long_vectors<descending>(x, n, wanted, choice, order);
+#endif
+  return choose_by<descending, 16>(x, n, wanted, choice, order);
 }
 
 // Lines of so many elements are sorted by the digits of their keys.
@@ -402,17 +420,20 @@ void each_order(const T* x, const Lines& lines, int64_t from, int64_t to, bool d
       const T &u = line[a * lines.inner], &v = line[b * lines.inner];
       return descending ? before(v, u) : before(u, v);
     };
+    if (wanted < lines.size) {  // room for all positions would be several times the line
+      order.resize(static_cast<size_t>(wanted));
+      if (chosen(line)) {
+        f(line, o, i, order);
+        continue;
+      }
+      if (wanted <= most_inserted) {
+        Insertion insertion(order.data(), wanted, strictly);
+        for (int64_t at = 0; at < lines.size; ++at) insertion.add(at);
+        f(line, o, i, order);
+        continue;
+      }
+    }
     order.resize(static_cast<size_t>(lines.size));
-    if (wanted < lines.size && chosen(line)) {
-      f(line, o, i, order);
-      continue;
-    }
-    if (wanted < lines.size && wanted <= most_inserted) {
-      Insertion insertion(order.data(), wanted, strictly);
-      for (int64_t at = 0; at < lines.size; ++at) insertion.add(at);
-      f(line, o, i, order);
-      continue;
-    }
     if (lines.size >= least_by_digits && lines.size <= UINT32_MAX) {
       sort_by_digits(line, lines.inner, descending, memory, order);
       f(line, o, i, order);
