@@ -1,7 +1,8 @@
 """A recurrent network over directed acyclic graphs (`examples/dag.relay`) in Relay and other systems, for `dynamic.py`.
 
-Ours gets a node that holds its predecessors and finds what can be computed together by itself, inside the timing. The others get
-tables made by hand before: onnxruntime and JAX nodes by level, PyTorch, node by node, their order.
+Ours gets a node that holds its predecessors and finds what can be computed together by itself, inside the timing. onnxruntime and JAX
+compute by level too, of tables that Python makes of the predecessors' numbers each time, or (``onnx tables``, ``jax tables``) made
+before. PyTorch goes node by node, in an order that is given.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def dag(graphs: Sequence[Before]) -> Program:
 
         return run
 
-    def onnxruntime(threads: int) -> Run:
+    def onnxruntime(before: bool, threads: int) -> Run:
         g = Graph()
         inputs, one = g.dense("x", w["w"], w["b"]), g.constant(np.array([1]))
 
@@ -115,12 +116,16 @@ def dag(graphs: Sequence[Before]) -> Program:
             ("starts", np.int64, ["l"]),
         ]
         run = in_onnxruntime(g.model(given, [(last, np.float32, None)]), threads)
-        fed = [
-            {"x": x[at.order], "table": at.table, "starts": at.starts} for x, at in zip(features, levels, strict=True)
-        ]
+
+        def tables(x: Array, at: Levels) -> dict[str, Array]:
+            return {"x": x[at.order], "table": at.table, "starts": at.starts}
+
+        if not before:
+            return lambda k: run(tables(features[int(k)], Levels(graphs[int(k)])))[0]
+        fed = [tables(x, at) for x, at in zip(features, levels, strict=True)]
         return lambda k: run(fed[int(k)])[0]
 
-    def in_jax(threads: int) -> Run:
+    def in_jax(before: bool, threads: int) -> Run:
         import jax
         import jax.numpy as jnp
 
@@ -151,6 +156,8 @@ def dag(graphs: Sequence[Before]) -> Program:
             starts[: len(at.starts)] = at.starts
             return full, rows, starts, np.int32(len(at.sizes)), np.int32(len(x))
 
+        if not before:
+            return lambda k: np.asarray(go(*tables(features[int(k)], Levels(graphs[int(k)]))))
         fed = [tables(x, at) for x, at in zip(features, levels, strict=True)]
         return lambda k: np.asarray(go(*fed[int(k)]))
 
@@ -160,7 +167,9 @@ def dag(graphs: Sequence[Before]) -> Program:
         return 2 * len(graphs[int(k)]) * d * h / machine.flops + sum(steps)
 
     systems: dict[str, Maker] = {
-        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch, "onnxruntime": onnxruntime, "jax": in_jax,
+        "relay": ours, "aot": partial(ours, executor="aot"), "torch": in_torch,
+        "onnxruntime": partial(onnxruntime, False), "onnx tables": partial(onnxruntime, True),
+        "jax": partial(in_jax, False), "jax tables": partial(in_jax, True),
     }  # fmt: skip
     bars = {n: Bar(None, 2.0) for n in (1, 2)}
     inputs = [np.array(k) for k in range(len(graphs))]
