@@ -14,6 +14,10 @@ from hypothesis import strategies as st
 from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
+from relay.loop.evaluate import _State
+from relay.loop.evaluate import evaluate as slow
+from relay.loop.ir import Prefetch
+from relay.plan import attention_stream
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import Maker, check, primitive, random, tensor
 
@@ -90,6 +94,36 @@ def test_few_rows_over_heads_side_by_side(m: int, outer: int) -> None:
 
     fn = primitive([tensor((outer, m, 640)), tensor((outer, N, 640)), tensor((outer, N, 640)), tensor((N,))], build)
     assert check(fn, *({VN: n} for n in (1, 3, 4, 255, 257, 520))).variant == "attention"
+
+
+def test_a_cache_is_asked_for_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All keys but the first ones and all values, across the ends of blocks: every other line of them, in the order of memory."""
+    heads, size, keys, ahead = 2, 32, 90, 16
+    monkeypatch.setattr(attention_stream, "_KEYS", 64)
+    monkeypatch.setattr(attention_stream, "_AHEAD", ahead * heads * size * 4)
+
+    def build(maker: Maker, q: Expr, k: Expr, v: Expr) -> Expr:
+        apart = [maker("reshape", x, newshape=[0, heads, size]) for x in (q, k, v)]
+        out = maker("nn.attention", *(maker("transpose", x, axes=[1, 0, 2]) for x in apart))
+        return maker("transpose", out, axes=[1, 0, 2])
+
+    fn = primitive([tensor((1, heads * size)), *[tensor((N, heads * size))] * 2], build)
+    kernel = check(fn, {VN: keys}).kernel
+    asked: dict[str, set[int]] = {b.name: set() for b in kernel.inputs}
+    value_of = _State.prefetch
+
+    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
+        index = value_of(self, stmt)
+        asked[stmt.buffer.name].add(index[0])
+        return index
+
+    monkeypatch.setattr(_State, "prefetch", ask)
+    sizes = [heads * size, keys * heads * size, keys * heads * size, heads * size]
+    assert slow(kernel, [np.zeros(n, np.float32) for n in sizes], {VN: keys}) == 0
+    _, of_keys, of_values = (asked[b.name] for b in kernel.inputs)
+    assert set(range(ahead * heads * size, keys * heads * size, size)) <= of_keys
+    assert set(range(0, keys * heads * size, size)) <= of_values
+    assert all(place % size == 0 for place in of_keys | of_values)
 
 
 def test_queries_without_keys() -> None:
