@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "relay/cycles.h"
 #include "relay/error.h"
 #include "relay/executable.h"
@@ -66,6 +68,32 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate);
 
 // A tensor from any array-like object: without a copy where its memory allows and `copy` is false.
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy);
+
+// The same from a NumPy array of a kind that was seen before, without a copy; null for anything else, and for rank 0.
+Tensor* tensor_from_known_array(nb::handle object, uint8_t dtype);
+
+// What this thread is to give back to Python waits until the end of this scope, where the thread has Python's lock: taking the lock
+// for each argument that dies during a run costs as much as a small kernel.
+class GiveBackLater {
+ public:
+  GiveBackLater() : outer_(open_) { open_ = this; }
+  ~GiveBackLater();
+  GiveBackLater(const GiveBackLater&) = delete;
+  // Calls `give_back(owner)` with Python's lock: at the end of the innermost scope of this thread, now where there is none.
+  static void add(void (*give_back)(void*), void* owner);
+
+ private:
+  struct Item {
+    void (*give_back)(void*);
+    void* owner;
+  };
+  static constexpr size_t few = 8;
+  static thread_local GiveBackLater* open_;
+  GiveBackLater* outer_;
+  size_t count_ = 0;
+  Item in_place_[few];
+  std::vector<Item> more_;
+};
 
 // The tensor as a NumPy array: a read-only view, or a copy for element types that NumPy has no packed form of.
 nb::object tensor_to_numpy(Tensor* tensor);

@@ -47,6 +47,8 @@ class PythonLock {
     PyEval_RestoreThread(given_up_);
   }
   PythonLock(const PythonLock&) = delete;
+  int64_t usual() const { return usual_.load(std::memory_order_relaxed); }
+  static constexpr int64_t brief_run = 100'000;
 
   // Polling: lets Python's signal handlers run (only the main thread ever sees a signal here). True: stop.
   static bool interrupted(void* self) {
@@ -179,6 +181,7 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
       donated[static_cast<size_t>(i)] = true;
     }
   }
+  GiveBackLater later;
   Arguments arguments(count);
   PyObject** item = PySequence_Fast_ITEMS(items.ptr());
   for (size_t i = 0; i < count; ++i) {
@@ -202,6 +205,7 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   try {
     PythonLock lock(entry);
     options.poll_data = &lock;
+    options.brief = lock.usual() < PythonLock::brief_run;
     result = run(*exe, entry.function, arguments.data(), static_cast<uint32_t>(count), options);
   } catch (const Error& error) {
     if (error.status == Status::interrupted && PyErr_Occurred()) throw nb::python_error();

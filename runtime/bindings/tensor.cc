@@ -115,12 +115,13 @@ int from_format(const char* format, Py_ssize_t size) {
 }
 
 void release_buffer(void* owner) {
-  if (!Py_IsInitialized()) return;
-  PyGILState_STATE state = PyGILState_Ensure();
-  auto* view = static_cast<Py_buffer*>(owner);
-  PyBuffer_Release(view);
-  delete view;
-  PyGILState_Release(state);
+  GiveBackLater::add(
+      [](void* held) {
+        auto* view = static_cast<Py_buffer*>(held);
+        PyBuffer_Release(view);
+        delete view;
+      },
+      owner);
 }
 
 // A read-only tensor on the view's memory (which is given back when it dies), or null when it has to be copied.
@@ -143,6 +144,50 @@ Tensor* copy_of(const Py_buffer* view, DType dtype) {
   return tensor;
 }
 
+// The head of NumPy's array object, as its C interface publishes it. To ask an array for a buffer takes NumPy longer than a small kernel
+// runs: it writes the element type's text, and compares it with the last one.
+struct NumpyArray {
+  PyObject_HEAD
+  std::byte* data;
+  int axes;
+  Py_ssize_t* sizes;
+  Py_ssize_t* strides;
+  PyObject* base;
+  PyObject* dtype;
+};
+
+// The class of arrays, and the objects that stand for element types, which the buffer protocol was asked about before: then what lies
+// in an array was seen to be what the protocol says.
+struct KnownArrays {
+  static constexpr int most = 16;
+  PyTypeObject* type = nullptr;
+  int count = 0;
+  PyObject* objects[most];
+  DType dtypes[most];
+} known_arrays;
+
+void remember(nb::handle object, const Py_buffer* view, DType dtype) {
+  KnownArrays& known = known_arrays;
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  if (known.count == KnownArrays::most || view->ndim == 0 || type->tp_basicsize < Py_ssize_t{sizeof(NumpyArray)}) return;
+  if (known.type != nullptr ? type != known.type : std::strcmp(type->tp_name, "numpy.ndarray") != 0) return;
+  auto* array = reinterpret_cast<const NumpyArray*>(object.ptr());
+  if (array->data != view->buf || array->axes != view->ndim) return;
+  for (int i = 0; i < view->ndim; ++i)
+    if (array->sizes[i] != view->shape[i] || (view->shape[i] > 1 && array->strides[i] != view->strides[i])) return;
+  nb::object element = nb::getattr(object, "dtype");
+  if (element.ptr() != array->dtype) return;
+  for (int i = 0; i < known.count; ++i)
+    if (known.objects[i] == element.ptr()) return;
+  known.type = type;
+  known.dtypes[known.count] = dtype;
+  known.objects[known.count++] = element.release().ptr();  // for good: nothing else may have its address
+}
+
+void release_object(void* owner) {
+  GiveBackLater::add([](void* held) { Py_DECREF(static_cast<PyObject*>(held)); }, owner);
+}
+
 // From an object with the buffer protocol; null when its element type is not one of ours.
 Tensor* from_buffer(nb::handle object, uint8_t expected, bool copy) {
   auto view = std::make_unique<Py_buffer>();
@@ -155,6 +200,7 @@ Tensor* from_buffer(nb::handle object, uint8_t expected, bool copy) {
     int code = from_format(view->format, view->itemsize);
     if (code >= 0) {
       auto dtype = static_cast<DType>(code);
+      remember(object, view.get(), dtype);
       check_dtype(expected, dtype);
       if (view->ndim > max_rank) fail(Status::invalid_argument, "a tensor has at most %d axes", max_rank);
       if (!copy && PyBuffer_IsContiguous(view.get(), 'C')) {
@@ -178,10 +224,7 @@ struct Keep {
   nb::ndarray<nb::ro> array;
 };
 void release_keep(void* owner) {
-  if (!Py_IsInitialized()) return;
-  PyGILState_STATE state = PyGILState_Ensure();
-  delete static_cast<Keep*>(owner);
-  PyGILState_Release(state);
+  GiveBackLater::add([](void* held) { delete static_cast<Keep*>(held); }, owner);
 }
 
 // From an object with the DLPack protocol; null when it is not one, or its element type is not one of ours.
@@ -364,6 +407,51 @@ nb::list rows(Tensor* tensor) {
 }
 
 }  // namespace
+
+thread_local GiveBackLater* GiveBackLater::open_ = nullptr;
+
+GiveBackLater::~GiveBackLater() {
+  open_ = outer_;
+  for (size_t i = 0; i < count_; ++i) in_place_[i].give_back(in_place_[i].owner);
+  for (const Item& item : more_) item.give_back(item.owner);
+}
+
+void GiveBackLater::add(void (*give_back)(void*), void* owner) {
+  if (GiveBackLater* open = open_) {
+    if (open->count_ < few)
+      open->in_place_[open->count_++] = {give_back, owner};
+    else
+      open->more_.push_back({give_back, owner});
+    return;
+  }
+  if (!Py_IsInitialized()) return;
+  PyGILState_STATE state = PyGILState_Ensure();
+  give_back(owner);
+  PyGILState_Release(state);
+}
+
+Tensor* tensor_from_known_array(nb::handle object, uint8_t expected) {
+  const KnownArrays& known = known_arrays;
+  if (Py_TYPE(object.ptr()) != known.type) return nullptr;
+  auto* array = reinterpret_cast<const NumpyArray*>(object.ptr());
+  int number = 0;
+  while (number < known.count && known.objects[number] != array->dtype) ++number;
+  if (number == known.count || array->axes == 0 || array->axes > max_rank) return nullptr;
+  DType dtype = known.dtypes[number];
+  if (expected != any_dtype && static_cast<DType>(expected) != dtype) return nullptr;
+  auto width = static_cast<int64_t>(scalar_bytes(dtype));
+  int64_t shape[max_rank], bytes = width;
+  for (int i = array->axes; i-- > 0;) {
+    shape[i] = array->sizes[i];
+    if (shape[i] != 1 && array->strides[i] != bytes) return nullptr;
+    bytes *= shape[i];
+  }
+  if (reinterpret_cast<uintptr_t>(array->data) % static_cast<uintptr_t>(width) != 0) return nullptr;
+  Storage* storage = new_external_storage(array->data, bytes, true, nullptr, object.ptr());
+  Py_INCREF(object.ptr());
+  storage->on_release = release_object;
+  return new_tensor(storage, 0, dtype, static_cast<uint32_t>(array->axes), shape);
+}
 
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
   Tensor* tensor = nullptr;

@@ -134,6 +134,7 @@ nb::object tuples_to_python(Value value) {
 }
 
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
+  if (Tensor* known = tensor_from_known_array(object, dtype)) return Value::of(known);
   PyTensor* tensor;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) {
     if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)

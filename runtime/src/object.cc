@@ -52,7 +52,13 @@ AllCounters& all_counters() {
   return *made;
 }
 
-thread_local bool thread_has_ended = false;  // objects may still be released by what is destroyed after the counters
+// What every object that is made or freed asks of its thread, in one place: to find a thread's variables takes a call.
+struct ThreadState {
+  Counters* counters = nullptr;      // from the first object on
+  MemoryAccount* account = nullptr;  // of the run in progress, where it has a limit
+  bool ended = false;                // objects may still be released by what is destroyed after the counters
+};
+constinit thread_local ThreadState thread_state;
 
 class ThreadCounters {
  public:
@@ -60,25 +66,31 @@ class ThreadCounters {
     AllCounters& all = all_counters();
     std::lock_guard guard(all.lock);
     all.of_threads.push_back(&counters);
+    thread_state.counters = &counters;
   }
   ~ThreadCounters() {
     AllCounters& all = all_counters();
     std::lock_guard guard(all.lock);
     for (int i = 0; i < object_type_count; ++i) all.of_the_past.live[i] += counters.live[i];
     all.of_threads.erase(std::find(all.of_threads.begin(), all.of_threads.end(), &counters));
-    thread_has_ended = true;
+    thread_state.counters = nullptr;
+    thread_state.ended = true;
   }
   Counters counters;
 };
 
-void count(ObjectType type, int64_t change) {
+[[gnu::cold]] void begin_counting() { thread_local ThreadCounters mine; }
+
+void count(ThreadState& state, ObjectType type, int64_t change) {
   auto index = static_cast<int>(type);
-  if (thread_has_ended) [[unlikely]] {
-    all_counters().of_the_past.live[index] += change;
-    return;
+  if (state.counters == nullptr) [[unlikely]] {
+    if (state.ended) {
+      all_counters().of_the_past.live[index] += change;
+      return;
+    }
+    begin_counting();
   }
-  thread_local ThreadCounters mine;
-  std::atomic<int64_t>& counter = mine.counters.live[index];
+  std::atomic<int64_t>& counter = state.counters->live[index];
   counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
 }
 
@@ -97,16 +109,15 @@ int64_t object_bytes(const Object* object) {
   return 0;
 }
 
-thread_local MemoryAccount* account = nullptr;  // of the run in progress, where it has a limit
-
 }  // namespace
 
-MemoryAccount::MemoryAccount(int64_t limit) : outer_(account), limit_(limit) {
-  if (limit > 0) account = this;
+MemoryAccount::MemoryAccount(int64_t limit) : outer_(thread_state.account), limit_(limit) {
+  if (limit > 0) thread_state.account = this;
 }
-MemoryAccount::~MemoryAccount() { account = outer_; }
+MemoryAccount::~MemoryAccount() { thread_state.account = outer_; }
 
 void charge_memory(int64_t bytes) {
+  MemoryAccount* account = thread_state.account;
   if (account == nullptr) [[likely]]
     return;
   if (bytes > account->limit_ - account->used_)
@@ -115,6 +126,7 @@ void charge_memory(int64_t bytes) {
   account->used_ += bytes;
 }
 void credit_memory(int64_t bytes) {
+  MemoryAccount* account = thread_state.account;
   if (account != nullptr) [[unlikely]]
     account->used_ -= bytes;
 }
@@ -123,17 +135,20 @@ namespace {
 
 template <class T, class... Args>
 T* make(size_t trailing, Args... args) {
-  charge_memory(static_cast<int64_t>(sizeof(T) + trailing));
+  ThreadState& state = thread_state;
+  if (state.account != nullptr) [[unlikely]]
+    charge_memory(static_cast<int64_t>(sizeof(T) + trailing));
   void* memory = std::malloc(sizeof(T) + trailing);
   if (memory == nullptr) fail(Status::out_of_memory, "out of memory: %zu bytes for an object", sizeof(T) + trailing);
   T* object = new (memory) T(args...);
-  count(object->type, 1);
+  count(state, object->type, 1);
   return object;
 }
 
 void free_object(Object* object) {
-  count(object->type, -1);
-  if (account != nullptr) [[unlikely]]
+  ThreadState& state = thread_state;
+  count(state, object->type, -1);
+  if (state.account != nullptr) [[unlikely]]
     credit_memory(object_bytes(object));
   std::free(object);
 }

@@ -19,6 +19,7 @@ Run::Run(const Executable& executable, uint32_t function, const RunOptions& opti
     most_depth = static_cast<uint32_t>(std::min<int64_t>(options.limits.depth, UINT32_MAX) - 1);
   if (options.limits.nanoseconds > 0 && __builtin_add_overflow(now_ns(), options.limits.nanoseconds, &deadline_))
     deadline_ = INT64_MAX;
+  if (options.brief && deadline_ == 0) budget = allowance_ = most_allowance;
   context_.parallel_for = parallel_for;
   context_.workspace = nullptr;
   context_.num_workers = options.threads > 0 ? std::min(options.threads, max_threads) : available_threads();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -192,3 +193,54 @@ def test_scalars_out_of_tensors() -> None:
 
     exe = program(function("main", 1, emit), messages=("no",))
     assert exe.run("main", (np.array([[-3]], ml_dtypes.int4),)).numpy().astype(int) == -3
+
+
+def _arrays(dtype: str) -> list[Any]:
+    whole = np.arange(120).reshape(2, 3, 4, 5) % 2 if dtype == "bool" else np.arange(120).reshape(2, 3, 4, 5)
+    made = whole.astype(dtype)
+    shifted = np.zeros(made.nbytes + 1, np.uint8)[1:].view(np.uint8)
+    shifted[:] = made.reshape(-1).view(np.uint8)
+    misaligned = np.frombuffer(shifted.data, dtype=dtype)
+    turned = np.asfortranarray(made)
+    locked = made.copy()
+    locked.setflags(write=False)
+    return [
+        made, made[:1], made[:, :1], made[1], made[:, 1], made[..., 2], made[::-1], made[:, ::2], made.T, turned, locked,
+        made[:0], made[:, :0], made[0, 0, 0, :1], made[:, None], np.broadcast_to(made[0, 0, 0], (3, 5)), misaligned,
+        made.astype(made.dtype.newbyteorder("=")), made.view(type("Array", (np.ndarray,), {})),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "bool", "int8", "uint16", "int32", "int64", "uint64"]
+)
+def test_arrays_of_every_kind_seen_before_or_not(dtype: str) -> None:
+    """Arrays are looked into once their kind is known: each is what NumPy says, and is let go."""
+    same = identity(dtype)
+
+    def drop(asm: Assembler) -> None:
+        out = asm.reg()
+        asm.emit("LoadConsti", out, "int64", 7)
+        asm.emit("Ret", out)
+
+    dropped = program(function("main", 1, drop), dtypes=(dtype,))
+    for _ in range(2):
+        for array in _arrays(dtype):
+            before = sys.getrefcount(array)
+            result = same.run("main", (array,))
+            assert result.shape == array.shape
+            np.testing.assert_array_equal(result.numpy(), array)
+            del result
+            assert sys.getrefcount(array) == before
+            assert dropped.run("main", (array,)).numpy() == 7
+            assert sys.getrefcount(array) == before
+
+
+def test_arrays_of_another_type_than_expected_are_refused_each_time() -> None:
+    same = identity("float32")
+    for _ in range(2):
+        same.run("main", (np.ones(3, np.float32),))
+        with pytest.raises(ArgumentError, match="expected float32, found float64"):
+            same.run("main", (np.ones(3),))
+        with pytest.raises(ArgumentError, match="expected"):
+            same.run("main", (np.ones(3, ">f4"),))

@@ -47,6 +47,7 @@ struct RunOptions {
   const std::atomic<bool>* cancel = nullptr;  // becomes true from elsewhere: stop
   bool (*poll)(void* data) = nullptr;         // called every few milliseconds; true: stop
   void* poll_data = nullptr;
+  bool brief = false;  // its runs are usually short: the clock is read later than at the first kernel, unless there is a time limit
   Limits limits;
   Observer* observer = nullptr;
   bool interpret = false;  // use the dispatch loop though there is native code
