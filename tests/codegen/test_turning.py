@@ -19,7 +19,23 @@ from relay.te.scalar import Const, Scalar, Size
 from tests.codegen.native import Native
 
 N, M = dim_var("n"), dim_var("m")
-SHAPES = [(0, 5), (1, 1), (3, 40), (16, 16), (17, 33), (40, 3), (40, 9), (16, 15), (33, 4), (64, 31), (65, 130)]
+SHAPES = [
+    (0, 5),
+    (1, 1),
+    (3, 40),
+    (4, 16),
+    (7, 41),
+    (10, 31),
+    (15, 16),
+    (16, 16),
+    (17, 33),
+    (40, 3),
+    (40, 9),
+    (16, 15),
+    (33, 4),
+    (64, 31),
+    (65, 130),
+]
 
 
 def number(value: int) -> Scalar:
@@ -54,6 +70,21 @@ def test_blocks(dtype: str, target: str) -> None:
             got = np.zeros(20_000, numpy_dtype(dtype))
             assert native([given, got], {n: rows, m: columns}) == 0
             assert (got == wanted).all(), (rows, columns)
+
+
+@pytest.mark.parametrize("rows", [4, 5, 10, 15])
+def test_a_few_rows_go_by_bands(rows: int) -> None:
+    n = as_var(N)
+    assert n is not None
+    body, source, out = turned(number(rows), Size(N), 131, 67, "float32")
+    native = Native(Kernel("turn", (source,), (out,), (n,), body), host_target())
+    given = np.arange(20_000, dtype=np.float32)
+    for columns in (3, 8, 16, 17, 40):
+        expected, got = np.zeros(20_000, np.float32), np.zeros(20_000, np.float32)
+        for i in range(rows):
+            expected[3 + i : 3 + i + columns * 67 : 67][:columns] = given[5 + i * 131 :][:columns]
+        assert native([given, got], {n: columns}) == 0
+        assert (got == expected).all(), columns
 
 
 def test_whole_blocks_go_through_registers() -> None:

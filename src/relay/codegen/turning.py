@@ -3,8 +3,9 @@
 A square of ``L`` by ``L`` elements, ``L`` being the lanes of a vector register, is read as groups of 128 bits: vector
 ``(c, r)`` is made of the c-th group of the rows ``r``, ``r + G``, ``r + 2G``, ... (``G`` elements to a group), which
 takes loads and insertions only. Exchanging elements inside the groups is then enough, in ``log2 G`` steps of
-interleaving. A matrix with fewer columns than that goes by strips, ``L`` rows of a group each. A last block that is not full begins
-earlier and overlaps the one before; a matrix smaller than a strip goes element by element.
+interleaving. A matrix with fewer columns than that goes by strips, ``L`` rows of a group each, one with fewer rows by bands, ``G`` rows
+of a vector each, of which the groups are stored one by one. A last block that is not full begins earlier and overlaps the one before; a
+matrix smaller than these goes element by element.
 """
 
 from __future__ import annotations
@@ -46,40 +47,51 @@ def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Valu
         one_by_one()
         return
 
-    def blocks(across: int) -> None:
-        """By blocks of ``lanes`` rows and ``across`` columns."""
-        last_i, last_j = a.binary("sub", rows, a.index(lanes)), a.binary("sub", columns, a.index(across))
+    def blocks(down: int, across: int) -> None:
+        """By blocks of ``down`` rows and ``across`` columns. The short side is gone through first: what is read or written a group at a
+        time is wanted again for the next group."""
+        sizes = ((rows, down), (columns, across)) if down >= across else ((columns, across), (rows, down))
+        (long, step), (short, inner) = sizes
+        last_long, last_short = a.binary("sub", long, a.index(step)), a.binary("sub", short, a.index(inner))
 
-        def line(i: Value) -> None:
-            here = a.binary("min", i, last_i)
-            counted(
-                a.index(0),
-                columns,
-                across,
-                lambda j: _block(f, target, source, here, a.binary("min", j, last_j), lanes, across),
-            )
+        def line(n: Value) -> None:
+            here = a.binary("min", n, last_long)
 
-        counted(a.index(0), rows, lanes, line)
+            def one(m: Value) -> None:
+                there = a.binary("min", m, last_short)
+                i, j = (here, there) if down >= across else (there, here)
+                _block(f, target, source, i, j, down, across)
 
-    def choose(enough: Value, one: Callable[[], None], other: Callable[[], None]) -> None:
+            counted(a.index(0), short, inner, one)
+
+        counted(a.index(0), long, step, line)
+
+    def choose(ways: list[tuple[int, int]]) -> None:
+        """The first kind of block of which there is a whole one, else element by element."""
+        if not ways:
+            one_by_one()
+            return
+        (down, across), *others = ways
+        if any(n.const is not None and n.const < least for n, least in ((rows, down), (columns, across))):
+            choose(others)
+            return
+        least = a.binary("min", a.binary("mul", rows, a.index(across)), a.binary("mul", columns, a.index(down)))
+        enough = a.compare("ge", least, a.index(down * across))
         if enough.const is not None:
-            (one if enough.const else other)()
+            blocks(down, across)
             return
         wide, narrow, join = b.name("blocks"), b.name("elements"), b.name("transposed")
         b.branch(enough.text, wide, narrow)
-        for label, part in ((wide, one), (narrow, other)):
-            b.start(label)
-            part()
-            b.jump(join)
+        b.start(wide)
+        blocks(down, across)
+        b.jump(join)
+        b.start(narrow)
+        choose(others)
+        b.jump(join)
         b.start(join)
 
     group = _GROUP_BYTES // memory_bytes(target.place.dtype)
-    # Rows are ``lanes`` at least, and columns are ``across``.
-    strip, square = (
-        a.compare("ge", a.binary("min", rows, a.binary("mul", columns, a.index(lanes // across))), a.index(lanes))
-        for across in (group, lanes)
-    )
-    choose(square, lambda: blocks(lanes), lambda: choose(strip, lambda: blocks(group), one_by_one))
+    choose([(lanes, lanes), (lanes, group), (group, lanes)])
 
 
 def _lanes(f: Frame, place: Place) -> int:
@@ -95,11 +107,9 @@ def _at(f: Frame, block: Block, row: Value, column: Value) -> Value:
     return a.binary("add", a.binary("add", block.start, a.binary("mul", row, block.pitch)), column)
 
 
-def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, lanes: int, across: int) -> None:
+def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, rows: int, columns: int) -> None:
     b, size, element = f.builder, memory_bytes(target.place.dtype), memory_type(target.place.dtype)
     group = _GROUP_BYTES // size
-    count = lanes // group
-    type_ = vec(element, lanes)
 
     def address(block: Block, row: Value, column: Value) -> str:
         return f.memory.element(block.place.pointer, element, _at(f, block, row, column).text)
@@ -107,14 +117,32 @@ def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, lanes: in
     def row_of(row: int) -> str:
         return address(source, f.arith.binary("add", i, f.arith.index(row)), j)
 
-    pointers = [row_of(r) for r in range(lanes)]
-    for c in range(across // group):
+    def store(column: int, type_: str, text: str) -> None:
+        row = f.arith.binary("add", j, f.arith.index(column))
+        b.do(f"store {type_} {text}, ptr {address(target, row, i)}, align {size}{target.place.metadata}")
+
+    pointers = [row_of(r) for r in range(rows)]
+    if rows == group:
+        type_, part = vec(element, columns), vec(element, group)
+        lines = [b.emit(f"load {type_}, ptr {p}, align {size}{source.place.metadata}") for p in pointers]
+        for n, text in enumerate(_turned(f, lines, columns, group, type_)):
+            for c in range(columns // group):
+                order = ", ".join(f"i32 {c * group + k}" for k in range(group))
+                column = b.emit(f"shufflevector {type_} {text}, {type_} poison, <{group} x i32> <{order}>")
+                store(c * group + n, part, column)
+        return
+    count, type_ = rows // group, vec(element, rows)
+    for c in range(columns // group):
         vectors = [_gathered(f, pointers, r, c, count, group, element, size, source) for r in range(group)]
-        for _ in range(group.bit_length() - 1):
-            vectors = _interleaved(f, vectors, lanes, group, type_)
-        for r, text in enumerate(vectors):
-            row = f.arith.binary("add", j, f.arith.index(c * group + r))
-            b.do(f"store {type_} {text}, ptr {address(target, row, i)}, align {size}{target.place.metadata}")
+        for n, text in enumerate(_turned(f, vectors, rows, group, type_)):
+            store(c * group + n, type_, text)
+
+
+def _turned(f: Frame, vectors: list[str], lanes: int, group: int, type_: str) -> list[str]:
+    """As many vectors as a group has elements, each group of which is turned with its like in the others."""
+    for _ in range(group.bit_length() - 1):
+        vectors = _interleaved(f, vectors, lanes, group, type_)
+    return vectors
 
 
 def _gathered(

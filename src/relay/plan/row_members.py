@@ -360,25 +360,31 @@ class Emitter:
         def across(body: list[Stmt]) -> Stmt:
             return vectorized(lanes.variable, lanes.count, seq(body))
 
-        last = plan.reduced[-1] if plan.reduced else None
-        several = last is not None and not finds_position(plan)
-        if last is None or not several or (isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE):
-            steps = serial(plan.reduced, across(whole.updates))
-        else:
-            extent, before = extent_of(last.extent), self.env
-            groups = binary("floordiv", extent, _STEPS_AT_ONCE)
-            group, single = Axis(last.name + "g", last.extent), Axis(last.name + "s", _STEPS_AT_ONCE)
+        last, before = plan.reduced[-1] if plan.reduced else None, self.env
+
+        def at_once(values: Sequence[Scalar]) -> list[Stmt]:
+            """The steps of the last axis at these places, in order."""
             updates: list[Stmt] = []
-            for n in range(_STEPS_AT_ONCE):
-                self.bind(last, binary("add", binary("mul", group, _STEPS_AT_ONCE), n))
+            for value in values:
+                assert last is not None
+                self.bind(last, value)
                 updates += self._lane_updates(plan, whole.buffers, at)
                 self.env = before
-            self.bind(last, binary("add", binary("mul", groups, _STEPS_AT_ONCE), single))
-            rest = self._lane_updates(plan, whole.buffers, at)
-            self.env = before
+            return updates
+
+        if last is None or finds_position(plan):
+            steps = serial(plan.reduced, across(whole.updates))
+        elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
+            every = at_once([Const(n, "int64") for n in range(last.extent)])
+            steps = serial(plan.reduced[:-1], across(every))
+        else:
+            extent = extent_of(last.extent)
+            groups = binary("floordiv", extent, _STEPS_AT_ONCE)
+            group, single = Axis(last.name + "g", last.extent), Axis(last.name + "s", _STEPS_AT_ONCE)
+            first, done = binary("mul", group, _STEPS_AT_ONCE), binary("mul", groups, _STEPS_AT_ONCE)
             loops: list[Stmt] = [
-                For(group, groups, across(updates)),
-                For(single, binary("sub", extent, binary("mul", groups, _STEPS_AT_ONCE)), across(rest)),
+                For(group, groups, across(at_once([binary("add", first, n) for n in range(_STEPS_AT_ONCE)]))),
+                For(single, binary("sub", extent, done), across(at_once([binary("add", done, single)]))),
             ]
             steps = serial(plan.reduced[:-1], seq(loops))
         return allocate(whole.buffers, seq([across(whole.starts), steps, across(whole.ends)]))

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ir import WORKERS, Buffer, For, Stmt
+from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
 from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
     PARALLEL_COST,
@@ -39,6 +39,7 @@ from relay.plan.build import (
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.moments import row_steps
+from relay.plan.narrow_rows import NarrowRows, narrow_rows
 from relay.plan.nests import Nest
 from relay.plan.row_members import (
     LANE_BLOCK,
@@ -57,6 +58,7 @@ from relay.te.scalar import (
     Reduce,
     Scalar,
     binary,
+    compare,
     maximum,
     minimum,
 )  # fmt: skip
@@ -102,10 +104,26 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         return Accesses(found.polys, found.fixed | ordered | counted)
 
     space.normalise(builder, evaluate)
-    across = _across_rows(builder, nest, plans, rows, evaluate(space.env))
-    work = _work(plans)
-    emitter = Emitter(builder, aliases, dict(space.env))
-    together = 1 if across else _together(plans, rows, temps)
+    work, emitter = _work(plans), Emitter(builder, aliases, dict(space.env))
+    lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
+    narrow = narrow_rows(emitter, plans, rows, temps, lanes)
+    if narrow is None:
+        across = _across_rows(builder, lanes, plans, rows, evaluate(space.env))
+        return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
+    last, env, storage = rows[-1], dict(emitter.env), dict(builder.storage)
+    turned = _turned(emitter, narrow, plans, temps, rows, work)
+    emitter.env, builder.storage = env, storage  # what other nests read is where it was
+    if isinstance(last.extent, int):
+        return turned
+    # Few rows have no block to turn.
+    return Branch(compare("lt", extent_of(last.extent), lanes), _along(emitter, plans, temps, rows, work), turned)
+
+
+def _along(
+    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim
+) -> Stmt:
+    """A row at a time, or a few together, lanes along it."""
+    builder, together = emitter.builder, _together(plans, rows, temps)
     if together > 1:
         last, inside = rows[-1], Axis("r", together)
         block = Axis("rows", ceil_div(last.extent, together))
@@ -115,13 +133,18 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         count = minimum(together, binary("sub", extent_of(last.extent), start))
         steps = [For(inside, count, emitter.step(group)) for group in emitter.groups(plans)]
         return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
-    if not across and (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
+    if (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
         return skewed
-    if not across:
-        buffers = [t for t in temps if t.scope != "operand"]
-        body = allocate(buffers, seq(row_steps(emitter, plans)))
-        return parallel_rows(builder, rows, work, body)
-    last = rows[-1]
+    buffers = [t for t in temps if t.scope != "operand"]
+    body = allocate(buffers, seq(row_steps(emitter, plans)))
+    return parallel_rows(builder, rows, work, body)
+
+
+def _across(
+    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim
+) -> Stmt:
+    """Lanes across blocks of the last of the rows."""
+    builder, last = emitter.builder, rows[-1]
     if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans):
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
@@ -129,6 +152,26 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
     body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
+    return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+
+
+def _turned(
+    emitter: Emitter,
+    narrow: NarrowRows,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    rows: Sequence[Axis],
+    work: Dim,
+) -> Stmt:
+    """Lanes across blocks of the last of the rows, which are turned before and turned back after."""
+    builder, last = emitter.builder, rows[-1]
+    lanes, blocks, position = lane_blocks(last, narrow.block)
+    first = binary("mul", blocks[0], lanes.size) if blocks else Const(0, "int64")
+    widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
+    lines, before, after = narrow.turned(builder, lanes, first)
+    emitter.bind(last, position)
+    members = [emitter.member(p, lanes) for p in plans]
+    body = allocate([*widened, *lines], seq([*before, *members, *after]))
     return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
 
 
@@ -302,14 +345,13 @@ def _work(plans: Sequence[MemberPlan]) -> Dim:
 
 
 def _across_rows(
-    builder: Builder, nest: Nest, plans: Sequence[MemberPlan], rows: Sequence[Axis], found: Accesses
+    builder: Builder, lanes: int, plans: Sequence[MemberPlan], rows: Sequence[Axis], found: Accesses
 ) -> bool:
     """Whether lanes should run across the last row: it is contiguous where the inner and reduced axes are not, or
     they are short."""
     if not rows:
         return False
     last, indices = rows[-1], builder.indices
-    lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
     if isinstance(last.extent, int) and last.extent * 2 < lanes:
         return False
     votes = 0

@@ -1,0 +1,177 @@
+"""Rows that are too short for lanes, turned so that lanes run across them.
+
+A softmax over ten classes leaves lanes without work, ends every reduction in the middle of a vector and waits for it; many such rows
+side by side have none of that, but their elements lie apart. So a block of rows is turned on the stack first, columns becoming lines (by
+squares in registers, `Transpose`), every member of the nest runs over lines, a lane to each row, and what the nest makes is turned back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Buffer, Stmt, Transpose
+from relay.plan.build import STACK_BYTES, Builder, Storage, total_cost
+from relay.plan.expand import cost
+from relay.plan.graph import loads, tensor_key
+from relay.plan.row_members import LANE_BLOCK, Emitter, Lanes, MemberPlan, finds_position, frame_of
+from relay.te.scalar import Axis, Const, Reduce, Scalar, binary
+from relay.te.tensor import Scan, Tensor, stage_bodies
+
+# Longer rows are not looked at; so few elements apart, lanes are loaded as fast as neighbours.
+_LONGEST, _NEAR = 128, 4
+# Clock cycles, as measured on Zen 4: the end of a reduction along a row, and of one for a position; a step of a scan along a row; a
+# row that is written with lanes left over and read again (what is written under a mask is not forwarded); more for a vector of a
+# search for a position; more for a vector whose accumulator lies in memory; turning a vector of elements, and turning it back.
+_END, _END_OF_SEARCH, _SCANNED, _KEPT, _SEARCHED, _LINE, _TURNED, _TURNED_BACK = 10, 22, 4, 25, 12, 2, 5.5, 8
+
+Key = tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """An operand's rows of ``width`` elements each, which tensors (``keys``) are read from or written to with these strides inside a row;
+    row 0 begins at ``start``."""
+
+    buffer: Buffer
+    width: int
+    start: Dim
+    written: bool
+    keys: dict[Key, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NarrowRows:
+    """The operands of a nest to turn, and how many rows at a time."""
+
+    operands: tuple[Rows, ...]
+    block: int
+
+    def turned(self, builder: Builder, lanes: Lanes, first: Scalar) -> tuple[list[Buffer], list[Stmt], list[Stmt]]:
+        """Memory for the rows from number ``first`` on, a line for each column, which from now on is the operands' own, and what fills
+        it before and brings it back after."""
+        zero, offset, step = Const(0, "int64"), builder.indices.poly(lanes.variable), Const(lanes.size, "int64")
+        buffers: list[Buffer] = []
+        before: list[Stmt] = []
+        after: list[Stmt] = []
+        for rows in self.operands:
+            whole = rows.buffer
+            lines = Buffer(builder.fresh(f"{whole.name}_lines"), (rows.width * lanes.size,), whole.dtype, "stack")
+            buffers.append(lines)
+            for key, strides in rows.keys.items():
+                builder.storage[key] = Storage(lines, tuple(s * lanes.size for s in strides), offset)
+            width = Const(rows.width, "int64")
+            at = binary("add", builder.indices.scalar(rows.start), binary("mul", first, width))
+            if rows.written:
+                after.append(Transpose(whole, at, width, lines, zero, step, width, lanes.count))
+            else:
+                before.append(Transpose(lines, zero, step, whole, at, width, lanes.count, width))
+        return buffers, before, after
+
+
+def narrow_rows(
+    emitter: Emitter, plans: Sequence[MemberPlan], rows: Sequence[Axis], temporaries: Sequence[Buffer], lanes: int
+) -> NarrowRows | None:
+    """What to turn so that lanes run across the last of the nest's rows, or None: rows are long, or few, are read otherwise than each as
+    a whole, or lie so that nothing has to be turned."""
+    last = rows[-1] if rows else None
+    if last is None or (isinstance(last.extent, int) and last.extent < lanes):
+        return None
+    mine = {id(t) for t in temporaries}
+    found: dict[int, Rows] = {}
+    for key, where, index, inner, written in _accesses(emitter, plans):
+        if id(where.buffer) in mine:
+            continue
+        access = _row_of(emitter.builder, where, index, rows, inner)
+        if access is None:
+            return None
+        width, start, strides = access
+        known = found.setdefault(id(where.buffer), Rows(where.buffer, width, start, written, {}))
+        if known.width != width or known.start != start or known.keys.setdefault(key, strides) != strides:
+            return None
+        known.written |= written
+    # One element to a row, or the same for all rows: lanes find them as they are.
+    operands = tuple(r for r in found.values() if r.width > 1)
+    if all(r.width <= _NEAR for r in operands) or not all(_turns(r.buffer.dtype) for r in operands):
+        return None
+    if not _pays(plans, operands, lanes):
+        return None
+    bytes_of_row = sum(r.width * dtype_bits(r.buffer.dtype) // 8 for r in operands)
+    return NarrowRows(operands, max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes)))
+
+
+def _pays(plans: Sequence[MemberPlan], operands: Sequence[Rows], lanes: int) -> bool:
+    """Whether a row takes less time turned than with lanes along it."""
+    along = across = 0.0
+    for number, plan in enumerate(plans):
+        stage, reduces = plan.member.kept.stage, plan.member.kept.is_reduction
+        size = shape_size(tuple(a.extent for a in (*plan.inner, *plan.reduced)))
+        if not isinstance(size, int):
+            return False
+        each, end = sum(max(1, cost(b.body if isinstance(b, Reduce) else b)) for b in stage_bodies(stage)), _END
+        if finds_position(plan):
+            each, end = each + _SEARCHED, _END_OF_SEARCH
+        across += size / lanes * (each + _LINE)
+        along += size * _SCANNED if isinstance(stage, Scan) else -(-size // lanes) * each + (end if reduces else 0)
+        if plan.inner and size % lanes and any(_reads(later, plan) for later in plans[number + 1 :]):
+            along += _KEPT
+    turned = sum(rows.width * (_TURNED_BACK if rows.written else _TURNED) for rows in operands)
+    return across + turned / lanes < along
+
+
+def _reads(plan: MemberPlan, other: MemberPlan) -> bool:
+    own = id(other.member.kept.origin)
+    return any(tensor_key(n.source)[0] == own for b in stage_bodies(plan.member.kept.stage) for n in loads(b))  # type: ignore[arg-type]
+
+
+def _turns(dtype: str) -> bool:
+    """Whether elements of a type are turned in registers: those that lie on the stack as they lie in memory."""
+    return dtype_bits(dtype) in (32, 64)
+
+
+def _accesses(
+    emitter: Emitter, plans: Sequence[MemberPlan]
+) -> Iterator[tuple[Key, Storage, list[Scalar], list[Axis], bool]]:
+    """What members read and write: the tensor, its memory, the indices and the loops inside a row."""
+    builder = emitter.builder
+    for plan in plans:
+        frame, inner = frame_of(plan.member, emitter.aliases, emitter.env), [*plan.inner, *plan.reduced]
+        stage = plan.member.kept.stage
+        for body in stage_bodies(stage):
+            for load in loads(body):
+                assert isinstance(load.source, Tensor)
+                key = tensor_key(load.source)
+                yield key, builder.storage[key], builder.evaluate(load.indices, frame), inner, False
+        for n in range(len(plan.member.kept.dtypes)):
+            key = id(plan.member.kept.origin), n
+            yield key, builder.storage[key], builder.evaluate(stage.axes, frame), inner, True
+
+
+def _row_of(
+    builder: Builder, where: Storage, index: Sequence[Scalar], rows: Sequence[Axis], inner: Sequence[Axis]
+) -> tuple[int, Dim, tuple[int, ...]] | None:
+    """How an access goes over the last of the rows: the elements from one row to the next, where the first row begins, and the strides
+    of the axes inside a row (0: an axis that is none). None where rows and what is inside do not come apart."""
+    indices, last = builder.indices, rows[-1]
+    terms = [dim_mul(indices.poly(i), s) for i, s in zip(index, where.strides, strict=True)]
+    width = indices.coefficient(total_cost([where.offset, *terms]), last)
+    if not isinstance(width, int) or not 0 <= width <= _LONGEST:
+        return None
+    if width < 2:
+        return width, 0, ()
+    start: Dim = where.offset
+    column: Dim = 0
+    strides: list[int] = []
+    for term, stride in zip(terms, where.strides, strict=True):
+        inside = isinstance(stride, int) and stride < width
+        if any(indices.coefficient(term, a) != 0 for a in (rows if inside else inner)):
+            return None
+        strides.append(stride if inside and isinstance(stride, int) else 0)
+        start, column = (start, dim_add(column, term)) if inside else (dim_add(start, term), column)
+    start = dim_sub(start, dim_mul(indices.poly(last), width))
+    least, most = indices.bounds(column)
+    if least is None or least < 0 or most is None or most >= width or indices.coefficient(start, last) != 0:
+        return None
+    return width, start, tuple(strides)

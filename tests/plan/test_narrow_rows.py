@@ -1,0 +1,91 @@
+"""Narrow rows, turned so that lanes run across them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relay.codegen.target import host_target
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Expr
+from relay.loop.ir import Branch, Transpose
+from relay.loop.walk import statements
+from relay.plan.kernel_plan import KernelPlan
+from tests.plan.harness import Maker, check, primitive, random, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+# None, one, what goes a row at a time, the least block, one lane more, several blocks and what is left of one.
+SIZES = tuple({V: s} for s in (0, 1, 15, 16, 17, 300))
+
+# What is turned depends on how many lanes a row would leave without work.
+WIDE = host_target().vector_bits >= 512
+
+
+def turns(plan: KernelPlan) -> list[Transpose]:
+    return [s for s in statements(plan.kernel.body) if isinstance(s, Transpose)]
+
+
+@pytest.mark.parametrize("width", [5, 10, 16, 20, 33, 40])
+def test_softmax(width: int) -> None:
+    plan = check(primitive([tensor((N, width))], lambda m, x: m("nn.softmax", x)), *SIZES)
+    assert len(turns(plan)) == 2 or not WIDE, "in and out"
+    assert not WIDE or any(isinstance(s, Branch) for s in statements(plan.kernel.body)), "few rows are not turned"
+
+
+@pytest.mark.parametrize("width", [6, 12, 20])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_reductions_and_positions(width: int, dtype: str) -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("argmax", x, axis=1), m("sum", x, axis=1), m("min", x, axis=1))
+
+    plan = check(primitive([tensor((N, width), dtype)], build), *SIZES)
+    assert turns(plan) or not WIDE
+
+
+@pytest.mark.parametrize("width", [5, 24, 100])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_scans(width: int, exclusive: bool) -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("cumsum", m("exp", x), axis=1, exclusive=exclusive)
+
+    plan = check(primitive([tensor((N, width))], build), *SIZES, tolerance=1e-4)
+    assert turns(plan) or not WIDE
+
+
+def test_rows_of_several_axes_and_an_operand_that_all_rows_share() -> None:
+    def build(m: Maker, x: Expr, g: Expr) -> Expr:
+        return m("nn.log_softmax", m("multiply", x, g))
+
+    for plan in (
+        check(primitive([tensor((3, N, 10)), tensor((10,))], build), *SIZES),
+        check(primitive([tensor((4, 40, 10)), tensor((10,))], build)),
+    ):
+        assert turns(plan) or not WIDE
+
+
+def test_a_result_is_found_where_it_is_by_what_comes_after() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        s = m("cumsum", x, axis=1)
+        return m("cumsum", m("concatenate", m.tuple(s, m("tanh", x)), axis=1), axis=1)
+
+    for rows in (N, 300):
+        plan = check(primitive([tensor((rows, 15))], build), *(SIZES if rows is N else ()), tolerance=1e-4)
+        assert turns(plan) or not WIDE
+
+
+def test_what_is_not_turned() -> None:
+    few = check(primitive([tensor((8, 10))], lambda m, x: m("nn.softmax", x)))
+    long = check(primitive([tensor((N, 300))], lambda m, x: m("nn.softmax", x)), *SIZES)
+    cheap = check(primitive([tensor((N, 64))], lambda m, x: m("sum", x, axis=1)), *SIZES, tolerance=1e-4)
+    near = check(primitive([tensor((N, 3))], lambda m, x: m("nn.softmax", x)), *SIZES)
+    assert not any(turns(plan) for plan in (few, long, cheap, near))
+
+
+def test_nans_and_infinities() -> None:
+    x = random((40, 10), "float32")
+    x[3, 4], x[17, 9], x[18, 0], x[39, 9] = np.nan, np.inf, -np.inf, np.nan
+    for op in ("max", "argmin", "nn.softmax"):
+        build = lambda m, x, op=op: m(op, x, axis=1)  # noqa: E731
+        plan = check(primitive([tensor((N, 10))], build), {V: 40}, inputs=[x])
+        assert turns(plan) or not WIDE
