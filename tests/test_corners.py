@@ -137,11 +137,18 @@ def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")
 
 
+def test_none_binds_nothing() -> None:
+    module = relay.parse(HEADER + "def @main(%x: float32) { %x }")
+    with pytest.raises(relay.RelayError, match="'x' of @main must be an array or a number, not None"):
+        module.bind({"x": None})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
         ("target", 3), ("threads", "2"), ("threads", 0), ("threads", True), ("workers", 0), ("memory_budget", "1G"), ("entries", ()),
         ("limits", 3), ("machine", 1), ("hot_sizes", "n"), ("hot_sizes", [{"n": -3}]), ("hot_sizes", [{"n": "3"}]),
+        ("entries", "main"), ("check_memory", "yes"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_errors_that_name_them(option: str, value: object) -> None:

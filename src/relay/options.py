@@ -76,7 +76,9 @@ class Options:
         _require_count("memory_budget", self.memory_budget, "None is no limit")
         _require_count("threads", self.threads, "None: all that the process may use")
         _require_count("workers", self.workers, "None: one per core")
-        if not self.entries or not all(isinstance(e, str) for e in self.entries):
+        if not isinstance(self.check_memory, bool):
+            raise RelayError(f"check_memory must be True or False, not {self.check_memory!r}")
+        if isinstance(self.entries, str) or not self.entries or not all(isinstance(e, str) for e in self.entries):
             raise RelayError(f"entries must be names of functions, not {self.entries!r}", hint='for example ("main",)')
         if not isinstance(self.limits, Limits):
             raise RelayError(f"limits must be relay.Limits(...), not {self.limits!r}")
@@ -123,6 +125,6 @@ def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:
         keywords = {**keywords, "cache_dir": Path(keywords["cache_dir"])}
     if "hot_sizes" in keywords:
         keywords = {**keywords, "hot_sizes": tuple(keywords["hot_sizes"])}
-    if "entries" in keywords:
+    if "entries" in keywords and not isinstance(keywords["entries"], str):
         keywords = {**keywords, "entries": tuple(keywords["entries"])}
     return Options(**{**{n: getattr(base, n) for n in known}, **keywords})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
+import relay
 from relay import op, te
-from relay.ir.diagnostics import OperatorError
+from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.expr import Call, Constant, OpRef, Tuple, Var
 from relay.op import registry
 from tests.op import harness as h
@@ -136,3 +139,21 @@ def test_names_of_operators() -> None:
         assert registry.get("test.double") is second is not first  # one's own may be declared again, as in a notebook
     finally:
         registry.remove("test.double")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda x, i: x[i] if x[i] > 0 else 0.0, "te.select"),
+        (lambda x, i: te.select((i > 0) and (i < 3), x[i], te.const(0.0, "float32")), "te.select"),
+        (lambda x, i: x[i + 0.5], "0.5 is no int64"),
+        (lambda x, i: te.cast(x[i], "int32") * 0.5, "0.5 is no int32"),
+    ],
+)
+def test_definitions_that_python_would_decide_or_round(body: Callable[..., te.Scalar], message: str) -> None:
+    try:
+        op.operator("test.decided")(lambda x: te.compute(x.shape, lambda i: body(x, i)))
+        with pytest.raises(TypeError_, match=message):
+            relay.parse('#[version = "0.0.5"]\ndef @main(%x: Tensor[(4,), float32]) { test.decided(%x) }')
+    finally:
+        registry.remove("test.decided")

@@ -146,6 +146,8 @@ def test_a_limit_of_time(executor: str) -> None:
 def test_limits_are_positive() -> None:
     with pytest.raises(RelayError, match="the limit seconds must be greater than 0, not 0"):
         relay.Limits(seconds=0)
+    with pytest.raises(RelayError, match="the limit memory must be greater than 0, not '1G'"):
+        relay.Limits(memory="1G")  # type: ignore[arg-type]
 
 
 def test_calls_of_random_lengths_do_not_grow(executor: str) -> None:

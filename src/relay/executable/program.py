@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("memory", "seconds", "depth"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if value is not None and not (number and value > 0):
                 raise RelayError(f"the limit {name} must be greater than 0, not {value!r}", hint="None is no limit")
 
 

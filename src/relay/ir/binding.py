@@ -65,6 +65,8 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
     wanted = parameter.annotation or parameter.ty
     if wanted is not None and not isinstance(wanted, TensorType):
         raise TypeError_(f"{what} is a {_text(wanted)}; only tensors can be bound", parameter.span)
+    if value is None:
+        raise TypeError_(f"{what} must be an array or a number, not None", parameter.span)
     if isinstance(value, Constant):
         constant = value
     elif isinstance(value, np.ndarray | np.generic):

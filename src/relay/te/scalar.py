@@ -113,6 +113,14 @@ class Operators:
     def astype(self, dtype: str) -> Scalar:
         return cast(self, dtype)
 
+    def __bool__(self) -> bool:
+        """Whether there is an expression: so for all but what Python's ``if``, ``and``, ``or`` and ``not`` would decide by."""
+        if self.dtype == "bool" and not isinstance(self, Axis | Load):
+            raise TypeError(
+                "a condition on elements is not known when an operator is defined: te.select, &, | and ~ are made for it"
+            )
+        return True
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Operators):
@@ -223,6 +231,8 @@ def wrap(value: object, dtype: str) -> Scalar:
     if isinstance(value, bool | int | float):
         if dtype == "bool":
             return Const(bool(value), dtype)
+        if isinstance(value, float) and not dtype.startswith(("float", "bfloat")) and not value.is_integer():
+            raise TypeError(f"{value!r} is no {dtype}: te.cast converts what it is joined with")
         return Const(float(value) if dtype.startswith(("float", "bfloat")) else int(value), dtype)
     raise TypeError(f"not a scalar expression: {value!r}")
 
