@@ -208,7 +208,7 @@ def test_lines_are_shared_out(call: str) -> None:
     for axis in range(3):
         text = f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(9, 130, 70), float32]) {{ {call.replace("AXIS", str(axis))} }}'
         one, several = (np.asarray(relay.compile(text, threads=threads)(x)) for threads in (1, 4))
-        wanted = np.argsort(-x if "sort(%x, axis" not in call or "False" in call else x, axis, kind="stable")
+        wanted: Array = np.argsort(-x if "sort(%x, axis" not in call or "False" in call else x, axis, kind="stable")
         if "topk" in call:
             wanted = wanted.take(range(5), axis)
         elif call.startswith("sort"):
