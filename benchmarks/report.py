@@ -24,6 +24,8 @@ PROGRAMS = {
     "trees": True,
     "training": True,
     "rows": True,
+    "gradients": True,
+    "convolutions": True,
     "capsule": False,
 }
 

@@ -17,24 +17,20 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 import machine
 import numpy as np
 import numpy.typing as npt
 import row_peers
 from row_peers import Onnx
-from table import FLOOR, Table, add_out
+from table import FLOOR, Pieces, Table, add_out, add_pieces
 from turns import PAUSE, medians
 
 import relay
 from relay.codegen.target import host_target
-from relay.ir.files import write_whole
 from relay.view import limits
 
 Array = npt.NDArray[np.float32]
@@ -337,8 +333,7 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only these numbers of rows")
     parser.add_argument("--width", type=int, default=0, help="rows of this many elements instead")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
-    parser.add_argument("--more", type=Path, metavar="FILE", help="add what this file does not have yet to it")
-    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further row is begun")
+    add_pieces(parser)
     add_out(parser)
     args = parser.parse_args()
     known, wanted = programs(), [n for n in args.systems.split(",") if n]
@@ -346,8 +341,7 @@ def main() -> None:
     if unknown := (set(chosen) - known.keys()) | (set(wanted) - set(SYSTEMS)):
         parser.error(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}; {', '.join(SYSTEMS)}")
     numbers = [int(n) for n in args.rows.split(",") if n]
-    kept: dict[str, dict[str, float]] = json.loads(args.more.read_text()) if args.more and args.more.exists() else {}
-    end = time.perf_counter() + args.limit
+    pieces = Pieces(args.more, args.limit)
     title = f"Norms, softmax, elementwise functions, look-ups, {args.threads} thread(s)"
     table = Table(f"rows-{args.threads}", title, "us a call", "operator", ["relay", *wanted, FLOOR])
     print(f"us a call, {args.threads} thread(s)")
@@ -359,15 +353,11 @@ def main() -> None:
             program = replace(program, sizes=[(n, w) for n in rows for w in widths])
         for size in program.sizes:
             case = f"{name} {size[0]} x {size[1]}"
-            place = f"{args.threads} {case}"
-            if place not in kept:
-                if time.perf_counter() > end:
-                    continue
-                kept[place] = measure(name, program, size, args.threads, wanted, args.rounds)
-                if args.more:
-                    write_whole(args.more, lambda part: part.write_text(json.dumps(kept, indent=1)))
-            table.add(case, kept[place])
-            print(line(case, kept[place]), flush=True)
+            now = partial(measure, name, program, size, args.threads, wanted, args.rounds)
+            found = pieces.figures(f"{args.threads} {case}", now)
+            if found is not None:
+                table.add(case, found)
+                print(line(case, found), flush=True)
     table.keep(args.out)
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from relay.ir.files import write_whole
 from relay.view.svg import COLOURS, Axis, Picture, covering
 
 FLOOR = "floor"  # the column of what the machine allows; drawn as a line across, not as a system
@@ -21,6 +23,30 @@ FLOOR = "floor"  # the column of what the machine allows; drawn as a line across
 def add_out(parser: argparse.ArgumentParser) -> None:
     """The option that all benchmarks share."""
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write the table as JSON into this directory")
+
+
+def add_pieces(parser: argparse.ArgumentParser) -> None:
+    """The options of a benchmark that is measured in pieces."""
+    parser.add_argument("--more", type=Path, metavar="FILE", help="add what this file does not have yet to it")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further row is begun")
+
+
+class Pieces:
+    """Figures by what they are of, kept in a file: run again and again for a limited time, a benchmark gets through all of them."""
+
+    def __init__(self, path: Path | None, limit: float) -> None:
+        self._path, self._end = path, time.perf_counter() + limit
+        self._kept: dict[str, dict[str, float]] = json.loads(path.read_text()) if path and path.exists() else {}
+
+    def figures(self, place: str, measure: Callable[[], Mapping[str, float]]) -> Mapping[str, float] | None:
+        """Those that are kept, or measured now; None where there is no time left for that."""
+        if place not in self._kept:
+            if time.perf_counter() > self._end:
+                return None
+            self._kept[place] = dict(measure())
+            if self._path:
+                write_whole(self._path, lambda part: part.write_text(json.dumps(self._kept, indent=1)))
+        return self._kept[place]
 
 
 @dataclass(slots=True)
