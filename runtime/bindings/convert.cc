@@ -45,6 +45,11 @@ std::string shown(nb::handle object) {
   return text.size() <= 60 ? text : nb::cast<std::string>(nb::str(object.type().attr("__name__")));
 }
 
+nb::object checked(PyObject* made) {
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
 class Converter {
  public:
   // `expand(n)` describes type number n; `value` is the class of algebraic values; the errors are classes of exceptions.
@@ -57,7 +62,11 @@ class Converter {
     for (size_t i = 0; i < 4; ++i) names_[i] = nb::steal(PyUnicode_InternFromString(names[i]));
   }
 
-  nb::object convert(nb::handle object, uint32_t type, const std::string& what);
+  nb::object convert(nb::handle object, uint32_t type, const std::string& what) {
+    return to_python(converted(object, type, what));
+  }
+  nb::object arguments(nb::handle objects, nb::tuple types, nb::tuple whats);
+  nb::object requests(nb::handle each, nb::tuple types, nb::tuple whats);
   nb::object outward(nb::handle object, uint32_t type);
 
  private:
@@ -93,6 +102,8 @@ class Converter {
     return type;
   }
   void read(Type& type, uint32_t number);
+  Value converted(nb::handle object, uint32_t type, const std::string& what);
+  const Value* ready(nb::handle object, uint32_t type);
   void convert_one(Work& work, const Task& task);
   void convert_adt(Work& work, const Task& task, const Type& type);
   void convert_list(Work& work, const Task& task, const Type& type);
@@ -312,7 +323,13 @@ void Converter::convert_one(Work& work, const Task& task) {
   work.add(task.object, type.constructors[0].fields[0], {task.step, task.type, 0, 0}, &some->fields()[0]);
 }
 
-nb::object Converter::convert(nb::handle object, uint32_t type, const std::string& what) {
+// The value that an object already is.
+const Value* Converter::ready(nb::handle object, uint32_t type) {
+  PyValue* value;
+  return type_at(type).kind >= Type::adt && nb::try_cast(object, value, false) && value != nullptr ? &value->get() : nullptr;
+}
+
+Value Converter::converted(nb::handle object, uint32_t type, const std::string& what) {
   Owned root;
   Work work;
   work.what = &what;
@@ -323,15 +340,58 @@ nb::object Converter::convert(nb::handle object, uint32_t type, const std::strin
     convert_one(work, task);
   }
   share(root.slot());
-  return to_python(root.take());
+  return root.take();
+}
+
+// The arguments of a call, of the types with these numbers; what has a negative one stays what it is.
+nb::object Converter::arguments(nb::handle objects, nb::tuple types, nb::tuple whats) {
+  nb::object given = checked(PySequence_Fast(objects.ptr(), "arguments must be a sequence"));
+  auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(given.ptr()));
+  if (count != types.size() || count != whats.size())
+    fail(Status::invalid_argument, "expected %zu arguments and got %zu", types.size(), count);
+  nb::object out = checked(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; i < count; ++i) {
+    nb::object item = nb::borrow(PySequence_Fast_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+    auto type = nb::cast<int64_t>(nb::object(types[i]));
+    if (type >= 0 && ready(item, static_cast<uint32_t>(type)) == nullptr)
+      item = convert(item, static_cast<uint32_t>(type), nb::cast<std::string>(nb::object(whats[i])));
+    PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
+  }
+  return out;
+}
+
+// The list of the tuples of what differs from request to request, of which `each` has the values of every request.
+nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats) {
+  nb::list all = nb::cast<nb::list>(each);
+  Owned out;
+  Value* end = &out.slot();
+  for (size_t r = 0; r < all.size(); ++r) {
+    nb::tuple given = nb::cast<nb::tuple>(nb::object(all[r]));
+    if (given.size() != types.size() || given.size() != whats.size())
+      fail(Status::invalid_argument, "expected %zu values of a request and got %zu", types.size(), given.size());
+    Adt* cell = new_adt(0, 2);
+    *end = Value::of(cell);
+    Adt* request = new_adt(tuple_tag, static_cast<uint32_t>(given.size()));
+    cell->fields()[0] = Value::of(request);
+    end = &cell->fields()[1];
+    for (size_t i = 0; i < given.size(); ++i) {
+      auto type = nb::cast<uint32_t>(nb::object(types[i]));
+      nb::object item(given[i]);
+      if (const Value* value = ready(item, type)) {
+        retain(*value);
+        request->fields()[i] = *value;
+      } else {
+        std::string what = nb::cast<std::string>(nb::object(whats[i])) + " in request " + std::to_string(r);
+        request->fields()[i] = converted(item, type, what);
+      }
+    }
+  }
+  *end = Value::of(new_adt(1, 0));
+  share(out.slot());
+  return to_python(out.take());
 }
 
 bool is_shared(const Adt* adt) { return adt->is_immortal() || adt->count.load(std::memory_order_relaxed) > 1; }
-
-nb::object checked(PyObject* made) {
-  if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
-}
 
 // What a value is in Python, or nothing where its fields come first: it is open then.
 nb::object Converter::begin(std::vector<Open>& open, const Met& met, const Value& value, uint32_t number) {
@@ -424,6 +484,10 @@ void init_convert(nb::module_& m) {
            nb::arg("type_error"), nb::arg("shape_error"))
       .def("convert", &Converter::convert, nb::arg("object").none(), nb::arg("type"), nb::arg("what"),
            "The value of type number `type`; errors begin with `what`.")
+      .def("arguments", &Converter::arguments, nb::arg("objects"), nb::arg("types"), nb::arg("whats"),
+           "The values of the types with these numbers; what has a negative one stays what it is.")
+      .def("requests", &Converter::requests, nb::arg("each"), nb::arg("types"), nb::arg("whats"),
+           "A list of tuples of values of the types with these numbers, one for each request; errors say which.")
       .def("outward", &Converter::outward, nb::arg("object"), nb::arg("type"), "What a value of type number `type` is in Python.");
 }
 

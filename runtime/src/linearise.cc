@@ -18,7 +18,10 @@
 #include "linearise.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <memory_resource>
+#include <span>
 #include <vector>
 
 #include "operations.h"
@@ -32,6 +35,20 @@ namespace {
 template <class T>
 T* data(Tensor* tensor) {
   return reinterpret_cast<T*>(tensor->data());
+}
+
+// What a walk finds lies in memory of its own, which is given back when it is over; that of a small structure is on the stack.
+using Memory = std::pmr::monotonic_buffer_resource;
+template <class T>
+using Vector = std::pmr::vector<T>;
+constexpr size_t memory_on_stack = size_t{32} << 10;
+constexpr size_t few = 64;  // nodes and parts that there is room for from the start
+
+template <class T>
+std::span<T> array(Memory& memory, int64_t count) {
+  auto n = static_cast<size_t>(count);
+  T* first = std::pmr::polymorphic_allocator<T>(&memory).allocate(n);
+  return {new (first) T[n]{}, n};
 }
 
 // --- the description of the walk -----------------------------------------------------------------------------------
@@ -52,13 +69,13 @@ struct Payload {
 
 struct ClauseRecord {
   int64_t function;
-  std::vector<Site> sites;
-  std::vector<Payload> payloads;
+  std::span<Site> sites;
+  std::span<Payload> payloads;
 };
 
 class Spec {
  public:
-  Spec(const Value& words, const Value& sizes) {
+  Spec(const Value& words, const Value& sizes, Memory& memory) : sizes_(&memory) {
     Tensor* tensor = as_tensor(words);
     if (tensor == nullptr || tensor->dtype != DType::int64_ || tensor->rank != 1)
       fail(Status::failed, "rows.linearise: the description is not an int64 vector");
@@ -69,8 +86,8 @@ class Spec {
     registers = static_cast<size_t>(at(2));
     many = (at(3) & 1) != 0;
     apart = (at(3) & 2) != 0;
-    clauses.resize(static_cast<size_t>(at(1)));
-    for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)));
+    clauses = array<ClauseRecord>(memory, count_at(1));
+    for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)), memory);
     for (ClauseRecord& clause : clauses)
       for (Site& site : clause.sites)
         if (site.list) site.items = items_of(site.target);
@@ -80,12 +97,18 @@ class Spec {
       fail(Status::failed, "rows.linearise: the description is broken");
     return word_[i];
   }
+  // How many there are of something that takes a word each at the least.
+  int64_t count_at(int64_t i) const {
+    int64_t n = at(i);
+    if (n < 0 || n > count_) fail(Status::failed, "rows.linearise: the description is broken");
+    return n;
+  }
   int64_t entry(int64_t function) const { return at(4 + function); }
 
   int64_t functions;
   size_t registers;
   bool many, apart;
-  std::vector<ClauseRecord> clauses;
+  std::span<ClauseRecord> clauses;
 
  private:
   void read_sizes(const Value& sizes) {
@@ -95,11 +118,11 @@ class Spec {
       sizes_.assign(data<int64_t>(vector), data<int64_t>(vector) + vector->elements());
     }
   }
-  ClauseRecord read(int64_t p) const {
+  ClauseRecord read(int64_t p, Memory& memory) const {
     ClauseRecord out;
     out.function = at(p++);
-    for (int64_t n = at(p++); n > 0; --n) {
-      Site site{};
+    out.sites = array<Site>(memory, count_at(p++));
+    for (Site& site : out.sites) {
       site.list = at(p++) != 0;
       site.reg = at(p++);
       if (site.list) {
@@ -108,10 +131,9 @@ class Spec {
         site.tail = at(p++);
       }
       site.target = at(p++);
-      out.sites.push_back(site);
     }
-    for (int64_t n = at(p++); n > 0; --n) {
-      Payload payload{};
+    out.payloads = array<Payload>(memory, count_at(p++));
+    for (Payload& payload : out.payloads) {
       payload.reg = at(p++);
       payload.dtype = static_cast<DType>(at(p++));
       payload.rank = static_cast<uint32_t>(at(p++));
@@ -122,7 +144,6 @@ class Spec {
           fail(Status::failed, "rows.linearise: a size is missing");
         payload.shape[i] = dim < 0 ? sizes_[static_cast<size_t>(-1 - dim)] : dim;
       }
-      out.payloads.push_back(payload);
     }
     return out;
   }
@@ -134,7 +155,7 @@ class Spec {
 
   const int64_t* word_;
   int64_t count_;
-  std::vector<int64_t> sizes_;
+  Vector<int64_t> sizes_;
 };
 
 // --- the walk ------------------------------------------------------------------------------------------------------
@@ -158,6 +179,7 @@ struct Part {
 // The nodes of shared objects by object and function (open addressing).
 class Known {
  public:
+  explicit Known(Memory& memory) : slots_(&memory) {}
   uint32_t* find(const Object* object, uint32_t function) {
     if (2 * (used_ + 1) > slots_.size()) grow();
     Slot& slot = probe(object, function);
@@ -182,12 +204,12 @@ class Known {
     }
   }
   void grow() {
-    std::vector<Slot> old(slots_.empty() ? 64 : 2 * slots_.size());
+    Vector<Slot> old(slots_.empty() ? few : 2 * slots_.size(), slots_.get_allocator());
     old.swap(slots_);
     for (const Slot& slot : old)
       if (slot.object != nullptr) probe(slot.object, slot.function) = slot;
   }
-  std::vector<Slot> slots_;
+  Vector<Slot> slots_;
   size_t used_ = 0;
 };
 
@@ -195,7 +217,24 @@ constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the wa
 
 class Walk {
  public:
-  explicit Walk(const Spec& spec) : spec_(spec), registers_(spec.registers) {}
+  Walk(const Spec& spec, Memory& memory)
+      : spec_(spec),
+        memory_(memory),
+        registers_(spec.registers, &memory),
+        nodes_(&memory),
+        parts_(&memory),
+        payloads_(&memory),
+        lists_(&memory),
+        items_(spec.clauses.size(), &memory),
+        open_(&memory),
+        found_(&memory),
+        results_(&memory),
+        known_(memory) {
+    nodes_.reserve(few);
+    parts_.reserve(few);
+    payloads_.reserve(few);
+    results_.reserve(few);
+  }
 
   // A value that function 0 looks at.
   void root(const Value& v) {
@@ -347,7 +386,7 @@ class Walk {
 
   void items(const Site& site, Value list, uint32_t owner) {
     const ClauseRecord& record = spec_.clauses[site.items];
-    std::vector<Item>& all = items_of(site.items);
+    Vector<Item>& all = items_[site.items];
     auto first = static_cast<uint32_t>(all.size());
     for (;;) {
       Adt* cell = as_adt(list);
@@ -373,30 +412,26 @@ class Walk {
     uint32_t node, next;
   };
 
-  std::vector<Item>& items_of(size_t clause) {
-    if (items_.size() < spec_.clauses.size()) items_.resize(spec_.clauses.size());
-    return items_[clause];
-  }
-
   Tensor* vector(int64_t n) { return keep(new_host_tensor(DType::int64_, 1, &n)); }
   Tensor* keep(Tensor* tensor) {
     results_.emplace_back(Value::of(tensor));
     return tensor;
   }
 
-  void gather(const Payload& payload, const std::vector<uint32_t>& at, size_t number);
+  void gather(const Payload& payload, const Vector<uint32_t>& at, size_t number);
 
   const Spec& spec_;
-  std::vector<Value> registers_;  // borrowed
-  std::vector<Node> nodes_;
-  std::vector<Part> parts_;
-  std::vector<Value> payloads_;  // borrowed
-  std::vector<List> lists_;
-  std::vector<std::vector<Item>> items_;
-  std::vector<Frame> open_;
+  Memory& memory_;
+  Vector<Value> registers_;  // borrowed
+  Vector<Node> nodes_;
+  Vector<Part> parts_;
+  Vector<Value> payloads_;  // borrowed
+  Vector<List> lists_;
+  Vector<Vector<Item>> items_;  // by clause
+  Vector<Frame> open_;
   size_t roots_ = 0;  // the first of the parts
-  std::vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed
-  std::vector<Owned> results_;
+  Vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed
+  Vector<Owned> results_;
   Known known_;
 };
 
@@ -404,7 +439,7 @@ class Walk {
 
 constexpr size_t prefetched = 256;  // of a part; the rest the machine finds by itself
 
-void Walk::gather(const Payload& payload, const std::vector<uint32_t>& at, size_t number) {
+void Walk::gather(const Payload& payload, const Vector<uint32_t>& at, size_t number) {
   int64_t shape[max_rank];
   shape[0] = static_cast<int64_t>(at.size());
   std::copy(payload.shape, payload.shape + payload.rank, shape + 1);
@@ -438,7 +473,6 @@ void Walk::gather(const Payload& payload, const std::vector<uint32_t>& at, size_
 
 Value Walk::tables() {
   size_t clauses = spec_.clauses.size();
-  items_.resize(clauses);
   int32_t depth = 0;
   for (const Node& node : nodes_) depth = std::max(depth, node.level);
   // Counting sort by clause and level.
@@ -453,15 +487,15 @@ Value Walk::tables() {
     return offsets[level * static_cast<int64_t>(clauses) + static_cast<int64_t>(clause)];
   };
   for (const Node& node : nodes_) ++offset(node.level + 1, node.clause);
-  std::vector<int64_t> next(static_cast<size_t>(spec_.functions), 0);
+  Vector<int64_t> next(static_cast<size_t>(spec_.functions), 0, &memory_);
   for (size_t c = 0; c < clauses; ++c) {
     if (spec_.clauses[c].function < 0) continue;
     int64_t row = next[static_cast<size_t>(spec_.clauses[c].function)];
     for (int64_t level = 0; level <= depth + 1; ++level) row = offset(level, c) += row;
     next[static_cast<size_t>(spec_.clauses[c].function)] = row;
   }
-  std::vector<int64_t> free(offsets, offsets + shape[0] * shape[1]);
-  std::vector<std::vector<uint32_t>> members(clauses);
+  Vector<int64_t> free(offsets, offsets + shape[0] * shape[1], &memory_);
+  Vector<Vector<uint32_t>> members(clauses, &memory_);
   for (size_t c = 0; c < clauses; ++c)
     if (spec_.clauses[c].function >= 0) members[c].resize(static_cast<size_t>(offset(depth + 1, c) - offset(0, c)));
   for (uint32_t n = 0; n < nodes_.size(); ++n) {
@@ -472,14 +506,14 @@ Value Walk::tables() {
   Tensor* roots = vector(static_cast<int64_t>(roots_));
   for (size_t i = 0; i < roots_; ++i) data<int64_t>(roots)[i] = nodes_[parts_[i].node].row;
   // Items in the order of their owners' rows.
-  std::vector<std::vector<uint32_t>> order(clauses);
-  std::vector<std::vector<int64_t>> starts(clauses);
+  Vector<Vector<uint32_t>> order(clauses, &memory_);
+  Vector<Vector<int64_t>> starts(clauses, &memory_);
   for (size_t c = 0; c < clauses; ++c) {
     size_t number = 0;
     for (const Site& site : spec_.clauses[c].sites) {
       if (!site.list) continue;
-      std::vector<uint32_t>& items = order[site.items];
-      std::vector<int64_t>& start = starts[site.items];
+      Vector<uint32_t>& items = order[site.items];
+      Vector<int64_t>& start = starts[site.items];
       start.reserve(members[c].size() + 1);
       for (uint32_t n : members[c]) {
         start.push_back(static_cast<int64_t>(items.size()));
@@ -519,7 +553,7 @@ Value Walk::tables() {
       ++number;
     }
     if (record.payloads.empty()) continue;
-    std::vector<uint32_t> at(count);
+    Vector<uint32_t> at(count, &memory_);
     for (size_t i = 0; i < count; ++i)
       at[i] = is_items ? items_[c][order[c][i]].payload : nodes_[members[c][i]].payload;
     for (size_t p = 0; p < record.payloads.size(); ++p) gather(record.payloads[p], at, p);
@@ -532,8 +566,10 @@ Value Walk::tables() {
 }  // namespace
 
 Value rows_linearise(const Value* arguments) {
-  Spec spec(arguments[1], arguments[2]);
-  Walk walk(spec);
+  alignas(std::max_align_t) std::byte on_stack[memory_on_stack];
+  Memory memory(on_stack, sizeof on_stack);
+  Spec spec(arguments[1], arguments[2], memory);
+  Walk walk(spec, memory);
   if (!spec.many) {
     walk.root(arguments[0]);
   } else {

@@ -112,7 +112,7 @@ void Run::poll_now() {
     first_poll_ = false;
     last_asked_ = now;
   } else if (passed < aim / 2) {
-    allowance_ = std::min<int64_t>(allowance_ * 2, most_allowance);
+    allowance_ = std::min<int64_t>(allowance_ * (passed < aim / 16 ? 8 : 2), most_allowance);
   } else if (passed > aim * 2) {
     allowance_ = std::max<int64_t>(1, allowance_ * aim / passed);
   }

@@ -136,7 +136,7 @@ class Run : public RunState {
   const Executable& exe_;
   const RunOptions& options_;
   ControlStack stack_;
-  int64_t allowance_ = 64;
+  int64_t allowance_ = kernel_cost;
   int64_t last_poll_ = 0, last_asked_ = 0, deadline_ = 0;
   bool first_poll_ = true;
   relay_kernel_context context_;

@@ -153,10 +153,10 @@ class Executable:
             tuples = self._plain.get(entry)
             if tuples is not None:
                 return self._program.run(entry, args, self._threads, donate, allowed, observer, False, tuples)
-            signature = self.signature(entry)
+            signature = self._signatures.get(entry) or self.signature(entry)
             inputs, tuples = signature.arguments(args), signature.tuples
             found = self._program.run(entry, inputs, self._threads, donate, allowed, observer, False, tuples)
-            return signature.outcome(found)
+            return found if signature.made else signature.outcome(found)
         except ExecutionError as error:
             text, _, where = str(error).rpartition("\n  in ")
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
@@ -205,13 +205,10 @@ class Executable:
     ) -> list[object]:
         """The requests as one batch."""
         assert batch.entry is not None
-        listed: _runtime.Value = _runtime.Value.adt(1, ())
-        for number, args in reversed(tuple(enumerate(requests))):
-            each = [signature.argument(n, args[n], f" in request {number}") for n in batch.each]
-            listed = _runtime.Value.adt(0, (_runtime.Value.tuple(each), listed))
-        given = [listed, *(signature.argument(n, requests[0][n]) for n in shared)]
+        given = [signature.listed(requests, batch.each), *(signature.argument(n, requests[0][n]) for n in shared)]
         found = self._program.run(batch.entry, given, self._threads, (), self._allowed, None)
-        return [signature.join(parts) for parts in zip(*(t.rows() for t in found.fields), strict=True)]
+        rows = [t.rows() for t in found.fields]
+        return rows[0] if signature.is_tensor else [signature.join(parts) for parts in zip(*rows, strict=True)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""

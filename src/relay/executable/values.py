@@ -31,19 +31,26 @@ class Signature:
         self.params: Sequence[Spec] = info["params"]
         self.result: Spec = info["result"]
         self._all_tensors = all(p["type"]["kind"] == "tensor" for p in self.params)
-        # Whether the result is a tuple that the runtime makes a Python tuple of; whether nothing else is to be done about values.
+        # Whether the result is a tuple that the runtime makes a Python tuple of.
         self.tuples = self.result["kind"] == "tuple" and _of_tensors(self.result, _SHALLOW)
-        self.plain = self._all_tensors and (self.tuples or self.result["kind"] == "tensor")
         self._types = _Types(info["adts"])
-        self._numbers = [self._types.number(p["type"]) for p in self.params]
+        # For each parameter its type's number, of a tensor -1, and what errors call it.
+        kinds = [p["type"] for p in self.params]
+        self._wanted = tuple(-1 if kind["kind"] == "tensor" else self._types.number(kind) for kind in kinds)
+        self._called = tuple(f"argument %{p['name']} of @{name}" for p in self.params)
         self._result = self._types.number(self.result)
+        self.is_tensor = self.result["kind"] == "tensor"
+        # Whether results come from the runtime as Python sees them; whether nothing is to be done about values at all.
+        self.made = self.tuples or self.is_tensor
+        self.plain = self._all_tensors and self.made
         self._converter = _runtime.Converter(self._types.describe, AdtValue, TypeError_, ShapeError)
 
     def arguments(self, args: Sequence[object]) -> Sequence[object]:
         """The arguments as the runtime takes them. Raises TypeError_ for a wrong number of them or a wrong kind of value, ShapeError
         for a tensor of another shape inside a tuple or algebraic value."""
-        self.check_count(args)
-        return args if self._all_tensors else [self.argument(n, arg) for n, arg in enumerate(args)]
+        if len(args) != len(self._wanted):
+            self.check_count(args)
+        return args if self._all_tensors else self._converter.arguments(args, self._wanted, self._called)
 
     def check_count(self, args: Sequence[object]) -> None:
         """Raises TypeError_ for a wrong number of arguments."""
@@ -81,17 +88,20 @@ class Signature:
             hint = f"give a NumPy array or a DLPack tensor{f' of {wanted}' if wanted else ''}"
         return type(error)(f"argument %{name} of @{self.name}: {what}", hint=hint)
 
-    def argument(self, number: int, arg: object, where: str = "") -> object:
-        """One argument as the runtime takes it; ``where`` ends the name that errors give it."""
-        param = self.params[number]
-        if param["type"]["kind"] == "tensor":
+    def argument(self, number: int, arg: object) -> object:
+        """One argument as the runtime takes it."""
+        if self._wanted[number] < 0:
             return arg
-        return self._converter.convert(arg, self._numbers[number], f"argument %{param['name']} of @{self.name}{where}")
+        return self._converter.convert(arg, self._wanted[number], self._called[number])
+
+    def listed(self, requests: Sequence[Sequence[object]], each: Sequence[int]) -> object:
+        """What differs from request to request, the parameters ``each``, as a list of tuples. Raises what `arguments` does."""
+        wanted, called = (tuple(names[n] for n in each) for names in (self._wanted, self._called))
+        return self._converter.requests([tuple(args[n] for n in each) for args in requests], wanted, called)
 
     def outcome(self, value: object) -> object:
         """A result, as the runtime gave it, as Python sees it."""
-        made = self.tuples or self.result["kind"] == "tensor"
-        return value if made else self._converter.outward(value, self._result)
+        return value if self.made else self._converter.outward(value, self._result)
 
     def join(self, parts: Sequence[object]) -> object:
         """A result of tensors and tuples from its tensors, in order."""
