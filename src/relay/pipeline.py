@@ -66,6 +66,7 @@ from relay.transform import (
     Recompute,
     ReducePrecision,
     Rematerialise,
+    RoomForRows,
     Simplify,
     Sink,
     Specialise,
@@ -117,7 +118,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     inline: list[Pass] = [Inline()] if level >= 3 else []
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
-        GatherSums(), Sink(), FuseAttention(), DeadCode(), GrowState(), SumFusion(), CommonSubexpressions(),
+        GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(), SumFusion(), CommonSubexpressions(),
         Layouts(table=facts), *fold, ParallelFusion(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)

@@ -96,7 +96,7 @@ class Signature:
 
     def listed(self, requests: Sequence[Sequence[object]], each: Sequence[int]) -> object:
         """What differs from request to request, the parameters ``each``, as a list of tuples. Raises what `arguments` does."""
-        wanted, called = (tuple(names[n] for n in each) for names in (self._wanted, self._called))
+        wanted, called = tuple(self._wanted[n] for n in each), tuple(self._called[n] for n in each)
         return self._converter.requests([tuple(args[n] for n in each) for args in requests], wanted, called)
 
     def outcome(self, value: object) -> object:

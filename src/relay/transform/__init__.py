@@ -39,6 +39,7 @@ from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.precision import ReducePrecision
 from relay.transform.recompute import Recompute
 from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
+from relay.transform.room import RoomForRows
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
 from relay.transform.specialise import Specialise
@@ -81,6 +82,7 @@ __all__ = [
     "Recompute",
     "ReducePrecision",
     "Rematerialise",
+    "RoomForRows",
     "Simplify",
     "Sink",
     "Specialise",

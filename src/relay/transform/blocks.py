@@ -193,6 +193,16 @@ def all_bindings(root: Block) -> Iterator[Binding]:
         yield from block.bindings
 
 
+def on_several_devices(function: Function) -> bool:
+    """Whether a function copies tensors between devices."""
+    if is_primitive(function):
+        return False
+    return any(
+        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == DEVICE_COPY
+        for b in all_bindings(body_of(function))
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Scope:
     """A block under construction. ``open`` says that its variables may still be used in what is being built."""

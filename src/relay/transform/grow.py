@@ -29,14 +29,13 @@ from relay.ir.module import Module
 from relay.ir.types import DTYPE_BITS, TensorType
 from relay.transform.base import Pass
 from relay.transform.blocks import (
-    DEVICE_COPY,
     Forward,
     Scope,
-    all_bindings,
     all_blocks,
     body_of,
     is_primitive,
     map_functions,
+    on_several_devices,
 )
 from relay.transform.build import op_call, type_of
 
@@ -53,18 +52,9 @@ class GrowState(Pass):
     name: ClassVar[str] = "grow_state"
 
     def __call__(self, module: Module) -> Module:
-        if any(_moves_between_devices(f) for f in module.functions.values()):
+        if any(on_several_devices(f) for f in module.functions.values()):
             return module
         return map_functions(module, _grow)
-
-
-def _moves_between_devices(function: Function) -> bool:
-    if is_primitive(function):
-        return False
-    return any(
-        isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == DEVICE_COPY
-        for b in all_bindings(body_of(function))
-    )
 
 
 def _grow(function: Function) -> Function:

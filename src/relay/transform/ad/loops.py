@@ -125,7 +125,7 @@ def _role(
     if not lifting.concerns(ty):
         if arg is param:
             return Role.FIXED
-        step = _step(param, arg, values)
+        step = constant_step(param, arg, values)
         if step is None:
             return Role.PLAIN
         steps[n] = step
@@ -203,7 +203,7 @@ def _mentions(name: str, bindings: Sequence[Binding]) -> bool:
     )
 
 
-def _step(param: Var, arg: Expr, values: Mapping[Var, Expr]) -> int | None:
+def constant_step(param: Var, arg: Expr, values: Mapping[Var, Expr]) -> int | None:
     """The constant that an integer parameter moves by."""
     ty = param.ty
     if not isinstance(ty, TensorType) or ty.shape != () or not isinstance(ty.dtype, str) or not is_integer(ty.dtype):
