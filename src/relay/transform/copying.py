@@ -37,7 +37,7 @@ from relay.ir.expr import (
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.transform.blocks import body_of, is_primitive
-from relay.typing.substitution import map_attrs, map_type
+from relay.typing.substitution import map_attrs, map_type, renamed
 
 
 def solve_dims(function: Function, call: Call, arg_types: Sequence[Type | None]) -> dict[DimVar, Dim] | None:
@@ -169,6 +169,7 @@ class Copier:
             body=body,
             ret_type=self.type(f.ret_type),
             attrs=self.attrs(f.attrs),
+            type_params=renamed(f.type_params, lambda _: None, self.dim),
             ty=self.type(f.ty),
         )
 

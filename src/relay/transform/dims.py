@@ -9,7 +9,7 @@ from relay.ir.dim import DimVar, SymDim, as_var, dim_vars
 from relay.ir.expr import Attr, Call, Expr, Var
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
 from relay.transform.blocks import all_bindings, body_of, is_primitive
-from relay.typing.substitution import variables
+from relay.typing.substitution import free_variables
 
 
 @dataclass(slots=True, eq=False)
@@ -20,12 +20,12 @@ class DimUses:
     _primitives: dict[int, tuple[Expr, tuple[DimVar, ...]]] = field(default_factory=dict)
 
     def of_type(self, ty: Type | None) -> tuple[DimVar, ...]:
-        """Every dim variable in the type, once, in order of occurrence."""
+        """Every dim variable in the type that no function type in it binds, once, in order of occurrence."""
         if ty is None:
             return ()
         known = self._types.get(id(ty))
         if known is None or known[0] is not ty:
-            found = tuple(dict.fromkeys(v for v in variables(ty) if isinstance(v, DimVar)))
+            found = tuple(v for v in free_variables(ty) if isinstance(v, DimVar))
             self._types[id(ty)] = known = (ty, found)
         return known[1]
 
@@ -58,7 +58,7 @@ def attr_dims(attr: Attr | Mapping[str, Attr]) -> Iterator[DimVar]:
         elif isinstance(value, Mapping):
             todo.extend(value.values())
         elif isinstance(value, TensorType | TupleType | FuncType | RefType | AdtType):
-            yield from (v for v in variables(value) if isinstance(v, DimVar))
+            yield from (v for v in free_variables(value) if isinstance(v, DimVar))
 
 
 def whole_axes(ty: Type | None) -> Iterator[tuple[DimVar, int]]:

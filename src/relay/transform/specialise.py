@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar, cast
 
-from relay.ir.dim import Dim, DimVar, as_var, dim_substitute
+from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_substitute
 from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
@@ -16,6 +16,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier, match_dims
+from relay.typing.substitution import substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class _Specialiser:
         return found
 
     def type_args(self, known: _Known) -> tuple[TypeArg, ...] | None:
-        """The dims that the known function is used at; None when its types do not say."""
+        """The dims that the known function is used at, some of which it may still be a function of; None when its types do not say."""
         function = self.functions[known.target.name]
         wanted = [p for p in function.type_params if isinstance(p, DimVar)]
         types = [*(type_of(c) for c in known.captured), *known.ty.params]
@@ -101,6 +102,8 @@ class _Specialiser:
         type_args = self.type_args(known)
         if type_args is None:
             return call
+        if call.type_args:  # the closure is still a function of dims: they are what this call gives for them
+            type_args = tuple(substitute(a, known.ty.type_params, call.type_args) for a in type_args)
         return Call(known.target, (*known.captured, *call.args), call.attrs, type_args, call.ty, call.span)
 
     def specialised(self, call: Call, driver: Forward) -> Expr:
@@ -139,7 +142,8 @@ class _Specialiser:
     ) -> dict[DimVar, Dim]:
         """The dims of a known function that are dims of the function it is given to, by the type of that parameter.
 
-        In the copy they must be one variable: the captured values then have the sizes that its results are said to have.
+        In the copy they must be one variable: the captured values then have the sizes that its results are said to have. Those that
+        every call of it gives anew are no dims of the copy either.
         """
         given = self.functions[known.target.name]
         if not isinstance(formal, FuncType) or not isinstance(given.ty, FuncType):
@@ -147,6 +151,9 @@ class _Specialiser:
         pairs = [*zip(given.ty.params[len(known.captured) :], formal.params, strict=True), (given.ty.ret, formal.ret)]
         out: dict[DimVar, Dim] = {}
         for own, arg in zip((d for d in given.type_params if isinstance(d, DimVar)), type_args, strict=True):
+            if formal.type_params and isinstance(arg, SymDim) and as_var(arg) in known.ty.type_params:
+                out[own] = arg
+                continue
             found = match_dims((own,), pairs)
             if found is not None and dim_substitute(found[own], lambda d: cast("Dim | None", instance.get(d))) == arg:
                 out[own] = found[own]

@@ -5,10 +5,10 @@ Types nest as deeply as a person writes them, not as deeply as a program is long
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import assert_never, cast
 
-from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, dim_substitute, dim_vars
+from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.expr import Attr, Attrs
 from relay.ir.types import (
     AdtType,
@@ -30,7 +30,8 @@ DimOf = Callable[[DimVar], Dim | None]
 
 
 def map_type(t: TypeArg, type_of: TypeOf, dim_of: DimOf) -> TypeArg:
-    """Replace variables (None keeps one). The same object when nothing changed."""
+    """Replace variables (None keeps one), those that function types bind as well, by other variables. The same object when nothing
+    changed."""
     match t:
         case TensorType():
             shape = t.shape
@@ -68,7 +69,8 @@ def map_type(t: TypeArg, type_of: TypeOf, dim_of: DimOf) -> TypeArg:
                 and all(a is b for a, b in zip(constraints, t.constraints, strict=True))
             ):
                 return t
-            return FuncType(cast("tuple[Type, ...]", params), cast(Type, ret), t.type_params, constraints)
+            own = renamed(t.type_params, type_of, dim_of)
+            return FuncType(cast("tuple[Type, ...]", params), cast(Type, ret), own, constraints)
         case RefType():
             value = map_type(t.value, type_of, dim_of)
             return t if value is t.value else RefType(cast(Type, value))
@@ -77,6 +79,15 @@ def map_type(t: TypeArg, type_of: TypeOf, dim_of: DimOf) -> TypeArg:
             return t if args is t.args else AdtType(t.name, args)
         case _:
             assert_never(t)
+
+
+def renamed(params: tuple[TypeParam, ...], type_of: TypeOf, dim_of: DimOf) -> tuple[TypeParam, ...]:
+    """Parameters as the variables that stand for them; one that becomes something else stays."""
+    out: list[TypeParam] = []
+    for p in params:
+        new = as_var(dim_of(p) or 0) if isinstance(p, DimVar) else type_of(p)
+        out.append(new if isinstance(new, DimVar | TypeVar) else p)
+    return tuple(out)
 
 
 def map_relation(relation: Relation, type_of: TypeOf, dim_of: DimOf) -> Relation:
@@ -148,9 +159,24 @@ def variables(t: TypeArg) -> Iterator[TypeParam]:
                 assert_never(now)
 
 
-def free_variables(t: TypeArg, bound: Mapping[TypeParam, object]) -> list[TypeParam]:
-    """The variables of ``t`` that are not in ``bound``, each once, in order of occurrence."""
-    return [v for v in dict.fromkeys(variables(t)) if v not in bound]
+def free_variables(t: TypeArg, bound: Container[TypeParam] = ()) -> list[TypeParam]:
+    """The variables of ``t`` that neither are in ``bound`` nor belong to a function type in it, each once, in order of occurrence."""
+    out: dict[TypeParam, None] = {}
+    todo: list[tuple[TypeArg, frozenset[TypeParam]]] = [(t, frozenset())]
+    while todo:
+        now, inner = todo.pop()
+        match now:
+            case FuncType():
+                todo += [(part, inner.union(now.type_params)) for part in (now.ret, *reversed(now.params))]
+            case TupleType():
+                todo += [(part, inner) for part in reversed(now.fields)]
+            case RefType():
+                todo.append((now.value, inner))
+            case AdtType():
+                todo += [(part, inner) for part in reversed(now.args)]
+            case _:
+                out.update((v, None) for v in variables(now) if v not in bound and v not in inner)
+    return list(out)
 
 
 def map_attrs(attrs: Attrs, types: Callable[[Type | None], Type | None], dims: Callable[[DimVar], Dim | None]) -> Attrs:
