@@ -26,6 +26,7 @@ PROGRAMS = {
     "rows": True,
     "gradients": True,
     "convolutions": True,
+    "loops": True,
     "capsule": False,
 }
 

@@ -1,0 +1,110 @@
+"""The loops of `examples/loops.relay` against NumPy, interpreted and compiled, and their gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loops import CASES, Array, leaves
+
+import relay
+
+MODULE = Path(__file__).parent.parent / "examples" / "loops.relay"
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def selective_scan(x: Array, step: Array, a: Array, b: Array, c: Array) -> Array:
+    h, out = np.zeros_like(a), []
+    for t in range(len(x)):
+        d = step[t][:, None]
+        h = np.exp(d * a) * h + d * x[t][:, None] * b[t]
+        out.append(h @ c[t])
+    return np.array(out)
+
+
+def retention(q: Array, k: Array, v: Array) -> Array:
+    age = np.subtract.outer(np.arange(len(q)), np.arange(len(q)))
+    weights = np.where(age >= 0, 0.95 ** np.maximum(age, 0), 0.0)
+    return np.asarray((q @ k.T * weights) @ v)
+
+
+def all_paths(scores: Array, moves: Array) -> Array:
+    paths = np.zeros(scores.shape[1])
+    for row in scores:
+        paths = np.log(np.exp(paths) @ np.exp(moves)) + row
+    return np.asarray(np.log(np.exp(paths).sum()))
+
+
+def memory(xs: Array, key: Array, erase: Array, first: Array) -> Array:
+    m, out = first, []
+    for x in xs:
+        k, e = key @ x, sigmoid(erase @ x)
+        near = np.exp(5 * (m @ k) / np.sqrt((m * m).sum(1) * (k @ k) + 1e-6))
+        w = (near / near.sum())[:, None]
+        out.append((w * m).sum(0))
+        m = m * (1 - w * e) + w * np.tanh(k)
+    return np.array(out)
+
+
+def centres(x: Array, first: Array) -> Array:
+    c = first
+    for _ in range(10):
+        mine = ((x[:, None] - c) ** 2).sum(2).argmin(1)
+        c = np.array([x[mine == n].sum(0) / (np.sum(mine == n) + 1e-6) for n in range(len(c))])
+    return c
+
+
+def edit_distance(a: Array, b: Array) -> Array:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        last, row = row, [i + 1]
+        for j, y in enumerate(b):
+            row.append(min(last[j] + int(x != y), last[j + 1] + 1, row[j] + 1))
+    return np.asarray(row[-1])
+
+
+BY_NUMPY = {f.__name__: f for f in (selective_scan, retention, all_paths, memory, centres, edit_distance)}
+
+
+def arguments(name: str, steps: int) -> list[Array]:
+    rng = np.random.default_rng(steps)
+    return CASES[name].arguments(steps, lambda *shape: rng.standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name: str) -> None:
+    module = relay.load_module(MODULE)
+    exe = relay.compile(module, entries=(name,))
+    for steps in (1, 6):
+        given = arguments(name, steps)
+        expected = leaves(relay.evaluate(module, *given, entry=name))
+        for a, b in zip(leaves(exe.run(name, *given)), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+        if name in BY_NUMPY:
+            np.testing.assert_allclose(expected[0], BY_NUMPY[name](*given), rtol=2e-3, atol=2e-4)
+
+
+def test_what_is_iterated_until_it_is_right() -> None:
+    exe = relay.compile(relay.load_module(MODULE), entries=("transport", "solve"))
+    plan, _ = leaves(exe.run("transport", *arguments("transport", 8)))
+    np.testing.assert_allclose(plan.sum(0), 1.0, rtol=1e-3)
+    a, b = arguments("solve", 12)
+    found, steps = leaves(exe.run("solve", a, b))
+    np.testing.assert_allclose(a @ found, b, atol=1e-3)
+    assert 1 < int(steps) < 100
+
+
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.gradient])
+def test_gradients(name: str) -> None:
+    module = relay.load_module(MODULE)
+    given = arguments(name, 3)
+    wanted = tuple(n for n, a in enumerate(given) if a.dtype == np.float32 and a.ndim)
+    gradient: Any = relay.grad(module, wanted, entry=name)
+    found = relay.compile(gradient, entries=(name,)).run(name, *given)
+    for a, b in zip(leaves(found), leaves(relay.evaluate(gradient, *given, entry=name)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(b).max())))
