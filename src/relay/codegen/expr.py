@@ -14,7 +14,7 @@ from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.pairs import DOT, LANES, PairStep, pair_step
 from relay.codegen.values import Value, register_type
-from relay.codegen.windows import looked_up, looks_up, span, summands
+from relay.codegen.windows import looked_up, looks_up, span
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
@@ -32,6 +32,7 @@ from relay.te.scalar import (
     Select,
     Size,
     Unary,
+    chain,
     children,
     walk,
 )
@@ -163,7 +164,7 @@ class Expressions:
         if far is None or far >= 2 * offset.lanes:
             return None
         start, moving = f.arith.index(0), f.arith.index(0)
-        for part in map(self._get, summands(index)):
+        for part in map(self._get, chain(index, "add")):
             if part.is_uniform:
                 start = f.arith.binary("add", start, part)
             else:

@@ -98,19 +98,6 @@ def _rising(form: _Form | None, lanes: int) -> int | None:
     return form.rising(lanes) if isinstance(form, _Line) else form
 
 
-def summands(index: Scalar) -> list[Scalar]:
-    """The terms of a sum."""
-    out: list[Scalar] = []
-    todo = [index]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Binary) and node.op == "add":
-            todo += (node.b, node.a)
-        else:
-            out.append(node)
-    return out
-
-
 def looks_up(target: Target, place: Place, offset: Value) -> bool:
     """Whether a machine looks up the lanes of such a vector in vectors by one instruction, and nothing better is known of where they
     are."""

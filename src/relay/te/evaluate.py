@@ -36,6 +36,7 @@ from relay.te.scalar import (
     Select,
     Size,
     Unary,
+    chain,
     children,
     walk,
 )
@@ -350,14 +351,7 @@ def _factors(node: Reduce) -> list[Scalar]:
         guard, body = body, body.a
     if node.kind != "sum":
         return [node.body]
-    out: list[Scalar] = []
-    todo: list[Scalar] = [body]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, Binary) and part.op == "mul":
-            todo += (part.b, part.a)
-        else:
-            out.append(part)
+    out = chain(body, "mul")
     if guard is None:
         return out
     if len(out) == 1:

@@ -410,14 +410,19 @@ def substitute(root: Scalar, mapping: dict[Axis, Scalar]) -> Scalar:
     return transform(root, lambda n: mapping.get(n, n) if isinstance(n, Axis) else n) if mapping else root
 
 
-def conjuncts(cond: Scalar) -> list[Scalar]:
-    """The conditions that must all hold for a boolean expression to hold, in order."""
+def chain(root: Scalar, op: BinaryOp) -> list[Scalar]:
+    """What an operation joins, and what it joins there in turn, in order: the terms of a sum, the factors of a product."""
     out: list[Scalar] = []
-    todo = [cond]
+    todo = [root]
     while todo:
         node = todo.pop()
-        if isinstance(node, Binary) and node.op == "and":
-            todo += [node.b, node.a]
+        if isinstance(node, Binary) and node.op == op:
+            todo += (node.b, node.a)
         else:
             out.append(node)
     return out
+
+
+def conjuncts(cond: Scalar) -> list[Scalar]:
+    """The conditions that must all hold for a boolean expression to hold, in order."""
+    return chain(cond, "and")

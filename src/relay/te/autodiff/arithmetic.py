@@ -7,7 +7,7 @@ is structural: a term that does not exist is left out, never ``0 * x``.
 from __future__ import annotations
 
 from relay.ir.types import is_float
-from relay.te.scalar import Binary, Const, Scalar, Unary, binary, cast, select, unary
+from relay.te.scalar import Const, Scalar, Unary, binary, cast, chain, select, unary
 
 
 def is_const(x: Scalar | None, value: float) -> bool:
@@ -95,12 +95,4 @@ def converted(a: Scalar, dtype: str) -> Scalar:
 
 def factors(root: Scalar) -> list[Scalar]:
     """The factors of a product, in order."""
-    out: list[Scalar] = []
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Binary) and node.op == "mul":
-            todo += (node.b, node.a)
-        else:
-            out.append(node)
-    return out
+    return chain(root, "mul")
