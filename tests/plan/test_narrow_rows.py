@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import relay
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
@@ -80,6 +83,30 @@ def test_what_is_not_turned() -> None:
     cheap = check(primitive([tensor((N, 64))], lambda m, x: m("sum", x, axis=1)), *SIZES, tolerance=1e-4)
     near = check(primitive([tensor((N, 3))], lambda m, x: m("nn.softmax", x)), *SIZES)
     assert not any(turns(plan) for plan in (few, long, cheap, near))
+
+
+def test_rows_that_a_choice_keeps_from_being_read_are_not_turned() -> None:
+    for before, after in ((1, 0), (0, 1)):
+
+        def build(m: Maker, x: Expr, before: int = before, after: int = after) -> Expr:
+            return m("nn.softmax", m("nn.pad", x, pad_width=((before, after), (0, 0))))
+
+        for rows in (N, 33):
+            plan = check(primitive([tensor((rows, 10))], build), *(SIZES if rows is N else ()))
+            assert not any(t.source.name == "in0" for t in turns(plan)), "the row outside would be turned too"
+
+
+def test_what_writes_a_part_of_each_row_brings_no_other_part_back() -> None:
+    module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n, 3, 9, 9), float32], %w: Tensor[(3, 1, 3, 3), float32]) -> float32 {
+  mean(nn.max_pool2d(nn.conv2d(%x, %w, strides=[2, 2], padding=[1, 1], groups=3), pool_size=[2, 2], strides=[2, 2]))
+}""")
+    gradient: Any = relay.grad(module, (0, 1))
+    x, w = random((5, 3, 9, 9), "float32"), random((3, 1, 3, 3), "float32")
+    exe: Any = relay.compile(gradient, check_memory=True, threads=1)
+    expected: Any = relay.evaluate(gradient, x, w)
+    for a, b in zip(exe(x, w), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5)
 
 
 def test_nans_and_infinities() -> None:

@@ -88,6 +88,8 @@ def narrow_rows(
         if access is None:
             return None
         width, start, strides = access
+        if written and width > 1 and shape_size(tuple(a.extent for a in inner)) != width:
+            return None  # something else writes the rest of a row
         known = found.setdefault(id(where.buffer), Rows(where.buffer, width, start, written, {}))
         if known.width != width or known.start != start or known.keys.setdefault(key, strides) != strides:
             return None
@@ -146,7 +148,7 @@ def _accesses(
                 yield key, builder.storage[key], builder.evaluate(load.indices, frame), inner, False
         for n in range(len(plan.member.kept.dtypes)):
             key = id(plan.member.kept.origin), n
-            yield key, builder.storage[key], builder.evaluate(stage.axes, frame), inner, True
+            yield key, builder.storage[key], builder.evaluate(stage.axes, frame), plan.inner, True
 
 
 def _row_of(
@@ -156,11 +158,14 @@ def _row_of(
     of the axes inside a row (0: an axis that is none). None where rows and what is inside do not come apart."""
     indices, last = builder.indices, rows[-1]
     terms = [dim_mul(indices.poly(i), s) for i, s in zip(index, where.strides, strict=True)]
-    width = indices.coefficient(total_cost([where.offset, *terms]), last)
+    whole = total_cost([where.offset, *terms])
+    width = indices.coefficient(whole, last)
     if not isinstance(width, int) or not 0 <= width <= _LONGEST:
         return None
     if width < 2:
         return width, 0, ()
+    if not indices.within(whole, where.buffer.shape[0]):
+        return None  # what a choice keeps from being read would be turned
     start: Dim = where.offset
     column: Dim = 0
     strides: list[int] = []
