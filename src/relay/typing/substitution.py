@@ -5,7 +5,7 @@ Types nest as deeply as a person writes them, not as deeply as a program is long
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never, cast
 
 from relay.ir.dim import AnyDim, Dim, DimVar, SymDim, as_dim, as_var, dim_substitute, dim_vars
@@ -159,8 +159,8 @@ def variables(t: TypeArg) -> Iterator[TypeParam]:
                 assert_never(now)
 
 
-def free_variables(t: TypeArg, bound: Container[TypeParam] = ()) -> list[TypeParam]:
-    """The variables of ``t`` that neither are in ``bound`` nor belong to a function type in it, each once, in order of occurrence."""
+def free_variables(t: TypeArg) -> list[TypeParam]:
+    """The variables of ``t`` that belong to no function type in it, each once, in order of occurrence."""
     out: dict[TypeParam, None] = {}
     todo: list[tuple[TypeArg, frozenset[TypeParam]]] = [(t, frozenset())]
     while todo:
@@ -175,7 +175,7 @@ def free_variables(t: TypeArg, bound: Container[TypeParam] = ()) -> list[TypePar
             case AdtType():
                 todo += [(part, inner) for part in reversed(now.args)]
             case _:
-                out.update((v, None) for v in variables(now) if v not in bound and v not in inner)
+                out.update((v, None) for v in variables(now) if v not in inner)
     return list(out)
 
 
