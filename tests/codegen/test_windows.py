@@ -9,12 +9,11 @@ import pytest
 import relay
 from relay import te
 from relay.codegen.llvm import emit
-from relay.codegen.target import host_target
 from relay.codegen.values import Value
 from relay.codegen.windows import span
 from relay.ir.dim import as_var, dim_var
 from relay.te.scalar import Axis, Binary, Const, Scalar, binary, walk
-from tests.plan.harness import check, primitive, tensor
+from tests.plan.harness import HOST, check, primitive, tensor
 
 LANES = 16
 Array = npt.NDArray[np.int64]
@@ -111,13 +110,13 @@ def test_rows_at_places_that_rise(step: int, by: int, more: int, width: int, dty
             [tensor((5, line), dtype)],
             lambda m, x: m("test.picked_line", x, step=step, by=by, more=more, width=width),
         )
-        plan, target = check(fn, *({var: s} for s in (1, 7, 61))), host_target()
+        plan, target = check(fn, *({var: s} for s in (1, 7, 61))), HOST
         if dtype in ("float32", "int32") and "avx512f" in target.features and step <= 2 * by and width >= LANES:
             assert "llvm.x86.avx512.perm" in emit(plan.kernel, target) or "vpermi2var" in emit(plan.kernel, target)
 
 
 def test_images_made_larger_look_up_whole_vectors() -> None:
     fn = primitive([tensor((1, 2, 10, 40))], lambda m, x: m("image.resize2d", x, size=(20, 75)))
-    plan, target = check(fn), host_target()
+    plan, target = check(fn), HOST
     if "avx512f" in target.features:
         assert "permvar" in emit(plan.kernel, target)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.codegen.target import host_target, parse_target
+from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.evaluate import _State
@@ -19,7 +19,7 @@ from relay.loop.evaluate import evaluate as slow
 from relay.loop.ir import Prefetch
 from relay.plan import attention_stream
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import Maker, check, primitive, random, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, random, tensor
 
 VM, VN = DimVar("m"), DimVar("n")
 M, N = as_dim(VM), as_dim(VN)
@@ -202,7 +202,7 @@ def test_epilogue() -> None:
 
 @pytest.mark.parametrize("target", ["narrow", "x86-64", "x86-64-v3"])
 def test_other_targets(target: str) -> None:
-    narrow = replace(host_target(), vector_bits=128, vector_registers=16, masked=False)
+    narrow = replace(HOST, vector_bits=128, vector_registers=16, masked=False)
     chosen = narrow if target == "narrow" else parse_target(target)
     fn = primitive([tensor((2, M, 20)), tensor((2, N, 20)), tensor((2, N, 35))], lambda m, *x: m("nn.attention", *x))
     for sizes in ({VM: 2, VN: 21}, {VM: 30, VN: 70}):

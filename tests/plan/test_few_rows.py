@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import relay
-from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function
 from relay.loop.evaluate import evaluate
@@ -18,7 +17,7 @@ from relay.loop.target import Target
 from relay.loop.walk import nodes, statements
 from relay.plan import make_plan, unpacked
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import HOST, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -105,7 +104,7 @@ def test_tiles_take_the_operand_where_it_is() -> None:
     """From 4 rows on, where vectors have masks or no column is left over; rows far apart by a power of two are packed sooner."""
     for rows in (4, 8, 12, 100):
         assert not packs(check(streamed(rows, 60, 75)))
-    unmasked = replace(host_target(), masked=False)
+    unmasked = replace(HOST, masked=False)
     assert "Prefetch(" not in str(check(streamed(12, 60, 75), target=unmasked).kernel.body)
     assert not packs(check(streamed(40, 40, 2048)))
     assert packs(check(streamed(40, 40, 4096)))
@@ -141,7 +140,7 @@ def test_a_panel_is_packed_by_blocks_of_k(make: object, columns: int) -> None:
     assert isinstance(size, int) and size % 1502 == 0 and size // 1502 <= 64
 
 
-@pytest.mark.parametrize("target", [host_target(), replace(host_target(), masked=False)])
+@pytest.mark.parametrize("target", [HOST, replace(HOST, masked=False)])
 def test_the_first_tile_packs_for_the_others(target: Target) -> None:
     """Every element of a panel is what the first tile read, also past the last column and below the last whole block."""
     fn = streamed(N, 130, 4100)
@@ -154,7 +153,7 @@ def test_the_first_tile_packs_for_the_others(target: Target) -> None:
 
 
 def test_narrow_vectors() -> None:
-    target = replace(host_target(), vector_bits=256, vector_registers=16, masked=False)
+    target = replace(HOST, vector_bits=256, vector_registers=16, masked=False)
     check(streamed(N, 75, 130), *ROWS, target=target)
     check(dotted(N, 75, 130), *ROWS, target=target)
 
@@ -162,8 +161,8 @@ def test_narrow_vectors() -> None:
 @pytest.mark.parametrize("make", [streamed, dotted])
 @pytest.mark.parametrize("rows", [1, 11, 70])
 def test_the_number_of_threads_changes_nothing(make: object, rows: int) -> None:
-    plan = make_plan(make(N, 300, 2100), host_target(), name=fresh_name())  # type: ignore[operator]
-    native = Native(plan.kernel, host_target())
+    plan = make_plan(make(N, 300, 2100), HOST, name=fresh_name())  # type: ignore[operator]
+    native = Native(plan.kernel, HOST)
     x = random((rows, 300), "float32")
     w = random((2100, 300) if make is dotted else (300, 2100), "float32", 1)
     found = []

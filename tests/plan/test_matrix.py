@@ -11,7 +11,7 @@ import pytest
 
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
-from relay.codegen.target import host_target, parse_target
+from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.evaluate import _State
@@ -25,7 +25,7 @@ from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import plan_graph
 from relay.plan.product_nest import lowest_tile
 from relay.plan.schedule import MODEL, Case, Schedule
-from tests.plan.harness import Maker, check, primitive, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -144,7 +144,7 @@ def test_a_transposed_result() -> None:
 
 
 def test_blocks_of_a_long_reduced_axis() -> None:
-    target = replace(host_target(), l2_bytes=64 << 10)
+    target = replace(HOST, l2_bytes=64 << 10)
     fn = primitive([tensor((N, 700)), tensor((75, 700))], lambda m, x, w: m("nn.relu", m("nn.dense", x, w)))
     check(fn, {V: 1}, {V: 7}, {V: 300}, constants=WEIGHT, target=target, tolerance=1e-4)
     check(fn, {V: 7}, target=target, tolerance=1e-4)
@@ -207,7 +207,7 @@ def test_depthwise_and_grouped_convolutions(groups: int) -> None:
 
 
 def test_without_masks_and_with_sixteen_registers() -> None:
-    target = replace(host_target(), vector_bits=256, vector_registers=16, masked=False)
+    target = replace(HOST, vector_bits=256, vector_registers=16, masked=False)
     fn = primitive(
         [tensor((N, 64)), tensor((75, 64)), tensor((75,))], lambda m, x, w, b: m("add", m("nn.dense", x, w), b)
     )
@@ -224,10 +224,8 @@ def test_an_element_does_not_depend_on_the_number_of_rows_or_the_schedule(column
     w: Any = random((columns, 384), "float32", 1)
     results = []
     for schedule in (MODEL, Schedule(2, (Case(4, rows=2), Case(rows=8)))):
-        plan = plan_graph(
-            te_graph(fn), host_target(), plan_key(fn, host_target(), WEIGHT), WEIGHT, fresh_name(), schedule
-        )
-        native = Native(plan.kernel, host_target())
+        plan = plan_graph(te_graph(fn), HOST, plan_key(fn, HOST, WEIGHT), WEIGHT, fresh_name(), schedule)
+        native = Native(plan.kernel, HOST)
         (packed,) = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})
         for rows in (200, 7, 3, 1):
             out = np.zeros((rows, columns), np.float32)
@@ -241,7 +239,7 @@ def test_an_element_does_not_depend_on_the_number_of_rows_or_the_schedule(column
 def test_a_row_of_one_vector_is_several_sums() -> None:
     """Each multiply-add of a single sum would wait for the one before it."""
     fn = primitive([tensor((N, 384)), tensor((10, 384))], lambda m, x, w: m("nn.dense", x, w))
-    plan = make_plan(fn, host_target(), WEIGHT)
+    plan = make_plan(fn, HOST, WEIGHT)
     tiles = {s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc)}
     assert (4, plan.packs[0].packed.shape[-1]) in tiles
     for columns, depth in ((10, 96), (16, 384), (5, 64)):
@@ -253,7 +251,7 @@ def test_a_row_of_one_vector_is_several_sums() -> None:
 
 
 def _without(feature: str) -> Target:
-    host = host_target()
+    host = HOST
     return replace(host, features=tuple(f for f in host.features if f != feature))
 
 
@@ -269,7 +267,7 @@ def test_bfloat16_operands_with_float32_sums(depth: int, columns: int) -> None:
         assert plan.packs[0].packed.dtype == "bfloat16", "weights stay narrow until they are multiplied"
     check(fn, *SOME, constants=WEIGHT, target=_without("avx512bf16"))
     check(fn, *SOME)
-    small = replace(host_target(), l2_bytes=32 << 10)
+    small = replace(HOST, l2_bytes=32 << 10)
     check(fn, {V: 7}, constants=WEIGHT, target=small, tolerance=1e-4)
 
 
@@ -305,7 +303,7 @@ def test_the_next_panel_is_asked_for_while_one_is_computed_with(dtype: str) -> N
 
     fn = primitive([tensor((N, 50), dtype), tensor((200, 50), dtype)], build)
     plan = check(fn, *({V: s} for s in (1, 6, 7, 8, 11, 13, 40, 200)), constants=WEIGHT)
-    target = host_target()
+    target = HOST
     if target.triple.startswith("x86_64"):
         assert "prefetcht1" in assembly(emit(plan.kernel, target), target)
     few = primitive([tensor((3, 50), dtype), tensor((200, 50), dtype)], build)
@@ -348,7 +346,7 @@ def test_the_lines_of_a_result_are_asked_for(monkeypatch: pytest.MonkeyPatch) ->
         [tensor((depth, rows)), tensor((depth, columns))], lambda m, g, x: m("nn.matmul", g, x, transpose_a=True)
     )
     kernel = check(fn, {}).kernel
-    target = host_target()
+    target = HOST
     if "prfchw" in target.features:
         assert "prefetchw" in assembly(emit(kernel, target), target)
     asked: set[int] = set()

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import relay
-from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Branch, Transpose
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import Maker, check, primitive, random, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -22,7 +21,7 @@ N = as_dim(V)
 SIZES = tuple({V: s} for s in (0, 1, 15, 16, 17, 300))
 
 # What is turned depends on how many lanes a row would leave without work.
-WIDE = host_target().vector_bits >= 512
+WIDE = HOST.vector_bits >= 512
 
 
 def turns(plan: KernelPlan) -> list[Transpose]:

@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from tests.plan.harness import Array, Maker, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -142,10 +141,10 @@ def test_rows_over_two_axes_in_flight_with_a_mask() -> None:
 def test_a_rows_result_does_not_depend_on_where_it_is() -> None:
     """The first and last rows of a task go through other code than those between."""
     plan = make_plan(
-        primitive([tensor((N, 333))], lambda m, x: m("nn.log_softmax", x)), host_target(), frozenset(), fresh_name()
+        primitive([tensor((N, 333))], lambda m, x: m("nn.log_softmax", x)), HOST, frozenset(), fresh_name()
     )
     assert _in_flight(plan)
-    native, x = Native(plan.kernel, host_target()), random((40, 333), "float32")
+    native, x = Native(plan.kernel, HOST), random((40, 333), "float32")
     whole = np.empty_like(x)
     assert native.run(native.bind([x, whole], {V: 40})) == 0
     for first, count in ((0, 1), (3, 2), (11, 5), (20, 20)):
@@ -156,7 +155,7 @@ def test_a_rows_result_does_not_depend_on_where_it_is() -> None:
 
 @pytest.mark.parametrize("bits", [128, 256])
 def test_rows_in_flight_in_narrow_vectors(bits: int) -> None:
-    target = replace(host_target(), vector_bits=bits, vector_registers=16, masked=False)
+    target = replace(HOST, vector_bits=bits, vector_registers=16, masked=False)
     plan = check(primitive([tensor((N, 333))], lambda m, x: m("nn.softmax", x)), *SIZES, target=target)
     assert _in_flight(plan)
 
@@ -177,7 +176,7 @@ def test_columns_are_shared_out_and_their_sums_do_not_depend_on_it(columns: int 
 
     env = {V: rows, **({columns: width} if isinstance(columns, DimVar) else {})}
     plan = check(primitive([tensor((N, extent))], build), env)
-    native, x = Native(plan.kernel, host_target()), random((rows, width), "float32")
+    native, x = Native(plan.kernel, HOST), random((rows, width), "float32")
     results = []
     for workers in (1, 2, 3):
         outs = [np.empty(width, b.dtype) for b in plan.kernel.outputs]
@@ -286,7 +285,7 @@ def test_half_precision_sums_in_single() -> None:
 
 
 def test_narrow_vectors_without_masks() -> None:
-    target = replace(host_target(), vector_bits=128, vector_registers=16, masked=False)
+    target = replace(HOST, vector_bits=128, vector_registers=16, masked=False)
     check(primitive([tensor((N, 37))], lambda m, x: m("nn.softmax", x)), *SIZES, target=target)
 
 
@@ -294,7 +293,7 @@ def _run(
     plan: KernelPlan, inputs: list[Array], sizes: dict[DimVar, int], shape: tuple[int, ...]
 ) -> npt.NDArray[np.float32]:
     got = np.full(shape, 77, np.float32)
-    native = Native(plan.kernel, host_target())
+    native = Native(plan.kernel, HOST)
     assert native.run(native.bind([*inputs, got], sizes)) == 0
     return got
 
@@ -304,12 +303,12 @@ def test_a_variance_is_made_in_one_pass_beside_a_number_near_the_mean(width: int
     """One pass over a part of the row, one over all of it: not two over all."""
     axis = as_dim(width) if isinstance(width, DimVar) else width
     variance = primitive([tensor((6, axis))], lambda m, x: m("variance", x, axis=1))
-    plan = make_plan(variance, host_target(), name=fresh_name())
+    plan = make_plan(variance, HOST, name=fresh_name())
     loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
     assert len(loops) == 2 and sum(loop.var.extent == axis for loop in loops) == 1
     vectors = [tensor((axis,))] * 2
     norm = primitive([tensor((6, axis)), *vectors], lambda m, x, g, b: m("nn.layer_norm", x, g, b))
-    normal = make_plan(norm, host_target(), name=fresh_name())
+    normal = make_plan(norm, HOST, name=fresh_name())
     for size in (768,) if width == 768 else (1, 2, 15, 17, 255, 300, 4096):
         rng = np.random.default_rng(size)
         x = rng.standard_normal((6, size)).astype(np.float32)
@@ -346,7 +345,7 @@ def test_variances_of_nan_infinities_and_great_numbers() -> None:
     x[3, 5], x[3, 500] = -np.inf, np.inf
     x[4] *= 1e30
     x[5, :40] = 3e38
-    plan = make_plan(primitive([tensor((7, 768))], lambda m, x: m("variance", x, axis=1)), host_target())
+    plan = make_plan(primitive([tensor((7, 768))], lambda m, x: m("variance", x, axis=1)), HOST)
     spread = _run(plan, [x], {}, (7,))
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(spread[:5], x[:5].var(1), rtol=1e-4)
@@ -360,13 +359,11 @@ def test_a_long_row_of_one_number_has_no_variance(dtype: str) -> None:
     numbers = np.array([0.0, 0.1, -7e5, 1e29, -1e35, 3e-39], dtype)
     if dtype == "float64":
         numbers = np.append(numbers, [1e200, -1e304])
-    plan = make_plan(
-        primitive([tensor((len(numbers), as_dim(V)), dtype)], lambda m, x: m("variance", x, axis=1)), host_target()
-    )
+    plan = make_plan(primitive([tensor((len(numbers), as_dim(V)), dtype)], lambda m, x: m("variance", x, axis=1)), HOST)
     for size in (1, 300, 1000, 768):
         x = np.repeat(numbers[:, None], size, 1)
         got = np.full(len(numbers), 77, dtype)
-        native = Native(plan.kernel, host_target())
+        native = Native(plan.kernel, HOST)
         assert native.run(native.bind([x, got], {V: size})) == 0
         np.testing.assert_array_equal(got, 0.0)
 

@@ -8,11 +8,11 @@ import pytest
 
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
-from relay.codegen.target import host_target, parse_target
+from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.plan import make_plan
 from relay.plan.tiles import panel_pitch, panel_runs, tile_for
-from tests.plan.harness import check, primitive, tensor
+from tests.plan.harness import HOST, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -101,4 +101,4 @@ def test_half_a_vector_of_a_tile_is_multiplied_as_one() -> None:
 
 def test_one_width_is_kept_where_a_second_saves_little() -> None:
     for columns in (64, 384, 768, 1021, 3072, 50257):
-        assert len(panel_runs(host_target(), "float32", N, columns)) == 1
+        assert len(panel_runs(HOST, "float32", N, columns)) == 1
