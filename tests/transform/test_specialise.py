@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import relay
+from relay.transform import LambdaLift, Specialise
+from relay.typing import infer, monomorphise
 from tests.test_loops import MODULE, edit_distance
+from tests.transform.support import run
 
 
 @pytest.mark.parametrize("executor", ["vm", "aot"])
@@ -21,3 +24,12 @@ def test_a_loop_with_a_growing_row_inside_another(executor: Any) -> None:
         a, b = rng.integers(0, 3, n).astype("int32"), rng.integers(0, 3, m).astype("int32")
         wanted: Any = relay.evaluate(module, a, b, entry=name)
         assert int(exe.run(name, a, b)) == int(edit_distance(a, b)) == int(wanted)
+
+
+def test_a_loop_that_hands_on_a_function_of_sizes_is_copied_once() -> None:
+    """In each copy the function's own sizes have new names; it is the same function all the same."""
+    module = monomorphise(infer(relay.load_module(MODULE)), ("edit_distance",))
+    lifted = run(module, LambdaLift())
+    assert set(run(lifted, Specialise()).functions) - set(lifted.functions) == {
+        "edit_distance__outer2__edit_distance__inner1"
+    }

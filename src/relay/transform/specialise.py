@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar, cast
 
-from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_substitute
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_substitute
 from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
@@ -151,8 +151,11 @@ class _Specialiser:
         pairs = [*zip(given.ty.params[len(known.captured) :], formal.params, strict=True), (given.ty.ret, formal.ret)]
         out: dict[DimVar, Dim] = {}
         for own, arg in zip((d for d in given.type_params if isinstance(d, DimVar)), type_args, strict=True):
-            if formal.type_params and isinstance(arg, SymDim) and as_var(arg) in known.ty.type_params:
-                out[own] = arg
+            if formal.type_params and isinstance(arg, SymDim) and (free := as_var(arg)) in known.ty.type_params:
+                # By the formal's name: a copy's closure has names of its own, and is the same function nevertheless.
+                named = formal.type_params[known.ty.type_params.index(free)]
+                assert isinstance(named, DimVar)
+                out[own] = as_dim(named)
                 continue
             found = match_dims((own,), pairs)
             if found is not None and dim_substitute(found[own], lambda d: cast("Dim | None", instance.get(d))) == arg:
