@@ -44,10 +44,15 @@ inline void Run::InvokeKernel(Value* r, const int32_t* pc) {
   invoke_kernel(pc + 1, r);
 }
 inline void Run::InvokeRoutine(Value* r, const int32_t* pc) {
-  poll(most_allowance);
   const Routine& routine = *exe_.routines[static_cast<size_t>(pc[2])];
   Value arguments[most_routine_arguments];
-  for (int32_t i = 0; i < pc[3]; ++i) arguments[i] = r[pc[4 + i]];
+  int64_t cost = routine_cost;
+  for (int32_t i = 0; i < pc[3]; ++i) {
+    arguments[i] = r[pc[4 + i]];
+    if (const auto* tensor = cast<Tensor>(arguments[i], ObjectType::tensor))
+      cost += std::min(tensor->elements(), element_allowance) * (most_allowance / element_allowance);
+  }
+  poll(cost);
   instruction::set(r[pc[1]], routine.run(arguments, &context_));
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -629,32 +631,47 @@ Value non_max_suppression(const Value* arguments) {
   return Value::of(new_tensor(storage, 0, DType::int64_, 1, &count));
 }
 
+// `data` and the rows after it: several, or one, of one axis less. Where nobody reads `data` any more and there is room, it grows itself.
 Value append(const Value* arguments) {
   constexpr const char* me = "append";
-  Input data(arguments[0], me), rows(arguments[1], me);
-  uint32_t rank = data.rank();
-  if (rank == 0 || rank != rows.rank() || data.dtype() != rows.dtype() ||
-      !std::equal(data.shape() + 1, data.shape() + rank, rows.shape() + 1))
+  Input data(arguments[0], me);
+  const Value& given = arguments[1];
+  bool element = given.kind == Kind::scalar;  // one row of a vector, as it is in its register
+  std::optional<Input> rows;
+  if (!element) rows.emplace(given, me);
+  uint32_t rank = data.rank(), added = element ? 0 : rows->rank();
+  DType dtype = element ? given.dtype : rows->dtype();
+  if (rank == 0 || rank - added > 1 || data.dtype() != dtype ||
+      (rank > 1 && !std::equal(data.shape() + 1, data.shape() + rank, rows->shape() + (added + 1 - rank))))
     fail(Status::failed, "append takes tensors of one dtype that agree in all axes but the first; got %s and %s",
-         describe(arguments[0]).c_str(), describe(arguments[1]).c_str());
-  if (bits(data.dtype()) < 8) fail(Status::failed, "append: %s elements share bytes", dtype_name(data.dtype()));
-  int64_t shape[max_rank];
-  std::copy(data.shape(), data.shape() + rank, shape);
-  shape[0] += rows.shape()[0];
-  int64_t before = data->bytes(), more = rows->bytes(), end = data->offset + before, claimed = end;
+         describe(arguments[0]).c_str(), describe(given).c_str());
+  if (bits(dtype) < 8) fail(Status::failed, "append: %s elements share bytes", dtype_name(dtype));
+  int64_t count = added == rank ? rows->shape()[0] : 1, more = element ? bits(dtype) / 8 : (*rows)->bytes();
+  const std::byte* from = element ? reinterpret_cast<const std::byte*>(&given.bits) : (*rows)->data();
+  int64_t before = data->bytes(), end = data->offset + before, claimed = end;
   Storage* storage = data->storage;
   if (storage->capacity - end >= more &&
       storage->grown.compare_exchange_strong(claimed, end + more, std::memory_order_acq_rel)) {
+    std::memcpy(storage->data + end, from, static_cast<size_t>(more));
+    auto* own = cast<Tensor>(arguments[0], ObjectType::tensor);
+    if (to_int64(arguments[2]) != 0 && own != nullptr && unique(own)) {
+      own->shape()[0] += count;
+      retain(static_cast<Object*>(own));
+      return Value::of(own);
+    }
     retain(static_cast<Object*>(storage));
   } else {
     // Room for half as much again: appending is linear in all.
     storage = new_storage(before + before / 2 + more + storage_alignment, storage_alignment, host_device);
     std::copy_n(data->data(), before, storage->data);
+    std::copy_n(from, more, storage->data + before);
     storage->grown.store(before + more, std::memory_order_relaxed);
     end = before;
   }
-  std::copy_n(rows->data(), more, storage->data + end);
-  return Value::of(new_tensor(storage, end - before, data.dtype(), rank, shape));
+  int64_t shape[max_rank];
+  std::copy(data.shape(), data.shape() + rank, shape);
+  shape[0] += count;
+  return Value::of(new_tensor(storage, end - before, dtype, rank, shape));
 }
 
 // A tensor with room behind it for so many rows more, which `append` then uses. A gigabyte at most: more is asked for when it is needed.
@@ -681,7 +698,7 @@ Value alone(const Value* arguments, relay_kernel_context*) {
 }
 
 constexpr Routine routines[] = {
-    {"append", 2, alone<append>},
+    {"append", 3, alone<append>},
     {"rows.reserve", 2, alone<reserve>},
     {"unique", 1, alone<unique_values>},
     {"nonzero", 1, alone<nonzero>},

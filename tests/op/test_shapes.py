@@ -135,7 +135,8 @@ def _draw_joined(stack: bool) -> Callable[[Draw], Drawn]:
 
 def _draw_append(d: Draw) -> Drawn:
     of, kind = h.shape(d, 1, 3), h.dtype(d, h.ALL)
-    return tuple(h.array(d, (d(st.integers(0, 3)), *of[1:]), kind) for _ in range(2)), {}
+    data = h.array(d, (d(st.integers(0, 3)), *of[1:]), kind)
+    return (data, h.array(d, of[1:] if d(st.booleans()) else (d(st.integers(0, 3)), *of[1:]), kind)), {}
 
 
 def _draw_split(d: Draw) -> Drawn:
@@ -350,7 +351,7 @@ CASES = [
     Case("transpose", _draw_transpose, lambda x, axes=None: np.transpose(x, axes)),
     Case("reverse", _with_axis(), lambda x, axis: np.flip(x, axis)),
     Case("concatenate", _draw_joined(False), lambda xs, axis: np.concatenate(xs, axis)),
-    Case("append", _draw_append, lambda x, y: np.concatenate((x, y))),
+    Case("append", _draw_append, lambda x, y: np.concatenate((x, y if y.ndim == x.ndim else y[None]))),
     Case("stack", _draw_joined(True), lambda xs, axis: np.stack(xs, axis)),
     Case("split", _draw_split, _split),
     Case("tile", _draw_tile, lambda x, reps: np.tile(x, reps)),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import relay
+from relay.executable import Assembler
 from relay.interpreter.evaluate import evaluate
-from relay.transform import GrowState, NameDims
+from relay.transform import DeadCode, GrowState, NameDims
+from tests.runtime.programs import function, program
 from tests.runtime.test_routines import routine
 from tests.transform.support import operators, run, typed
 
@@ -53,14 +58,62 @@ def test_appending_in_place() -> None:
     """A second row goes behind the first without copying; the shorter states keep their rows."""
     append = routine("append")
     start, row = np.zeros((8, 4), np.float32), np.ones((1, 4), np.float32)
-    first = append.run("main", (start, row))
-    second = append.run("main", (first, row * 2))
-    other = append.run("main", (first, row * 3))  # the place after `first` is taken
+    first = append.run("main", (start, row, 0))
+    second = append.run("main", (first, row * 2, 0))
+    other = append.run("main", (first, row * 3, 0))  # the place after `first` is taken
     addresses = [np.asarray(t).__array_interface__["data"][0] for t in (first, second, other)]
     assert addresses[0] == addresses[1] != addresses[2]
     np.testing.assert_array_equal(np.asarray(first)[8:], row)
     np.testing.assert_array_equal(np.asarray(second)[8:], np.concatenate([row, row * 2]))
     np.testing.assert_array_equal(np.asarray(other)[8:], np.concatenate([row, row * 3]))
+
+
+BRANCHES = """
+def @go[n: Dim](%state: Tensor[(n,), int32], %left: int32, %all: int32) -> (Tensor[(?,), int32], Tensor[(?,), int32], int32) {
+  if (%left <= 0) { (%state, %state, %all) } else {
+    let %longer = concatenate((%state, expand_dims(%left * 3, axis=0)), axis=0);
+    let %rest = @go(%longer, %left - 1, %all + take(%longer, 0, axis=0));
+    let %other = concatenate((%state, expand_dims(%left * 5, axis=0)), axis=0);
+    (%rest.0, %other, %rest.2 + sum(%state))
+  }
+}
+def @main(%x: Tensor[(?,), int32], %steps: int32) -> (Tensor[(?,), int32], Tensor[(?,), int32], int32) { @go(%x, %steps, 0) }"""
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_an_element_is_appended_where_others_still_read_the_state(executor: Any) -> None:
+    """No view is made of an element; a state that is read later stays what it was, and what the caller gave too."""
+    assert "expand_dims" not in operators(run(typed(BRANCHES), NameDims(), GrowState(), DeadCode()), "go")
+    module = relay.parse('#[version = "0.0.5"]' + BRANCHES)
+    exe = relay.compile(module, executor=executor)
+    for length, steps in ((1, 0), (1, 40), (3, 5)):
+        x = np.arange(1, 1 + length, dtype=np.int32)
+        wanted: Any = evaluate(module, x, np.int32(steps))
+        got: Any = exe(x, steps)
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+        np.testing.assert_array_equal(x, np.arange(1, 1 + length))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_state_that_nobody_reads_grows_itself(dies: bool) -> None:
+    """The routine gives the tensor it was given, longer, where it may: here its register shows."""
+
+    def emit(asm: Assembler) -> None:
+        count, row, yes_or_no = asm.reg("int64"), asm.reg("float32"), asm.reg("int64")
+        start, first, out = (asm.reg() for _ in range(3))
+        for register, dtype, value in ((count, "int64", 4), (row, "float32", 2.0), (yes_or_no, "int64", int(dies))):
+            asm.emit("LoadConsti", register, dtype, value)
+        asm.emit("InvokeRoutine", start, 1, [0, count])
+        asm.emit("InvokeRoutine", first, 0, [start, row, yes_or_no])
+        asm.emit("AllocADT", out, -1, [start, first])
+        asm.emit("Ret", out)
+
+    exe = program(function("main", 1, emit), routines=("append", "rows.reserve"))
+    start, first = (np.asarray(f) for f in exe.run("main", (np.ones(2, np.float32),)).fields)
+    np.testing.assert_array_equal(first, np.array([1, 1, 2], np.float32))
+    assert len(start) == (3 if dies else 2)
+    assert start.__array_interface__["data"][0] == first.__array_interface__["data"][0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=30))
@@ -72,7 +125,7 @@ def test_every_state_keeps_its_rows(steps: list[tuple[int, int]]) -> None:
     for number, (which, rows) in enumerate(steps):
         which %= len(states)
         new = np.full((rows, 3), number, np.float32)
-        states.append(append.run("main", (states[which], new)))
+        states.append(append.run("main", (states[which], new, 0)))
         expected.append(np.concatenate([expected[which], new]))
     for state, right in zip(states, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(state), right)

@@ -3,7 +3,8 @@
 // Each takes its tensors first and its attributes after them as scalars. Host tensors only. Comparison orders NaN last,
 // like every other value in descending order: NaN then comes first. Sorting is stable.
 //
-//   append(x[n, ...], y[m, ...])                   -> like x[n + m, ...]   in the memory of x where there is room after it
+//   append(x[n, ...], y[m, ...], dies)             -> like x[n + m, ...]   in the memory of x where there is room after it; y may be
+//                                                     one row of one axis less; x itself where nobody reads it after this (dies)
 //   unique(x[n])                                   -> x'[m]                sorted, each value once
 //   nonzero(x[...])                                -> int64[rank, m]       indices of elements that are not zero
 //   argwhere(x[...])                               -> int64[m, rank]       the same, one row per element

@@ -266,11 +266,12 @@ def operator(
     result_rank: Callable[..., int] | None = None,
     ignored: tuple[str, ...] = (),
     by_routine: bool = False,
+    donates: bool = False,
 ) -> Decorator:
     """Declare an operator by a tensor expression. Applying the result to expressions makes a call (see `relay.op.build`).
 
     ``ignored`` are attributes that released texts give and that mean nothing here. ``by_routine``: the runtime has a routine of
-    this name, which does it better than a kernel could (it may use what only the runtime knows).
+    this name, which does it better than a kernel could (it may use what only the runtime knows); ``donates`` as in `routine`.
     """
 
     def declare(fn: Callable[..., Any]) -> Operator:
@@ -289,6 +290,7 @@ def operator(
                 doc=fn.__doc__ or "",
                 ignored=ignored,
                 by_routine=by_routine,
+                donates=donates,
             )
         )
 

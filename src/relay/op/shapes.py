@@ -74,9 +74,9 @@ def concatenate(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
     return _joined(data, at, shape, starts, "concatenate")
 
 
-@operator("append", by_routine=True)
+@operator("append", by_routine=True, donates=True)
 def append(data: te.Tensor, rows: te.Tensor) -> te.Tensor:
-    """``data`` (n, ...) followed by ``rows`` (m, ...): `concatenate` on the leading axis, for state that grows.
+    """``data`` (n, ...) followed by ``rows`` (m, ...), or by one row (...): `concatenate` on the leading axis, for state that grows.
 
     The result shares the memory of ``data`` where that has room after its last row which nothing else has been given, so
     appending one row at a time costs one row each. ``data`` itself stays what it is.
@@ -84,7 +84,13 @@ def append(data: te.Tensor, rows: te.Tensor) -> te.Tensor:
     te.require(
         require_same_dtype("append", data, rows) not in ("int4", "uint4"), "append takes elements of whole bytes"
     )
-    te.require(data.ndim == rows.ndim > 0, f"the operands of append have ranks {data.ndim} and {rows.ndim}")
+    te.require(
+        data.ndim > 0 and data.ndim - rows.ndim in (0, 1),
+        f"the operands of append have ranks {data.ndim} and {rows.ndim}",
+    )
+    if rows.ndim < data.ndim:
+        row = rows
+        rows = te.compute((1, *row.shape), lambda _, *i: row[i], "row")
     rest = [
         te.require_equal(a, b, f"axis {n} of append's operands")
         for n, (a, b) in enumerate(zip(data.shape[1:], rows.shape[1:], strict=True), 1)

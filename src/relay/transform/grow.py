@@ -27,6 +27,7 @@ from relay.ir.expr import (
 )
 from relay.ir.module import Module
 from relay.ir.types import DTYPE_BITS, TensorType
+from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import (
     Forward,
@@ -71,10 +72,25 @@ def _grow(function: Function) -> Function:
         data, rows = parts.fields
         if not _carried(data, driver) or not _of_whole_bytes(data):
             return value
-        return op_call("append", (data, rows), span=value.span)
+        return op_call("append", (data, _row(rows, driver)), span=value.span)
 
     driver = Forward(visit)
     return driver.function(function)
+
+
+def _row(rows: Expr, driver: Forward) -> Expr:
+    """What was given a leading axis of one row, without it: no view need be made."""
+    made = driver.definition(rows)
+    if isinstance(made, Call) and isinstance(made.fn, OpRef) and registry.get(made.fn.name).kind == "view":
+        row, ty = type_of(made.args[0]), type_of(rows)
+        if (
+            isinstance(row, TensorType)
+            and isinstance(ty, TensorType)
+            and isinstance(row.shape, tuple)
+            and ty.shape == (1, *row.shape)
+        ):
+            return made.args[0]
+    return rows
 
 
 def _is_longer(value: Expr) -> bool:
