@@ -43,7 +43,7 @@ from examples import bert, gpt2
 from relay.codegen.target import host_target
 from relay.ir.files import write_whole
 from relay.view import limits
-from relay.view.compare import microseconds
+from relay.view.comparison import microseconds
 from relay.view.svg import COLOURS, Picture, covering
 from relay.view.timing import interleaved
 

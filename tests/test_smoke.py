@@ -68,19 +68,6 @@ def test_a_program_from_the_cache_starts_without_the_compiler(tmp_path: Path) ->
     assert [done.stdout for done in runs] == ["False\n", "True\n"]
 
 
-def test_importing_modules_beside_first_uses_ends() -> None:
-    # Python may fail one of them (a package that two threads begin is half there for one), but none waits for the other.
-    program = (
-        "import importlib, threading, relay\n"
-        "modules = ['plan.graph', 'transform.access', 'typing.infer', 'op.rows']\n"
-        "threads = [threading.Thread(target=lambda: relay.compile)]\n"
-        "threads += [threading.Thread(target=importlib.import_module, args=(f'relay.{m}',)) for m in modules]\n"
-        "[t.start() for t in threads], [t.join() for t in threads]\n"
-        "relay.compile\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True)
-
-
 def test_what_relay_has_and_has_not() -> None:
     assert set(relay.__all__) <= set(dir(relay)) and all(hasattr(relay, name) for name in relay.__all__)
     missing = "compil"

@@ -10,15 +10,8 @@ A name is imported when it is first used: a process that loads an executable and
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
-import threading
 from typing import TYPE_CHECKING
-
-from relay.starting import leave_quietly
-
-leave_quietly()  # before what takes long to import
 
 if TYPE_CHECKING:
     from relay import op, pipeline, te, transform
@@ -47,7 +40,7 @@ __all__ = [
 # Where the names live that are not modules.
 _HOMES = {
     "compiling": ("build_library", "compile"),
-    "executable": ("Tensor",),  # with its errors
+    "executable.runtime": ("Tensor",),  # with its errors
     "differentiate": ("evaluate", "grad", "jvp", "value_and_grad"),
     "executable.program": ("Executable", "Limits", "load"),
     "ir.builder": ("const", "var", "Function"),
@@ -62,38 +55,21 @@ _HOMES = {
     "transform.base": ("Pipeline",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_importing = threading.RLock()  # modules that import each other (NumPy's do) are not for two threads at once
 
 
 if not TYPE_CHECKING:  # for type checkers there is what is imported above, and nothing else
 
     def __getattr__(name: str) -> object:
-        # A thread that is importing one of our modules by its own name waits for nobody: it holds what the one that has the lock
-        # may wait for.
-        with contextlib.nullcontext() if _is_importing() else _importing:
-            home = _HOME.get(name)
-            if home is not None:
-                module = importlib.import_module(f"relay.{home}")
-                found: object = getattr(module, "function" if name == "Function" else name)
-            else:
-                try:
-                    found = importlib.import_module(f"relay.{name}")
-                except ModuleNotFoundError as error:
-                    if error.name != f"relay.{name}":
-                        raise
-                    raise AttributeError(f"module 'relay' has no attribute {name!r}") from None
+        home = _HOME.get(name)
+        if home is not None:
+            module = importlib.import_module(f"relay.{home}")
+            found: object = getattr(module, "function" if name == "Function" else name)
+        else:
+            from relay.lazily import module_in
+
+            found = module_in("relay", name)
         globals()[name] = found
         return found
-
-
-def _is_importing() -> bool:
-    """Whether this thread runs the body of one of our modules."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "<module>" and str(frame.f_globals.get("__name__")).startswith("relay."):
-            return True
-    return False
 
 
 def __dir__() -> list[str]:

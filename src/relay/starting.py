@@ -1,7 +1,7 @@
 """Ctrl-C while the command line is still importing: one word and exit status 130, as everywhere else, instead of a traceback.
 
-``python -m relay`` and the script ``relay`` import the package before any function of theirs runs, so the package's first import
-is this module. Programs that import relay keep the handler of signals that they have.
+``python -m relay`` and the script ``relay`` import the package ``relay.cli`` before anything that takes long, and it this module.
+Programs that import relay keep the handler of signals that they have.
 """
 
 from __future__ import annotations

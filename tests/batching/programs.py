@@ -15,7 +15,7 @@ from relay.ir.module import Module
 from relay.options import Options
 from relay.pipeline import Runner, passes, refuse_uncompilable
 from relay.transform import Pipeline
-from relay.transform.batching import NOTE
+from relay.transform.batching.structure import NOTE
 
 Array = npt.NDArray[Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"

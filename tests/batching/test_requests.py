@@ -16,7 +16,7 @@ from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
 from relay.ir.value import AdtValue
 from relay.options import Options
-from relay.transform.batching import ANSWERS
+from relay.transform.batching.requests import ANSWERS
 from tests.batching.programs import (
     CHILD_SUM,
     EDGES,

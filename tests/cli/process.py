@@ -23,8 +23,8 @@ for _needed in (
     "cli.profile",
     "cli.verify",
     "pipeline",
-    "view.compare",
-    "view.profile",
+    "view.comparison",
+    "view.profiler",
 ):
     importlib.import_module(f"relay.{_needed}")
 

@@ -19,7 +19,7 @@ from relay.executable.bytecode import (
     decode,
     scalar_bits,
 )
-from relay.executable.disassemble import disassemble
+from relay.executable.disassembler import disassemble
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 from relay.ir.dtypes import numpy_dtype
 

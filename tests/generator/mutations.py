@@ -19,7 +19,7 @@ from relay.codegen import elementary
 from relay.codegen.arith import Arithmetic
 from relay.codegen.convert import Conversions
 from relay.executable.bytecode import Assembler
-from relay.interpreter.evaluate import Machine
+from relay.interpreter.evaluation import Machine
 from relay.ir import scopes
 from relay.ir.expr import Binding, Block, Call, Expr, If, Match, Proj, RefNew, RefRead, Tuple, Var
 from relay.ir.parse_exprs import ExprActions
@@ -309,7 +309,7 @@ def _short_lives(patch: Patch) -> None:
 # -- the interpreter itself
 
 
-interpreter = import_module("relay.interpreter.evaluate")  # the package exports a function of that name
+interpreter = import_module("relay.interpreter.evaluation")  # the package exports a function of that name
 
 
 @_fault("interpreter: variables of a pattern are bound in the wrong order")

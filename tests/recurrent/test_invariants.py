@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import relay
-from relay.executable.disassemble import disassemble
+from relay.executable.disassembler import disassemble
 from relay.ir.module import Module
 from relay.options import Options
 from relay.pipeline import build

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.ir.expr import Block, Call, Function, OpRef
 from relay.ir.module import Module
 from relay.ir.parser import parse_module

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import relay
 from relay.executable import Assembler
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.transform import DeadCode, GrowState, NameDims
 from tests.runtime.programs import function, program
 from tests.runtime.test_routines import routine

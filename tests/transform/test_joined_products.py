@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.ir.module import Module
 from relay.transform import CommonSubexpressions, DeadCode, NameDims, ParallelFusion, SumFusion
 from tests.transform.support import operators, run, typed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.ir.module import Module
 from relay.transform import DeadCode, FuseOps, NameDims, ParallelFusion
 from relay.typing import infer

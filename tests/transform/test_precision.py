@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import relay
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.ir.diagnostics import RelayError
 from relay.ir.module import Module
 from relay.transform.precision import Precision, ReducePrecision, quantised

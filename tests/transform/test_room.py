@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relay
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.transform import NameDims, RoomForRows
 from tests.transform.support import operators, run, typed
 

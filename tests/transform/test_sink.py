@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.ir.expr import Call, OpRef
 from relay.ir.module import Module
 from relay.transform import CompileMatch, Sink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relay.interpreter.evaluate import evaluate
+from relay.interpreter.evaluation import evaluate
 from relay.transform import CommonSubexpressions, DeadCode, NameDims, SumFusion
 from tests.transform.support import operators, run, typed
 

@@ -10,7 +10,7 @@ import pytest
 
 import relay
 from relay.ir.diagnostics import CompileError, RelayError
-from relay.view.compare import compare
+from relay.view.comparison import compare
 from relay.view.peers.straight import straight
 from relay.view.peers.systems import PEERS, chosen, leaves, missing
 from tests.test_transformers import bert, gpt2

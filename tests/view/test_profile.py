@@ -17,7 +17,7 @@ from relay.options import Options
 from relay.pipeline import build
 from relay.view import Limits, profile, roofline, trace
 from relay.view.limits import calling
-from relay.view.profile import runs_between
+from relay.view.profiler import runs_between
 from tests.cli.process import run
 
 TEXT = """#[version = "0.0.5"]

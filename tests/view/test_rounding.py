@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import relay
-from relay.view.compare import EXACT, compare
+from relay.view.comparison import EXACT, compare
 from tests.cli.process import run
 
 TEXT = """#[version = "0.0.5"]

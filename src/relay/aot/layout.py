@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from relay import _runtime
 from relay.codegen.target import is_x86
 from relay.executable.bytecode import DTYPE_CODES, OPCODES
+from relay.executable.runtime import _runtime
 from relay.loop.target import Target
 
 AT: Final = _runtime.native_layout()  # sizes, offsets of fields, numbers of kinds

@@ -30,7 +30,7 @@ from relay.cli.shared import (
 from relay.ir.diagnostics import FileError, RelayError
 
 if TYPE_CHECKING:
-    from relay.view.compare import Comparison
+    from relay.view.comparison import Comparison
     from relay.view.limits import Limits
 
 OptionalFile = Annotated[Path | None, Argument("A program (.relay) or a compiled executable (.rlx).")]
@@ -59,7 +59,7 @@ def bench(
 ) -> None:
     """Time calls of a program on given or random inputs, beside other systems if asked for. In reduced precision: beside float32
     too, with how far results are from it."""
-    from relay.view.compare import compare
+    from relay.view.comparison import compare
     from relay.view.limits import machine_limits
     from relay.view.peers.systems import chosen
 
@@ -105,7 +105,7 @@ def _compiled(
 
 
 def _text(result: Comparison) -> str:
-    from relay.view.compare import microseconds
+    from relay.view.comparison import microseconds
 
     if len(result.rows) == 1 and not result.refused:
         t = result.rows[0].timing

@@ -8,14 +8,15 @@ from relay import pipeline
 from relay.codegen.kernels import prepared
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
-from relay.executable.disassemble import disassemble
+from relay.executable.disassembler import disassemble
 from relay.ir.dim import dim_text
 from relay.ir.module import Module
 from relay.loop.printer import kernel_text
 from relay.options import Options
 from relay.transform import Gradient
 from relay.transform.ad.notes import NOTE as GRADIENT_NOTE
-from relay.transform.batching import ANSWERS, NOTE, BatchStructure
+from relay.transform.batching.requests import ANSWERS
+from relay.transform.batching.structure import NOTE, BatchStructure
 
 View = list[tuple[str, str]]
 

@@ -50,9 +50,9 @@ def profile(
 ) -> None:
     """Show what each kernel of a program takes, against what the machine can do."""
     from relay.view.limits import machine_limits
-    from relay.view.profile import profile as measure
-    from relay.view.roofline import roofline
-    from relay.view.trace import trace as trace_events
+    from relay.view.profiler import profile as measure
+    from relay.view.rooflines import roofline
+    from relay.view.traces import trace as trace_events
 
     steps, stages = [], {}
     if trace is not None and file.suffix != ".rlx":

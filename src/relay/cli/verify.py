@@ -19,7 +19,7 @@ from relay.codegen.target import parse_target
 from relay.executable.bytecode import decode
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Observer
-from relay.interpreter.evaluate import evaluate as interpret
+from relay.interpreter.evaluation import evaluate as interpret
 from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.module import Module
 from relay.ir.span import Span

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from relay import _runtime
+from relay.executable.runtime import _runtime
 from relay.ir.dtypes import numpy_dtype
 
 

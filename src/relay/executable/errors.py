@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from relay import _runtime
-from relay.ir.diagnostics import ExecutionError, FileError, OutOfMemoryError, RelayError
+from relay.ir.diagnostics import ExecutionError, FileError, RelayError
 
 
 class ArgumentError(RelayError):
@@ -21,18 +20,3 @@ class RecursionLimitError(ExecutionError):
 
 class TimeLimitError(ExecutionError, TimeoutError):
     """A run took longer than its limit allows."""
-
-
-def install() -> None:
-    """Let the runtime raise these classes."""
-    classes: tuple[type[Exception], ...] = (
-        ArgumentError,
-        FileError,
-        IncompatibleError,
-        ExecutionError,
-        RecursionLimitError,
-        OutOfMemoryError,
-    )
-    for status, error in enumerate(classes, start=1):
-        _runtime.set_error_type(status, error)
-    _runtime.set_error_type(8, TimeLimitError)  # 7, interrupted, is KeyboardInterrupt

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from relay import _runtime
 from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPE_CODES, FunctionCode
+from relay.executable.runtime import _runtime
 from relay.ir.files import write_whole
 from relay.ir.mapped import release
 

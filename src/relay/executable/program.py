@@ -13,8 +13,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from relay import _runtime
 from relay.executable.errors import ArgumentError
+from relay.executable.runtime import _runtime
 from relay.executable.values import Signature
 from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
 from relay.ir.files import write_whole

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from relay import _runtime
 from relay.executable.bytecode import ANY_DTYPE, DTYPE_BITS, DTYPES, FunctionCode
 from relay.executable.format import (
     MAGIC,
@@ -22,6 +21,7 @@ from relay.executable.format import (
     Operand,
     Section,
 )
+from relay.executable.runtime import _runtime
 from relay.ir.diagnostics import FileError
 from relay.ir.dtypes import numpy_dtype
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from relay import _runtime
 from relay.executable.bytecode import DTYPE_CODES
+from relay.executable.runtime import _runtime
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.value import AdtValue
 

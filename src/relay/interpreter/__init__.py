@@ -1,5 +1,12 @@
 """The definitional interpreter: `evaluate` is the meaning of the language."""
 
-from relay.interpreter.evaluate import RECURSION_LIMIT, evaluate
+from __future__ import annotations
 
-__all__ = ["RECURSION_LIMIT", "evaluate"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relay.interpreter.exports import *
+else:
+    from relay.lazily import exported
+
+    __getattr__, __dir__ = exported(__name__)

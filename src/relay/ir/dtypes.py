@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
+# NumPy before what imports a part of it: else two threads may wait for each other.
+# isort: off
 import numpy as np
+import ml_dtypes
+
+# isort: on
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.types import DTYPE_BITS
@@ -44,6 +48,12 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
             f"no array holds the base type {dtype!r}", hint=f"base types with values: {', '.join(DTYPE_BITS)}"
         )
     return found
+
+
+def integer_bounds(dtype: str) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    info = ml_dtypes.iinfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
+    return int(info.min), int(info.max)
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:

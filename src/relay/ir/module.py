@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from relay.ir.binding import bind_parameters
 from relay.ir.diagnostics import RelayError, TypeError_
@@ -17,6 +16,9 @@ from relay.ir.saving import save_module
 from relay.ir.types import ConstructorDef, TypeDef
 from relay.ir.value import Adt
 from relay.ir.walk import post_order
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def require_module(program: object) -> None:

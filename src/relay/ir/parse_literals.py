@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from relay.ir.constant import make_constant
 from relay.ir.diagnostics import FileError, RelayError
-from relay.ir.dtypes import NUMPY_DTYPES, numpy_dtype
+from relay.ir.dtypes import NUMPY_DTYPES, integer_bounds, numpy_dtype
 from relay.ir.expr import (
     Attr,
     Constant,
@@ -241,8 +240,8 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
         value = int(digits)
         if digits is text and not -(2**31) <= value < 2**31:
             dtype = "int64"
-        bounds = ml_dtypes.iinfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
-        if not int(bounds.min) <= value <= int(bounds.max):
+        least, greatest = integer_bounds(dtype)
+        if not least <= value <= greatest:
             hint = "write it with i64" if -(2**63) <= value < 2**63 and dtype == "int32" else ""
             raise parser.error(f"{digits} does not fit in {dtype}", token, hint)
         made = np.array(value, dtype=numpy_dtype(dtype))

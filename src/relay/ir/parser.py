@@ -11,9 +11,7 @@ import importlib.resources
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from relay.ir import lalr
 from relay.ir.collection import without_collection
@@ -24,6 +22,9 @@ from relay.ir.metadata import ConstantTable
 from relay.ir.module import Module, reachable
 from relay.ir.parse_exprs import ExprActions
 from relay.ir.types import ConstructorDef, Kind, Relation, Type, TypeDef, TypeParam
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def parse_module(

@@ -9,7 +9,7 @@ from relay.ir.dim import Dim, as_var, dim_text
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
-from relay.transform.batching import ANSWERS, EACH, IN_TURN
+from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN
 
 
 def entry_info(module: Module, fn: Function, name: str | None = None, many: str | None = None) -> str:

@@ -21,6 +21,8 @@ last tensor is an int64 vector with the real extents of the first axis of each o
 from __future__ import annotations
 
 import difflib
+import functools
+import importlib
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -161,12 +163,19 @@ _derived: dict[str, Operator] = {}
 _derivations: list[Callable[[str], Operator | None]] = []
 
 
+@functools.cache
+def _know_own() -> None:
+    """Have Relay's own operators declared: not when this module is imported, which each of them imports."""
+    importlib.import_module("relay.op.families")
+
+
 def register(op: Operator) -> Operator:
     """Make an operator known by its name (a later declaration of the same name takes its place).
 
     Raises OperatorError for a name that no program can write, and for that of one of Relay's own operators.
     """
     if not is_own(op):
+        _know_own()
         known = _operators.get(op.name)
         if known is not None and is_own(known):
             raise OperatorError(f"{op.name!r} is one of Relay's own operators", hint=f'another name: "my.{op.name}"')
@@ -196,6 +205,7 @@ def derive_with(make: Callable[[str], Operator | None]) -> None:
 
 
 def _found(name: str) -> Operator | None:
+    _know_own()
     op = _operators.get(name) or _derived.get(name)
     if op is None:
         op = next((made for make in _derivations if (made := make(name)) is not None), None)
@@ -228,6 +238,7 @@ def exists(name: str) -> bool:
 
 def declared(name: str) -> Operator | None:
     """The declared operator of this name, or that a derived one (``my.op.vjp0``) stems from; None where there is none."""
+    _know_own()
     while name and name not in _operators:
         name = name.rpartition(".")[0]
     return _operators.get(name)
@@ -235,6 +246,7 @@ def declared(name: str) -> Operator | None:
 
 def names() -> list[str]:
     """The names of all operators, sorted."""
+    _know_own()
     return sorted(_operators)
 
 

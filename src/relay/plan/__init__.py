@@ -1,7 +1,12 @@
 """From a fused primitive to a kernel plan: tensor expressions to loop nests."""
 
-from relay.plan.graph import PlanError, TeGraph, te_graph
-from relay.plan.kernel_plan import KernelPlan, Pack, make_plan
-from relay.plan.key import PlanKey, plan_key
+from __future__ import annotations
 
-__all__ = ["KernelPlan", "Pack", "PlanError", "PlanKey", "TeGraph", "make_plan", "plan_key", "te_graph"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relay.plan.exports import *
+else:
+    from relay.lazily import exported
+
+    __getattr__, __dir__ = exported(__name__)

@@ -3,93 +3,13 @@
 `relay.transform.base` has pipelines and the names of passes.
 """
 
-from relay.transform.ad.gradient import Gradient
-from relay.transform.attention import FuseAttention
-from relay.transform.base import (
-    Observer,
-    Pass,
-    PassError,
-    Pipeline,
-    StepReport,
-    available_passes,
-    make_pass,
-    parse_passes,
-)
-from relay.transform.batching import BatchStructure
-from relay.transform.compositions import ExpandCompositions
-from relay.transform.cse import CommonSubexpressions
-from relay.transform.dead_code import DeadCode, DeadFunctions
-from relay.transform.dead_references import DeadReferences
-from relay.transform.defunctionalise import Defunctionalise
-from relay.transform.eta import EtaExpand
-from relay.transform.fix_invariants import FixInvariants
-from relay.transform.fold_constants import FoldConstants
-from relay.transform.fuse import FuseOps
-from relay.transform.gather_sums import GatherSums
-from relay.transform.grow import GrowState
-from relay.transform.hoist import HoistOverTime
-from relay.transform.inline import Inline
-from relay.transform.lambda_lift import LambdaLift
-from relay.transform.layouts import Layouts
-from relay.transform.match_trees import CompileMatch
-from relay.transform.merge_dims import MergeDims
-from relay.transform.name_dims import NameDims
-from relay.transform.parallel_fusion import ParallelFusion
-from relay.transform.partial_eval import PartialEvaluate
-from relay.transform.precision import ReducePrecision
-from relay.transform.recompute import Recompute
-from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
-from relay.transform.room import RoomForRows
-from relay.transform.simplify import Simplify
-from relay.transform.sink import Sink
-from relay.transform.specialise import Specialise
-from relay.transform.sum_fusion import SumFusion
-from relay.transform.to_blocks import ToBlocks
-from relay.transform.trim import DropIdentities, DropUnread
+from __future__ import annotations
 
-__all__ = [
-    "BatchStructure",
-    "CommonSubexpressions",
-    "CompileMatch",
-    "DeadCode",
-    "DeadFunctions",
-    "DeadReferences",
-    "Defunctionalise",
-    "DropIdentities",
-    "DropUnread",
-    "EtaExpand",
-    "ExpandCompositions",
-    "FixInvariants",
-    "FoldConstants",
-    "FuseAttention",
-    "FuseOps",
-    "GatherSums",
-    "Gradient",
-    "GrowState",
-    "HoistOverTime",
-    "Inline",
-    "LambdaLift",
-    "Layouts",
-    "MemoryBudgetError",
-    "MergeDims",
-    "NameDims",
-    "Observer",
-    "ParallelFusion",
-    "PartialEvaluate",
-    "Pass",
-    "PassError",
-    "Pipeline",
-    "Recompute",
-    "ReducePrecision",
-    "Rematerialise",
-    "RoomForRows",
-    "Simplify",
-    "Sink",
-    "Specialise",
-    "StepReport",
-    "SumFusion",
-    "ToBlocks",
-    "available_passes",
-    "make_pass",
-    "parse_passes",
-]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relay.transform.exports import *
+else:
+    from relay.lazily import exported
+
+    __getattr__, __dir__ = exported(__name__)

@@ -23,7 +23,7 @@ from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, 
 from relay.ir.module import Module
 from relay.ir.types import TensorType, is_float
 from relay.op import registry
-from relay.op.einsum import equation_labels
+from relay.op.contractions import equation_labels
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of

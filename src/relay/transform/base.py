@@ -8,6 +8,7 @@ passes in order; its wrapper checks the types of what changed, times, and shows 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import time
 import types
@@ -96,7 +97,8 @@ def changed_functions(before: Module, after: Module) -> list[str]:
 
 
 def available_passes() -> dict[str, type[Pass]]:
-    """Every pass by name, found from the classes themselves (those that have been imported)."""
+    """Every pass by name, found from the classes themselves (Relay's own, and those that have been imported)."""
+    importlib.import_module("relay.transform.exports")
     found = sorted(_subclasses(Pass), key=lambda c: c.__name__)  # type: ignore[type-abstract]
     return {cls.name: cls for cls in found if hasattr(cls, "name")}
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType
@@ -88,7 +88,7 @@ class _Reducer:
         if found is None:
             data = np.asarray(weight.data)
             if self.precision == "bf16":
-                found = weight, constant(data.astype(ml_dtypes.bfloat16), "bfloat16"), None
+                found = weight, constant(data.astype(numpy_dtype("bfloat16")), "bfloat16"), None
             else:
                 integers, scale = quantised(data, channel)
                 found = weight, constant(integers, "int8"), constant(scale, "float32")

@@ -1,19 +1,12 @@
 """Types: inference with a queue of type relations, effects, exhaustiveness, monomorphisation."""
 
-from relay.typing.check import verify_types
-from relay.typing.effects import Effects
-from relay.typing.infer import expand, infer, infer_expr, op_checks, op_type
-from relay.typing.mono import monomorphise
-from relay.typing.text import type_text
+from __future__ import annotations
 
-__all__ = [
-    "Effects",
-    "expand",
-    "infer",
-    "infer_expr",
-    "monomorphise",
-    "op_checks",
-    "op_type",
-    "type_text",
-    "verify_types",
-]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relay.typing.exports import *
+else:
+    from relay.lazily import exported
+
+    __getattr__, __dir__ = exported(__name__)

@@ -50,7 +50,7 @@ from relay.ir.types import (
 )  # fmt: skip
 from relay.ir.walk import bound_vars, post_order
 from relay.typing.gradients import derivative_type
-from relay.typing.infer import op_type
+from relay.typing.inference import op_type
 from relay.typing.kinds import kind_of, kind_of_param
 from relay.typing.substitution import param_arg, substitute, variables
 from relay.typing.text import type_text

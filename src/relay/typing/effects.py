@@ -32,7 +32,7 @@ from relay.ir.types import FuncType, TensorType, TupleType, Type
 from relay.ir.walk import children, post_order
 from relay.op import registry
 from relay.typing.graph import components
-from relay.typing.infer import expand
+from relay.typing.inference import expand
 from relay.typing.relations import solved_signature
 
 

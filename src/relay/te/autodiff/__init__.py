@@ -1,8 +1,12 @@
 """Differentiation of tensor expressions, in both directions; the results are tensor expressions."""
 
-from relay.te.autodiff.forward import jvp
-from relay.te.autodiff.gather import summed_at
-from relay.te.autodiff.reverse import vjp
-from relay.te.autodiff.scalar import NotDifferentiable
+from __future__ import annotations
 
-__all__ = ["NotDifferentiable", "jvp", "summed_at", "vjp"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relay.te.autodiff.exports import *
+else:
+    from relay.lazily import exported
+
+    __getattr__, __dir__ = exported(__name__)

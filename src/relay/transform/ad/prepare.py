@@ -11,7 +11,7 @@ from relay.ir.walk import post_order
 from relay.transform.ad.one_call import one_call
 from relay.transform.ad.terms import tuple_of
 from relay.transform.base import Pass
-from relay.transform.batching import BatchStructure
+from relay.transform.batching.structure import BatchStructure
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay.view.limits import LEVELS, Limits
-from relay.view.profile import Row
+from relay.view.profiler import Row
 from relay.view.svg import COLOURS, Axis, Picture
 
 _SHOWN = 12  # kernels that get a colour and a name

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay.transform.base import StepReport
-from relay.view.profile import CALL, PIECE, RUN, Profile
+from relay.view.profiler import CALL, PIECE, RUN, Profile
 
 _COMPILE, _RUN = 1, 2
 

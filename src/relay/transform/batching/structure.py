@@ -1,0 +1,215 @@
+"""The pass that batches: recursion over a structure becomes rows of tensors, level by level.
+
+See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a clause for many nodes), `describe` (the walk), `build`;
+`requests` makes one batch of several calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from relay.ir.effects import Effect
+from relay.ir.expr import Binding, Call, Function, GlobalVar, Match
+from relay.ir.module import Module, reachable
+from relay.ir.types import TypeDef
+from relay.transform.access import AccessTable
+from relay.transform.base import Pass
+from relay.transform.batching.build import Builder
+from relay.transform.batching.clauses import Clause, Group, NotStructural, calls_of, data_types, group_of
+from relay.transform.batching.lists import ListForm, list_form
+from relay.transform.batching.requests import (
+    ANSWERS,
+    IN_TURN,
+    SIDE_BY_SIDE,
+    TOGETHER,
+    Requests,
+    by_one_request,
+    requests_of,
+)
+from relay.transform.blocks import body_of, is_primitive
+from relay.transform.inline import inline_all
+from relay.transform.uses import components, globals_used
+from relay.typing.effects import Effects
+
+# The function attribute that says what became of a recursive function.
+NOTE = "batching"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is known of a module, and what has been made of its ``functions`` and ``types`` so far."""
+
+    module: Module
+    names: Mapping[str, Sequence[str]]
+    effects: Effects
+    table: AccessTable
+    functions: dict[str, Function]
+    types: dict[str, TypeDef]
+
+    def asked(self, entry: str, members: Sequence[str], single: bool = False) -> tuple[Requests, Group, list[str]]:
+        """The requests of an entry above recursive functions, all these as one group, and the functions that are in it. Raises
+        NotStructural."""
+        module = self.module
+        kept = _kept(module, members)
+        inlined = {n: inline_all(module, n, kept) for n in kept}
+        one = None if entry in members else inline_all(module, entry, kept)
+        taken = frozenset(self.functions), frozenset(self.types)
+        asked = requests_of(entry, module.functions[entry], one, *taken, single=single)
+        inlined[asked.name] = asked.function
+        forms = _list_forms(module, inlined)
+        walked = [n for n in inlined if n not in forms]
+        return asked, group_of(module, asked.name, walked, inlined, forms, asked.parts), list(inlined)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStructure(Pass):
+    """Turn recursion over algebraic values into batched code, where that is legal and something is gained.
+
+    Before: blocks with named sizes, matches compiled, functions lifted. After: blocks; a function whose recursion follows a
+    structure (see `clauses`) linearises it and computes level by level; the attribute ``batching`` of every recursive function says
+    what was done, or why nothing. A recursion without contractions is left alone (a level would be no faster than its nodes),
+    unless ``always``. An entry whose work is such recursion gets a function beside it that answers many requests as one batch
+    (`requests`); its attribute ``requests`` says so, or why not. ``values``: functions may make values of data types, which is put
+    together by a routine that has no derivative.
+    """
+
+    name: ClassVar[str] = "batch_structure"
+    always: bool = False
+    values: bool = True
+    entries: tuple[str, ...] | str = "main"
+
+    def __call__(self, module: Module) -> Module:
+        names = {n: globals_used(f) for n, f in module.functions.items()}
+        work = _Work(module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types))
+        for component in components(names):
+            recursive = len(component) > 1 or component[0] in names[component[0]]
+            if not recursive or any(is_primitive(work.functions[n]) for n in component):
+                continue
+            outside = {used for n, all_used in names.items() if n not in component for used in all_used}
+            roots = [n for n in component if n in outside] or component
+            # Where the function that others call does more than follow the structure, one below it may do just that.
+            for root in [*roots, *(n for n in component if n not in roots)]:
+                if root in roots or not any(_is_batched(work.functions[n]) for n in component):
+                    work.functions.update(self._batch(work, root, component))
+        for entry in (self.entries,) if isinstance(self.entries, str) else self.entries:
+            if entry in module.functions:
+                self._requests(work, entry)
+                if self.values:
+                    self._together(work, entry)
+        return replace(module, functions=work.functions, types=work.types)
+
+    def _requests(self, work: _Work, entry: str) -> None:
+        """Put what answers many requests of an entry beside it, where its work is recursion over structures; say what becomes of
+        them."""
+        members = _recursive_below(work.module, entry, work.names)
+        try:
+            if not members:
+                raise NotStructural("it has no recursion")
+            asked, group, _ = work.asked(entry, members)
+            if not self._gains(work, group):
+                raise NotStructural("its recursion has no product of matrices, so nothing is gained")
+            work.functions.update(Builder(group, work.effects, asked.name, frozenset(work.functions)).build())
+            work.types[asked.type.name] = asked.type
+            answer = TOGETHER
+        except NotStructural as why:
+            apart = work.effects.latent(work.module.functions[entry]) & (Effect.READS | Effect.WRITES | Effect.HOST)
+            answer = f"{IN_TURN if apart else SIDE_BY_SIDE}: {why}"
+        function = work.functions[entry]
+        work.functions[entry] = replace(function, attrs={**function.attrs, ANSWERS: answer})
+
+    def _together(self, work: _Work, entry: str) -> None:
+        """Where an entry goes through several structures (or one for each item of a list), go through all of them at once."""
+        members = _recursive_below(work.module, entry, work.names)
+        if entry in members:
+            return
+        try:
+            asked, group, called = work.asked(entry, members, single=True)
+            first = [c for c in group.clauses if c.function == 0]
+            several = any(len(calls_of(c, called)) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first)
+            if not several or not self._gains(work, group):
+                return
+            made = Builder(group, work.effects, asked.name, frozenset(work.functions), single=True).build()
+        except NotStructural:
+            return
+        work.functions.update({n: _noted(f, "by level") if n == asked.name else f for n, f in made.items()})
+        work.functions[entry] = by_one_request(work.functions[entry], asked)
+        work.types[asked.type.name] = asked.type
+
+    def _gains(self, work: _Work, group: Group) -> bool:
+        """Whether levels of what requests go through are faster than their nodes."""
+        return self.always or any(_has_contraction(c, work.table) for c in group.clauses if c.function)
+
+    def _batch(self, work: _Work, root: str, members: Sequence[str]) -> dict[str, Function]:
+        module = work.module
+        try:
+            kept = _kept(module, members)
+            if root not in kept:
+                raise NotStructural(f"@{root} does not take an argument apart before anything else")
+            inlined = {n: inline_all(module, n, kept) for n in kept}
+            forms = {n: f for n, f in _list_forms(module, inlined).items() if n != root}
+            group = group_of(module, root, [n for n in kept if n not in forms], inlined, forms)
+            if not self.values and any(data_types(f.result) for f in group.functions):
+                raise NotStructural("it makes values of a data type")
+            if not self.always and not any(_has_contraction(c, work.table) for c in group.clauses):
+                raise NotStructural("it has no product of matrices, so nothing is gained")
+            made = Builder(group, work.effects, root, frozenset(work.functions)).build()
+        except NotStructural as why:
+            return {root: _noted(module.functions[root], f"no: {why}")}
+        return {n: _noted(f, "by level") if n == root else f for n, f in made.items()}
+
+
+def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """The recursive functions that an entry reaches."""
+    below = reachable(module.functions, [entry])
+    return [
+        n
+        for component in components({n: list(names[n]) for n in below})
+        for n in component
+        if (len(component) > 1 or n in names[n]) and not is_primitive(module.functions[n])
+    ]
+
+
+def _calls(code: Sequence[Binding]) -> bool:
+    return any(isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) for b in code)
+
+
+def _noted(function: Function, note: str) -> Function:
+    return replace(function, attrs={**function.attrs, NOTE: note})
+
+
+def _is_batched(function: Function) -> bool:
+    return function.attrs.get(NOTE) == "by level"
+
+
+def _kept(module: Module, members: Sequence[str]) -> list[str]:
+    """Those of a group of functions that take a value apart; what merely stands between them is inlined."""
+    return [n for n in members if any(isinstance(b.value, Match) for b in body_of(module.functions[n]).bindings)]
+
+
+def _list_forms(module: Module, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
+    """The functions over lists that these functions call, in the group or outside."""
+    out: dict[str, tuple[ListForm, Function]] = {}
+    todo = list(inlined)
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        function = inlined.get(name) or inline_all(module, name, [name])
+        form = list_form(module, name, function)
+        if form is not None:
+            out[name] = (form, function)
+        for called in globals_used(function) if name in inlined else ():
+            if called not in seen and called in module.functions:
+                seen.add(called)
+                todo.append(called)
+    return out
+
+
+def _has_contraction(clause: Clause, table: AccessTable) -> bool:
+    for binding in clause.all_bindings():
+        if isinstance(binding.value, Call):
+            access = table.of(binding.value)
+            if access is not None and access.kind == "contraction":
+                return True
+    return False
