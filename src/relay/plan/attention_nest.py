@@ -172,7 +172,8 @@ class _Tiles(Lines):
     # -- packing
 
     def pack_keys(self, first: Scalar, across: Scalar) -> Stmt:
-        """Keys in panels ``[panel][depth][lane]``. Lanes past the last key stay what they are: their scores are not read."""
+        """Keys in panels ``[panel][depth][lane]``. The last vector's lanes past the last key are zeros: their scores are not read, but what
+        lies in memory by chance may be subnormal, which some machines multiply in a hundred times the time."""
         indices, keys = self.builder.indices, self.buffers["keys"]
         panel, lane, d = Axis("panel", self.block // self.width), Axis("j", self.width), Axis("d", self.depth)
         inside = binary("add", binary("mul", panel, self.width), lane)
@@ -189,10 +190,24 @@ class _Tiles(Lines):
                 body: Stmt = Transpose(
                     keys, start, width, value.source, indices.scalar(at), extent_of(step), lanes, depth
                 )
-                return For(panel, _ceiling(across, self.width), body)
+                return seq([self.clear_last(across), For(panel, _ceiling(across, self.width), body)])
         place = binary("add", binary("add", start, binary("mul", d, self.width)), lane)
         body = For(d, depth, For(lane, lanes, Store(keys, (place,), value), "vectorized"))
-        return For(panel, _ceiling(across, self.width), body)
+        return seq([self.clear_last(across), For(panel, _ceiling(across, self.width), body)])
+
+    def clear_last(self, across: Scalar) -> Stmt:
+        """Zeros in the last vector of each row of the panels, if ``across`` keys leave lanes of it over."""
+        keys, d, lane = self.buffers["keys"], Axis("d", self.depth), Axis("j", self.lanes)
+        over, first = Axis("over", self.lanes), Axis("first", self.block)
+        panel, inside = Axis("panel", self.block // self.width), Axis("inside", self.width)
+        row = binary("add", binary("mul", binary("add", binary("mul", panel, self.depth), d), self.width), inside)
+        zero = Store(keys, (binary("add", row, lane),), initial("sum", self.a.dtype))
+        body = For(d, Const(self.depth, "int64"), For(lane, Const(self.lanes, "int64"), zero, "vectorized"))
+        return LetScalar(over, binary("mod", across, self.lanes), Branch(compare("gt", over, 0), bound([
+            (first, binary("sub", across, over)),
+            (panel, binary("floordiv", first, self.width)),
+            (inside, binary("sub", first, binary("mul", panel, self.width))),
+        ], body)))  # fmt: skip
 
     def pack_values(self, first: Scalar, across: Scalar) -> Stmt:
         """Values as ``[key][column]``."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, dim_sub
-from relay.loop.ir import Buffer, For, Stmt, Store, Transpose
+from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
 from relay.plan.build import accesses, extent_of, serial
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
@@ -86,7 +86,8 @@ class Panel:
 
     def packed_first(self, block: tuple[Axis, int] | None) -> list[Stmt]:
         """Pack the panel, or a block of k (its number and length) of it, where that is not left to its first tile. Columns past
-        the last stay what they are: the products with them are never stored."""
+        the last are zeros: the products with them are never stored, but what lies in memory by chance may be subnormal, which some
+        machines multiply in a hundred times the time."""
         if self.made is None or self.as_it_goes:
             return []
         nest, width, pitch = self.nest, self.nest.p.tile.columns, self.nest.p.pitch
@@ -112,8 +113,26 @@ class Panel:
             copy = For(lane, self.across, loops(axes, count, Store(self.made, (place,), value)))
         else:
             copy = loops(axes, count, For(lane, self.across, Store(self.made, (place,), value), "vectorized"))
+        clear = self._cleared(loops(axes, count, self._beyond(begin)))
         nest.env = {}
-        return [copy]
+        return [copy, *clear]
+
+    def _beyond(self, begin: Scalar) -> Stmt:
+        """Zeros past the last column, at the current k of the block of k that begins at ``begin``."""
+        assert self.made is not None
+        width = self.nest.p.tile.columns
+        lane = Axis("j", width)
+        store = Store(
+            self.made, (self._place(binary("add", self.across, lane), begin),), initial("sum", self.made.dtype)
+        )
+        return For(lane, binary("sub", width, self.across), store, "vectorized")
+
+    def _cleared(self, body: Stmt) -> list[Stmt]:
+        """The statement if the panel has columns past the last."""
+        width = self.nest.p.tile.columns
+        if isinstance(self.across, Const):
+            return [body] if self.across.value < width else []
+        return [Branch(compare("lt", self.across, width), body)]
 
     def _block_axes(self, block: tuple[Axis, int] | None) -> tuple[list[Axis], Scalar | None, Scalar]:
         """The loops over k or over a block of it (its number and length), to which `env` is bound; the first one's extent where

@@ -1,0 +1,76 @@
+"""Lanes that a tile computes beside what was asked for hold zeros, not what lies in memory by chance: subnormal numbers would take a
+hundred times the time on some machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from relay.codegen.target import parse_target
+from relay.ir.expr import Function
+from relay.loop import evaluate as slow
+from relay.plan import make_plan
+from tests.plan.harness import fresh_name, primitive, random, tensor
+
+Shape = tuple[int, ...]
+
+
+def attention(*shapes: Shape) -> Function:
+    return primitive([tensor(s) for s in shapes], lambda m, q, k, v: m("nn.attention", q, k, v))
+
+
+def dense(*shapes: Shape) -> Function:
+    return primitive([tensor(s) for s in shapes], lambda m, x, w: m("nn.dense", x, w))
+
+
+def convolution(*shapes: Shape) -> Function:
+    return primitive([tensor(s) for s in shapes], lambda m, x, w: m("nn.conv2d", x, w, padding=(1, 1)))
+
+
+def softmax(shape: Shape) -> Function:
+    return primitive([tensor(shape)], lambda m, x: m("nn.softmax", x))
+
+
+def product(*shapes: Shape) -> Function:
+    return primitive([tensor(s) for s in shapes], lambda m, x, w: m("nn.batch_matmul", x, w))
+
+
+@pytest.mark.parametrize("target", ["x86_64-v3", "x86_64-v4"])
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (attention, [(1, 6, 8), (1, 17, 8), (1, 17, 16)]),
+        (attention, [(1, 12, 16), (1, 40, 16), (1, 40, 16)]),
+        (dense, [(60, 24), (18, 24)]),
+        (dense, [(60, 24), (67, 24)]),
+        (dense, [(54, 9), (3, 9)]),
+        (product, [(2, 60, 24), (2, 19, 24)]),
+        (convolution, [(1, 5, 9, 9), (7, 5, 3, 3)]),
+        (convolution, [(1, 5, 9, 9), (37, 5, 3, 3)]),
+        (softmax, [(37, 10)]),
+        (softmax, [(5, 77)]),
+    ],
+)
+def test_no_lane_computes_with_what_nobody_wrote(
+    make: Callable[..., Function], shapes: Sequence[Shape], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(make(*shapes), parse_target(target), frozenset(), fresh_name())
+    arrays = [random(s, "float32", n) for n, s in enumerate(shapes)]
+    found: list[float] = []
+
+    def stored(value: object, dtype: str, store: Callable[..., object] = slow._stored) -> object:
+        if isinstance(value, float) and math.isnan(value):
+            found.append(value)
+        return store(value, dtype)
+
+    out = [np.zeros(tuple(map(int, b.shape)), np.float32) for b in plan.kernel.outputs]  # type: ignore[arg-type]
+    flat = [a.reshape(tuple(map(int, b.shape))) for a, b in zip(arrays, plan.kernel.inputs, strict=True)]  # type: ignore[arg-type]
+    with monkeypatch.context() as patched, np.errstate(invalid="ignore"):
+        full = np.full
+        patched.setattr(np, "full", lambda shape, _, dtype: full(shape, math.nan, dtype))
+        patched.setattr(slow, "_stored", stored)
+        assert slow.evaluate(plan.kernel, [*flat, *out]) == 0
+    assert not found
