@@ -82,37 +82,50 @@ void futex_wake(std::atomic<uint32_t>& word) {
 thread_local int64_t current_worker = -1;
 
 constexpr int spin_rounds = 2000;  // some tens of microseconds
-// More pieces than threads, so that one that is late to start or loses its core does not hold up the region.
-constexpr int64_t pieces_per_worker = 16;
+// A thread takes this part of the pieces left in a run at once, one at least: few calls, and small pieces where the region ends, so that
+// nobody waits long for a thread that is late to start, loses its core or is slower.
+constexpr int64_t pieces_per_run = 64, taken_at_once = 16;
 constexpr uint64_t piece_mask = 0xffff;
 constexpr int64_t patience = 16;  // regions between two moves of threads that are awake
-static_assert(max_threads * pieces_per_worker <= static_cast<int64_t>(piece_mask));
+static_assert(pieces_per_run <= static_cast<int64_t>(piece_mask));
 
-// One region at a time. Each participant has a run of neighbouring pieces, which it takes from the front: what it reads is
-// one stretch of memory, as the machine's prefetchers and kernels that read ahead expect. Who has none left takes the last
-// piece of another's run, so a thread that comes late, or never, has less to do and nobody waits for it.
+// Some neighbours out of a row of things.
+struct Stretch {
+  int64_t first, count;
+};
+
+// Part number `part` of so many nearly equal ones; those that have one more come first.
+Stretch part_of(int64_t total, int64_t parts, int64_t part) {
+  int64_t share = total / parts, more = total % parts;
+  return {part * share + std::min(part, more), share + (part < more)};
+}
+
+// One region at a time. Each participant has a run of neighbouring blocks, as many as any other, in pieces which it takes from the
+// front: what it reads is one stretch of memory, as the machine's prefetchers and kernels that read ahead expect. Who has none left
+// takes the last pieces of another's run, so a thread that comes late, or never, has less to do and nobody waits for it.
 //
 // A run is one word: the region's generation (upper half), the first piece and the piece behind the last; a thread takes
-// a piece by changing it. The region's fields are only rewritten when all its pieces are done, so fields read before a
+// pieces by changing it. The region's fields are only rewritten when all its pieces are done, so fields read before a
 // piece was won from a word of a generation belong to that generation.
 class Pool {
  public:
-  int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain,
-              int64_t workers, uint32_t pieces) {
+  int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain, int64_t workers) {
     start_threads(workers - 1);
     context_.store(context, std::memory_order_relaxed);
     body_.store(body, std::memory_order_relaxed);
     env_.store(env, std::memory_order_relaxed);
     n_.store(n, std::memory_order_relaxed);
     grain_.store(grain, std::memory_order_relaxed);
-    pieces_.store(pieces, std::memory_order_relaxed);
     workers_.store(workers, std::memory_order_relaxed);
     result_.store(0, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
     uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+    int64_t blocks = blocks_of(n, grain), pieces = 0;
     for (int64_t w = 0; w < workers; ++w) {
-      auto first = static_cast<uint64_t>(pieces * w / workers), last = static_cast<uint64_t>(pieces * (w + 1) / workers);
-      runs_[static_cast<size_t>(w)].word.store(static_cast<uint64_t>(generation) << 32 | first << 16 | last, std::memory_order_release);
+      int64_t own = pieces_of(part_of(blocks, workers, w).count);
+      runs_[static_cast<size_t>(w)].word.store(static_cast<uint64_t>(generation) << 32 | static_cast<uint64_t>(own),
+                                               std::memory_order_release);
+      pieces += own;
     }
     generation_.store(generation, std::memory_order_seq_cst);
     bool asleep = sleepers_.load(std::memory_order_seq_cst) > 0;
@@ -204,44 +217,50 @@ class Pool {
     std::atomic<uint64_t> word{0};
   };
 
+  static int64_t blocks_of(int64_t n, int64_t grain) { return (n - 1) / grain + 1; }
+  static int64_t pieces_of(int64_t blocks) { return std::min(blocks, pieces_per_run); }
+
   // Takes and runs pieces until there are none: the worker's own from the front, then those of others from the back.
   void work(int64_t worker) {
-    uint32_t done = 0;
+    int64_t done = 0;
     int64_t workers = workers_.load(std::memory_order_relaxed);
     for (int64_t turn = 0; turn < workers && worker < workers; ++turn) {
-      Run& run = runs_[static_cast<size_t>((worker + turn) % workers)];
-      while (take(run, worker, turn == 0)) ++done;
+      int64_t owner = (worker + turn) % workers;
+      while (int64_t taken = take(owner, worker)) done += taken;
       workers = workers_.load(std::memory_order_relaxed);
     }
     // Told once: the counter is a line that all share. Until then the region is not over.
     if (done > 0) done_.fetch_add(done, std::memory_order_release);
   }
 
-  bool take(Run& run, int64_t worker, bool own) {
-    uint64_t word = run.word.load(std::memory_order_acquire);
+  // Takes pieces of a run, and runs them; gives how many.
+  int64_t take(int64_t owner, int64_t worker) {
+    std::atomic<uint64_t>& run = runs_[static_cast<size_t>(owner)].word;
+    uint64_t word = run.load(std::memory_order_acquire);
     for (;;) {
       relay_kernel_context* context = context_.load(std::memory_order_relaxed);
       relay_parallel_body body = body_.load(std::memory_order_relaxed);
       void* env = env_.load(std::memory_order_relaxed);
       int64_t n = n_.load(std::memory_order_relaxed), grain = grain_.load(std::memory_order_relaxed);
-      uint32_t pieces = pieces_.load(std::memory_order_relaxed);
-      if (worker >= workers_.load(std::memory_order_relaxed)) return false;
-      uint64_t first = word >> 16 & piece_mask, last = word & piece_mask;
-      if (first >= last) return false;
-      uint64_t next = own ? word + (uint64_t{1} << 16) : word - 1;
-      if (!run.word.compare_exchange_weak(word, next, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      if (result_.load(std::memory_order_relaxed) != 0) return true;  // the rest is not run
-      auto piece = static_cast<int64_t>(own ? first : last - 1);
-      int64_t blocks = (n - 1) / grain + 1;
-      int64_t share = blocks / pieces, more = blocks % pieces;
-      int64_t from = piece * share + std::min<int64_t>(piece, more);
-      int64_t to = from + share + (piece < more);
+      int64_t workers = workers_.load(std::memory_order_relaxed);
+      if (worker >= workers) return 0;
+      auto first = static_cast<int64_t>(word >> 16 & piece_mask), last = static_cast<int64_t>(word & piece_mask);
+      if (first >= last) return 0;
+      int64_t taken = std::max<int64_t>(1, (last - first) / taken_at_once);
+      uint64_t next = owner == worker ? word + (static_cast<uint64_t>(taken) << 16) : word - static_cast<uint64_t>(taken);
+      if (!run.compare_exchange_weak(word, next, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      if (result_.load(std::memory_order_relaxed) != 0) return taken;  // the rest is not run
+      if (owner != worker) first = last - taken;
+      Stretch whole = part_of(blocks_of(n, grain), workers, owner);
+      int64_t pieces = pieces_of(whole.count);
+      Stretch begin = part_of(whole.count, pieces, first), end = part_of(whole.count, pieces, first + taken - 1);
+      int64_t from = whole.first + begin.first, to = whole.first + end.first + end.count;
       current_worker = worker;
       int32_t result = body(context, env, from * grain, std::min(n, to * grain), worker);
       current_worker = -1;
       int32_t none = 0;
       if (result != 0) result_.compare_exchange_strong(none, result, std::memory_order_relaxed);
-      return true;
+      return taken;
     }
   }
 
@@ -255,12 +274,11 @@ class Pool {
   std::array<Run, max_threads> runs_;
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<int32_t> sleepers_{0};
-  alignas(64) std::atomic<uint32_t> done_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
   alignas(64) std::atomic<relay_kernel_context*> context_{nullptr};
   std::atomic<relay_parallel_body> body_{nullptr};
   std::atomic<void*> env_{nullptr};
   std::atomic<int64_t> n_{0}, grain_{1}, workers_{0};
-  std::atomic<uint32_t> pieces_{0};
   std::atomic<int32_t> result_{0};
 };
 
@@ -318,11 +336,10 @@ int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, vo
   grain = std::max<int64_t>(grain, 1);
   if (current_worker >= 0) return body(context, env, 0, n, current_worker);  // nested: this worker's own slice
   int64_t workers = std::min(context->num_workers, max_threads);
-  int64_t blocks = (n - 1) / grain + 1;
-  if (workers <= 1 || blocks == 1) return body(context, env, 0, n, 0);
+  if (workers <= 1 || n <= grain) return body(context, env, 0, n, 0);
   Pool& p = pool();
   if (!p.try_lock()) return body(context, env, 0, n, 0);
-  int32_t result = p.run(context, body, env, n, grain, workers, static_cast<uint32_t>(std::min(blocks, workers * pieces_per_worker)));
+  int32_t result = p.run(context, body, env, n, grain, workers);
   p.unlock();
   return result;
 }

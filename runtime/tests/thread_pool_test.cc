@@ -36,7 +36,7 @@ static int32_t mark(relay_kernel_context*, void* env, int64_t begin, int64_t end
 
 TEST(every_index_runs_once) {
   for (int64_t workers : {1, 2, 3, 8})
-    for (int64_t n : {0, 1, 7, 64, 1000})
+    for (int64_t n : {0, 1, 7, 64, 1000, 5003})
       for (int64_t grain : {1, 8, 33}) {
         Marks marks(static_cast<size_t>(n), grain);
         auto ctx = context(workers);
