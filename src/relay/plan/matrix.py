@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Branch, Buffer, For, Stmt, Store, Transpose
+from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
+from relay.plan.left_block import LeftBlock, cut
 from relay.plan.nests import Member
 from relay.plan.panels import Panel, is_in_place, loops
 from relay.plan.product import Product, size_of
@@ -39,15 +40,10 @@ from relay.plan.product_nest import (
 from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
+from relay.plan.task_rows import task_block
 from relay.plan.tiles import PanelRun, tile_height
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
-# Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
-_ROWS_CONSTANT = 192
-_ROWS_PACKED = 768
-_ROWS_TURNED = 96
-# Tasks that a product is cut in, if they are not too small for that.
-_TASKS = 4
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
 
@@ -106,6 +102,8 @@ class _Task:
     most: int
     panel: Panel
     held: Buffer
+    # Its rows, where they were copied.
+    left: LeftBlock | None = None
 
 
 def _tasks(
@@ -114,48 +112,41 @@ def _tasks(
     """The panels of all runs by blocks of rows: about ``task_rows``, where that is not for the model to say."""
     p, tile = nest.p, runs[0].tile
     rows = size_of(p.rows)
-    serves_many = p.form.turned or p.form.guard is not None
-    limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if packed is not None else _ROWS_PACKED
-    limit = limit if task_rows is None else task_rows
-    block = max(tile.rows, limit // tile.rows * tile.rows)
     panels = dim_add(runs[-1].number, runs[-1].count)
-    if isinstance(rows, int):
-        # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
-        blocks = -(-rows // block)
-        if packed is None and task_rows is None:
-            blocks = _shared_out(rows, blocks, dim_mul(size_of([*p.outer, *p.batch]), panels))
-        block = rows if blocks <= 1 else -(-rows // (blocks * tile.rows)) * tile.rows
-        if p.form.turned and blocks > 1:
-            block = _even_block(rows, block, p.rows[-1].extent)
+    copied = cut(nest, panels) if task_rows is None else None
+    block = task_block(nest, tile.rows, panels, packed, task_rows) if copied is None else copied.block
     panel = Axis("panel", panels)
     part = Axis("part", ceil_div(rows, block))
-    each = dim_mul(size_of(p.reduced), tile.columns)
-    work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
 
-    def of(run: PanelRun) -> Stmt:
+    def of(run: PanelRun, left: LeftBlock | None = None) -> Stmt:
         tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest)
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
             most = tile_height(nest.builder.target, vectors, tiles.partial)
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, most))
-        return tiles.task(_variable(panel), _variable(part), block)
+        return tiles.task(_variable(panel), _variable(part), block, left)
 
-    body = of(runs[-1])
-    for run in reversed(runs[:-1]):
-        body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run), body)
+    def of_any(left: LeftBlock | None = None) -> Stmt:
+        body = of(runs[-1], left)
+        for run in reversed(runs[:-1]):
+            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left), body)
+        return body
+
+    each = dim_mul(size_of(p.reduced), tile.columns)
+    work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
+    if copied is not None:
+        # A task copies its rows and goes through a group of panels.
+        group, inner = Axis("group", copied.groups), Axis("inner", copied.panels)
+        left = LeftBlock.of(nest, _variable(part), block)
+        first = binary("mul", _variable(group), copied.panels)
+        count = minimum(copied.panels, binary("sub", extent_of(panels), first))
+        through = For(inner, count, LetScalar(panel, binary("add", first, _variable(inner)), of_any(left)))
+        body = allocate([left.buffer], seq([left.copied(), through]))
+        return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, panel] if p.form.guard is None else [*p.batch, panel, *p.outer]
-    return parallel_rows(nest.builder, [*order, part], work, body)
-
-
-def _shared_out(rows: int, fewest: int, tasks: Dim) -> int:
-    """How many blocks to cut the rows in: of few panels, which each block packs for itself, enough for several threads."""
-    for wanted in (_TASKS, 2) if isinstance(tasks, int) and tasks > 0 else ():
-        blocks = ceil_div(wanted, tasks)
-        if isinstance(blocks, int) and blocks > fewest and rows // blocks >= _ROWS_CONSTANT:
-            return blocks
-    return fewest
+    return parallel_rows(nest.builder, [*order, part], work, of_any())
 
 
 @dataclass(slots=True, eq=False)
@@ -181,8 +172,8 @@ class _Tiles:
 
     # -- tasks
 
-    def task(self, panel: Scalar, part: Scalar, block: int) -> Stmt:
-        """A panel of the run and ``block`` rows (or what is left of them)."""
+    def task(self, panel: Scalar, part: Scalar, block: int, left: LeftBlock | None = None) -> Stmt:
+        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of."""
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
         first, across = self._columns(panel)
@@ -198,7 +189,7 @@ class _Tiles:
         columns = Panel(shared, panel, first, across, self.packed, made)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = _Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held)
+        task = _Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left)
         if blocks is not None:
             body = self._blocked_rows(task, blocks)
         else:
@@ -387,7 +378,7 @@ class _Tiles:
         tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
         lane, lanes = Axis("j", width), Const(width, "int64")
         before = shared.env
-        axes, extent, terms, left = self._along_k(task, row, height, lane, block, goes)
+        axes, extent, terms, left = self._along_k(task, row, height, offset, lane, block, goes)
         copied: list[Stmt] = []
         if goes:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
@@ -444,8 +435,9 @@ class _Tiles:
         return bound(bindings, Alloc(tile, seq([*start, loop, Alloc(done, seq([*ends, *finish(done)]))])))
 
     def _along_k(
-        self, task: _Task, row: Scalar, height: int, lane: Axis, block: tuple[Axis, int, Scalar] | None, goes: bool
-    ) -> tuple[list[Axis], Scalar | None, list[list[tuple[Scalar, Scalar]]], LeftRows]:
+        self, task: _Task, row: Scalar, height: int, offset: Scalar, lane: Axis, block: tuple[Axis, int, Scalar] | None,
+        goes: bool,
+    ) -> tuple[list[Axis], Scalar | None, list[list[tuple[Scalar, Scalar]]], LeftRows]:  # fmt: skip
         """The loops over k (the extent of the one there is, where it is not its axis's own), what each step multiplies
         and adds in each row, and the rows of the left operand."""
         shared, p = self.shared, self.shared.p
@@ -462,7 +454,8 @@ class _Tiles:
                 extent = minimum(length // step, binary("sub", extent_of(dim_floordiv(k.extent, step)), begin))
             shared.env = {**shared.env, k: binary("mul", here, step)}
             axes = [inner, *rest]
-        left = shared.left_rows(row, height, axes)
+        left = task.left and task.left.rows(offset, height, shared.position_in_depth())
+        left = left or shared.left_rows(row, height, axes)
         if not self.pairs:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
             b = task.panel.where_it_is(lane) if goes else task.panel.element(lane, begin)
@@ -485,14 +478,6 @@ class _Tiles:
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
-
-
-def _even_block(rows: int, block: int, line: Dim) -> int:
-    """About as many rows as a block, of which there is a whole number in all rows: no code is needed for other heights of
-    tiles. If it can be, whole lines of the rows."""
-    even = [n for n in range(3 * block // 2, block // 2, -1) if rows % n == 0]
-    lines = [n for n in even if isinstance(line, int) and n % line == 0]
-    return next(iter((*lines, *even)), block)
 
 
 def _neighbour(element: Scalar) -> Scalar:

@@ -1,0 +1,49 @@
+"""How many rows of a matrix product are one task."""
+
+from __future__ import annotations
+
+from relay.ir.dim import Dim, ceil_div, dim_mul
+from relay.loop.ir import Buffer
+from relay.plan.product import size_of
+from relay.plan.product_nest import ProductNest
+
+# Rows of one task: enough that reading or packing a panel is repaid, few enough that tasks can be shared out.
+_ROWS_CONSTANT = 192
+_ROWS_PACKED = 768
+_ROWS_TURNED = 96
+# Tasks that a product is cut in, if they are not too small for that.
+_TASKS = 4
+
+
+def task_block(nest: ProductNest, height: int, panels: Dim, packed: Buffer | None, task_rows: int | None) -> int:
+    """The rows of a task, of tiles of so many rows: about ``task_rows``, where that is not for the model to say."""
+    p, rows = nest.p, size_of(nest.p.rows)
+    serves_many = p.form.turned or p.form.guard is not None
+    limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if packed is not None else _ROWS_PACKED
+    limit = limit if task_rows is None else task_rows
+    block = max(height, limit // height * height)
+    if not isinstance(rows, int):
+        return block
+    # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
+    blocks = -(-rows // block)
+    if packed is None and task_rows is None:
+        blocks = _shared_out(rows, blocks, dim_mul(size_of([*p.outer, *p.batch]), panels))
+    block = rows if blocks <= 1 else -(-rows // (blocks * height)) * height
+    return _even_block(rows, block, p.rows[-1].extent) if p.form.turned and blocks > 1 else block
+
+
+def _shared_out(rows: int, fewest: int, tasks: Dim) -> int:
+    """How many blocks to cut the rows in: of few panels, which each block packs for itself, enough for several threads."""
+    for wanted in (_TASKS, 2) if isinstance(tasks, int) and tasks > 0 else ():
+        blocks = ceil_div(wanted, tasks)
+        if isinstance(blocks, int) and blocks > fewest and rows // blocks >= _ROWS_CONSTANT:
+            return blocks
+    return fewest
+
+
+def _even_block(rows: int, block: int, line: Dim) -> int:
+    """About as many rows as a block, of which there is a whole number in all rows: no code is needed for other heights of
+    tiles. If it can be, whole lines of the rows."""
+    even = [n for n in range(3 * block // 2, block // 2, -1) if rows % n == 0]
+    lines = [n for n in even if isinstance(line, int) and n % line == 0]
+    return next(iter((*lines, *even)), block)

@@ -1,0 +1,90 @@
+"""Left operands whose rows lie along memory, copied by blocks: the gradients of weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import relay
+from relay.codegen.target import host_target, parse_target
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Expr
+from relay.loop.ir import Alloc
+from relay.loop.walk import statements
+from relay.plan.kernel_plan import KernelPlan
+from tests.plan.harness import Maker, check, primitive, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+# Caches so small that tests of a second need the copy.
+SMALL = replace(host_target(), l1_bytes=8 << 10, l2_bytes=64 << 10)
+
+
+def copies(plan: KernelPlan) -> bool:
+    """Whether rows of the left operand are copied."""
+    return any(isinstance(s, Alloc) and s.buffer.name.startswith("left") for s in statements(plan.kernel.body))
+
+
+def product(m: Maker, a: Expr, b: Expr) -> Expr:
+    return m("nn.matmul", a, b, transpose_a=True)
+
+
+@pytest.mark.parametrize("rows", [257, 300, 385, 512])
+@pytest.mark.parametrize("columns", [210, 256, 330])
+def test_every_residue_of_rows_and_columns(rows: int, columns: int) -> None:
+    plan = check(primitive([tensor((150, rows)), tensor((150, columns))], product), {}, target=SMALL)
+    assert copies(plan)
+
+
+@pytest.mark.parametrize("depth", [17, 40, 700])
+def test_depths(depth: int) -> None:
+    """Of deep products panels are made block by block of k."""
+    plan = check(primitive([tensor((depth, 512)), tensor((depth, 256))], product), {}, target=SMALL)
+    assert copies(plan)
+
+
+def test_a_depth_that_is_not_known() -> None:
+    fn = primitive([tensor((N, 512)), tensor((N, 256))], product)
+    assert copies(check(fn, *({V: s} for s in (0, 1, 2, 30, 200)), target=SMALL))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64"])
+def test_targets(name: str) -> None:
+    small = replace(parse_target(name), l1_bytes=8 << 10, l2_bytes=64 << 10)
+    fn = primitive([tensor((70, 300)), tensor((70, 140))], product)
+    assert copies(check(fn, {}, target=small))
+
+
+def test_batches_and_an_epilogue() -> None:
+    def build(m: Maker, a: Expr, b: Expr, c: Expr) -> Expr:
+        return m("tanh", m("add", m("nn.batch_matmul", a, b, transpose_a=True, transpose_b=False), c))
+
+    fn = primitive([tensor((3, 60, 512)), tensor((3, 60, 256)), tensor((256,))], build)
+    assert copies(check(fn, {}, target=SMALL, tolerance=1e-4))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_other_types(dtype: str) -> None:
+    fn = primitive([tensor((60, 512), dtype), tensor((60, 256), dtype)], product)
+    assert copies(check(fn, {}, target=SMALL, tolerance=1e-2 if dtype == "float16" else 1e-9))
+
+
+def test_where_lines_stay_in_the_caches_nothing_is_copied() -> None:
+    roomy = replace(host_target(), l1_bytes=48 << 10, l2_bytes=2 << 20)
+    for depth, rows in ((8, 2048), (130, 650)):
+        plan = check(primitive([tensor((depth, rows)), tensor((depth, 512))], product), {}, target=roomy)
+        assert not copies(plan)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_gradient_of_a_weight_reads_nothing_beside_its_operands(threads: int) -> None:
+    text = """#[version = "0.0.5"]
+def @main(%x: Tensor[(67, 330), float32], %w: Tensor[(1024, 330), float32], %g: Tensor[(67, 1024), float32]) {
+  nn.dense.vjp1(%x, %w, %g)
+}"""
+    rng = np.random.default_rng(0)
+    x, w, g = (rng.standard_normal(s).astype(np.float32) for s in ((67, 330), (1024, 330), (67, 1024)))
+    found = np.asarray(relay.compile(text, check_memory=True, threads=threads)(x, w, g))
+    np.testing.assert_allclose(found, g.T @ x, atol=1e-4)
