@@ -108,7 +108,8 @@ class Host final : public Device {
   void* allocate(int64_t bytes) override {
     auto size = static_cast<size_t>(bytes);
     if (bytes >= least_in_regions) return regions_.allocate(size);
-    return std::aligned_alloc(storage_alignment, (size + storage_alignment - 1) & ~size_t{storage_alignment - 1});
+    void* data = nullptr;
+    return posix_memalign(&data, storage_alignment, size) == 0 ? data : nullptr;
   }
   void deallocate(void* data, int64_t bytes) override {
     if (bytes >= least_in_regions)

@@ -21,6 +21,13 @@ constexpr int64_t largest_cached_block = int64_t{64} << 20;
 constexpr int64_t cached_bytes_limit = int64_t{256} << 20;
 constexpr int class_count = 96;  // far beyond largest_cached_block
 
+// The address sanitizer sees an access outside of a block, or after its end, when blocks are no larger than asked and never kept.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool exact_blocks = true;
+#else
+constexpr bool exact_blocks = false;
+#endif
+
 // Class sizes: 64, 80, 96, 112, 128, 160, ... : four per power of two, from 64 on.
 int size_class(int64_t bytes) {
   if (bytes <= smallest_block) return 0;
@@ -148,7 +155,7 @@ void* take_from_others(Pool& p, uint32_t mine, int index) {
 
 Block pool_allocate(int32_t device_index, int64_t bytes) {
   Pool& p = pool(device_index);
-  bool cached = bytes <= largest_cached_block;
+  bool cached = !exact_blocks && bytes <= largest_cached_block;
   int index = cached ? size_class(bytes) : 0;
   int64_t size = cached ? class_bytes(index) : bytes;
   uint32_t mine = my_part();
@@ -187,7 +194,7 @@ void pool_free(int32_t device_index, Block block) {
   {
     std::lock_guard guard(part.lock);
     part.add_live(-block.bytes);
-    bool keep = block.bytes <= largest_cached_block &&
+    bool keep = !exact_blocks && block.bytes <= largest_cached_block &&
                 p.totals.cached_bytes.load(std::memory_order_relaxed) + part.cached + block.bytes <= cached_bytes_limit;
     if (keep) part.put(block.data, size_class(block.bytes));
     part.tell_much(p.totals);
