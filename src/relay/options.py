@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relay._runtime import available_threads
-from relay.executable.program import Limits
+from relay.executable.program import Limits, is_count, require_count
 from relay.ir.diagnostics import RelayError
 from relay.ir.files import cache_directory
 from relay.loop.costs import Machine
@@ -73,9 +71,9 @@ class Options:
             raise RelayError(f"opt_level must be 0, 1, 2 or 3, not {self.opt_level!r}")
         if self.precision not in PRECISIONS:
             raise RelayError(f"unknown precision {self.precision!r}", hint=f"precisions are {', '.join(PRECISIONS)}")
-        _require_count("memory_budget", self.memory_budget, "None is no limit")
-        _require_count("threads", self.threads, "None: all that the process may use")
-        _require_count("workers", self.workers, "None: one per core")
+        require_count("memory_budget", self.memory_budget, "None is no limit")
+        require_count("threads", self.threads, "None: all that the process may use")
+        require_count("workers", self.workers, "None: one per core")
         if not isinstance(self.check_memory, bool):
             raise RelayError(f"check_memory must be True or False, not {self.check_memory!r}")
         if isinstance(self.entries, str) or not self.entries or not all(isinstance(e, str) for e in self.entries):
@@ -87,7 +85,7 @@ class Options:
                 f"machine must be costs of a machine, not {self.machine!r}", hint="relay.view.machine_limits(1).costs()"
             )
         for sizes in self.hot_sizes:
-            if not isinstance(sizes, Mapping) or not all(_is_count(s, 0) for s in sizes.values()):
+            if not isinstance(sizes, Mapping) or not all(is_count(s, 0) for s in sizes.values()):
                 raise RelayError(
                     f"hot_sizes must map names to sizes, not be {sizes!r}", hint='for example [{"n": 128}]'
                 )
@@ -102,16 +100,6 @@ class Options:
     @property
     def worker_count(self) -> int:
         return self.workers if self.workers is not None else available_threads()
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
-
-
-def _require_count(name: str, value: object, hint: str) -> None:
-    """Raises RelayError unless the value of an option is None or a whole number of at least 1."""
-    if value is not None and not _is_count(value, 1):
-        raise RelayError(f"{name} must be a whole number of at least 1, not {value!r}", hint=hint)
 
 
 def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:

@@ -58,6 +58,13 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "GOOD", "--input", "x=none.npy"], "no such file"),
         (["run", "GOOD", "--input", "x=[[1.0, 2.0]]"], "size 2, expected 4"),
         (["run", "GOOD", "--input", "x=[1.0, 2.0, 3.0, 4.0]"], "must be Tensor"),
+        (["run", "GOOD", "--input", "x=[[1, 2, 3, 1j]]"], "cannot read a value"),
+        (["run", "GOOD", "--input", "x=" + "[" * 5000], "cannot read a value"),
+        (["run", "GOOD", "-i", "x=random", "-i", "x=random"], "given twice"),
+        (["run", "GOOD", "-d", "n=" + "9" * 30], "below 2^63"),
+        (["run", "GOOD", "-d", "n=" + "9" * 5000], "below 2^63"),
+        (["run", "GOOD", "-d", "rows=3"], "no parameter of the entry has an axis of size rows"),
+        (["run", "GOOD", "--threads", "9" * 20], "threads must be"),
         (["run", "GOOD", "--entry", "nowhere"], "nowhere"),
         (["run", "GOOD", "--opt-level", "7"], "opt_level"),
         (["run", "GOOD", "--target", "vax"], "vax"),
@@ -72,6 +79,28 @@ def test_bad_command_lines(tmp_path: Path, args: list[str], says: str) -> None:
     done = run(*[path if a == "GOOD" else a for a in args])
     assert done.returncode == 2, done.stderr
     assert says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',"]
+)
+def test_a_damaged_array_is_refused(tmp_path: Path, content: bytes) -> None:
+    path, data = tmp_path / "m.relay", tmp_path / "x.npy"
+    path.write_text(GOOD)
+    data.write_bytes(content)
+    done = run("run", path, "-i", f"x={data}")
+    assert done.returncode == 2 and "cannot read an array" in done.stderr and "Traceback" not in done.stderr, (
+        done.stderr
+    )
+
+
+def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + "def @main(%x: Tensor[(2,), int8]) { %x }")
+    for text in ("[300, 1]", "[1.5, 1]", "[-129, 1]", f"[{10**30}, 1]", "[1e300, 1]"):
+        done = run("run", path, "-i", f"x={text}")
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "127" in run("run", path, "-i", "x=[127, True]").stdout
 
 
 def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:

@@ -146,8 +146,18 @@ def test_a_limit_of_time(executor: str) -> None:
 def test_limits_are_positive() -> None:
     with pytest.raises(RelayError, match="the limit seconds must be greater than 0, not 0"):
         relay.Limits(seconds=0)
-    with pytest.raises(RelayError, match="the limit memory must be greater than 0, not '1G'"):
+    with pytest.raises(RelayError, match="the limit memory must be a whole number of at least 1"):
         relay.Limits(memory="1G")  # type: ignore[arg-type]
+    for value in (2.5, 10**30, -1, True, float("nan")):
+        with pytest.raises(RelayError, match="the limit depth must be a whole number of at least 1"):
+            relay.Limits(depth=value)  # type: ignore[arg-type]
+
+
+def test_threads_of_a_loaded_executable_are_a_number(tmp_path: Path) -> None:
+    compiled(COUNT, "vm").save(tmp_path / "count.rlx")
+    for threads in (0, -5, "x", 2.5, 10**20):
+        with pytest.raises(RelayError, match="threads must be a whole number of at least 1"):
+            relay.load(tmp_path / "count.rlx", threads=threads)  # type: ignore[arg-type]
 
 
 def test_calls_of_random_lengths_do_not_grow(executor: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from relay.ir.diagnostics import FileError, RelayError, TypeError_
 from relay.ir.dtypes import numpy_dtype
+from relay.ir.types import is_integer
 
 Array = npt.NDArray[Any]
 Spec = Mapping[str, Any]
@@ -35,26 +36,47 @@ def load_weights(path: Path) -> dict[str, Array]:
 
 def arguments(params: Sequence[Spec], given: Sequence[str], dims: Sequence[str], seed: int) -> list[object]:
     """One value per parameter from ``name=value`` texts; parameters that are not named get seeded random tensors."""
-    by_name = dict(_split(text) for text in given)
-    sizes = {name: _size(name, value) for name, value in map(_split, dims)}
+    by_name = _named(given)
+    sizes = {name: _size(name, value) for name, value in _named(dims).items()}
     names = [p["name"] for p in params]
     for name in by_name:
         if name not in names:
             raise RelayError(f"the entry has no parameter %{name}", hint=f"it has: {', '.join(names) or 'none'}")
+    axes = sorted({axis for p in params for axis in _axes(p["type"])})
+    for name in sizes:
+        if name not in axes:
+            raise RelayError(
+                f"no parameter of the entry has an axis of size {name}", hint=f"sizes are: {', '.join(axes) or 'none'}"
+            )
     random = np.random.default_rng(seed)
     return [_value(p["name"], p["type"], by_name.get(p["name"], "random"), sizes, random) for p in params]
 
 
-def _split(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise RelayError(f"{text!r} is not of the form name=value")
-    return name.lstrip("%"), value
+def _named(texts: Sequence[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.lstrip("%")
+        if not equals or not name:
+            raise RelayError(f"{text!r} is not of the form name=value")
+        if name in out:
+            raise RelayError(f"{name} is given twice, as {out[name]!r} and as {value!r}")
+        out[name] = value
+    return out
+
+
+def _axes(spec: Spec) -> Iterator[str]:
+    """The names of the sizes that random tensors of this type are given."""
+    if spec["kind"] == "tensor":
+        yield from (d for d in spec["shape"] if isinstance(d, str))
+    elif spec["kind"] == "tuple":
+        for field in spec["fields"]:
+            yield from _axes(field)
 
 
 def _size(name: str, value: str) -> int:
-    if not value.isdecimal():
-        raise RelayError(f"the size of dimension {name} must be a number, not {value!r}")
+    if not value.isdecimal() or len(value) > 19 or int(value) >= 1 << 63:
+        raise RelayError(f"the size of dimension {name} must be a number below 2^63, not {value!r}")
     return int(value)
 
 
@@ -73,16 +95,25 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
             loaded: Array = np.load(text, allow_pickle=False)
         except FileNotFoundError as error:
             raise FileError(f"no such file: {text}") from error
-        except (OSError, ValueError) as error:
+        except Exception as error:  # NumPy raises many kinds for a damaged file
             raise FileError(f"cannot read an array from {text}: {error}") from error
+        if not isinstance(loaded, np.ndarray):
+            raise FileError(f"cannot read an array from {text}: it holds several")
         return loaded
     try:
         literal = np.asarray(ast.literal_eval(text))
-        return literal.astype(dtype)
-    except (ValueError, SyntaxError, TypeError) as error:
+        if literal.dtype.kind not in "biuf":
+            raise ValueError("not numbers")
+        value: Array = literal.astype(dtype)
+    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         raise RelayError(
             f"cannot read a value of %{name} from {text!r}", hint="give a number, a nested list, a .npy file, or random"
         ) from error
+    if (is_integer(spec["dtype"]) or spec["dtype"] == "bool") and not np.array_equal(
+        value.astype(literal.dtype), literal
+    ):
+        raise RelayError(f"{text} does not fit in {spec['dtype']}, which %{name} is made of")
+    return value
 
 
 def _random(spec: Spec, dtype: np.dtype[Any], sizes: dict[str, int], random: np.random.Generator) -> Array:

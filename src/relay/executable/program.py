@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,17 @@ from relay.executable.runtime import _runtime
 from relay.executable.values import Signature
 from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
 from relay.ir.files import write_whole
+
+
+def is_count(value: object, least: int) -> bool:
+    """Whether a value is a whole number, at least this and below 2^63."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) < 1 << 63
+
+
+def require_count(name: str, value: object, hint: str) -> None:
+    """Raises RelayError unless the value of an option is None or a whole number of at least 1."""
+    if value is not None and not is_count(value, 1):
+        raise RelayError(f"{name} must be a whole number of at least 1 and below 2^63, not {value!r}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +45,11 @@ class Limits:
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("memory", "seconds", "depth"):
-            value = getattr(self, name)
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if value is not None and not (number and value > 0):
-                raise RelayError(f"the limit {name} must be greater than 0, not {value!r}", hint="None is no limit")
+        require_count("the limit memory", self.memory, "None is no limit")
+        require_count("the limit depth", self.depth, "None is no limit")
+        number = isinstance(self.seconds, Real) and not isinstance(self.seconds, bool)
+        if self.seconds is not None and not (number and self.seconds > 0):
+            raise RelayError(f"the limit seconds must be greater than 0, not {self.seconds!r}", hint="None is no limit")
 
 
 # The same as the runtime takes it.
@@ -258,5 +269,7 @@ def _packed(limits: Limits) -> Allowed | None:
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: bool = False) -> Executable:
-    """Load a ``.rlx`` file. Its native code is run as it is: load only files you trust. Raises FileError."""
+    """Load a ``.rlx`` file. Its native code is run as it is: load only files you trust. Raises FileError, and
+    RelayError for a number of threads that is none."""
+    require_count("threads", threads, "None: all that the process may use")
     return Executable(_runtime.Executable.load(os.fspath(path)), Path(path), threads, from_cache)
