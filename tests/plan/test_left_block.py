@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import relay
-from relay.codegen.target import host_target, parse_target
+from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import Maker, check, primitive, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
 # Caches so small that tests of a second need the copy.
-SMALL = replace(host_target(), l1_bytes=8 << 10, l2_bytes=64 << 10)
+SMALL = replace(HOST, l1_bytes=8 << 10, l2_bytes=64 << 10)
 
 
 def copies(plan: KernelPlan) -> bool:
@@ -72,7 +72,7 @@ def test_other_types(dtype: str) -> None:
 
 
 def test_where_lines_stay_in_the_caches_nothing_is_copied() -> None:
-    roomy = replace(host_target(), l1_bytes=48 << 10, l2_bytes=2 << 20)
+    roomy = replace(HOST, l1_bytes=48 << 10, l2_bytes=2 << 20)
     for depth, rows in ((8, 2048), (130, 650)):
         plan = check(primitive([tensor((depth, rows)), tensor((depth, 512))], product), {}, target=roomy)
         assert not copies(plan)
@@ -88,3 +88,15 @@ def @main(%x: Tensor[(67, 330), float32], %w: Tensor[(1024, 330), float32], %g: 
     x, w, g = (rng.standard_normal(s).astype(np.float32) for s in ((67, 330), (1024, 330), (67, 1024)))
     found = np.asarray(relay.compile(text, check_memory=True, threads=threads)(x, w, g))
     np.testing.assert_allclose(found, g.T @ x, atol=1e-4)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_panels_that_were_packed_before(transpose_a: bool, transpose_b: bool) -> None:
+    a, b = (150, 512) if transpose_a else (512, 150), (256, 150) if transpose_b else (150, 256)
+
+    def build(m: Maker, a: Expr, b: Expr) -> Expr:
+        return m("nn.matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+
+    plan = check(primitive([tensor(a), tensor(b)], build), {}, target=SMALL, constants=frozenset({1}))
+    assert plan.packs and not copies(plan)

@@ -113,7 +113,7 @@ def _tasks(
     p, tile = nest.p, runs[0].tile
     rows = size_of(p.rows)
     panels = dim_add(runs[-1].number, runs[-1].count)
-    copied = cut(nest, panels) if task_rows is None else None
+    copied = cut(nest, panels) if task_rows is None and packed is None else None
     block = task_block(nest, tile.rows, panels, packed, task_rows) if copied is None else copied.block
     panel = Axis("panel", panels)
     part = Axis("part", ceil_div(rows, block))
