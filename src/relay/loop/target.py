@@ -31,6 +31,12 @@ class Target:
         return max(1, self.vector_bits // max(bits, 8))
 
     @property
+    def outruns_caches(self) -> bool:
+        """Whether two multiply-adds of vectors of 512 bits are done in a cycle, as all processors do that do not take such vectors in
+        halves: tiles then take what they read twice as fast, and the caches behind the first are what they wait for."""
+        return self.vector_bits >= 512 and self.cpu != "znver4"
+
+    @property
     def streamed_bytes(self) -> int | None:
         """Results from this size on are not worth a place in the caches: with as much that was read beside them they fill
         three quarters of the last one, so that they are gone before they are read again, and each line of them would be

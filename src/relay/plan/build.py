@@ -149,6 +149,19 @@ def serial(axes: Sequence[Axis], body: Stmt) -> Stmt:
     return body
 
 
+def unrolled(axis: Axis, extent: Scalar, times: int, body: Stmt) -> Stmt:
+    """A serial loop of ``extent`` iterations that does ``times`` of them in one, and the rest one by one."""
+    group, one = Axis(axis.name, dim_floordiv(axis.extent, times)), Axis("step", times)
+    many = binary("floordiv", extent, times)
+    here = binary("add", binary("mul", group, times), one)
+    main = For(group, many, For(one, Const(times, "int64"), LetScalar(axis, here, body), "unrolled"))
+    if isinstance(extent, Const) and extent.value % times == 0:
+        return main
+    done, rest = binary("mul", many, times), Axis(axis.name, times)
+    left = LetScalar(axis, binary("add", done, rest), body)
+    return seq([main, For(rest, binary("sub", extent, done), left)])
+
+
 def vectorized(axis: Axis, extent: Scalar, body: Stmt) -> Stmt:
     """A vector loop; what does not depend on its variable and is worth it is computed before."""
     return hoisted(For(axis, extent, body, "vectorized"))

@@ -23,12 +23,13 @@ from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of,
 from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
-from relay.plan.unpacked import FEWEST, Unpacked, is_unpacked
+from relay.plan.unpacked import Unpacked, fewest_unpacked, is_unpacked
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
-# More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer.
+# More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer, and the fewer where
+# multiply-adds wait for caches.
 _MOST_STREAMED = 48
-_MOST_DOTTED, _FEWEST_DOTTED, _DEPTH_OF_A_ROW = 48, 6, 8
+_MOST_DOTTED, _MOST_DOTTED_WAITING, _FEWEST_DOTTED, _DEPTH_OF_A_ROW = 48, 18, 6, 8
 # Rows of the left operand that one pass over a chunk of the right one serves.
 _STREAMED_ROWS = 6
 # Rows of the right operand streamed at once: more would meet in few sets of the first-level cache where the distance of
@@ -57,11 +58,15 @@ def few_rows(nest: ProductNest) -> FewRows | None:
     if along is None or down is None:
         return None
     if along == 1:
-        return Unpacked(nest, down, _Streamed(nest, FEWEST - 1).nest) if is_unpacked(nest) else _Streamed(nest)
+        if not is_unpacked(nest):
+            return _Streamed(nest)
+        fewest = fewest_unpacked(nest)
+        return Unpacked(nest, down, fewest, _Streamed(nest, fewest - 1).nest)
     if down == 1 and _left_along_depth(nest):
         depth = nest.p.reduced[-1].extent
         most = depth // _DEPTH_OF_A_ROW if isinstance(depth, int) else _FEWEST_DOTTED
-        return _Dotted(nest, max(_FEWEST_DOTTED, min(most, _MOST_DOTTED)))
+        limit = _MOST_DOTTED_WAITING if nest.builder.target.outruns_caches else _MOST_DOTTED
+        return _Dotted(nest, max(_FEWEST_DOTTED, min(most, limit)))
     return None
 
 

@@ -46,6 +46,11 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
+# Panels that the second-level cache is to hold: what was read last, what is read and what comes, and room for other things; and how
+# long one may be at most: the first tile over a block waits for what was not asked for in time.
+_PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
+# Steps along k in one iteration of a tile's loop.
+_STEPS = 2
 
 
 def matrix_nest(
@@ -227,15 +232,15 @@ class _Tiles:
 
     def _depth_blocks(self, depth: Dim) -> int | None:
         """The length of a block of ``k`` (of its outermost axis), where a panel of all of it would not stay in the
-        second-level cache."""
+        second-level cache beside the one before and the one behind it, or would be long to wait for."""
         p = self.shared.p
         if not isinstance(depth, int) or not p.reduced or (len(p.reduced) > 1 and not p.form.turned):
             return None
-        if p.form.guard is not None:
-            return None  # sums of all taps are in registers
+        if p.form.guard is not None or self.partial > 1:
+            return None  # sums of all taps, or of parts, are in registers
         target = self.shared.builder.target
         bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
-        most = max(128, target.l2_bytes * 8 // (2 * p.pitch * bits))
+        most = max(128, min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) * 8 // (p.pitch * bits))
         if depth <= most:
             return None
         whole, rest = p.reduced[0].extent, size_of(p.reduced[1:])
@@ -398,7 +403,7 @@ class _Tiles:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
-        loop = loops(axes, extent, loop)
+        loop = loops(axes, extent, loop, _STEPS)
         if p.form.guard is not None:
             return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, dim_sub
 from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
-from relay.plan.build import accesses, extent_of, serial
+from relay.plan.build import accesses, extent_of, serial, unrolled
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.reduction import initial
@@ -170,8 +170,14 @@ def is_in_place(nest: ProductNest) -> bool:
     return size_of(nest.p.columns) == nest.p.tile.columns and along == 1 and down is not None
 
 
-def loops(axes: Sequence[Axis], extent: Scalar | None, body: Stmt) -> Stmt:
-    """Loops over axes; the extent of the first, where it is not its own."""
+def loops(axes: Sequence[Axis], extent: Scalar | None, body: Stmt, times: int = 1) -> Stmt:
+    """Loops over axes; the extent of the first, where it is not its own. The last does ``times`` iterations in one."""
+    if times > 1 and axes and axes[-1].extent != 1:
+        last = extent_of(axes[-1].extent) if extent is None or len(axes) > 1 else extent
+        inner = unrolled(axes[-1], last, times, body)
+        if len(axes) == 1:
+            return inner
+        return loops(axes[:-1], extent, inner)
     if extent is None or not axes:
         return serial(axes, body)
     return For(axes[0], extent, serial(axes[1:], body))

@@ -22,8 +22,10 @@ from relay.plan.reduction import initial
 from relay.plan.tiles import Tile, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
-# Numbers of rows that are done this way, and those of them that are one tile.
+# Numbers of rows that are done this way, and those of them that are one tile. Where tiles wait for caches, up to so many
+# rows of an operand that is larger than so many second-level caches are streamed.
 FEWEST, MOST_IN_ONE = 4, 8
+_MOST_STREAMED, _LARGE = 6, 2
 # Up to so many rows packing is not repaid: where the operand's rows meet in few places of the second-level cache, where they
 # do not, and for each place in one of its ways.
 _MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 24, 256, 4, 8
@@ -42,21 +44,39 @@ def is_unpacked(nest: ProductNest) -> bool:
     return along == 1 and down is not None and (whole or nest.builder.target.masked)
 
 
+def _is_larger(nest: ProductNest, size: int) -> bool:
+    """Whether the right operand (of one product of a batch) is known to have more than so many bytes."""
+    elements = size_of([*nest.p.columns, *nest.p.reduced])
+    return isinstance(elements, int) and elements * dtype_bits(narrow(nest.p.form.right).dtype) > 8 * size
+
+
+def fewest_unpacked(nest: ProductNest) -> int:
+    """From how many rows on tiles are faster than streaming the operand, in long runs that the machine's prefetchers follow."""
+    target = nest.builder.target
+    streamed = target.outruns_caches and _is_larger(nest, _LARGE * target.l2_bytes)
+    return _MOST_STREAMED + 1 if streamed else FEWEST
+
+
 @dataclass(slots=True, eq=False)
 class Unpacked:
-    """A product whose right operand's rows are ``down`` elements apart; ``fewer`` makes the loops for too few rows."""
+    """A product whose right operand's rows are ``down`` elements apart; ``fewer`` makes the loops for less than ``fewest`` rows."""
 
     shared: ProductNest
     down: Dim
+    fewest: int
     fewer: Callable[[], Stmt]
 
     @property
     def most(self) -> int:
         """Up to how many rows packing is not repaid. Rows of the operand whose distance is divisible by a large power of two
-        share few places in the caches, and tiles after the first do not find them there."""
+        share few places in the caches, and tiles after the first do not find them there. Where tiles wait for caches, vectors that
+        lie in two lines are dear."""
+        target = self.shared.builder.target
+        if target.outruns_caches:
+            return max(MOST_IN_ONE, 0 if _is_larger(self.shared, target.l2_bytes) else 2 * self.shared.p.tile.rows)
         if not isinstance(self.down, int):
             return _MOST
-        way = self.shared.builder.target.l2_bytes // _WAYS
+        way = target.l2_bytes // _WAYS
         size = dtype_bits(narrow(self.shared.p.form.right).dtype) // 8
         spread = _ROWS_OF_A_PLACE * way // math.gcd(max(self.down * size, 1), way)
         return max(_MOST, min(_MOST_SPREAD, spread))
@@ -65,18 +85,22 @@ class Unpacked:
         nest = self.shared
         rows = size_of(nest.p.rows)
         if isinstance(rows, int):
-            if rows < FEWEST:
+            if rows < self.fewest:
                 return self.fewer()
             return _Tiles(nest, _one_tile(nest, rows) if rows <= MOST_IN_ONE else nest.p.tile, rows).nest()
         count = extent_of(rows)
         if not nest.has_known_columns:
             # Neither is known, so no width can be right for a height: one tile for all saves half of the code.
-            made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=FEWEST).nest()
+            made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=self.fewest).nest()
         else:
             several = _Tiles(nest, nest.p.tile, self.most, fewest=MOST_IN_ONE + 1).nest()
-            one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(FEWEST, MOST_IN_ONE + 1)]
-            made = Branch(compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, FEWEST), tuple(one)), several)
-        return Branch(compare("ge", count, FEWEST), made, self.fewer())
+            one = [
+                _Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(self.fewest, MOST_IN_ONE + 1)
+            ]
+            made = Branch(
+                compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, self.fewest), tuple(one)), several
+            )
+        return Branch(compare("ge", count, self.fewest), made, self.fewer())
 
 
 def _one_tile(nest: ProductNest, rows: int) -> Tile:
