@@ -78,6 +78,15 @@ def test_where_lines_stay_in_the_caches_nothing_is_copied() -> None:
         assert not copies(plan)
 
 
+def test_a_constant_right_operand_and_a_left_one_that_is_no_tensor() -> None:
+    fn = primitive([tensor((70, 512)), tensor((70, 256))], product)
+    assert not copies(check(fn, {}, target=SMALL, constants=frozenset({1})))
+    computed = primitive(
+        [tensor((70, 512)), tensor((70, 1)), tensor((70, 256))], lambda m, a, s, b: product(m, m("tanh", m("multiply", a, s)), b)
+    )
+    check(computed, {}, target=SMALL)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_gradient_of_a_weight_reads_nothing_beside_its_operands(threads: int) -> None:
     text = """#[version = "0.0.5"]

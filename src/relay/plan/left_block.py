@@ -69,6 +69,8 @@ def _is_far_apart(nest: ProductNest, rows: int, depth: int) -> bool:
     share few places of the first-level one, or the operand is more than half of the second-level one."""
     indices, (row,), (k,) = nest.builder.indices, nest.p.rows, nest.p.reduced
     load = _element(nest, row)
+    if not isinstance(load, Load):
+        return False
     at, size = indices.poly(load.indices[0]), dtype_bits(load.dtype) // 8
     stride = indices.coefficient(at, k)
     if indices.coefficient(at, row) != 1 or not isinstance(stride, int) or stride * size < LINE_BYTES:
@@ -78,13 +80,12 @@ def _is_far_apart(nest: ProductNest, rows: int, depth: int) -> bool:
     return depth > target.l1_bytes // _PAGE_BYTES * places or rows * depth * size > target.l2_bytes // 2
 
 
-def _element(nest: ProductNest, row: Scalar) -> Load:
+def _element(nest: ProductNest, row: Scalar) -> Scalar:
     """The left operand's element in a row, at the current k."""
     (axis,) = nest.p.rows
     inside = original(nest.p, {**nest.env, axis: row}, nest.builder.indices)
-    (load,) = nest.builder.evaluate([nest.p.left], inside)
-    assert isinstance(load, Load)
-    return load
+    (value,) = nest.builder.evaluate([nest.p.left], inside)
+    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
