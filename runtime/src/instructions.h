@@ -52,7 +52,7 @@ inline void Run::InvokeRoutine(Value* r, const int32_t* pc) {
     if (const auto* tensor = cast<Tensor>(arguments[i], ObjectType::tensor))
       cost += std::min(tensor->elements(), element_allowance) * (most_allowance / element_allowance);
   }
-  poll(cost);
+  poll(routine.one_pass ? std::min(cost, kernel_cost) : cost);
   instruction::set(r[pc[1]], routine.run(arguments, &context_));
 }
 

@@ -84,7 +84,8 @@ class Run : public RunState {
 
   // A kernel may take any time: sixteen of them use up the largest budget.
   static constexpr int64_t most_allowance = 1 << 16, kernel_cost = most_allowance / 16;
-  // A routine takes as long as its operands are large: one of so many elements uses up the largest budget.
+  // A routine takes as long as its operands are large: one of so many elements uses up the largest budget, but for those that take
+  // no longer than a kernel.
   static constexpr int64_t routine_cost = 16, element_allowance = 1 << 13;
 
   void poll(int64_t cost = 1) {

@@ -31,6 +31,7 @@ struct Routine {
   uint32_t arguments;
   // Borrows the arguments; as many threads as the context has may take part. Throws Error.
   Value (*run)(const Value* arguments, relay_kernel_context* context);
+  bool one_pass;  // goes once through what it reads and writes, or through nothing: it takes no longer than kernels do
 };
 
 // The routine of that name, or null.
