@@ -82,7 +82,8 @@ def test_a_constant_right_operand_and_a_left_one_that_is_no_tensor() -> None:
     fn = primitive([tensor((70, 512)), tensor((70, 256))], product)
     assert not copies(check(fn, {}, target=SMALL, constants=frozenset({1})))
     computed = primitive(
-        [tensor((70, 512)), tensor((70, 1)), tensor((70, 256))], lambda m, a, s, b: product(m, m("tanh", m("multiply", a, s)), b)
+        [tensor((70, 512)), tensor((70, 1)), tensor((70, 256))],
+        lambda m, a, s, b: product(m, m("tanh", m("multiply", a, s)), b),
     )
     check(computed, {}, target=SMALL)
 

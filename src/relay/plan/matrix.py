@@ -46,8 +46,8 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
-# Panels that the second-level cache is to hold: what was read last, what is read and what comes, and room for other things; and how
-# long one may be at most: the first tile over a block waits for what was not asked for in time.
+# Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
+# other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
 _PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
 # Steps along k in one iteration of a tile's loop.
 _STEPS = 2
@@ -240,7 +240,8 @@ class _Tiles:
             return None  # sums of all taps, or of parts, are in registers
         target = self.shared.builder.target
         bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
-        most = max(128, min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) * 8 // (p.pitch * bits))
+        size = min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) if target.outruns_caches else target.l2_bytes // 2
+        most = max(128, size * 8 // (p.pitch * bits))
         if depth <= most:
             return None
         whole, rest = p.reduced[0].extent, size_of(p.reduced[1:])
