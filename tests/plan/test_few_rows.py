@@ -112,15 +112,14 @@ def test_tiles_take_the_operand_where_it_is() -> None:
 
 @pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
 def test_where_multiply_adds_wait_for_caches_more_is_streamed_and_packed() -> None:
-    """A large operand is streamed for up to 6 rows and packed from 9 on; one that the second-level cache holds is read where it is
-    by up to two tiles."""
+    """An operand is read where it is by one tile, of up to 12 rows, and packed for more; a large one is streamed for up to 6."""
     target = replace(HOST, cpu="sapphirerapids")
     assert target.outruns_caches and not replace(target, cpu="znver4").outruns_caches
     assert [packs(check(streamed(rows, 60, 128), target=target)) for rows in (4, 12, 13)] == [False, False, True]
     small = replace(target, l2_bytes=8 << 10)
     sums = ["sums" in str(check(streamed(rows, 60, 75), target=small).kernel.body) for rows in (1, 6, 7, 9)]
     assert sums == [True, True, False, False]
-    assert [packs(check(streamed(rows, 60, 75), target=small)) for rows in (8, 9)] == [False, True]
+    assert [packs(check(streamed(rows, 60, 75), target=small)) for rows in (12, 13)] == [False, True]
     check(streamed(N, 61, 75), *ROWS, target=small)
     check(dotted(N, 400, 70), *ROWS, target=target)
 

@@ -22,9 +22,9 @@ from relay.plan.reduction import initial
 from relay.plan.tiles import Tile, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
-# Numbers of rows that are done this way, and those of them that are one tile. Where tiles wait for caches, up to so many
+# Numbers of rows that are done this way, and those of them that are one tile, also where tiles wait for caches: there up to so many
 # rows of an operand that is larger than so many second-level caches are streamed.
-FEWEST, MOST_IN_ONE = 4, 8
+FEWEST, _MOST_IN_ONE, _MOST_IN_ONE_WAITING = 4, 8, 12
 _MOST_STREAMED, _LARGE = 6, 2
 # Up to so many rows packing is not repaid: where the operand's rows meet in few places of the second-level cache, where they
 # do not, and for each place in one of its ways.
@@ -39,7 +39,7 @@ def is_unpacked(nest: ProductNest) -> bool:
     """Whether whole vectors of the right operand, and of a last panel what there is of them, can be read where they are."""
     along, down = nest.right_strides()
     columns = size_of(nest.p.columns)
-    tiles = [nest.p.tile, *(_one_tile(nest, rows) for rows in range(FEWEST, MOST_IN_ONE + 1))]
+    tiles = [nest.p.tile, *(_one_tile(nest, rows) for rows in range(FEWEST, most_in_one(nest) + 1))]
     whole = isinstance(columns, int) and all(columns % tile.columns == 0 for tile in tiles)
     return along == 1 and down is not None and (whole or nest.builder.target.masked)
 
@@ -48,6 +48,12 @@ def _is_larger(nest: ProductNest, size: int) -> bool:
     """Whether the right operand (of one product of a batch) is known to have more than so many bytes."""
     elements = size_of([*nest.p.columns, *nest.p.reduced])
     return isinstance(elements, int) and elements * dtype_bits(narrow(nest.p.form.right).dtype) > 8 * size
+
+
+def most_in_one(nest: ProductNest) -> int:
+    """Up to how many rows are one tile, which reads the operand once: more rows where reading it again takes longer than more elements
+    of the left operand."""
+    return _MOST_IN_ONE_WAITING if nest.builder.target.outruns_caches else _MOST_IN_ONE
 
 
 def fewest_unpacked(nest: ProductNest) -> int:
@@ -73,7 +79,7 @@ class Unpacked:
         lie in two lines are dear."""
         target = self.shared.builder.target
         if target.outruns_caches:
-            return max(MOST_IN_ONE, 0 if _is_larger(self.shared, target.l2_bytes) else 2 * self.shared.p.tile.rows)
+            return most_in_one(self.shared)
         if not isinstance(self.down, int):
             return _MOST
         way = target.l2_bytes // _WAYS
@@ -83,23 +89,22 @@ class Unpacked:
 
     def nest(self) -> Stmt:
         nest = self.shared
-        rows = size_of(nest.p.rows)
+        rows, one_tile = size_of(nest.p.rows), most_in_one(nest)
         if isinstance(rows, int):
             if rows < self.fewest:
                 return self.fewer()
-            return _Tiles(nest, _one_tile(nest, rows) if rows <= MOST_IN_ONE else nest.p.tile, rows).nest()
+            return _Tiles(nest, _one_tile(nest, rows) if rows <= one_tile else nest.p.tile, rows).nest()
         count = extent_of(rows)
         if not nest.has_known_columns:
             # Neither is known, so no width can be right for a height: one tile for all saves half of the code.
             made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=self.fewest).nest()
         else:
-            several = _Tiles(nest, nest.p.tile, self.most, fewest=MOST_IN_ONE + 1).nest()
-            one = [
-                _Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in range(self.fewest, MOST_IN_ONE + 1)
-            ]
-            made = Branch(
-                compare("le", count, MOST_IN_ONE), Switch(binary("sub", count, self.fewest), tuple(one)), several
-            )
+            heights = range(self.fewest, one_tile + 1)
+            one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in heights]
+            made = Switch(binary("sub", count, self.fewest), tuple(one))
+            if one_tile < self.most:
+                several = _Tiles(nest, nest.p.tile, self.most, fewest=one_tile + 1).nest()
+                made = Branch(compare("le", count, one_tile), made, several)
         return Branch(compare("ge", count, self.fewest), made, self.fewer())
 
 
