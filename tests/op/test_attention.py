@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay import te
+from relay.ir.dtypes import dtype_name
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Draw, Drawn
 
@@ -58,12 +59,52 @@ def _draw(shared: bool) -> Any:
     return draw
 
 
-CASES = [Case("nn.attention", _draw(False), attend)]
+def cotangents(
+    query: Array, key: Array, value: Array, result: Array, cotangent: Array, masks: tuple[Array, ...], **attrs: Any
+) -> tuple[Array, ...]:
+    """The cotangents of query, key and value as the papers write them, in float64, for every head by itself."""
+    *lead, m, d = query.shape
+    n = key.shape[-2]
+    wide = [x.astype(np.float64) for x in (query, key, value, result, cotangent)]
+    factor = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
+    out = [np.zeros(x.shape) for x in wide[:3]]
+    for at in np.ndindex(*lead):
+        theirs = (*at[:-1], at[-1] * key.shape[len(lead) - 1] // query.shape[len(lead) - 1]) if at else at
+        (q, o, g), (k, v) = (wide[i][at] for i in (0, 3, 4)), (wide[i][theirs] for i in (1, 2))
+        scores, seen = q @ k.T * factor, np.ones((m, n), bool)
+        for mask in masks:
+            mine = np.broadcast_to(mask, (*lead, m, n))[at]
+            seen = seen & mine if mask.dtype == bool else seen
+            scores = scores if mask.dtype == bool else scores + mine.astype(np.float64)
+        if attrs.get("causal"):
+            seen = seen & (np.arange(n) <= np.arange(m)[:, None] + n - m)
+        weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        total = weights.sum(-1, keepdims=True)
+        shares = weights / np.where(total > 0, total, 1)
+        of_scores = shares * (g @ v.T - (g * o).sum(-1, keepdims=True)) * factor
+        out[0][at] = of_scores @ k
+        out[1][theirs] += of_scores.T @ q
+        out[2][theirs] += shares.T @ g
+    return tuple(x.astype(query.dtype) for x in out)
+
+
+def _draw_cotangents(d: Draw) -> Drawn:
+    (query, key, value, *mask), attrs = _draw(d(st.booleans()))(d)
+    result = (*query.shape[:-1], value.shape[-1])
+    kind = dtype_name(query.dtype)
+    given_ = [h.array(d, result, kind, -2, 2) for _ in range(2)]
+    return (query, key, value, *given_, tuple(mask)), attrs
+
+
+CASES = [
+    Case("nn.attention", _draw(False), attend),
+    Case("nn.attention_cotangents", _draw_cotangents, cotangents, symbolic=False),
+]
 # How many heads share a key has to be a number.
 SHARED = Case("nn.attention", _draw(True), attend, symbolic=False)
 
 
-@pytest.mark.parametrize("case", [*CASES, SHARED], ids=["heads", "shared"])
+@pytest.mark.parametrize("case", [*CASES, SHARED], ids=["heads", "cotangents", "shared"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_against_numpy(case: Case, data: st.DataObject) -> None:

@@ -220,6 +220,7 @@ def test_simpler_cotangents(name: str) -> None:
         "expand_dims": {"axis": 1},
         "sort": {"axis": 0, "is_ascend": False},
         "topk": {"k": 2},
+        "nn.attention": {"causal": True},
     }
     attrs = given_.get(name, {})
     if name == "reshape_like":
@@ -232,12 +233,15 @@ def test_simpler_cotangents(name: str) -> None:
         operands.append(generator.uniform(0.2, 1.0, (3, 4)))
     if name == "nn.bias_add":
         operands.append(generator.uniform(0.2, 1.0, (4,)))
+    if name == "nn.attention":
+        operands = [generator.uniform(-1.0, 1.0, s) for s in ((4, 3, 5), (2, 6, 5), (2, 6, 4), (3, 6))]
     out, many = results(name, operands, attrs)
     cots = [generator.standard_normal(o.shape).astype(o.dtype) for o in out]
     args = [Var(f"x{n}") for n in range(len(operands))]
     outputs, cotangents = [Var(f"y{n}") for n in range(len(out))], [Var(f"g{n}") for n in range(len(out))]
     types = [TensorType(o.shape, o.dtype.name) for o in operands]
-    for index in range(2 if name in ("add", "subtract", "multiply") else 1):
+    ruled = {"add": 2, "subtract": 2, "multiply": 2, "nn.attention": 3}
+    for index in range(ruled.get(name, 1)):
         made = input_cotangent(name, attrs, args, types, outputs, cotangents, index)
         assert made is not None
         values = dict(zip((*args, *outputs, *cotangents), (*operands, *out, *cots), strict=True))

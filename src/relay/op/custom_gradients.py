@@ -14,7 +14,7 @@ import numpy as np
 from relay import te
 from relay.ir.dim import Dim, is_any, known_equal
 from relay.ir.dtypes import numpy_dtype
-from relay.ir.expr import Attrs, Expr
+from relay.ir.expr import Attrs, Expr, Proj, Tuple
 from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.op.build import call, constant
@@ -117,6 +117,14 @@ def _softmax(at: Applied) -> Expr:
 
 def _log_softmax(at: Applied) -> Expr:
     return call("nn.log_softmax_cotangent", at.outputs[0], at.cotangents[0], **dict(at.attrs))
+
+
+def _attention(at: Applied) -> Expr | None:
+    if at.index > 2:
+        return None
+    query, key, value, *mask = at.args
+    operands = (query, key, value, at.outputs[0], at.cotangents[0], Tuple(tuple(mask)))
+    return Proj(call("nn.attention_cotangents", *operands, **dict(at.attrs)), at.index)
 
 
 def _sort(at: Applied) -> Expr:
@@ -249,6 +257,7 @@ RULES: Mapping[str, Rule] = {
     "nn.relu": _relu,
     "nn.softmax": _softmax,
     "nn.log_softmax": _log_softmax,
+    "nn.attention": _attention,
     "sort": _sort,
     "topk": _topk,
     "rows.slice": _rows_slice,

@@ -47,7 +47,7 @@ from relay.te.scalar import (
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # A head's elements are held in registers and expanded into code.
-_LARGEST_HEAD = 512
+LARGEST_HEAD = 512
 # A score up to this is taken for one that says that a key is hidden: that it weighs nothing is likely, and checked.
 _UNSEEN = -1e4
 
@@ -97,7 +97,7 @@ def find_attentions(
     found: dict[int, Attention] = {}
     gone: set[int] = set()
     for kept in stages:
-        finder = _Finder(by_origin, indices)
+        finder = Finder(by_origin, indices)
         attention = finder.attention(kept)
         inside = finder.absorbed | {id(kept.origin)}
         if attention is not None and not any(a in outputs or not readers[a] <= inside for a in finder.absorbed):
@@ -113,29 +113,43 @@ def _stage_loads(kept: Kept) -> list[Load]:
     return [n for b in stage_bodies(kept.stage) for n in loads(b)]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """A product of a query and a key over ``depth``, and what a softmax is taken of: ``score``, over ``raw`` that stands for the
+    ``product``. ``absorbed``: the stages between, by id."""
+
+    depth: Axis
+    query: Scalar
+    key: Scalar
+    score: Scalar
+    raw: Axis
+    product: Load
+    absorbed: set[int]
+
+
 @dataclass(slots=True, eq=False)
-class _Finder:
+class Finder:
     """Looks through the stages from the last product to the first."""
 
     by_origin: Mapping[int, Kept]
     indices: Indices
     absorbed: set[int] = field(default_factory=set)
-    _expander: Expander = field(init=False)
+    expander: Expander = field(init=False)
 
     def __post_init__(self) -> None:
-        self._expander = Expander(self.indices, lambda t, i: Load(t, i, t.dtype))
+        self.expander = Expander(self.indices, lambda t, i: Load(t, i, t.dtype))
 
     def attention(self, kept: Kept) -> Attention | None:
         """The attention whose last product is this stage, if it is one."""
-        product = self._sum(kept, None)
+        product = self.sum(kept, None)
         if product is None:
             return None
         keys, body = product
-        pair = _factors(body)
+        pair = factors(body)
         if pair is None:
             return None
         for left, value in (pair, pair[::-1]):
-            share = self._stage(left)
+            share = self.stage(left)
             if share is not None and not share.is_reduction:
                 found = self._softmax(kept, keys, left, value)
                 if found is not None:
@@ -143,66 +157,78 @@ class _Finder:
         return None
 
     def _softmax(self, kept: Kept, keys: Axis, share: Scalar, value: Scalar) -> Attention | None:
-        match self._body(share, None):
+        found = self.scores(share, keys)
+        if found is None:
+            return None
+        self.absorbed |= found.absorbed
+        return self._made(kept, keys, found, value)
+
+    def scores(self, share: Scalar, keys: Axis) -> Scores | None:
+        """What the softmax over the keys is taken of, whose ``share`` this is, if it is one of a product."""
+        match self.body(share, None):
             case Binary(op="div", a=weight, b=total):
                 pass
             case _:
                 return None
-        match self._body(weight, None):
+        match self.body(weight, None):
             case Unary(op="exp", a=Binary(op="sub", a=score, b=largest)):
                 pass
             case _:
                 return None
-        summed, topped = self._body(total, keys, "sum"), self._body(largest, keys, "max")
+        summed, topped = self.body(total, keys, "sum"), self.body(largest, keys, "max")
         if summed is None or topped is None or not same(summed, weight) or not same(topped, score):
             return None
         inside = [share, weight, total, largest]
-        while (inner := self._body(score, None)) is not None:
+        while (inner := self.body(score, None)) is not None:
             inside.append(score)
             score = inner
         products = [n for n in walk(score) if isinstance(n, Load) and self._is_sum(n)]
         if not products or any(not same(p, products[0]) for p in products):
             return None
-        scores = self._stage(products[0])
-        assert scores is not None
-        product = self._sum(scores, products[0])
-        pair = None if product is None else _factors(product[1])
-        if product is None or pair is None:
+        pair = self.product(products[0])
+        if pair is None:
             return None
-        first = [keys in _axes(p) for p in pair]
+        first = [keys in axes_of(p) for p in pair[1:]]
         if first.count(True) != 1:
             return None
-        key, query = pair if first[0] else pair[::-1]
+        depth, left, right = pair
+        key, query = (left, right) if first[0] else (right, left)
         raw = Axis("raw", 1, products[0].dtype)
         score = transform(score, lambda n: raw if isinstance(n, Load) and same(n, products[0]) else n)
-        self.absorbed |= {id(s.origin) for s in map(self._stage, (*inside, products[0])) if s is not None}
-        return self._made(kept, keys, product[0], query, key, value, score, raw)
+        absorbed = {id(s.origin) for s in map(self.stage, (*inside, products[0])) if s is not None}
+        return Scores(depth, query, key, score, raw, products[0], absorbed)
 
-    def _made(
-        self, kept: Kept, keys: Axis, depth: Axis, query: Scalar, key: Scalar, value: Scalar, score: Scalar, raw: Axis
-    ) -> Attention | None:
+    def product(self, value: Scalar) -> tuple[Axis, Scalar, Scalar] | None:
+        """Of an element that is a sum of products: the axis that it is summed over, and the factors."""
+        kept = self.stage(value)
+        found = None if kept is None else self.sum(kept, value)  # type: ignore[arg-type]
+        pair = None if found is None else factors(found[1])
+        return None if found is None or pair is None else (found[0], *pair)
+
+    def _made(self, kept: Kept, keys: Axis, found: Scores, value: Scalar) -> Attention | None:
         """Check the operands and sort the axes."""
+        depth, query, key, score, raw = found.depth, found.query, found.key, found.score, found.raw
         wide = [a for a in kept.stage.axes if a.extent != 1]
-        inner = _axes(query) | _axes(key) | _axes(score)
-        columns = [a for a in wide if a in _axes(value) and a not in inner]
+        inner = axes_of(query) | axes_of(key) | axes_of(score)
+        columns = [a for a in wide if a in axes_of(value) and a not in inner]
         sizes = [depth.extent, *(c.extent for c in columns)]
-        if len(columns) != 1 or any(not isinstance(s, int) or not 1 < s <= _LARGEST_HEAD for s in sizes):
+        if len(columns) != 1 or any(not isinstance(s, int) or not 1 < s <= LARGEST_HEAD for s in sizes):
             return None
-        if keys not in _axes(value) or raw.dtype not in ("float32", "float64") or score.dtype != raw.dtype:
+        if keys not in axes_of(value) or raw.dtype not in ("float32", "float64") or score.dtype != raw.dtype:
             return None
-        sources = [_source(v) for v in (query, key, value)]
+        sources = [source_of(v) for v in (query, key, value)]
         if any(s is None for s in sources):
             return None
         (column,) = columns
         space = Space([[a for a in wide if a is not column]], {})
 
         def accesses(env: Env) -> Accesses:
-            frame = self._expander.frame(env)
+            frame = self.expander.frame(env)
             polys: list[Dim] = []
             for s in sources:
-                at = self._expander.evaluate(s, frame)  # type: ignore[arg-type]
+                at = self.expander.evaluate(s, frame)  # type: ignore[arg-type]
                 assert isinstance(at, Load)
-                polys.append(_position(self.indices, at))
+                polys.append(position(self.indices, at))
             return Accesses(tuple(polys), frozenset())
 
         polys = space.normalise_splits(self.indices, accesses).polys
@@ -211,29 +237,34 @@ class _Finder:
         (outer,) = space.groups
         batch = tuple(a for a in outer if any(self.indices.coefficient(p, a) != 0 for p in polys[1:]))
         rows = [a for a in outer if a not in batch]
-        limit = self._limit(score, keys, space)
-        if limit is not None:
-            # What decides which keys are seen grows with the row: its axis comes first.
-            steps = {a: self.indices.coefficient(limit, a) for a in outer}
-            moving = [a for a in rows if steps[a] != 0]
-            known = all(isinstance(steps[a], int) and steps[a] >= 0 for a in moving)  # type: ignore[operator]
-            if not known or len(moving) > 1 or any(s is None for s in steps.values()):
-                limit = None
-            else:
-                rows = [*moving, *(a for a in rows if a not in moving)]
+        limit, rows = self.seen(score, keys, space, rows)
         # One body with all that is read, for those who look at the stage's loads.
         whole = transform(score, lambda n: cast(binary("mul", query, key), raw.dtype) if n is raw else n)
         body = Reduce("sum", (keys, depth), binary("mul", whole, cast(value, raw.dtype)), kept.dtypes[0])
         kept = replace(kept, stage=Compute(kept.stage.name, kept.stage.axes, (body,)))
-        hidden = _hidden(score)
+        hidden = hidden_score(score)
         hidden = -inf if hidden is None else hidden
         return Attention(
             kept, query, key, value, score, raw, keys, depth, column, space, batch, tuple(rows), limit, hidden
         )
 
-    def _limit(self, score: Scalar, keys: Axis, space: Space) -> Dim | None:
+    def seen(self, score: Scalar, keys: Axis, space: Space, rows: list[Axis]) -> tuple[Dim | None, list[Axis]]:
+        """The last key that a row sees, if later ones are hidden from it (`Attention.limit`), and the rows with those first that
+        decide it."""
+        limit = self.limit(score, keys, space)
+        if limit is None:
+            return None, rows
+        # What decides which keys are seen grows with the row: its axis comes first.
+        steps = {a: self.indices.coefficient(limit, a) for group in space.groups for a in group}
+        moving = [a for a in rows if steps[a] != 0]
+        known = all(isinstance(steps[a], int) and steps[a] >= 0 for a in moving)  # type: ignore[operator]
+        if not known or len(moving) > 1 or any(s is None for s in steps.values()):
+            return None, rows
+        return limit, [*moving, *(a for a in rows if a not in moving)]
+
+    def limit(self, score: Scalar, keys: Axis, space: Space) -> Dim | None:
         """The last key that is seen, where a select hides all later ones."""
-        hidden = _hidden(score)
+        hidden = hidden_score(score)
         if not isinstance(score, Select) or hidden is None or not hidden <= _UNSEEN:
             return None
         match score.cond:
@@ -245,10 +276,10 @@ class _Finder:
                 return None
         if low.dtype != "int64":
             return None
-        frame = self._expander.frame(space.env)
+        frame = self.expander.frame(space.env)
         room = dim_sub(
-            self.indices.poly(self._expander.evaluate(high, frame)),
-            self.indices.poly(self._expander.evaluate(low, frame)),
+            self.indices.poly(self.expander.evaluate(high, frame)),
+            self.indices.poly(self.expander.evaluate(low, frame)),
         )
         if self.indices.coefficient(room, keys) != -1:
             return None
@@ -257,38 +288,38 @@ class _Finder:
 
     # -- stages under the axes of the result
 
-    def _stage(self, value: Scalar) -> Kept | None:
+    def stage(self, value: Scalar) -> Kept | None:
         """The kept stage that a value is an element of."""
         if isinstance(value, Load) and isinstance(value.source, Tensor):
             return self.by_origin.get(id(value.source.stage))
         return None
 
     def _is_sum(self, value: Load) -> bool:
-        kept = self._stage(value)
-        return kept is not None and self._sum(kept, value) is not None
+        kept = self.stage(value)
+        return kept is not None and self.sum(kept, value) is not None
 
-    def _evaluate(self, kept: Kept, root: Scalar, at: Load | None, more: Env) -> Scalar:
+    def evaluate(self, kept: Kept, root: Scalar, at: Load | None, more: Env) -> Scalar:
         env: dict[Axis, Scalar] = dict(more)
         if at is not None:
             env.update(zip(kept.stage.axes, at.indices, strict=True))
-        return self._expander.evaluate(root, self._expander.frame(env))
+        return self.expander.evaluate(root, self.expander.frame(env))
 
-    def _body(self, value: Scalar, over: Axis | None, kind: str = "") -> Scalar | None:
+    def body(self, value: Scalar, over: Axis | None, kind: str = "") -> Scalar | None:
         """What an element is computed from; of a reduction of this kind: each of its elements, at ``over``."""
-        kept = self._stage(value)
+        kept = self.stage(value)
         if kept is None or not isinstance(kept.stage, Compute) or len(kept.stage.bodies) != 1:
             return None
         assert isinstance(value, Load)
         (body,) = kept.stage.bodies
         if over is None:
-            return None if isinstance(body, Reduce) else self._evaluate(kept, body, value, {})
+            return None if isinstance(body, Reduce) else self.evaluate(kept, body, value, {})
         if not isinstance(body, Reduce) or body.kind != kind or len(body.axes) != 1:
             return None
         if not known_equal(body.axes[0].extent, over.extent):
             return None
-        return self._evaluate(kept, body.body, value, {body.axes[0]: over})
+        return self.evaluate(kept, body.body, value, {body.axes[0]: over})
 
-    def _sum(self, kept: Kept, at: Load | None) -> tuple[Axis, Scalar] | None:
+    def sum(self, kept: Kept, at: Load | None) -> tuple[Axis, Scalar] | None:
         """A sum over one axis: the axis, and what is summed."""
         if not isinstance(kept.stage, Compute) or len(kept.stage.bodies) != 1:
             return None
@@ -296,29 +327,29 @@ class _Finder:
         if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype != body.body.dtype:
             return None
         over = [a for a in body.axes if a.extent != 1]
-        return (over[0], self._evaluate(kept, body.body, at, {})) if len(over) == 1 else None
+        return (over[0], self.evaluate(kept, body.body, at, {})) if len(over) == 1 else None
 
 
-def _hidden(score: Scalar) -> float | None:
+def hidden_score(score: Scalar) -> float | None:
     """The score of what a select hides."""
     return float(score.b.value) if isinstance(score, Select) and isinstance(score.b, Const) else None
 
 
-def _factors(value: Scalar) -> tuple[Scalar, Scalar] | None:
+def factors(value: Scalar) -> tuple[Scalar, Scalar] | None:
     return (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else None
 
 
-def _source(value: Scalar) -> Load | None:
+def source_of(value: Scalar) -> Load | None:
     """The load that an operand is, at most converted."""
     load = value.a if isinstance(value, Cast) else value
     return load if isinstance(load, Load) and isinstance(load.source, Tensor) else None
 
 
-def _axes(value: Scalar) -> set[Axis]:
+def axes_of(value: Scalar) -> set[Axis]:
     return {n for n in walk(value) if isinstance(n, Axis)}
 
 
-def _position(indices: Indices, load: Load) -> Dim:
+def position(indices: Indices, load: Load) -> Dim:
     assert isinstance(load.source, Tensor)
     total: Dim = 0
     for i, stride in zip(load.indices, row_major(load.source.shape), strict=True):

@@ -11,19 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relay.ir.dim import Dim, dim_bounds, dim_mul, dim_sub, shape_size
+from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store, Transpose
 from relay.plan.attention import Attention
-from relay.plan.build import STACK_BYTES, Builder, bound, extent_of
+from relay.plan.build import STACK_BYTES, Builder, bound, ceiling, extent_of
 from relay.plan.generic import pointwise_statements
 from relay.plan.nests import Member
 from relay.plan.product import unflatten
 from relay.plan.reduction import combine, initial
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, maximum, select, unary
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, maximum, minimum, select, unary
 
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
 _FMA_DISCOUNT = 4
+# So far below the maximum a score has no weight: the exponential of it is 0.
+NOTHING = {"float32": 110.0, "float64": 750.0}
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +132,35 @@ class Lines:
             return cast(Load(load.source, (place,), load.dtype), self.a.dtype)
 
         return read
+
+    def seen(self, row: Scalar) -> Scalar:
+        """How many keys the row sees."""
+        assert self.a.limit is not None
+        env = unflatten(self.a.rows, row)
+        (limit,) = self.builder.evaluate([self.builder.indices.scalar(dim_add(self.a.limit, 1))], env)
+        return maximum(minimum(limit, extent_of(self.n_keys)), 0)
+
+    def pack_panels(self, target: Buffer, value: Scalar, along: Axis, first: Scalar, count: Scalar, width: int) -> Stmt:
+        """``count`` keys from ``first`` on in panels ``[panel][along][lane]``, of what they have along an axis. Lanes past the last key
+        stay what they are."""
+        assert isinstance(along.extent, int)
+        indices, depth = self.builder.indices, Const(along.extent, "int64")
+        panel, lane, d = Axis("panel", 1 << 16), Axis("j", width), Axis("d", along.extent)
+        inside = binary("add", binary("mul", panel, width), lane)
+        element = self.element(value, {self.a.keys: binary("add", first, inside), along: d})
+        start = binary("mul", panel, along.extent * width)
+        lanes = minimum(width, binary("sub", count, binary("mul", panel, width)))
+        panels = ceiling(count, Const(width, "int64"))
+        if isinstance(element, Load) and isinstance(element.source, Buffer) and self.step(value, along) == 1:
+            at = indices.poly(element.indices[0])
+            step = indices.coefficient(at, lane)
+            if step is not None:
+                at = dim_sub(at, dim_add(dim_mul(step, indices.axis(lane)), indices.axis(d)))
+                pitch, origin = Const(width, "int64"), indices.scalar(at)
+                body = Transpose(target, start, pitch, element.source, origin, extent_of(step), lanes, depth)
+                return For(panel, panels, body)
+        place = binary("add", binary("add", start, binary("mul", d, width)), lane)
+        return For(panel, panels, For(d, depth, For(lane, lanes, Store(target, (place,), element), "vectorized")))
 
     # -- the softmax of a line
 

@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from relay.ir.dim import ceil_div, dim_add, dim_bounds, dim_min, dim_mul, dim_sub, shape_size
-from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.ir.dim import ceil_div, dim_bounds, dim_min, dim_mul, shape_size
+from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.attention import Attention
-from relay.plan.attention_lines import Lines
+from relay.plan.attention_lines import NOTHING, Lines
 from relay.plan.attention_stream import FEW, Stream
-from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq
+from relay.plan.build import Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq
 from relay.plan.nests import Member
-from relay.plan.product import unflatten
 from relay.plan.reduction import initial
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
 # Rows in registers together, keys of a block, rows of a task.
 _ROWS, _KEYS, _TASK = 6, 256, 192
-# So far below the maximum a score has no weight: the exponential of it is 0.
-_NOTHING = {"float32": 110.0, "float64": 750.0}
 
 
 def attention_nest(builder: Builder, attention: Attention, members: Sequence[Member]) -> Stmt:
@@ -98,7 +95,7 @@ class _Tiles(Lines):
             return seq([clear, self.blocks(start, count, size, None)])
         dtype, zero, attempt = self.a.dtype, Const(0, "int64"), Axis("attempt", 2)
         again = Buffer(self.builder.fresh("again"), (1,), dtype, "stack")
-        nearest = Const(self.a.hidden + _NOTHING[dtype], dtype)
+        nearest = Const(self.a.hidden + NOTHING[dtype], dtype)
         weighs = compare("le", Load(self.buffers["top"], (line,), dtype), nearest)
         ask = Branch(weighs, Store(again, (zero,), Const(1.0, dtype)))
         once = seq([
@@ -134,10 +131,10 @@ class _Tiles(Lines):
         body = LetScalar(seen, maximum(minimum(block, binary("sub", visible, first)), 0), body)
         body = self.groups(body, group, offset, left, count, size)
         across = Axis("across", block + 1)
-        packed = [self.pack_keys(first, across)]
+        packed = [self.pack_panels(self.buffers["keys"], self.a.key, self.a.depth, first, across, self.width)]
         packed += [] if self.reads_values_along_columns else [self.pack_values(first, across)]
         body = LetScalar(across, minimum(block, binary("sub", extent_of(self.n_keys), first)), seq([*packed, body]))
-        return body if blocks.extent == 1 else For(blocks, _ceiling(whole, block), body)
+        return body if blocks.extent == 1 else For(blocks, ceiling(whole, Const(block, "int64")), body)
 
     def groups(self, body: Stmt, group: Axis, offset: Axis, left: Axis, count: Scalar, size: int) -> Stmt:
         """``body`` for ``left`` rows from ``offset`` on, until all ``count`` rows had their turn.
@@ -156,58 +153,12 @@ class _Tiles(Lines):
         mine = minimum(binary("add", pitch, taller), binary("sub", count, offset))
         body = For(group, groups, LetScalar(offset, here, LetScalar(left, mine, body)))
         return bound([
-            (groups, _ceiling(count, height)),
+            (groups, ceiling(count, Const(height, "int64"))),
             (pitch, select(even, low, Const(height, "int64"))),
             (more, select(even, binary("sub", count, binary("mul", groups, low)), nothing)),
         ], body)  # fmt: skip
 
-    def seen(self, row: Scalar) -> Scalar:
-        """How many keys the row sees."""
-        assert self.a.limit is not None
-        indices = self.builder.indices
-        env = unflatten(self.a.rows, row)
-        (limit,) = self.builder.evaluate([indices.scalar(dim_add(self.a.limit, 1))], env)
-        return maximum(minimum(limit, extent_of(self.n_keys)), 0)
-
     # -- packing
-
-    def pack_keys(self, first: Scalar, across: Scalar) -> Stmt:
-        """Keys in panels ``[panel][depth][lane]``. The last vector's lanes past the last key are zeros: their scores are not read, but what
-        lies in memory by chance may be subnormal, which some machines multiply in a hundred times the time."""
-        indices, keys = self.builder.indices, self.buffers["keys"]
-        panel, lane, d = Axis("panel", self.block // self.width), Axis("j", self.width), Axis("d", self.depth)
-        inside = binary("add", binary("mul", panel, self.width), lane)
-        value = self.element(self.a.key, {self.a.keys: binary("add", first, inside), self.a.depth: d})
-        start = binary("mul", panel, self.depth * self.width)
-        lanes = minimum(self.width, binary("sub", across, binary("mul", panel, self.width)))
-        depth = Const(self.depth, "int64")
-        if isinstance(value, Load) and isinstance(value.source, Buffer) and self.reads_keys_along_depth:
-            at = indices.poly(value.indices[0])
-            step = indices.coefficient(at, lane)
-            if step is not None:
-                at = dim_sub(at, dim_add(dim_mul(step, indices.axis(lane)), indices.axis(d)))
-                width = Const(self.width, "int64")
-                body: Stmt = Transpose(
-                    keys, start, width, value.source, indices.scalar(at), extent_of(step), lanes, depth
-                )
-                return seq([self.clear_last(across), For(panel, _ceiling(across, self.width), body)])
-        place = binary("add", binary("add", start, binary("mul", d, self.width)), lane)
-        body = For(d, depth, For(lane, lanes, Store(keys, (place,), value), "vectorized"))
-        return seq([self.clear_last(across), For(panel, _ceiling(across, self.width), body)])
-
-    def clear_last(self, across: Scalar) -> Stmt:
-        """Zeros in the last vector of each row of the panels, if ``across`` keys leave lanes of it over."""
-        keys, d, lane = self.buffers["keys"], Axis("d", self.depth), Axis("j", self.lanes)
-        over, first = Axis("over", self.lanes), Axis("first", self.block)
-        panel, inside = Axis("panel", self.block // self.width), Axis("inside", self.width)
-        row = binary("add", binary("mul", binary("add", binary("mul", panel, self.depth), d), self.width), inside)
-        zero = Store(keys, (binary("add", row, lane),), initial("sum", self.a.dtype))
-        body = For(d, Const(self.depth, "int64"), For(lane, Const(self.lanes, "int64"), zero, "vectorized"))
-        return LetScalar(over, binary("mod", across, self.lanes), Branch(compare("gt", over, 0), bound([
-            (first, binary("sub", across, over)),
-            (panel, binary("floordiv", first, self.width)),
-            (inside, binary("sub", first, binary("mul", panel, self.width))),
-        ], body)))  # fmt: skip
 
     def pack_values(self, first: Scalar, across: Scalar) -> Stmt:
         """Values as ``[key][column]``."""
@@ -237,7 +188,7 @@ class _Tiles(Lines):
         ]
         panel, vectors = Axis("panel", self.block // self.width), self.width // self.lanes
         rest = Axis("whole", self.block // self.width + 1)
-        many = _ceiling(seen, self.lanes)
+        many = ceiling(seen, Const(self.lanes, "int64"))
         tiles = For(panel, rest, self.product(queries, panel, self.width))
         narrow = [self.product(queries, rest, n * self.lanes) for n in range(1, vectors)]
         body = seq([tiles, Switch(binary("mod", many, vectors), (Seq(()), *narrow))] if narrow else [tiles])
@@ -304,9 +255,3 @@ class _Tiles(Lines):
             )
             save.append(For(lane, lanes, Store(sums, (place,), now), "vectorized"))
         return Alloc(tile, seq([*load, For(key, seen, seq(steps)), *save]))
-
-
-def _ceiling(a: Scalar, b: int) -> Scalar:
-    if isinstance(a, Const):
-        return Const(-(-int(a.value) // b), "int64")
-    return binary("floordiv", binary("add", a, b - 1), b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
@@ -15,6 +15,8 @@ from relay.loop.walk import buffers_read
 from relay.loop.workspace import buffer_bytes, layout
 from relay.plan import empty_axes
 from relay.plan.attention import find_attentions
+from relay.plan.attention_gradient import AttentionGradient, find_attention_gradients
+from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
 from relay.plan.generic import elementwise
@@ -116,9 +118,11 @@ def plan_graph(
     builder = Builder(target, indices)
     kept = keep(graph, constants, indices)
     stages, attentions = find_attentions(kept, graph, indices)
+    stages, gradients = find_attention_gradients(stages, graph, indices)
+    together = {id(k.origin) for g in gradients.values() for k in g.stages}
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
-    stages, products = _products(stages, attentions.keys(), constants, graph, builder, schedule.vectors)
+    stages, products = _products(stages, attentions.keys() | together, constants, graph, builder, schedule.vectors)
     packs, panels_of = _packs(stages, products, constants, graph, indices)
     stages, made = _made_panels(stages, products, panels_of, indices)
     inputs: list[Buffer] = []
@@ -130,9 +134,10 @@ def plan_graph(
             inputs.append(_operand(builder, tensor, f"in{n}"))
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
-    alone = products.keys() | attentions.keys() | scatters.keys()
+    alone = products.keys() | attentions.keys() | scatters.keys() | together
     nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
-    nests = [part for n in nests for part in _parted(n, scatters)]
+    nests = [part for n in nests for part in _parted(n, scatters.keys() | together)]
+    nests = _joined(nests, gradients)
     shared = _shared(builder, nests)
     in_place = _in_place(builder, graph, nests)
 
@@ -142,6 +147,8 @@ def plan_graph(
             return scatter_nest(builder, found.members[0].kept, scatters[first])
         if first in attentions:
             return attention_nest(builder, attentions[first], found.members)
+        if first in gradients:
+            return attention_gradient_nest(builder, gradients[first])
         if found.matrix:
             packed = inputs[panels_of[first]] if first in panels_of else None
             if first in made:
@@ -159,7 +166,7 @@ def plan_graph(
         tuple(packs.values()),
         arithmetic(kept),
         traffic(graph, kept),
-        _variant(nests, attentions.keys(), scatters.keys()),
+        _variant(nests, attentions.keys() | gradients.keys(), scatters.keys()),
         key,
         in_place,
         schedule,
@@ -206,6 +213,20 @@ def _parted(nest: Nest, scatters: Container[int]) -> list[Nest]:
     if id(nest.members[0].kept.origin) not in scatters or len(nest.members) == 1:
         return [nest]
     return [Nest(nest.members[:1], matrix=True), Nest(nest.members[1:])]
+
+
+def _joined(nests: list[Nest], gradients: Mapping[int, AttentionGradient]) -> list[Nest]:
+    """The three cotangents of an attention, which follow each other but for what follows one of them, as one nest."""
+    home = {id(k.origin): key for key, g in gradients.items() for k in g.stages}
+    parts = {key: [n for n in nests if home.get(id(n.members[0].kept.origin)) == key] for key in gradients}
+    out: list[Nest] = []
+    for found in nests:
+        key = home.get(id(found.members[0].kept.origin))
+        if key is None:
+            out.append(found)
+        elif found is parts[key][0]:
+            out.append(Nest([m for n in parts[key] for m in n.members], matrix=True))
+    return out
 
 
 def _products(

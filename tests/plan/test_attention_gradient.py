@@ -1,0 +1,93 @@
+"""The gradient of attention in one kernel: every length, mask, layout and grouping of heads beside the meaning of its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from relay.codegen.target import parse_target
+from relay.ir.dim import DimVar, as_dim
+from relay.loop.target import Target
+from relay.plan.kernel_plan import KernelPlan
+from tests.plan.harness import check, primitive, tensor
+
+VM, VN = DimVar("m"), DimVar("n")
+M, N = as_dim(VM), as_dim(VN)
+
+
+def cotangents(
+    query: Sequence[Any],
+    key: Sequence[Any],
+    columns: int,
+    *sizes: Any,
+    dtype: str = "float32",
+    mask: Sequence[Any] = (),
+    mask_dtype: str = "",
+    target: Target | None = None,
+    **attrs: Any,
+) -> KernelPlan:
+    """Check the three cotangents for operands of these shapes. The result that they are given is any tensor."""
+    value, result = (*key[:-1], columns), (*query[:-1], columns)
+    types = [tensor(s, dtype) for s in (query, key, value, result, result)]
+    types += [tensor(mask, mask_dtype or dtype)] if mask else []
+    tolerance = {"float16": 6e-3, "bfloat16": 5e-2}.get(dtype, 5e-5)
+    more: dict[str, Any] = {} if target is None else {"target": target}
+    fn = primitive(types, lambda m, *x: m("nn.attention_cotangents", *x[:5], m.tuple(*x[5:]), **attrs))
+    plan = check(fn, *sizes, tolerance=tolerance, **more)
+    assert "attention" in plan.variant
+    assert "matrix" not in plan.variant
+    return plan
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_lengths(dtype: str) -> None:
+    sizes = [{VM: m, VN: n} for m, n in [(1, 1), (1, 300), (5, 5), (7, 65), (49, 48), (100, 260)]]
+    cotangents((2, M, 32), (2, N, 32), 48, *sizes, dtype=dtype)
+    cotangents((2, 50, 16), (2, 70, 16), 24, dtype=dtype)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [20, 48, 130, 256, 257, 300])
+def test_numbers_of_keys(n: int, causal: bool) -> None:
+    """All in one block, in several, and a part of one."""
+    cotangents((2, n, 8), (2, n, 8), 12, causal=causal)
+    cotangents((2, 50, 8), (2, n, 8), 12, causal=causal)
+
+
+@pytest.mark.parametrize("depth", [2, 17, 80, 128])
+def test_sizes_of_heads(depth: int) -> None:
+    cotangents((2, 30, depth), (2, 70, depth), depth)
+    cotangents((2, 30, depth), (2, 70, depth), 20)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_shared_heads(causal: bool) -> None:
+    cotangents((2, 6, 33, 16), (2, 2, 50, 16), 16, causal=causal)
+    cotangents((2, 6, 33, 16), (2, 1, 50, 16), 16, causal=causal)
+    cotangents((1, 6, 33, 16), (1, 6, 50, 16), 16, causal=causal)
+    cotangents((2, 6, M, 16), (2, 2, N, 16), 16, {VM: 60, VN: 140}, {VM: 40, VN: 33}, causal=causal)
+
+
+@pytest.mark.parametrize("hidden", [-1e30, -3e4, -2.0])
+@pytest.mark.parametrize("n", [100, 300])
+def test_hidden_keys_that_count(hidden: float, n: int) -> None:
+    """A finite score of hidden keys counts where no other is far above it: rows that see no key, or only keys of lower scores."""
+    for m in (50, n, n + 20):
+        cotangents((2, m, 16), (2, n, 16), 16, causal=True, hidden=hidden)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float32"])
+@pytest.mark.parametrize("n", [40, 270])
+def test_masks(kind: str, n: int) -> None:
+    for shape in ((n,), (30, n), (2, 1, n), (2, 30, 1)):
+        cotangents((2, 30, 16), (2, n, 16), 16, mask=shape, mask_dtype=kind)
+        cotangents((2, 30, 16), (2, n, 16), 16, mask=shape, mask_dtype=kind, causal=True)
+    cotangents((2, 30, 16), (2, n, 16), 16, mask=(30, n), mask_dtype=kind, hidden=-1e30)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "x86-64"])
+def test_targets(name: str) -> None:
+    cotangents((2, 4, 60, 20), (2, 2, 60, 20), 33, causal=True, target=parse_target(name))
+    cotangents((2, 50, 20), (2, 270, 20), 33, causal=True, target=parse_target(name))
