@@ -137,11 +137,11 @@ class _Gradient(Lines):
         for name, each in of_rows.items():
             shape = (dim_mul(dim_add(self.n_rows, _HEIGHT), each),)
             self.buffers[name] = Buffer(self.builder.fresh(name), shape, self.a.dtype, "worker")
-        line, lane, key = Axis("i", self.n_rows), Axis("j", self.depth), Axis("key", block)
-        place = binary("add", binary("mul", line, self.depth), lane)
-        zero = Store(self.buffers["of_queries"], (place,), initial("sum", self.a.dtype))
-        clear = [self.reset(line), For(lane, Const(self.depth, "int64"), zero, "vectorized")]
-        steps: list[Stmt] = [For(line, extent_of(self.n_rows), seq(clear))]
+        line, key = Axis("i", self.n_rows), Axis("key", block)
+        # Tiles reach past the last row and key. What lies there does not matter, but arithmetic on the subnormal numbers that old
+        # memory may hold takes many times as long.
+        used = ("queries", "cotangents", "scores", "weights", "key_panels", "value_panels", "of_queries")
+        steps: list[Stmt] = [*map(self.cleared, used), For(line, extent_of(self.n_rows), self.reset(line))]
         if not self.is_one_block:
             steps += self.statistics()
         kb, across = Axis("kb", ceil_div(self.n_keys, block)), Axis("across", block + 1)
@@ -151,8 +151,8 @@ class _Gradient(Lines):
             self.pack_panels(self.buffers["key_panels"], self.a.key, self.a.depth, first, across, self.width),
             self.pack_panels(self.buffers["value_panels"], self.a.value, self.a.column, first, across, self.width),
             For(key, across, self.copy("keys", key, self.a.key, {self.a.keys: binary("add", first, key)}, self.a.depth)),
-            self.cleared("of_keys", (block + _HEIGHT) * self.depth),
-            self.cleared("of_values", (block + _HEIGHT) * self.columns),
+            self.cleared("of_keys"),
+            self.cleared("of_values"),
             self.each_rows(lambda start, count: self.rows(start, count, first, across)),
             For(key, across, seq([
                 self.give("of_keys", self.gradient.of_key, first, key, self.a.depth),
@@ -377,10 +377,12 @@ class _Gradient(Lines):
         store = Store(self.buffers[name], (place,), self.element(value, {**env, along: lane}))
         return For(lane, Const(along.extent, "int64"), store, "vectorized")
 
-    def cleared(self, name: str, size: int) -> Stmt:
+    def cleared(self, name: str) -> Stmt:
+        buffer = self.buffers[name]
+        (size,) = buffer.shape
         lane = Axis("j", size)
-        store = Store(self.buffers[name], (lane,), initial("sum", self.a.dtype))
-        return For(lane, Const(size, "int64"), store, "vectorized")
+        store = Store(buffer, (lane,), initial("sum", self.a.dtype))
+        return For(lane, extent_of(size), store, "vectorized")
 
     def give(self, name: str, rows: Rows, first: Scalar, key: Axis, along: Axis) -> Stmt:
         """The sums of a key to where they belong."""
