@@ -140,7 +140,7 @@ class _Gradient(Lines):
         line, key = Axis("i", self.n_rows), Axis("key", block)
         # Tiles reach past the last row and key. What lies there does not matter, but arithmetic on the subnormal numbers that old
         # memory may hold takes many times as long.
-        used = ("queries", "cotangents", "scores", "weights", "key_panels", "value_panels", "of_queries")
+        used = ("queries", "cotangents", "scores", "weights", "of_queries")
         steps: list[Stmt] = [*map(self.cleared, used), For(line, extent_of(self.n_rows), self.reset(line))]
         if not self.is_one_block:
             steps += self.statistics()

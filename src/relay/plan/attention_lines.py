@@ -13,9 +13,9 @@ import numpy as np
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store, Transpose
+from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Transpose
 from relay.plan.attention import Attention
-from relay.plan.build import STACK_BYTES, Builder, bound, ceiling, extent_of
+from relay.plan.build import STACK_BYTES, Builder, bound, ceiling, extent_of, seq
 from relay.plan.generic import pointwise_statements
 from relay.plan.nests import Member
 from relay.plan.product import unflatten
@@ -141,8 +141,8 @@ class Lines:
         return maximum(minimum(limit, extent_of(self.n_keys)), 0)
 
     def pack_panels(self, target: Buffer, value: Scalar, along: Axis, first: Scalar, count: Scalar, width: int) -> Stmt:
-        """``count`` keys from ``first`` on in panels ``[panel][along][lane]``, of what they have along an axis. Lanes past the last key
-        stay what they are."""
+        """``count`` keys from ``first`` on in panels ``[panel][along][lane]``, of what they have along an axis. Past the last key come
+        zeros up to a whole vector: what old memory holds there would not matter, but may be subnormal numbers, which are slow."""
         assert isinstance(along.extent, int)
         indices, depth = self.builder.indices, Const(along.extent, "int64")
         panel, lane, d = Axis("panel", 1 << 16), Axis("j", width), Axis("d", along.extent)
@@ -151,6 +151,12 @@ class Lines:
         start = binary("mul", panel, along.extent * width)
         lanes = minimum(width, binary("sub", count, binary("mul", panel, width)))
         panels = ceiling(count, Const(width, "int64"))
+        vector, part = Axis("v", self.lanes), Const(self.lanes, "int64")
+        last = binary("add", start, binary("mul", binary("floordiv", lanes, part), self.lanes))
+        at_last = binary("add", binary("add", last, binary("mul", d, width)), vector)
+        zero = For(vector, part, Store(target, (at_last,), initial("sum", self.a.dtype)), "vectorized")
+        clear = Branch(compare("gt", binary("mod", lanes, part), 0), For(d, depth, zero))
+        body: Stmt
         if isinstance(element, Load) and isinstance(element.source, Buffer) and self.step(value, along) == 1:
             at = indices.poly(element.indices[0])
             step = indices.coefficient(at, lane)
@@ -158,9 +164,10 @@ class Lines:
                 at = dim_sub(at, dim_add(dim_mul(step, indices.axis(lane)), indices.axis(d)))
                 pitch, origin = Const(width, "int64"), indices.scalar(at)
                 body = Transpose(target, start, pitch, element.source, origin, extent_of(step), lanes, depth)
-                return For(panel, panels, body)
+                return For(panel, panels, seq([clear, body]))
         place = binary("add", binary("add", start, binary("mul", d, width)), lane)
-        return For(panel, panels, For(d, depth, For(lane, lanes, Store(target, (place,), element), "vectorized")))
+        body = For(d, depth, For(lane, lanes, Store(target, (place,), element), "vectorized"))
+        return For(panel, panels, seq([clear, body]))
 
     # -- the softmax of a line
 
