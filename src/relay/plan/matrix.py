@@ -49,7 +49,8 @@ _ROWS_TO_READ = 2
 # Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
 # other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
 _PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
-# Steps along k in one iteration of a tile's loop.
+# Steps along k in one iteration of a tile's loop, where its columns are whole vectors: with halves the sums of a high tile would not
+# stay in registers.
 _STEPS = 2
 
 
@@ -404,7 +405,7 @@ class _Tiles:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
-        loop = loops(axes, extent, loop, _STEPS)
+        loop = loops(axes, extent, loop, _STEPS if width % shared.builder.lanes([dtype]) == 0 else 1)
         if p.form.guard is not None:
             return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
