@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import relay
 from relay import te
 from relay.ir.diagnostics import RelayError
+from relay.ir.dim import dim_floordiv
 from relay.op import registry
 from tests.generator.definitions import Definition, definition
 from tests.op.harness import Array
@@ -186,3 +188,52 @@ def test_choices_keep_what_is_not_a_number_out_of_derivatives() -> None:
     slope, given = relay.grad(program), np.array([4.0, 0.0, -1.0, 0.25])
     for found in (relay.compile(slope)(given), relay.evaluate(slope, given)):
         assert close(found, [0.25, 0.0, 0.0, 4.0], 1e-12)
+
+
+_QUOTIENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "a number by an index": lambda i, n: 7 % i + 7 // i,
+    "a size by an index": lambda i, n: n % i + n // i,
+    "an index by an index": lambda i, n: (2 * i + 1) % i + (2 * i) // i,
+    "an index by what is zero within": lambda i, n: (i * i - i) // (i - 1) + (i * i) % (i - 1),
+    "an index by a size": lambda i, n: i % n + (i * n) // n,
+    "sizes less indices": lambda i, n: n - 1 - 2 * i + n * i,
+}
+
+
+@pytest.mark.parametrize("what", _QUOTIENTS)
+def test_quotients_and_remainders_by_zero_are_zero(what: str) -> None:
+    """Whatever the rules of division say of what is not zero; sizes stand on either side of what is done with indices."""
+    value = _QUOTIENTS[what]
+
+    @relay.operator("my.quotient")
+    def quotient(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda i: te.cast(value(i, y.shape[0]), "float32"))
+
+    try:
+        module = relay.parse(
+            '#[version = "0.0.5"]\n'
+            "def @main[m: Dim, n: Dim](%x: Tensor[(m,), int8], %y: Tensor[(n,), int8]) { my.quotient(%x, %y) }"
+        )
+        for level in (0, 3):
+            exe = relay.compile(module, opt_level=level, check_memory=True)
+            for m, n in ((0, 1), (5, 0), (40, 1), (5, 3)):
+                x, y = np.zeros(m, np.int8), np.zeros(n, np.int8)
+                np.testing.assert_array_equal(np.asarray(exe(x, y)), np.asarray(relay.evaluate(module, x, y)))
+    finally:
+        registry.remove("my.quotient")
+
+
+def test_a_size_that_is_divided_by_none_is_an_error_of_the_operator() -> None:
+    @relay.operator("my.by_none")
+    def by_none(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        return te.compute((dim_floordiv(x.shape[0], y.shape[0]),), lambda i: x[i])
+
+    try:
+        module = relay.parse(
+            '#[version = "0.0.5"]\n'
+            "def @main[m: Dim, n: Dim](%x: Tensor[(m,), int8], %y: Tensor[(n,), int8]) { my.by_none(%x, %y) }"
+        )
+        with pytest.raises(RelayError, match=r"my\.by_none on"):
+            relay.evaluate(module, np.zeros(3, np.int8), np.zeros(0, np.int8))
+    finally:
+        registry.remove("my.by_none")

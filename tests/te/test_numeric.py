@@ -85,3 +85,17 @@ def test_rounding_functions_keep_integers() -> None:
     for op in ("floor", "ceil", "round", "trunc"):
         np.testing.assert_array_equal(numeric.unary(op, x, "int64", "int64"), x)
     assert numeric.unary("round", np.array([0.5, 1.5, 2.5]), "float64", "float64").tolist() == [0.0, 2.0, 2.0]
+
+
+def test_a_power_is_not_a_root() -> None:
+    """Of -inf and -0, whether the exponent is one number or one for each element (NumPy's own answers differ)."""
+    bases = np.array([-np.inf, -0.0, 0.0, 4.0, -4.0, np.inf, np.nan], np.float32)
+    for exponent in (
+        np.float32(0.5),
+        np.full(bases.shape, 0.5, np.float32),
+        np.broadcast_to(np.float32(0.5), bases.shape),
+    ):
+        with np.errstate(all="ignore"):
+            found = numeric.binary("pow", bases, np.asarray(exponent), "float32")
+        np.testing.assert_array_equal(found, np.array([np.inf, 0, 0, 2, np.nan, np.inf, np.nan], np.float32))
+        assert not np.signbit(found[1]) and found.dtype == np.float32

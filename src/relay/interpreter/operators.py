@@ -124,7 +124,7 @@ def apply_operator(op: registry.Operator, args: Sequence[Value], attrs: Attrs, s
         traced = _traced(op, operands, key, out_shape)
         _check_demands(traced)
         results = _run(traced, args)
-    except (te.DefinitionError, IndexError) as error:
+    except (te.DefinitionError, IndexError, ZeroDivisionError) as error:
         given = ", ".join(_operand_text(o) for o in operands)
         raise ShapeError(f"{op.name} on {given}: {error}", span) from error
     except OutsideError as error:

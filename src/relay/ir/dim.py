@@ -21,34 +21,45 @@ T = TypeVar("T")
 
 
 class _Arithmetic:
-    """Python operators for symbolic dims, shared by variables and polynomials."""
+    """Python operators for symbolic dims: of two dims a dim; what else there is may say itself what it means with one (an index of
+    a tensor expression does)."""
 
     __slots__ = ()
 
     def __add__(self, other: Dim) -> Dim:
-        return dim_add(self, other)  # type: ignore[arg-type]
+        return dim_add(self, other) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
 
     __radd__ = __add__
 
     def __sub__(self, other: Dim) -> Dim:
-        return dim_add(self, dim_mul(-1, other))  # type: ignore[arg-type]
+        return dim_add(self, dim_mul(-1, other)) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
 
     def __rsub__(self, other: Dim) -> Dim:
         return dim_add(other, dim_mul(-1, self))  # type: ignore[arg-type]
 
     def __mul__(self, other: Dim) -> Dim:
-        return dim_mul(self, other)  # type: ignore[arg-type]
+        return dim_mul(self, other) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return dim_floordiv(self, other)  # type: ignore[arg-type]
+        return dim_floordiv(self, other) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return dim_floordiv(other, self) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
 
     def __mod__(self, other: Dim) -> Dim:
-        return dim_mod(self, other)  # type: ignore[arg-type]
+        return dim_mod(self, other) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return dim_mod(other, self) if _is_dim(other) else NotImplemented  # type: ignore[arg-type]
 
     def __neg__(self) -> Dim:
         return dim_mul(-1, self)  # type: ignore[arg-type]
+
+
+def _is_dim(value: object) -> bool:
+    return isinstance(value, int | SymDim | AnyDim) or hasattr(value, "__index__")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

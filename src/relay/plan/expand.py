@@ -110,7 +110,7 @@ class Expander:
                 return done[1]
             case Compare() if operands[0].dtype == "int64":
                 return self.indices.compare(node.op, operands[0], operands[1])
-            case Cast() if operands[0].dtype == "int64" and _divides(operands[0]):
+            case Cast() if operands[0].dtype == "int64" and _divides(operands[0]) and not self._by_none(operands[0]):
                 # The remainder of what may be negative is dear in vectors, and the quotient is an index too.
                 return rebuild(node, (self.indices.simplify(operands[0]),))
             case Select() if isinstance(operands[0], Const):
@@ -121,6 +121,12 @@ class Expander:
                 return _logical(node, operands, absorbing=True)
             case _:
                 return rebuild(node, operands)
+
+    def _by_none(self, root: Scalar) -> bool:
+        """Whether an expression of axes and sizes may divide by a size of zero, where a value, other than an index, is still asked
+        for: zero."""
+        divisors = (n.b for n in walk(root) if isinstance(n, Binary) and n.op in ("floordiv", "mod"))
+        return any((self.indices.bounds(self.indices.poly(b))[0] or 0) < 1 for b in divisors)
 
 
 def _divides(root: Scalar) -> bool:

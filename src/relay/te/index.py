@@ -127,14 +127,24 @@ class Indices:
                 return dim_sub(a, b)
             case "mul":
                 return dim_mul(a, b)
-            case "floordiv" if b != 0 and not _mixed(b):
+            case "floordiv" if not self._may_be_zero(b):
                 return self.floordiv(a, b)
-            case "mod" if b != 0 and not _mixed(b):
+            case "mod" if not self._may_be_zero(b):
                 return self.mod(a, b)
             case "min" | "max":
                 return self._extreme(op, a, b, node)
             case _:
                 return self._opaque_of(node)
+
+    def _may_be_zero(self, b: Dim) -> bool:
+        """Whether a divisor may be zero where something is computed: division by zero gives zero, which the rules of division do not
+        know. (Where sizes alone divide, nothing is left to compute when they are zero.)"""
+        if isinstance(b, int):
+            return b == 0
+        if not isinstance(b, SymDim) or not (self.is_index(b) or len({c > 0 for _, c in b.terms}) == 2):
+            return False
+        low, high = self.bounds(b)
+        return not ((low is not None and low > 0) or (high is not None and high < 0))
 
     def _extreme(self, op: BinaryOp, a: Dim, b: Dim, node: Scalar) -> Dim:
         lo, hi = self.bounds(dim_sub(a, b))
@@ -501,11 +511,6 @@ def _is_count(atom: Atom) -> bool:
     """Whether a size, or what is computed from sizes, is never negative."""
     low, _ = dim_bounds(as_dim(atom))
     return low is not None and low >= 0
-
-
-def _mixed(b: Dim) -> bool:
-    """Whether a divisor may be zero among sizes that are not: division by zero gives zero, which the rules of division do not know."""
-    return isinstance(b, SymDim) and len({c > 0 for _, c in b.terms}) == 2
 
 
 def _var(a: SymDim) -> DimVar | None:

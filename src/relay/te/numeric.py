@@ -202,7 +202,9 @@ def _divide(a: Array, b: Array) -> Array:
 
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
-        return np.power(a, b)
+        # NumPy takes the square root for 0.5 where the exponent is one number, which is another one of -inf and of -0.
+        odd = (b == 0.5) & ((a == 0) | (a == -np.inf))
+        return np.where(odd, np.abs(a), np.power(a, b))
     # Of negative powers only those of 1 and -1 are integers; the others truncate to 0.
     positive = np.power(a, np.maximum(b, 0))
     negative = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))

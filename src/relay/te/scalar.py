@@ -65,8 +65,14 @@ class Operators:
     def __floordiv__(self, other: object) -> Scalar:
         return binary("floordiv", self, other)
 
+    def __rfloordiv__(self, other: object) -> Scalar:
+        return binary("floordiv", other, self)
+
     def __mod__(self, other: object) -> Scalar:
         return binary("mod", self, other)
+
+    def __rmod__(self, other: object) -> Scalar:
+        return binary("mod", other, self)
 
     def __neg__(self) -> Scalar:
         return unary("neg", self)
