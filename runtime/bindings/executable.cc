@@ -291,6 +291,9 @@ void init_executable(nb::module_& m) {
           "Switch on or off that runs that begin from now on run each kernel on copies of its operands, where what it touches outside of "
           "them and what it reads and nobody has written are errors. Many times slower.")
       .def(
+          "flush_subnormals", [](Executable& e, bool on) { e.flushes_subnormals.store(on); }, nb::arg("on"),
+          "Switch on or off that runs that begin from now on take subnormal numbers for zero.")
+      .def(
           "kernel_statistics",
           [](const Executable& e) {
             nb::dict out;

@@ -140,6 +140,7 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
     if (given != nullptr) {
       options.threads = given->threads;
       options.limits = {given->memory_bytes, nanoseconds(given->seconds), given->depth};
+      options.flush_subnormals = given->flush_subnormals != 0;
       if (given->cancel != nullptr) {
         options.poll = cancelled;
         options.poll_data = const_cast<unsigned char*>(given->cancel);

@@ -25,6 +25,7 @@ Run::Run(const Executable& executable, uint32_t function, const RunOptions& opti
   context_.num_workers = options.threads > 0 ? std::min(options.threads, max_threads) : available_threads();
   context_.stream = nullptr;
   context_.runtime = this;
+  context_.flush_subnormals = options.flush_subnormals || executable.flushes_subnormals.load(std::memory_order_relaxed);
   if (executable.checks_memory.load(std::memory_order_relaxed)) checker_ = std::make_unique<MemoryChecker>();
   if (executable.profiling.load(std::memory_order_relaxed)) {
     recorder_ = std::make_unique<Recorder>(function, context_.num_workers, now_ns());

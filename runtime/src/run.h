@@ -88,6 +88,8 @@ class Run : public RunState {
   // no longer than a kernel.
   static constexpr int64_t routine_cost = 16, element_allowance = 1 << 13;
 
+  bool flushes_subnormals() const { return context_.flush_subnormals != 0; }
+
   void poll(int64_t cost = 1) {
     if ((budget -= cost) <= 0) [[unlikely]]
       poll_now();

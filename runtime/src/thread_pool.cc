@@ -18,6 +18,7 @@
 #include <new>
 #include <string>
 
+#include "relay/floating_point.h"
 #include "relay/spinlock.h"
 
 namespace relay {
@@ -260,6 +261,7 @@ class Pool {
       Stretch begin = part_of(whole.count, pieces, first), end = part_of(whole.count, pieces, first + taken - 1);
       int64_t from = whole.first + begin.first, to = whole.first + end.first + end.count;
       current_worker = worker;
+      FloatingPointScope computes(context->flush_subnormals != 0);  // the caller's settings are not the thread's
       int32_t result = body(context, env, from * grain, std::min(n, to * grain), worker);
       current_worker = -1;
       int32_t none = 0;

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "instructions.h"
+#include "relay/floating_point.h"
 #include "relay/memory.h"
 
 namespace relay {
@@ -150,6 +151,7 @@ Value run(const Executable& executable, uint32_t function, Value* arguments, uin
     if (count != entry.arity)
       fail(Status::invalid_argument, "%s takes %u arguments and got %u", entry.name.c_str(), entry.arity, count);
     Run made(executable, function, options);
+    FloatingPointScope computes(made.flushes_subnormals());
     if (!executable.native.empty() && !options.interpret) return made.execute_native(function, arguments, count);
     return options.observer != nullptr ? made.execute<true>(entry, arguments, count)
                                        : made.execute<false>(entry, arguments, count);

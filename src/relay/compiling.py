@@ -50,6 +50,7 @@ def compile(module: Module | Function | str, options: Options | None = None, **k
             exe = load(path, chosen.threads)
     exe.limits = chosen.limits
     exe.check_memory = chosen.check_memory
+    exe.flush_subnormals = chosen.flush_subnormals
     if chosen.specialise_hot or chosen.hot_sizes:
         return _with_variants(exe, typed, chosen, cache.beside(key, "hot.json"))
     return exe

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+from relay import _runtime
 from relay.executable.program import Allowed, Executable, Observer
 from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.dim import Dim, DimVar
@@ -80,6 +81,7 @@ class HotExecutable(Executable):
         super().__init__(general._program, general._path, general._threads or None, general.from_cache)
         self._image = general._image
         self.limits = general.limits
+        self._check_memory, self._flush_subnormals = general.check_memory, general.flush_subnormals
         self.specialise = True
         self.failures: dict[tuple[str, Sizes], RelayError] = {}
         self._module = module
@@ -226,7 +228,13 @@ class HotExecutable(Executable):
     def _variant(self, entry: str, sizes: Sizes) -> Variant:
         dims = {b.dim: size for b, size in zip(self._binders[entry], sizes, strict=True)}
         module, name = with_sizes(self._module, entry, dims)
-        return Variant(self._compile(module, name), name)
+        executable = self._compile(module, name)
+        executable.check_memory, executable.flush_subnormals = self.check_memory, self.flush_subnormals
+        return Variant(executable, name)
+
+    def _programs(self) -> list[_runtime.Executable]:
+        found = [v.variant if isinstance(v, _Trial) else v for v in self._table.values() if v is not None]
+        return [self._program, *(v.executable.program for v in found)]
 
     def _replace(self, key: tuple[str, Sizes], value: Variant | _Trial | None) -> None:
         with self._lock:

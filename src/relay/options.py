@@ -42,6 +42,9 @@ class Options:
     limits      what each run may use, unless it is told otherwise; not part of compiled code
     check_memory  run each kernel on copies of its operands that lie against pages nobody may touch: what it touches outside of them, and
                 results made of what nobody has written, are errors. For debugging, many times slower; not part of compiled code
+    flush_subnormals  take subnormal numbers for zero, as some frameworks do: gradients that fade away are full of them, and some
+                processors compute with them many times slower. Results then differ from the interpreter's by such numbers; not part of
+                compiled code
     workers     processes that build kernels (None: one per core)
     """
 
@@ -60,6 +63,7 @@ class Options:
     cache_dir: Path | None = None
     workers: int | None = None
     check_memory: bool = False
+    flush_subnormals: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -74,8 +78,9 @@ class Options:
         require_count("memory_budget", self.memory_budget, "None is no limit")
         require_count("threads", self.threads, "None: all that the process may use")
         require_count("workers", self.workers, "None: one per core")
-        if not isinstance(self.check_memory, bool):
-            raise RelayError(f"check_memory must be True or False, not {self.check_memory!r}")
+        for name in ("check_memory", "flush_subnormals"):
+            if not isinstance(getattr(self, name), bool):
+                raise RelayError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.entries, str) or not self.entries or not all(isinstance(e, str) for e in self.entries):
             raise RelayError(f"entries must be names of functions, not {self.entries!r}", hint='for example ("main",)')
         if not isinstance(self.limits, Limits):

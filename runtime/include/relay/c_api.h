@@ -71,6 +71,7 @@ typedef struct relay_run_options {
   double seconds;                       /* that it may take, looked at between kernels (RELAY_TIME_LIMIT); 0: any */
   int64_t depth;                        /* calls that may be open at once (RELAY_RECURSION_LIMIT); 0: any */
   const volatile unsigned char* cancel; /* another thread sets it to non-zero: stop (RELAY_INTERRUPTED); may be null */
+  int32_t flush_subnormals;             /* not 0: subnormal numbers are taken for zero, which some processors compute faster with */
 } relay_run_options;
 
 /* Runs an entry. The arguments stay the caller's. *result is a new reference. */

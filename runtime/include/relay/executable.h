@@ -115,6 +115,7 @@ class Executable {
   std::atomic<bool> profiling{false};  // runs that begin now record what happens
   mutable Profile profile;
   std::atomic<bool> checks_memory{false};  // runs that begin now check what kernels touch (runtime/src/memory_check.h)
+  std::atomic<bool> flushes_subnormals{false};  // runs that begin now take subnormal numbers for zero
   uint32_t scratch_bytes = 0;  // what a run needs above its newest frame for the operands of one instruction
 
   const Entry* find_entry(std::string_view name) const;

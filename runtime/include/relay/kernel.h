@@ -27,6 +27,7 @@ struct relay_kernel_context {
   int64_t num_workers; /* how many threads may take part */
   void* stream;        /* the device's queue; null on the host */
   void* runtime;       /* the runtime's own; kernels pass it on and never look inside */
+  int64_t flush_subnormals; /* not 0: threads that take part take subnormal numbers for zero */
 };
 
 /* buffers: one pointer per operand of the descriptor, inputs first, outputs last. dims: the symbolic sizes. */

@@ -50,6 +50,7 @@ struct RunOptions {
   bool brief = false;  // its runs are usually short: the clock is read later than at the first kernel, unless there is a time limit
   Limits limits;
   Observer* observer = nullptr;
+  bool flush_subnormals = false;  // as the executable may say for all its runs
   bool interpret = false;  // use the dispatch loop though there is native code
 };
 

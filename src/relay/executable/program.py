@@ -94,6 +94,7 @@ class Executable:
         self.from_cache = from_cache
         self.limits = Limits()
         self._check_memory = False
+        self._flush_subnormals = False
 
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
@@ -121,7 +122,24 @@ class Executable:
     @check_memory.setter
     def check_memory(self, on: bool) -> None:
         self._check_memory = on
-        self._program.check_memory(on)
+        for program in self._programs():
+            program.check_memory(on)
+
+    @property
+    def flush_subnormals(self) -> bool:
+        """Whether runs take subnormal numbers (of magnitudes below 1.2e-38 in float32) for zero, which some processors compute with
+        much slower; otherwise they are what they are, whatever the caller has set the processor to."""
+        return self._flush_subnormals
+
+    @flush_subnormals.setter
+    def flush_subnormals(self, on: bool) -> None:
+        self._flush_subnormals = on
+        for program in self._programs():
+            program.flush_subnormals(on)
+
+    def _programs(self) -> list[_runtime.Executable]:
+        """Those that calls go to."""
+        return [self._program]
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -233,11 +251,11 @@ class Executable:
 
         write_whole(path, write)
 
-    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, Limits]]:
+    def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, Limits, bool]]:
         """Pickled (for another process) as the bytes of its file; variants for frequent sizes stay behind."""
         image = self._image if self._path is None else self._path.read_bytes()
         assert image is not None
-        return _unpickled, (bytes(image), self._threads or None, self.limits)
+        return _unpickled, (bytes(image), self._threads or None, self.limits, self.flush_subnormals)
 
     @property
     def program(self) -> _runtime.Executable:
@@ -255,9 +273,10 @@ class Observer:
         """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
 
 
-def _unpickled(image: bytes, threads: int | None, limits: Limits) -> Executable:
+def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnormals: bool) -> Executable:
     exe = Executable.from_bytes(image, threads)
     exe.limits = limits
+    exe.flush_subnormals = flush_subnormals
     return exe
 
 
