@@ -47,9 +47,10 @@ def test_runs_hold_every_column_once_and_waste_no_more_than_one_width_does(name:
                 assert halves or run.tile.columns % lanes == 0
 
 
-def test_panels_end_in_half_a_vector_where_vectors_are_long() -> None:
-    long, short = parse_target("x86-64-v4"), parse_target("x86-64-v3")
+def test_panels_end_in_half_a_vector_where_vectors_are_taken_in_halves() -> None:
+    long, whole, short = parse_target("znver4"), parse_target("sapphirerapids"), parse_target("x86-64-v3")
     assert sum(int(str(r.count)) * r.tile.columns for r in panel_runs(long, "float32", N, 450)) == 456
+    assert all(r.tile.columns % 16 == 0 for r in panel_runs(whole, "float32", N, 450))
     assert all(r.tile.columns % 8 == 0 for r in panel_runs(short, "float32", N, 450))
     assert panel_runs(long, "float32", N, 768) == panel_runs(long, "float32", N, 768, vectors=4)
 
@@ -90,7 +91,7 @@ def test_panels_of_two_widths_of_other_elements(dtype: str) -> None:
 
 
 def test_half_a_vector_of_a_tile_is_multiplied_as_one() -> None:
-    target = parse_target("x86-64-v4")
+    target = parse_target("znver4")
     fn = primitive([tensor((N, 20)), tensor((152, 20))], lambda m, x, w: m("nn.dense", x, w))
     text = assembly(emit(make_plan(fn, target, WEIGHT).kernel, target), target)
     multiplied = [line for line in text.splitlines() if "vfmadd" in line]

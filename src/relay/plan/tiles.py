@@ -2,8 +2,8 @@
 
 A tile of ``rows`` by ``V`` vectors takes ``rows * V`` registers for sums, ``V`` for a row of the panel and one more. Columns that are no
 multiple of a tile's width would leave lanes of the last panel idle, so panels are of two widths where that leaves fewer: 19 vectors are
-four panels of 4 and one of 3. Where vectors are long, a panel may end in half a vector, which processors that take them in halves
-multiply in half the time.
+four panels of 4 and one of 3. A panel may end in half a vector where processors take vectors in halves and so multiply it in half the
+time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _MAX_ROWS = 8
 _MAX_VECTORS = 12
 # Code for a second width has to save so much of the time.
 _GAIN = 0.015
-# Bits of the vectors that processors may take in halves.
-_LONG_VECTOR = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,8 @@ def uniform_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[P
 
 
 def has_halves(target: Target) -> bool:
-    """Whether vectors are long enough that half of one may be multiplied in half the time."""
-    return target.masked and target.vector_bits >= _LONG_VECTOR
+    """Whether half a vector is multiplied in half the time."""
+    return target.masked and target.vector_bits >= 512 and not target.outruns_caches
 
 
 def panel_pitch(target: Target, dtype: str, runs: tuple[PanelRun, ...]) -> int:
