@@ -25,6 +25,7 @@ Run::Run(const Executable& executable, uint32_t function, const RunOptions& opti
   context_.num_workers = options.threads > 0 ? std::min(options.threads, max_threads) : available_threads();
   context_.stream = nullptr;
   context_.runtime = this;
+  context_.turn = 0;
   context_.flush_subnormals = options.flush_subnormals || executable.flushes_subnormals.load(std::memory_order_relaxed);
   if (executable.checks_memory.load(std::memory_order_relaxed)) checker_ = std::make_unique<MemoryChecker>();
   if (executable.profiling.load(std::memory_order_relaxed)) {
@@ -167,6 +168,9 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
     if (storage->device != host_device) devices |= 1u << storage->device;
   }
   relay_kernel code = kernel.entry.load(std::memory_order_acquire);
+  uint32_t turn = kernel.turn.load(std::memory_order_relaxed);
+  context_.turn = turn;
+  kernel.turn.store(turn ^ 1, std::memory_order_relaxed);
   int64_t start = 0;
   if (recorder_ != nullptr) [[unlikely]] {
     recorder_->enter(operands[0]);

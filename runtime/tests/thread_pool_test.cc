@@ -14,7 +14,7 @@
 using namespace relay;
 
 static relay_kernel_context context(int64_t workers) {
-  return relay_kernel_context{parallel_for, nullptr, workers, nullptr, nullptr};
+  return relay_kernel_context{parallel_for, nullptr, workers, nullptr, nullptr, 0, 0};
 }
 
 struct Marks {

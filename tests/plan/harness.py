@@ -64,6 +64,8 @@ class Context(ctypes.Structure):
         ("num_workers", ctypes.c_int64),
         ("stream", ctypes.c_void_p),
         ("runtime", ctypes.c_void_p),
+        ("turn", ctypes.c_int64),
+        ("flush_subnormals", ctypes.c_int64),
     )
 
 

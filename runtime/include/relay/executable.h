@@ -70,6 +70,7 @@ struct Kernel {
   std::string symbol;
   std::string info;                                // a JSON text: what the compiler knows of its work
   std::atomic<relay_kernel> entry{nullptr};        // replaceable while the program runs
+  std::atomic<uint32_t> turn{0};                   // of the next call; several threads may well take the same
   std::atomic<uint64_t> calls{0}, nanoseconds{0};  // while profiling is on
 };
 

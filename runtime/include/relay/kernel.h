@@ -18,7 +18,7 @@ typedef struct relay_kernel_context relay_kernel_context;
 typedef int32_t (*relay_parallel_body)(relay_kernel_context* context, void* env, int64_t begin, int64_t end,
                                        int64_t worker);
 
-/* The offsets 0, 8, 16, 24, 32 are part of the ABI. */
+/* The offsets 0, 8, 16, 24, 32, 40 are part of the ABI. */
 struct relay_kernel_context {
   /* Splits [0, n) into pieces whose bounds are multiples of grain (the last may be short), runs body on each, and
    * returns when all are done: 0, or the first non-zero result. Nested and contended regions run inline. */
@@ -27,6 +27,7 @@ struct relay_kernel_context {
   int64_t num_workers; /* how many threads may take part */
   void* stream;        /* the device's queue; null on the host */
   void* runtime;       /* the runtime's own; kernels pass it on and never look inside */
+  int64_t turn;        /* 0 and 1 from one call of the kernel to the next: which way to go through what it reads each time */
   int64_t flush_subnormals; /* not 0: threads that take part take subnormal numbers for zero */
 };
 

@@ -18,7 +18,7 @@ from relay.codegen.windows import looked_up, looks_up, span
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import WORKERS, Behind, Buffer, Store
+from relay.loop.ir import TURN, WORKERS, Behind, Buffer, Store
 from relay.loop.walk import same
 from relay.te.scalar import (
     Axis,
@@ -105,8 +105,8 @@ class Expressions:
             case Size():
                 self._put(node, f.size(node.dim))
             case Axis():
-                if node is WORKERS and node not in f.axes:
-                    f.axes[node] = f.workers()
+                if (node is WORKERS or node is TURN) and node not in f.axes:
+                    f.axes[node] = f.workers() if node is WORKERS else f.turn()
                 elif isinstance(node, Behind) and node not in f.axes:
                     f.axes[node] = f.behind(node)
                 if node not in f.axes:

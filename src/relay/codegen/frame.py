@@ -15,7 +15,7 @@ from relay.loop.target import Target
 from relay.te.scalar import Axis, BinaryOp
 
 # An offset in relay_kernel_context (runtime/include/relay/kernel.h).
-_NUM_WORKERS = 16
+_NUM_WORKERS, _TURN = 16, 40
 
 
 class Frame:
@@ -83,8 +83,15 @@ class Frame:
 
     def workers(self) -> Value:
         """How many threads may take part."""
+        return self._of_context(_NUM_WORKERS)
+
+    def turn(self) -> Value:
+        """0 and 1 from one call to the next."""
+        return self._of_context(_TURN)
+
+    def _of_context(self, offset: int) -> Value:
         with self.builder.in_entry():
-            pointer = self.builder.emit(f"getelementptr i8, ptr %context, i64 {_NUM_WORKERS}")
+            pointer = self.builder.emit(f"getelementptr i8, ptr %context, i64 {offset}")
             text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
         return Value(text, "int64", nonneg=True)
 

@@ -31,6 +31,7 @@ from relay.ir.dim import (
 from relay.ir.inequality import Facts
 from relay.ir.types import dtype_bits, is_integer
 from relay.loop.ir import (
+    TURN,
     WORKERS,
     Behind,
     Branch,
@@ -103,6 +104,7 @@ class _Prover:
         self.meaning[WORKERS] = as_dim(
             DimVar("workers", 1, WORKERS.extent if isinstance(WORKERS.extent, int) else None)
         )
+        self.meaning[TURN] = as_dim(DimVar("turn", 0, 1))
         # A statement to enter, with the conditions that lead to it; a number: the facts to go back to.
         todo: list[tuple[Stmt, tuple[tuple[Scalar, bool], ...], Dim | None] | int] = [(kernel.body, (), None)]
         while todo:

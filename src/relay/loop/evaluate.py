@@ -18,6 +18,7 @@ from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
+    TURN,
     WORKERS,
     Alloc,
     Behind,
@@ -83,7 +84,7 @@ class _State:
     def __init__(self, dims: dict[DimVar, int]) -> None:
         self.dims = dims
         self.arrays: dict[Buffer, Array] = {}
-        self.axes: dict[Axis, Number] = {WORKERS: 3}
+        self.axes: dict[Axis, Number] = {WORKERS: 3, TURN: 1}
 
     def run(self, stmt: Stmt) -> None:
         while True:

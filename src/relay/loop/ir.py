@@ -28,6 +28,9 @@ from relay.te.scalar import Axis, Scalar, Source
 # depend on it.
 WORKERS = Axis("workers", 1 << 16)
 
+# 0 and 1 from one call of the kernel to the next, a variable that is bound everywhere. For the order of independent parts only, as above.
+TURN = Axis("turn", 2)
+
 # Bytes of a cache line.
 LINE_BYTES = 64
 

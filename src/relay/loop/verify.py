@@ -15,6 +15,7 @@ from relay.ir.dim import AnyDim, Dim, dim_bounds, dim_sub, dim_vars
 from relay.ir.types import DTYPE_BITS, is_float, is_integer
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
+    TURN,
     WORKERS,
     Alloc,
     Behind,
@@ -78,7 +79,7 @@ class _Verifier:
         self.dims = frozenset(given.dims)
         self.inputs = frozenset(given.inputs)
         self.live: set[Buffer] = set()
-        self.bound: set[Axis] = {WORKERS}
+        self.bound: set[Axis] = {TURN, WORKERS}
         # For every buffer and variable, how many loops surround where it was bound.
         self.loops: list[For] = []
         self.depth: dict[Buffer, int] = {}

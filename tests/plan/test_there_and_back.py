@@ -1,0 +1,91 @@
+"""Products whose panels are gone through from the last one every other time, so that a cache has what was read last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.dim import DimVar, as_dim
+from relay.loop.ir import TURN
+from relay.loop.walk import nodes
+from relay.plan import make_plan
+from relay.plan.kernel_plan import KernelPlan
+from relay.te.evaluate import evaluate
+from relay.te.scalar import Axis
+from tests.plan.harness import HOST, Context, Native, check, fresh_name, primitive, random, tensor
+
+SMALL = replace(HOST, l2_bytes=64 << 10)
+WEIGHT = frozenset({1})
+V = DimVar("n")
+
+
+def plan_of(rows: object, columns: int, depth: int, biased: bool = False) -> KernelPlan:
+    given = [tensor((rows, depth)), tensor((columns, depth)), *([tensor((columns,))] if biased else [])]
+    fn = primitive(
+        given, lambda m, x, w, *b: m("tanh", m("add", m("nn.dense", x, w), b[0])) if b else m("nn.dense", x, w)
+    )
+    return make_plan(fn, SMALL, WEIGHT, fresh_name())
+
+
+def goes_back(plan: KernelPlan) -> bool:
+    return any(n is TURN for n in nodes(plan.kernel.body) if isinstance(n, Axis))
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 300, 100), (1, 450, 200), (3, 512, 64), (1, 70, 200)])
+def test_the_order_changes_nothing(rows: int, columns: int, depth: int) -> None:
+    """For one thread, where it is turned round, and for several, where it is not."""
+    plan = plan_of(rows, columns, depth, biased=True)
+    assert goes_back(plan)
+    native = Native(plan.kernel, SMALL)
+    x: Any = random((rows, depth), "float32")
+    w: Any = random((columns, depth), "float32", 1)
+    b: Any = random((columns,), "float32", 2)
+    packed = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})[0]
+    found = []
+    for workers in (1, 3):
+        for turn in (0, 1):
+            out = np.full((rows, columns), 77, np.float32)
+            arguments = native.bind([x, packed, b, out], {}, workers)
+            context = arguments[0]
+            assert isinstance(context, Context)
+            context.turn = turn
+            assert native.run(arguments) == 0
+            found.append(out)
+    np.testing.assert_allclose(found[0], np.tanh(x @ w.T + b), rtol=2e-5, atol=2e-5)
+    for out in found[1:]:
+        np.testing.assert_array_equal(out, found[0])
+
+
+def test_what_a_cache_holds_and_what_is_far_larger_is_read_in_order() -> None:
+    assert not goes_back(plan_of(1, 64, 100)) and not goes_back(plan_of(1, 3000, 400))
+    assert not goes_back(plan_of(8, 300, 100)) and goes_back(
+        plan_of(as_dim(V), 300, 100)
+    )  # several rows ask for the next panel
+
+
+def test_every_number_of_rows() -> None:
+    fn = primitive([tensor((as_dim(V), 100)), tensor((300, 100))], lambda m, x, w: m("nn.dense", x, w))
+    check(fn, *({V: n} for n in (0, 1, 2, 7)), constants=WEIGHT, target=SMALL)
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_calls_and_threads_agree(executor: str) -> None:
+    """The same call twice, and on two threads, bit for bit."""
+    size = 1200  # 5.8 MB of weights
+    rng = np.random.default_rng(0)
+    text = f"""#[version = "0.0.5"]
+def @main(%x: Tensor[(1, {size}), float32], %w: Tensor[({size}, {size}), float32]) {{ nn.dense(nn.dense(%x, %w), %w) }}"""
+    module = relay.parse(text).bind({"w": (rng.standard_normal((size, size)) / 30).astype(np.float32)})
+    x = rng.standard_normal((1, size)).astype(np.float32)
+    found = [
+        np.asarray(exe(x)).copy()
+        for t in (1, 2)
+        for exe in [relay.compile(module, executor=executor, threads=t)]
+        for _ in range(3)
+    ]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
