@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import TURN, WORKERS, Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
@@ -41,16 +41,15 @@ from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_rows import task_block
+from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
 # Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
 # other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
 _PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
-# Up to so many rows, and second-level caches full of panels, these are gone through there and back.
-_MOST_ROWS_BACK, _MOST_CACHES = 3, 8
 # Steps along k in one iteration of a tile's loop, where its columns are whole vectors: with halves the sums of a high tile would not
 # stay in registers.
 _STEPS = 2
@@ -135,7 +134,7 @@ def _tasks(
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, most))
         return tiles.task(_variable(panel), _variable(part), block, left)
 
-    there_and_back = packed is not None and _is_kept_in_part(nest, rows, panels, runs)
+    there_and_back = packed is not None and is_kept_in_part(nest, rows, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
 
     def of_any(left: LeftBlock | None = None) -> Stmt:
@@ -144,11 +143,7 @@ def _tasks(
             body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left), body)
         if not there_and_back:
             return body
-        last = binary("sub", extent_of(panels), 1)
-        # Several threads keep to the panels that each had before.
-        back = select(compare("eq", WORKERS, 1), TURN, 0)
-        way = select(compare("eq", back, 1), binary("sub", last, _variable(position)), _variable(position))
-        return LetScalar(panel, way, body)
+        return LetScalar(panel, turned_round(position, panels), body)
 
     each = dim_mul(size_of(p.reduced), tile.columns)
     work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
@@ -164,26 +159,6 @@ def _tasks(
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
     return parallel_rows(nest.builder, [*order, part], work, of_any())
-
-
-def _is_kept_in_part(nest: ProductNest, rows: Dim, panels: Dim, runs: Sequence[PanelRun]) -> bool:
-    """Whether the second-level cache keeps a good part of all panels, but not all, from one call to the next (a recurrent network's
-    weights). From first to last, each call would drive out what the next one reads first; every other call goes back, from what was read
-    last. With several rows tiles ask for the panel behind theirs, which would be the wrong one."""
-    p = nest.p
-    if not isinstance(rows, int) or rows > _MOST_ROWS_BACK or not isinstance(panels, int) or panels < 2:
-        return False
-    depth = size_of(p.reduced)
-    if p.form.guard is not None or p.form.turned or p.outer or p.batch or not isinstance(depth, int):
-        return False
-    size = (
-        sum(run.tile.columns * int(run.count) for run in runs if isinstance(run.count, int))
-        * depth
-        * dtype_bits(p.form.accumulate)
-        // 8
-    )
-    cache = nest.builder.target.l2_bytes
-    return cache // 2 < size <= _MOST_CACHES * cache
 
 
 @dataclass(slots=True, eq=False)
