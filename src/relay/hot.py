@@ -21,8 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from relay import _runtime
 from relay.executable.program import Allowed, Executable, Observer
+from relay.executable.runtime import _runtime
 from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import Call, Function, GlobalVar, Var

@@ -30,9 +30,8 @@ def exported(package: str) -> tuple[Callable[[str], object], Callable[[], list[s
         if name.startswith("__") or name in missing:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            found = module_in(
-                package, name
-            )  # first: `from package import module` asks here, and wants nothing else imported
+            # First: `from package import module` asks here, and wants nothing else imported.
+            found = module_in(package, name)
         except AttributeError:
             exports = importlib.import_module(f"{package}.exports")
             if name not in exports.__all__:
