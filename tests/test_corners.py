@@ -80,6 +80,17 @@ CORNERS = [
         (np.linspace(-2, 2, 1000, dtype=np.float32).reshape(2, 5, 100),),
         lambda x: np.concatenate([x, np.tanh(x), np.tanh(x), np.tanh(np.tanh(x))], -1),
     ),
+    Corner(
+        "one number whose value only the run knows is no constant",
+        """def @step[p: Dim](%old: Tensor[(p,), float32]) -> Tensor[(1,), int32] {
+          arange(start=Dim[p], stop=Dim[p + 1], dtype="int32")
+        }
+        def @main[n: Dim](%x: Tensor[(n,), float32]) -> Tensor[(2,), int32] {
+          concatenate((@step(%x), @step(concatenate((%x, %x), axis=0))), axis=0)
+        }""",
+        (_f32(1, 2, 3),),
+        lambda x: np.array([len(x), 2 * len(x)], np.int32),
+    ),
 ]
 
 

@@ -19,6 +19,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, is_primitive, map_functions
 from relay.transform.build import constant, type_of
 from relay.transform.cse import operation_key
+from relay.transform.dims import attr_dims
 from relay.transform.primitive import as_primitive_call
 
 Array = npt.NDArray[np.generic]
@@ -69,6 +70,9 @@ class _Folder:
         known = _known_shape(op.name, value)
         if known is not None:
             return known
+        # A size that only the run knows, though the result's own are numbers: `arange(start=Dim[n], stop=Dim[n + 1])`.
+        if any(True for _ in attr_dims(value.attrs)):
+            return value
         operands = [driver.definition(a) if isinstance(type_of(a), TupleType) else a for a in value.args]
         parts = [p for o in operands for p in (o.fields if isinstance(o, Tuple) else (o,))]
         if not all(isinstance(p, Constant) for p in parts):
