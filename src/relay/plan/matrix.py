@@ -41,7 +41,7 @@ from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_rows import task_block
-from relay.plan.there_and_back import is_kept_in_part, turned_round
+from relay.plan.there_and_back import goes_back, is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
@@ -126,7 +126,7 @@ def _tasks(
     part = Axis("part", ceil_div(rows, block))
 
     def of(run: PanelRun, left: LeftBlock | None = None) -> Stmt:
-        tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest)
+        tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, there_and_back)
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
@@ -170,6 +170,8 @@ class _Tiles:
     packed: Buffer | None
     # Fewer rows never come here.
     fewest: int = 1
+    # Whether every other call goes through the panels from the last to the first.
+    there_and_back: bool = False
 
     @property
     def pairs(self) -> bool:
@@ -483,7 +485,8 @@ class _Tiles:
         form = self.shared.p.form
         if self.packed is None or form.turned or form.guard is not None:
             return []  # the panels of such a product serve many tasks, and stay in the cache between them
-        reading = Reading(self.shared, self.packed, task.panel.number, self.pairs, block and block[:2])
+        back = goes_back() if self.there_and_back else None
+        reading = Reading(self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], back)
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
         if task.most <= self.shared.p.tile.rows:
             return reading.ask_behind(here, height)

@@ -13,7 +13,7 @@ from relay.loop.ir import Buffer, Prefetch, Stmt
 from relay.plan.build import ceiling
 from relay.plan.product import size_of
 from relay.plan.product_nest import LINE_BITS, ProductNest
-from relay.te.scalar import Axis, Const, Scalar, binary, minimum
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum, select
 
 # How many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
 # at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
@@ -35,6 +35,8 @@ class Reading:
     number: Scalar
     pairs: bool
     block: tuple[Axis, int] | None
+    # 1 where panels are gone through from the last to the first; None: that never happens.
+    back: Scalar | None = None
 
     def ask_behind(self, here: Scalar, height: int) -> list[Stmt]:
         """What a single tile of ``height`` rows asks for at step ``here`` along k."""
@@ -43,6 +45,9 @@ class Reading:
         at = binary("add", binary("mul", here, self._row), _BITS_AHEAD // dtype_bits(self.packed.dtype))
         if self.block is not None:
             at = binary("add", at, binary("mul", self.block[0], self.nest.p.pitch * self.block[1]))
+        if self.back is not None:
+            past = select(compare("ge", at, self._panel), 2 * self._panel, 0)
+            at = binary("sub", at, binary("mul", self.back, past))
         read = self.nest.p.tile.columns * (2 if self.pairs else 1)
         return [self._ask(binary("add", at, n)) for n in range(0, read, self._line)]
 
@@ -52,17 +57,33 @@ class Reading:
         p = self.nest.p
         if 2 * height < p.tile.rows:
             return []
-        depth = size_of(p.reduced)
-        assert isinstance(depth, int)
-        chunk = p.pitch * (depth if self.block is None else self.block[1])
+        chunk = self._panel if self.block is None else p.pitch * self.block[1]
         several = minimum(1, binary("floordiv", binary("sub", count, 1), p.tile.rows))
         stride = binary("mul", several, ceiling(Const(self._row * height, "int64"), count))
-        at = binary("add", chunk, binary("floordiv", binary("mul", chunk, offset), count))
+        at = binary("add", self._next(chunk), binary("floordiv", binary("mul", chunk, offset), count))
         if self.block is not None:
             at = binary("add", at, binary("mul", self.block[0], chunk))
         at = binary("add", at, binary("mul", here, stride))
         lines = min(_LINES_AHEAD, max(1, self._row // self._line))
         return [self._ask(binary("add", at, n * self._line)) for n in range(lines)]
+
+    def _next(self, chunk: int) -> Scalar:
+        """How far behind this one begins what is multiplied next: a panel, or a block of k of so many elements."""
+        ahead = Const(chunk, "int64")
+        if self.back is None:
+            return ahead
+        if self.block is None:
+            return binary("sub", ahead, binary("mul", self.back, 2 * chunk))
+        number, blocks = self.block[0], -(-self._panel // chunk)
+        back = binary("sub", ahead, binary("mul", self.back, self._panel + blocks * chunk))
+        return select(compare("eq", number, blocks - 1), back, ahead)
+
+    @property
+    def _panel(self) -> int:
+        """Elements of a panel."""
+        depth = size_of(self.nest.p.reduced)
+        assert isinstance(depth, int)
+        return self.nest.p.pitch * depth
 
     @property
     def _row(self) -> int:

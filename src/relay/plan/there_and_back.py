@@ -16,13 +16,13 @@ from relay.plan.tiles import PanelRun
 from relay.te.scalar import Axis, Scalar, binary, compare, select
 
 # Of up to so many rows, and of panels that fill up to so many second-level caches.
-_MOST_ROWS, _MOST_CACHES = 3, 8
+_MOST_ROWS, _MOST_CACHES = 24, 8
 
 
 def is_kept_in_part(nest: ProductNest, rows: Dim, panels: Dim, runs: Sequence[PanelRun], packed: Buffer) -> bool:
     """Whether the second-level cache keeps a good part of all panels, but not all, from one call to the next (a recurrent network's
     weights). From first to last, each call would drive out what the next one reads first; every other call goes back, from what was read
-    last. With several rows tiles ask for the panel behind theirs, which would be the wrong one."""
+    last. With more rows multiply-adds take longer than reading."""
     p = nest.p
     if not isinstance(rows, int) or rows > _MOST_ROWS or not isinstance(panels, int) or panels < 2:
         return False
@@ -34,8 +34,12 @@ def is_kept_in_part(nest: ProductNest, rows: Dim, panels: Dim, runs: Sequence[Pa
     return cache // 2 < size <= _MOST_CACHES * cache
 
 
+def goes_back() -> Scalar:
+    """1 where a call goes from the last panel to the first. Several threads keep to the panels that each had before."""
+    return select(compare("eq", WORKERS, 1), TURN, 0)
+
+
 def turned_round(position: Axis, panels: Dim) -> Scalar:
-    """The panel at a position of the order. Several threads keep to the panels that each had before."""
-    back = select(compare("eq", WORKERS, 1), TURN, 0)
+    """The panel at a position of the order."""
     last = binary("sub", extent_of(panels), 1)
-    return select(compare("eq", back, 1), binary("sub", last, position), binary("add", position, 0))
+    return select(compare("eq", goes_back(), 1), binary("sub", last, position), binary("add", position, 0))
