@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gradient_cases import ROWS, Case, Shape, cases
+from growth import mebibytes
 from table import Pieces, Table, add_out, add_pieces
 from turns import PAUSE, medians
 
@@ -170,10 +170,7 @@ def main() -> None:
     chosen = [c for c in cases() if not args.only or c.name.startswith(tuple(args.only.split(",")))]
     if args.peak:
         (run,) = made(chosen[0], args.batch[0], args.threads, [args.peak]).values()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for _ in range(3):
-            run()
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+        print(mebibytes(run))
         return
     print(f"{args.threads} thread(s); loss and gradients, ms")
     title = f"Gradients of operators, {args.threads} thread(s)"

@@ -26,7 +26,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
-bert, gpt2 = example("bert"), example("gpt2")
+bert, gpt2, train_gpt = example("bert"), example("gpt2"), example("train_gpt")
 
 
 def ids_of(count: int, vocabulary: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -79,3 +79,23 @@ def test_gpt2_cache() -> None:
         read = np.concatenate([text, np.array(expected, np.int32)])
         expected.append(int(gpt2.reference(c, weights, read).argmax()))
     assert generated == expected
+
+
+@pytest.mark.parametrize("attention", ["SPELLED", "OPERATOR"])
+def test_gradients_of_a_small_gpt(attention: str) -> None:
+    c = train_gpt.Config(layers=2, width=8, heads=2, vocabulary=11, positions=9)
+    weights = {name: a + np.float32(0.1) for name, a in train_gpt.seeded_weights(c).items()}
+    module = train_gpt.program(c, getattr(train_gpt, attention))
+    step = relay.compile(module, check_memory=True)
+    rng = np.random.default_rng(0)
+    for batch, length in ((1, 1), (2, 5), (3, 9)):
+        given = [rng.integers(0, c.vocabulary, (batch, length)).astype(np.int32) for _ in range(2)]
+        expected = relay.evaluate(module, *given, *weights.values())
+        different = difference(expected, step(*given, *weights.values()))
+        assert different is None, different
+
+
+def test_a_small_gpt_learns() -> None:
+    c = train_gpt.Config(layers=1, width=32, heads=2, positions=16)
+    losses = train_gpt.train(c, "abcdefgh" * 20, steps=40, batch=2, length=16)
+    assert losses[0] > 5 and losses[-1] < 1.5
