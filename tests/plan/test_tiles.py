@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -53,6 +54,21 @@ def test_panels_end_in_half_a_vector_where_vectors_are_taken_in_halves() -> None
     assert all(r.tile.columns % 16 == 0 for r in panel_runs(whole, "float32", N, 450))
     assert all(r.tile.columns % 8 == 0 for r in panel_runs(short, "float32", N, 450))
     assert panel_runs(long, "float32", N, 768) == panel_runs(long, "float32", N, 768, vectors=4)
+
+
+def test_few_rows_are_few_tiles_where_each_waits_for_its_panel() -> None:
+    """7, 8 and 13 to 16 rows: one tile less of 8 x 48 than of 6 x 64. Elsewhere the wider one is loaded less."""
+    waiting = replace(HOST, cpu="sapphirerapids")
+    found = {rows: panel_runs(waiting, "float32", rows, 384)[0].tile.columns for rows in range(1, 33)}
+    assert [rows for rows, width in found.items() if width == 48] == [7, 8, 13, 14, 15, 16]
+    assert all(panel_runs(HOST, "float32", rows, 384)[0].tile.columns == 64 for rows in range(1, 33))
+
+
+@pytest.mark.parametrize("rows", [7, 16, 24])
+def test_few_rows_of_processors_that_wait(rows: int) -> None:
+    waiting = replace(HOST, cpu="sapphirerapids", l2_bytes=64 << 10)
+    fn = primitive([tensor((rows, 70)), tensor((250, 70))], lambda m, x, w: m("tanh", m("nn.dense", x, w)))
+    check(fn, {}, constants=frozenset({1}), target=waiting)
 
 
 @pytest.mark.parametrize("columns", [7, 23, 80, 150])

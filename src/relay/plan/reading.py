@@ -64,7 +64,8 @@ class Reading:
         if self.block is not None:
             at = binary("add", at, binary("mul", self.block[0], chunk))
         at = binary("add", at, binary("mul", here, stride))
-        lines = min(_LINES_AHEAD, max(1, self._row // self._line))
+        share = -(-self._row * height // int(count.value)) if isinstance(count, Const) else self._row
+        lines = min(_LINES_AHEAD, max(1, -(-share // self._line)))
         return [self._ask(binary("add", at, n * self._line)) for n in range(lines)]
 
     def _next(self, chunk: int) -> Scalar:

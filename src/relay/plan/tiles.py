@@ -20,6 +20,9 @@ _MAX_ROWS = 8
 _MAX_VECTORS = 12
 # Code for a second width has to save so much of the time.
 _GAIN = 0.015
+# Rows up to which the number of their tiles is looked at: each waits for its vectors of a panel for about a multiply-add, where
+# multiply-adds wait for caches.
+_COUNTED_ROWS, _WAIT = 16, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim, vectors: int |
         assert isinstance(columns, int)
         width = vectors * lanes
         used = columns / (-(-columns // width) * width)
-        return used * vectors / _cost(target, vectors)
+        return used * vectors / _cost(target, vectors, rows)
 
     if vectors is None:
         vectors = max(_widths(target), key=worth) if isinstance(columns, int) else 2
@@ -73,7 +76,7 @@ def panel_runs(
     units = -(-columns * parts // lanes)
     assert isinstance(count, int)
     best: tuple[tuple[int, int], ...] | None = None
-    least = count * _cost(target, uniform.columns / lanes) * (1 - _GAIN)
+    least = count * _cost(target, uniform.columns / lanes, rows) * (1 - _GAIN)
     for wide in range(max(_widths(target)) * parts, 0, -1):
         for narrow in range(wide):
             # As many narrow panels as a wide one has units would be as many columns as so many wide ones.
@@ -81,8 +84,8 @@ def panel_runs(
                 left = units - several * narrow
                 if left <= 0 or left % wide or (narrow and not several):
                     continue
-                took = left // wide * _cost(target, wide / parts) + (
-                    several and several * _cost(target, narrow / parts)
+                took = left // wide * _cost(target, wide / parts, rows) + (
+                    several and several * _cost(target, narrow / parts, rows)
                 )
                 if took < least:
                     best, least = ((left // wide, wide), (several, narrow)), took
@@ -123,10 +126,13 @@ def _widths(target: Target) -> tuple[int, ...]:
     return (4, 3, 2, 1) if target.vector_registers >= 32 else (3, 2, 1)
 
 
-def _cost(target: Target, vectors: float) -> float:
+def _cost(target: Target, vectors: float, rows: Dim) -> float:
     """The time of a step along k for a row of a tile: a multiply-add for each vector, and half as much for each load of a vector of
     the panel (once for all rows) and of an element (half of that)."""
-    return vectors + 0.5 * vectors / tile_height(target, -int(-vectors // 1)) + 0.25
+    height, wait = float(tile_height(target, -int(-vectors // 1))), 0.5
+    if target.outruns_caches and isinstance(rows, int) and 0 < rows <= _COUNTED_ROWS:
+        height, wait = rows / -(-rows // height), wait + _WAIT
+    return vectors + wait * vectors / height + 0.25
 
 
 def _rows_of(target: Target, vectors: int, rows: Dim) -> int:
