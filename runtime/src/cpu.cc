@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -134,12 +136,20 @@ uint64_t enabled_state() {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
+// Linux gives the room for matrix registers to a process that asks for it, once for all of its threads.
+bool may_use_tiles() {
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  static const bool granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  return granted;
+}
+
 bool has(const Feature& feature) {
   uint32_t r[4] = {};
   if (!__get_cpuid_count(feature.leaf, feature.subleaf, &r[0], &r[1], &r[2], &r[3])) return false;
   if (!(r[feature.where] >> feature.bit & 1)) return false;
   static const uint64_t state = enabled_state();
-  return (state & feature.state) == feature.state;
+  if ((state & feature.state) != feature.state) return false;
+  return feature.state != tiles || may_use_tiles();
 }
 
 }  // namespace

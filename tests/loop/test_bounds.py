@@ -8,9 +8,23 @@ from dataclasses import replace
 import pytest
 
 import relay
-from relay.ir.dim import DimVar, as_var, dim_var
+from relay.ir.dim import DimVar, as_var, dim_mul, dim_var
 from relay.loop.bounds import unproved
-from relay.loop.ir import Alloc, Behind, Branch, Buffer, For, Kernel, LetScalar, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    Behind,
+    BlockProduct,
+    Branch,
+    Buffer,
+    For,
+    Kernel,
+    LetScalar,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.loop.walk import parts
 from relay.options import Options
 from relay.pipeline import build
@@ -135,6 +149,25 @@ def test_blocks_that_are_transposed() -> None:
     assert unproved(turned(Size(N), Size(N))) == []
     assert len(unproved(turned(Size(N), binary("add", Size(N), 1)))) == 2
     assert len(unproved(turned(binary("add", Size(N), 1), Size(N)))) == 1
+
+
+def test_products_of_blocks() -> None:
+    rows = binary("mul", Size(N), 40)
+    left, right = Buffer("left", (dim_mul(N, 40),), "bfloat16"), Buffer("right", (3, 20, 16, 2), "bfloat16")
+    target = Buffer("target", (512,), "float32")
+
+    def multiplied(at: Scalar, height: Scalar, panel: int = 2) -> Kernel:
+        zero = Const(0, "int64")
+        stmt = BlockProduct(target, zero, left, at, Const(40, "int64"), right, (Const(panel, "int64"),), height, 32)
+        return Kernel("k", (left, right), (target,), (var(),), stmt)
+
+    height = minimum(32, Size(N))
+    last = binary("sub", rows, binary("mul", height, 40))
+    assert unproved(multiplied(Const(0, "int64"), height)) == []
+    assert unproved(multiplied(last, height)) == []
+    assert len(unproved(multiplied(binary("add", last, 40), height))) == 1
+    assert len(unproved(multiplied(last, Size(N)))) == 2
+    assert len(unproved(multiplied(last, height, 3))) == 1
 
 
 PROGRAM = """#[version = "0.0.5"]

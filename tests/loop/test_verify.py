@@ -8,6 +8,7 @@ from relay.ir.dim import ANY, Dim, DimVar, as_var, dim_var
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
     Alloc,
+    BlockProduct,
     Branch,
     Buffer,
     Fail,
@@ -55,7 +56,18 @@ def turn(target: Buffer) -> Transpose:
     return Transpose(target, ZERO, ZERO, X, ZERO, ZERO, ZERO, ZERO)
 
 
+LEFT, RIGHT = Buffer("left", (N,), "bfloat16"), Buffer("right", (3, 16, 32, 2), "bfloat16")
+
+
+def product(
+    target: Buffer = Y, right: Buffer = RIGHT, rows: Scalar = ZERO, depth: int = 32, at: Scalar = ZERO
+) -> Kernel:
+    stmt = BlockProduct(target, ZERO, LEFT, at, ZERO, right, (Const(2, "int64"),) * (len(right.shape) - 3), rows, depth)
+    return kernel(stmt, inputs=(X, LEFT, right))
+
+
 def test_sound_kernels() -> None:
+    verify(product(rows=Const(32, "int64")))
     verify(kernel(over(store())))
     verify(kernel(over(store(), "parallel"), in_place=((0, 0),)))
     verify(kernel(over(store(), "parallel"), streamed=(0,)))
@@ -109,6 +121,21 @@ BROKEN: dict[str, Kernel] = {
     "only flat buffers": kernel(turn(XY), outputs=(XY,)),
     "in the vectorized loop": kernel(over(turn(Y), "vectorized")),
     "iterations of the parallel loop over i write y": kernel(over(turn(Y), "parallel")),
+    "a product of blocks is written to x, which is read only": product(X),
+    "z is in a product of blocks outside": product(Buffer("z", (N,), "float32")),
+    "y has rank 1 and is int8, in a product of blocks 1 and float32": kernel(
+        BlockProduct(Y8, ZERO, LEFT, ZERO, ZERO, RIGHT, (ZERO,), ZERO, 32), inputs=(LEFT, RIGHT), outputs=(Y8,)
+    ),
+    "a product of blocks is 33 deep": product(depth=33),
+    "a product of blocks is 64 deep, and right has 16 pairs": product(depth=64),
+    "a panel of right has 24 columns": product(right=Buffer("right", (3, 16, 24, 2), "bfloat16")),
+    "a product of blocks has 33 rows": product(rows=Const(33, "int64")),
+    "is measured in something other than int64": product(at=ONE, rows=Const(1, "int64")),
+    "index 2 of right is outside": product(right=Buffer("right", (2, 16, 32, 2), "bfloat16"), rows=Const(1, "int64")),
+    "a product of blocks stands in the vectorized loop": kernel(
+        over(BlockProduct(Y, ZERO, LEFT, ZERO, ZERO, RIGHT, (ZERO,), Const(1, "int64"), 32), "vectorized"),
+        inputs=(LEFT, RIGHT),
+    ),
     "transposed outside": kernel(turn(Buffer("z", (N,), "float32"))),
     "prefetched outside": kernel(Prefetch(Buffer("z", (N,), "float32"), (ZERO,))),
     "rank 1 and is prefetched with 2": kernel(Prefetch(X, (ZERO, ZERO))),

@@ -12,7 +12,21 @@ from dataclasses import dataclass, field
 
 from relay.codegen.values import register_bits
 from relay.ir.types import is_float
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    BlockProduct,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.loop.target import Target
 from relay.loop.walk import expressions, same, statements
 from relay.te.scalar import Axis, Binary, BinaryOp, Compare, Const, Load, Scalar, Select, Size, children, walk
@@ -90,7 +104,7 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
             case Switch():
                 if varies(stmt.value):
                     return None
-            case Transpose():
+            case Transpose() | BlockProduct():
                 return None
             case Alloc():
                 if stmt.buffer.scope not in LOCAL:

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 from relay.codegen.builder import ModuleText
 from relay.codegen.frame import Frame
+from relay.codegen.matrices import Matrices
 from relay.codegen.memory import Place
 from relay.codegen.stmt import Allocate, Statements
 from relay.codegen.target import is_x86
 from relay.codegen.values import Value, memory_bytes, register_type
 from relay.ir.dim import shape_size
 from relay.loop.errors import LoopError
-from relay.loop.ir import Buffer, For, Kernel
+from relay.loop.ir import BlockProduct, Buffer, For, Kernel
 from relay.loop.target import Target
 from relay.loop.walk import buffers_used, free_axes
+from relay.loop.walk import statements as statements_of
 from relay.loop.workspace import Workspace, layout
 
 _PARAMETERS = "ptr noalias %context, ptr noalias %buffers, ptr noalias %dims"
@@ -44,13 +46,14 @@ class _KernelText:
         self.workspace: Workspace = layout(kernel.body)
         self.alias = self._alias_metadata()
         self.bodies = 0
+        self.multiplies = any(isinstance(s, BlockProduct) for s in statements_of(kernel.body))
 
     def text(self) -> str:
         frame = Frame(self.module, self.target, self.kernel.dims)
         self._bind_operands(frame, buffers_used(self.kernel.body))
         statements = Statements(frame, self._parallel, self._allocator(frame.arith.index(0)))
         statements.run(self.kernel.body)
-        _return(frame)
+        _return(frame, statements.matrices)
         frame.builder.finish(f"define i32 @{_symbol(self.kernel.name)}({_PARAMETERS}) #0")
         return f"{self.module.text()}{self._attributes()}\n"
 
@@ -190,7 +193,7 @@ class _KernelText:
         body = Statements(inner, None, self._allocator(Value("%worker", "int64", nonneg=True)))
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
         body.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
-        _return(inner)
+        _return(inner, body.matrices)
         ib.finish(f"define internal i32 @{name}({_BODY_PARAMETERS}) #0")
 
         env = b.alloca(f"[{len(captured)} x i64]")
@@ -206,12 +209,15 @@ class _KernelText:
         b.start(failed)
         b.do(f"ret i32 {result}")
         b.start(after)
+        if self.multiplies:
+            statements.matrices.forget()
 
 
-def _return(frame: Frame) -> None:
+def _return(frame: Frame, matrices: Matrices) -> None:
     """The end of a function that did what it should. Stores past the caches are ordered with what other threads see only by a
     fence."""
     b = frame.builder
+    matrices.release()
     if frame.memory.streams:
         bit, *others = frame.memory.streams
         for other in others:

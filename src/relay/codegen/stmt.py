@@ -12,12 +12,27 @@ from relay.codegen.arith import with_stride
 from relay.codegen.builder import vec
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
+from relay.codegen.matrices import Matrices, Rows
 from relay.codegen.memory import Place, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
 from relay.codegen.values import Value, register_type
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    BlockProduct,
+    Branch,
+    Buffer,
+    Fail,
+    For,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.te.scalar import BinaryOp
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
@@ -37,6 +52,7 @@ class Statements:
         self.e = Expressions(frame)
         self._parallel = parallel
         self._allocate = allocate
+        self.matrices = Matrices(frame)
         self._slots: dict[tuple[object, ...], str] = {}
         self._plans: dict[int, VectorPlan | None] = {}
         # The float extremes that the vector loop being written reduces, and where each notes the lanes that met nan.
@@ -57,6 +73,9 @@ class Statements:
                     return
                 case Transpose():
                     self._transpose(stmt)
+                    return
+                case BlockProduct():
+                    self._block_product(stmt)
                     return
                 case Prefetch():
                     self._prefetch(stmt)
@@ -116,6 +135,19 @@ class Statements:
             self.e.value(s) for s in (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
         )
         transpose(f, Block(target, to, pitch), Block(source, at, stride), rows, columns, self.counted)
+
+    def _block_product(self, stmt: BlockProduct) -> None:
+        f = self.f
+        target, left, right = (f.places.get(buffer) for buffer in (stmt.target, stmt.left, stmt.right))
+        if target is None or left is None or right is None:
+            raise LoopError(f"the product in {stmt.target.name} stands outside of an allocation")
+        to, at, stride, rows, *rest = (self.e.value(s) for s in stmt.measures)
+        panel, ahead = rest[: len(stmt.panel)], rest[len(stmt.panel) :]
+        begin = f.memory.offset(right, [*panel, *[f.arith.index(0)] * 3])
+        self.matrices.multiply(
+            Rows(target, to, f.arith.index(stmt.columns)), Rows(left, at, stride), right, begin, rows,
+            stmt.columns, stmt.depth, (ahead[0], ahead[1]) if ahead else None, self.counted,
+        )  # fmt: skip
 
     def _prefetch(self, stmt: Prefetch) -> None:
         f = self.f

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import llvmlite
 
+from relay._runtime import cpu_has
 from relay.ir.diagnostics import CompileError
 from relay.loop.target import Target
 
@@ -33,6 +34,7 @@ LEVELS = {"x86-64": _V1, "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 # What kernels can make use of beyond the levels; other features of the machine are left out of its description.
 _USEFUL = ("avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512fp16", "avxvnni", "gfni", "prfchw")
 _VNNI, _BF16 = "avx512vnni", "avx512bf16"
+_AMX = ("amx-tile", "amx-bf16")
 
 _CPUS: dict[str, tuple[str, ...]] = {
     **LEVELS,
@@ -40,8 +42,8 @@ _CPUS: dict[str, tuple[str, ...]] = {
     "nehalem": _V2, "westmere": _V2, "sandybridge": (*_V2, "avx"), "ivybridge": (*_V2, "avx", "f16c"),
     "haswell": _V3, "broadwell": _V3, "skylake": _V3, "alderlake": (*_V3, "avxvnni"), "raptorlake": (*_V3, "avxvnni"),
     "skylake-avx512": _V4, "cascadelake": (*_V4, _VNNI), "icelake-client": (*_V4, _VNNI, "avx512vbmi"),
-    "icelake-server": (*_V4, _VNNI, "avx512vbmi"), "sapphirerapids": (*_V4, _VNNI, "avx512vbmi", _BF16, "avxvnni"),
-    "emeraldrapids": (*_V4, _VNNI, "avx512vbmi", _BF16, "avxvnni"),
+    "icelake-server": (*_V4, _VNNI, "avx512vbmi"), "sapphirerapids": (*_V4, _VNNI, "avx512vbmi", _BF16, "avxvnni", *_AMX),
+    "emeraldrapids": (*_V4, _VNNI, "avx512vbmi", _BF16, "avxvnni", *_AMX),
     "znver1": _V3, "znver2": _V3, "znver3": _V3, "znver4": (*_V4, _VNNI, "avx512vbmi", _BF16),
     "znver5": (*_V4, _VNNI, "avx512vbmi", _BF16, "avxvnni"),
 }  # fmt: skip
@@ -100,7 +102,8 @@ def host_target() -> Target:
     triple = llvm.get_process_triple()
     if triple.startswith("x86_64"):
         present = {name for name, on in llvm.get_host_cpu_features().items() if on}
-        target = describe(X86_TRIPLE, llvm.get_host_cpu_name(), present & {*_V4, *_USEFUL})
+        tiles = [name for name in _AMX if cpu_has(name)]  # the system is asked for room for these registers
+        target = describe(X86_TRIPLE, llvm.get_host_cpu_name(), (present & {*_V4, *_USEFUL}) | set(tiles))
     elif triple.startswith(("aarch64", "arm64")):
         present = {name for name, on in llvm.get_host_cpu_features().items() if on}
         useful = {"fp-armv8", "neon", "dotprod", "fullfp16", "bf16", "i8mm"}

@@ -34,6 +34,7 @@ from relay.loop.ir import (
     TURN,
     WORKERS,
     Behind,
+    BlockProduct,
     Branch,
     Buffer,
     For,
@@ -158,6 +159,8 @@ class _Prover:
                 self.inside(stmt.buffer, stmt.indices, "written")
             case Transpose():
                 self.block(stmt)
+            case BlockProduct():
+                self.block_product(stmt)
             case _:
                 pass
 
@@ -207,7 +210,7 @@ class _Prover:
     def outside(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> list[int]:
         """The numbers of the indices that are not known to be inside."""
         out = []
-        for number, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
+        for number, (index, size) in enumerate(zip(indices, buffer.shape, strict=False)):
             if self.only_read and not self.is_read(index):
                 continue
             at = self.dim(index)
@@ -243,6 +246,24 @@ class _Prover:
             for buffer, index, place, what in places:
                 if not self.within(place, buffer.shape[0]):
                     self.found.append(Access(buffer, f"{what} in a transposition", 0, index))
+
+    def block_product(self, stmt: BlockProduct) -> None:
+        self.inside(stmt.right, stmt.panel, "read in a product")
+        if self.only_read:
+            return
+        to, at, stride, rows = (self.dim(s) for s in (stmt.to, stmt.at, stmt.stride, stmt.rows))
+        i = as_dim(DimVar("i"))
+        with self.facts.within():
+            self.facts.assume(dim_sub(dim_sub(rows, 1), i))
+            places = (
+                (stmt.target, stmt.to, dim_add(to, dim_mul(i, stmt.columns)), stmt.columns, "written"),
+                (stmt.left, stmt.at, dim_add(at, dim_mul(i, stride)), stmt.depth, "read"),
+            )
+            for buffer, index, place, count, what in places:
+                if not (
+                    self.within(place, buffer.shape[0]) and self.within(dim_add(place, count - 1), buffer.shape[0])
+                ):
+                    self.found.append(Access(buffer, f"{what} in a product", 0, index))
 
     def expression(self, root: Scalar) -> None:
         """The reads in an expression: at first as if all of it were computed; what is not inside then, under the choices before it."""

@@ -18,10 +18,12 @@ from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
+    MOST_BLOCK_ROWS,
     TURN,
     WORKERS,
     Alloc,
     Behind,
+    BlockProduct,
     Branch,
     Buffer,
     Fail,
@@ -107,6 +109,9 @@ class _State:
                 case Transpose():
                     self.transpose(stmt)
                     return
+                case BlockProduct():
+                    self.block_product(stmt)
+                    return
                 case Prefetch():
                     self.prefetch(stmt)
                     return
@@ -149,6 +154,22 @@ class _State:
                 if not (0 <= there < len(target) and 0 <= here < len(source)):
                     raise LoopError(f"a transpose of {stmt.source.name} to {stmt.target.name} leaves their shapes")
                 target[there] = source[here]
+
+    def block_product(self, stmt: BlockProduct) -> None:
+        to, at, stride, rows, *panel = (int(self.value(s)) for s in stmt.measures)
+        target, left, right = (self.arrays[b] for b in (stmt.target, stmt.left, stmt.right))
+        panel = panel[: len(stmt.panel)]
+        inside = all(0 <= n < size for n, size in zip(panel, right.shape, strict=False))
+        if not inside or not 0 < rows <= MOST_BLOCK_ROWS or stmt.depth > 2 * right.shape[-3]:
+            raise LoopError(f"a product of {rows} rows with the panel {panel} of {stmt.right.name}")
+        pairs = right[tuple(panel)][: stmt.depth // 2].astype(np.float32)
+        columns = stmt.columns
+        factors = pairs.transpose(0, 2, 1).reshape(stmt.depth, columns)
+        for i in range(rows):
+            here, there = at + i * stride, to + i * columns
+            if min(here, there) < 0 or here + stmt.depth > len(left) or there + columns > len(target):
+                raise LoopError(f"a product of {stmt.left.name} in {stmt.target.name} leaves their shapes")
+            target[there : there + columns] = left[here : here + stmt.depth].astype(np.float32) @ factors
 
     @staticmethod
     def is_wide(buffer: Buffer) -> bool:

@@ -18,7 +18,8 @@ Nodes are frozen and compared by identity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relay.ir.dim import Dim, DimVar
@@ -33,6 +34,9 @@ TURN = Axis("turn", 2)
 
 # Bytes of a cache line.
 LINE_BYTES = 64
+
+# Rows of a `BlockProduct`: two matrix registers.
+MOST_BLOCK_ROWS = 32
 
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 Scope = Literal["operand", "register", "stack", "worker", "workspace"]
@@ -93,6 +97,56 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class BlockProduct:
+    """A block of rows times a panel of columns, in matrix registers (`Target.has_matrix_registers`): for ``i < rows`` (1 to 32) and
+    ``j < columns``, ``target[to + i * columns + j]`` is the sum over ``k < depth`` of
+    ``left[at + i * stride + k] * right[(*panel, k // 2, j, k % 2)]``.
+
+    Products of bfloat16 numbers are summed in float32, subnormal numbers are zeros, and for every 32 of k the even and the odd ones
+    are summed apart. ``target`` and ``left`` are flat; ``depth`` is a multiple of 32, and ``columns``, of 16, is how many the panel has.
+    ``ahead`` is where in the panel (in elements, counted from its first) lines begin that are asked for meanwhile, and how many of them for
+    every 32 of k.
+    """
+
+    target: Buffer
+    to: Scalar
+    left: Buffer
+    at: Scalar
+    stride: Scalar
+    right: Buffer
+    panel: tuple[Scalar, ...]
+    rows: Scalar
+    depth: int
+    ahead: tuple[Scalar, Scalar] | None = None
+
+    @property
+    def columns(self) -> int:
+        """How many columns the panel has."""
+        columns = self.right.shape[-2]
+        assert isinstance(columns, int)
+        return columns
+
+    @property
+    def measures(self) -> tuple[Scalar, ...]:
+        """The expressions that it is measured in."""
+        return (self.to, self.at, self.stride, self.rows, *self.panel, *(self.ahead or ()))
+
+    def measured(self, given: Sequence[Scalar]) -> BlockProduct:
+        """The same, measured in other expressions."""
+        to, at, stride, rows, *rest = given
+        panel, ahead = rest[: len(self.panel)], rest[len(self.panel) :]
+        return replace(
+            self,
+            to=to,
+            at=at,
+            stride=stride,
+            rows=rows,
+            panel=tuple(panel),
+            ahead=(ahead[0], ahead[1]) if ahead else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prefetch:
     """Ask for the cache line of an element to be brought into the second-level cache: what is read next, or (``write``) written.
     Means nothing to results; the place may lie outside of the buffer, and then nothing is asked for. In a vectorized loop the
@@ -149,7 +203,7 @@ class Fail:
     code: int
 
 
-Stmt = For | Store | Transpose | Prefetch | LetScalar | Branch | Switch | Alloc | Seq | Fail
+Stmt = For | Store | Transpose | BlockProduct | Prefetch | LetScalar | Branch | Switch | Alloc | Seq | Fail
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,7 @@ from typing import assert_never
 from relay.ir.dim import DimVar, dim_text
 from relay.loop.ir import (
     Alloc,
+    BlockProduct,
     Branch,
     Buffer,
     Fail,
@@ -149,6 +150,18 @@ class _Printer:
                     target, source = self.name(stmt.target), self.name(stmt.source)
                     where = f"{target}[{to} by {pitch}] = {source}[{at} by {stride}]"
                     self.line(f"transpose {where} for {rows} x {columns}", depth)
+                case BlockProduct():
+                    to, at, stride, rows, *rest = texts
+                    panel, ahead = rest[: len(stmt.panel)], rest[len(stmt.panel) :]
+                    left, right = (
+                        f"{self.name(stmt.left)}[{at} by {stride}]",
+                        f"{self.name(stmt.right)}[{', '.join(panel)}]",
+                    )
+                    asked = f" asking for {ahead[1]} lines from {ahead[0]} on" if ahead else ""
+                    where = f"{self.name(stmt.target)}[{to} by {stmt.columns}]"
+                    self.line(
+                        f"multiply {where} = {left} * {right} for {rows} x {stmt.columns} x {stmt.depth}{asked}", depth
+                    )
                 case Prefetch():
                     self.line(f"prefetch {self.name(stmt.buffer)}[{', '.join(texts)}]{' to write' * stmt.write}", depth)
                 case LetScalar():

@@ -31,7 +31,21 @@ from relay.ir.dim import (
     dim_sub,
     dim_vars,
 )
-from relay.loop.ir import Alloc, Branch, Fail, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch, Transpose
+from relay.loop.ir import (
+    Alloc,
+    BlockProduct,
+    Branch,
+    Fail,
+    For,
+    Kernel,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Switch,
+    Transpose,
+)
 from relay.te.scalar import (
     FALSE,
     TRUE,
@@ -91,6 +105,8 @@ class _Simplifier:
                     results.append(self.store(stmt))
                 case Transpose():
                     results.append(self.transpose(stmt))
+                case BlockProduct():
+                    results.append(self.block_product(stmt))
                 case Prefetch():
                     results.append(self.prefetch(stmt))
                 case Fail():
@@ -147,6 +163,10 @@ class _Simplifier:
         if all(a is b for a, b in zip(given, made, strict=True)):
             return stmt
         return Transpose(stmt.target, to, pitch, stmt.source, at, stride, rows, columns)
+
+    def block_product(self, stmt: BlockProduct) -> BlockProduct:
+        made = [self.scalar(s) for s in stmt.measures]
+        return stmt if all(a is b for a, b in zip(stmt.measures, made, strict=True)) else stmt.measured(made)
 
     def prefetch(self, stmt: Prefetch) -> Prefetch:
         indices = tuple(self.scalar(i) for i in stmt.indices)

@@ -37,6 +37,12 @@ class Target:
         return self.vector_bits >= 512 and self.cpu != "znver4"
 
     @property
+    def has_matrix_registers(self) -> bool:
+        """Whether there are registers of 16 rows of 64 bytes, and an instruction that adds a product of two of bfloat16 numbers to one of
+        float32 numbers (AMX)."""
+        return {"amx-tile", "amx-bf16"} <= set(self.features)
+
+    @property
     def streamed_bytes(self) -> int | None:
         """Results from this size on are not worth a place in the caches: with as much that was read beside them they fill
         three quarters of the last one, so that they are gone before they are read again, and each line of them would be

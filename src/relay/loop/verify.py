@@ -15,10 +15,12 @@ from relay.ir.dim import AnyDim, Dim, dim_bounds, dim_sub, dim_vars
 from relay.ir.types import DTYPE_BITS, is_float, is_integer
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
+    MOST_BLOCK_ROWS,
     TURN,
     WORKERS,
     Alloc,
     Behind,
+    BlockProduct,
     Branch,
     Buffer,
     Fail,
@@ -59,6 +61,8 @@ _FLOAT_ONLY = frozenset((
 ))  # fmt: skip
 _BITWISE = frozenset(("and", "or", "xor"))
 _SHIFTS = frozenset(("shl", "shr"))
+# What `BlockProduct` goes by along k, and along the columns.
+_BLOCK_DEPTH, _BLOCK_COLUMNS = 32, 16
 
 
 def verify(kernel: Kernel) -> None:
@@ -193,6 +197,8 @@ class _Verifier:
                 self.store(stmt)
             case Transpose():
                 self.transpose(stmt)
+            case BlockProduct():
+                self.block_product(stmt)
             case Prefetch():
                 self.prefetch(stmt)
             case Branch():
@@ -255,10 +261,40 @@ class _Verifier:
             _fail(f"{source.dtype} is transposed into {target.name}, which is {target.dtype}")
         if any(e.dtype != "int64" for e in expressions(stmt)):
             _fail(f"the transposition of {source.name} is measured in something other than int64")
-        moved = self.movers(stmt.to)
+        self.written_by_block(target, stmt.to, "a transposition")
+
+    def block_product(self, stmt: BlockProduct) -> None:
+        target, left, right = stmt.target, stmt.left, stmt.right
+        for buffer, rank, dtype in (
+            (target, 1, "float32"),
+            (left, 1, "bfloat16"),
+            (right, len(stmt.panel) + 3, "bfloat16"),
+        ):
+            if buffer not in self.live:
+                _fail(f"{buffer.name} is in a product of blocks outside of its allocation")
+            if len(buffer.shape) != rank or buffer.dtype != dtype:
+                _fail(
+                    f"{buffer.name} has rank {len(buffer.shape)} and is {buffer.dtype}, in a product of blocks {rank} and {dtype}"
+                )
+        if target is left or target is right or target in self.inputs:
+            _fail(f"a product of blocks is written to {target.name}, which is read only")
+        pairs, columns, two = right.shape[-3:]
+        if not isinstance(pairs, int) or not 0 < stmt.depth <= 2 * pairs or stmt.depth % _BLOCK_DEPTH != 0:
+            _fail(f"a product of blocks is {stmt.depth} deep, and {right.name} has {pairs} pairs")
+        if not isinstance(columns, int) or columns % _BLOCK_COLUMNS != 0 or two != 2:
+            _fail(f"a panel of {right.name} has {columns} columns in groups of {two}")
+        if isinstance(stmt.rows, Const) and not 0 < stmt.rows.value <= MOST_BLOCK_ROWS:
+            _fail(f"a product of blocks has {stmt.rows.value} rows")
+        if any(e.dtype != "int64" for e in stmt.measures):
+            _fail(f"the product of blocks in {target.name} is measured in something other than int64")
+        self.indices(right, stmt.panel)
+        self.written_by_block(target, stmt.to, "a product of blocks")
+
+    def written_by_block(self, target: Buffer, to: Scalar, what: str) -> None:
+        moved = self.movers(to)
         for loop in self.loops[self.depth[target] :]:
             if loop.kind == "vectorized":
-                _fail(f"a transposition stands in the vectorized loop over {loop.var.name}")
+                _fail(f"{what} stands in the vectorized loop over {loop.var.name}")
             if loop.kind == "parallel" and loop.var not in moved:
                 _fail(f"all iterations of the parallel loop over {loop.var.name} write {target.name} at one place")
 
@@ -339,7 +375,7 @@ class _Verifier:
             _fail(f"atan2 of {node.dtype}: it is a function of floats")
 
     def indices(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> None:
-        for index, dim in zip(indices, buffer.shape, strict=True):
+        for index, dim in zip(indices, buffer.shape, strict=False):
             if index.dtype != "int64":
                 _fail(f"an index of {buffer.name} is {index.dtype}, not int64")
             if isinstance(index, Const) and isinstance(dim, int) and not 0 <= index.value < max(dim, 1):

@@ -9,6 +9,7 @@ from typing import assert_never
 from relay.loop.ir import (
     Alloc,
     Behind,
+    BlockProduct,
     Branch,
     Buffer,
     Fail,
@@ -35,7 +36,7 @@ def parts(stmt: Stmt) -> tuple[Stmt, ...]:
             return stmt.cases
         case Seq():
             return stmt.stmts
-        case Store() | Transpose() | Prefetch() | Fail():
+        case Store() | Transpose() | BlockProduct() | Prefetch() | Fail():
             return ()
         case _:
             assert_never(stmt)
@@ -95,6 +96,8 @@ def expressions(stmt: Stmt) -> tuple[Scalar, ...]:
             return (*stmt.indices, stmt.value)
         case Transpose():
             return (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
+        case BlockProduct():
+            return stmt.measures
         case Prefetch():
             return stmt.indices
         case LetScalar():
@@ -131,13 +134,21 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
         elif isinstance(stmt, Transpose):
             found.setdefault(stmt.source)
             found.setdefault(stmt.target)
+        elif isinstance(stmt, BlockProduct):
+            for buffer in (stmt.left, stmt.right, stmt.target):
+                found.setdefault(buffer)
     return found
 
 
 def buffers_read(root: Stmt) -> set[Buffer]:
     """The buffers of which an element is read."""
     found = {n.source for n in nodes(root) if isinstance(n, Load) and isinstance(n.source, Buffer)}
-    return found | {stmt.source for stmt in statements(root) if isinstance(stmt, Transpose)}
+    for stmt in statements(root):
+        if isinstance(stmt, Transpose):
+            found.add(stmt.source)
+        elif isinstance(stmt, BlockProduct):
+            found |= {stmt.left, stmt.right}
+    return found
 
 
 def free_axes(root: Stmt) -> dict[Axis, None]:

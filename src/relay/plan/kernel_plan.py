@@ -254,17 +254,17 @@ def _products(
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides
             best = form if form.guard is not None else arranged(kept, form, strides, indices, target)
-            found = product(kept, best, indices, target, vectors)
+            found = product(kept, best, indices, target, vectors, ids)
             if found is None and form.guard is not None:
                 out.append(kept)  # where its guard does not hold, there is no left operand to make
                 continue
             if found is None:
-                found = product(kept, form, indices, target, vectors)
+                found = product(kept, form, indices, target, vectors, ids)
             if found is None:
                 made, form = left_stage(form)
                 out.append(made)
                 kept = replace(kept, stage=with_left(kept, form))
-                found = product(kept, form, indices, target, vectors)
+                found = product(kept, form, indices, target, vectors, ids)
                 assert found is not None, "a dense left operand can be read in place"
             products[id(kept.origin)] = found
         out.append(kept)

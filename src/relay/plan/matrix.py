@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
@@ -179,6 +180,11 @@ class _Tiles:
         return self.packed is not None and self.shared.p.pairs
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether products are made in matrix registers."""
+        return self.pairs and self.shared.p.left_stride is not None
+
+    @property
     def partial(self) -> int:
         """How many sums in registers an element is made of."""
         p = self.shared.p
@@ -194,7 +200,7 @@ class _Tiles:
         start, count, shares = self._share(part, size_of(p.rows), block)
         buffers: list[Buffer] = []
         shared.env = {}
-        blocks = self._depth_blocks(depth)
+        blocks = None if self.in_blocks else self._depth_blocks(depth)
         made: Buffer | None = None
         if self.packed is None and not is_in_place(shared):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
@@ -202,14 +208,17 @@ class _Tiles:
             buffers.append(made)
         columns = Panel(shared, panel, first, across, self.packed, made)
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
+        size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
         task = _Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left)
         if blocks is not None:
             body = self._blocked_rows(task, blocks)
+        elif self.in_blocks and self.packed is not None:
+            body = block_rows(shared, columns, self.packed, (start, count, block), held)
         else:
             whole = self._turned_rows if p.form.turned else self._rows
             body = seq([*columns.packed_first(None), whole(task)])
-        if blocks is not None or p.form.turned or not self._direct:
+        if blocks is not None or p.form.turned or self.in_blocks or not self._direct:
             buffers.append(held)
         return bound(shares, allocate(buffers, body))
 

@@ -33,6 +33,8 @@ _DEEP = 64
 _NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
+# Elements along k that matrix registers multiply at once, and the vectors of a panel beside each other for them.
+BLOCK_DEPTH, _BLOCK_VECTORS = 32, 2
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,8 @@ class Product:
     pitch: int
     # Whether sums run over pairs of neighbours along k, which the target multiplies and adds in one instruction.
     pairs: bool = False
+    # How far apart rows of the left operand lie, where the product is made in matrix registers.
+    left_stride: Dim | None = None
     # How many sums over parts of k an element is made of, where the right operand is packed when the program is compiled.
     partial: int = 1
 
@@ -84,10 +88,15 @@ class Product:
 
 
 def product(
-    kept: Kept, form: Contraction, indices: Indices, target: Target, vectors: int | None = None
+    kept: Kept,
+    form: Contraction,
+    indices: Indices,
+    target: Target,
+    vectors: int | None = None,
+    constants: frozenset[int] = frozenset(),
 ) -> Product | None:
     """See the contraction as a product to schedule; None where the left operand has to be made first (see
-    `left_stage`)."""
+    `left_stage`). ``constants`` are the ids of the constants' stages."""
     load = form.left.a if isinstance(form.left, Cast) else form.left
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return None
@@ -112,6 +121,11 @@ def product(
     columns = shape_size(tuple(a.extent for a in form.columns))
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
     pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
+    apart = _row_stride(form, trial, poly, indices) if pairs and target.has_matrix_registers else None
+    if not all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.right)):
+        apart = None  # no panels of pairs
+    if apart is not None:
+        vectors = _BLOCK_VECTORS
     # Panels that the kernel makes for many tasks are spoken of by column in an expression of their own: they are of one width.
     if form.turned or form.guard is not None:
         runs = uniform_runs(target, form.accumulate, rows, columns)
@@ -121,7 +135,21 @@ def product(
         tile = tile_for(target, form.accumulate, rows, columns, vectors)
     pitch = panel_pitch(target, form.accumulate, runs)
     partial = _partial_sums(form, columns, len(trial.groups[3]), target) if not pairs else 1
-    return Product(kept, form, load, space, tile, runs, pitch, pairs, partial)
+    return Product(kept, form, load, space, tile, runs, pitch, pairs, apart, partial)
+
+
+def _row_stride(form: Contraction, space: Space, position: Dim, indices: Indices) -> Dim | None:
+    """How far apart rows of the left operand lie, where they are evenly spaced and long enough for matrix registers."""
+    depth, moving = size_of(form.reduced), [a for a in space.groups[1] if a.extent != 1]
+    if form.outer or form.taps or not isinstance(depth, int) or depth < BLOCK_DEPTH:
+        return None
+    strides = [indices.coefficient(position, a) for a in moving]
+    if not all(s is not None and not indices.is_index(s) for s in strides):
+        return None
+    for outer, inner, axis in zip(strides, strides[1:], moving[1:], strict=False):
+        if outer != dim_mul(inner, axis.extent):  # type: ignore[arg-type]
+            return None
+    return strides[-1] if strides else 0
 
 
 def _partial_sums(form: Contraction, columns: Dim, reduced: int, target: Target) -> int:
