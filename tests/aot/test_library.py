@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import relay
 from relay.aot.library import c_name, include_folder, runtime_archive
 from relay.ir.diagnostics import CompileError, FileError
+from relay.ir.dtypes import numpy_dtype
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/c"
@@ -84,36 +86,67 @@ def test_two_libraries_in_one_program(folder: Path) -> None:
     assert close(output(program, 1, "1,2"), expected(1, [[1, 2]]))
 
 
-def test_large_constants_are_copied_not_compiled(folder: Path) -> None:
-    weights = np.random.default_rng(0).standard_normal((2048, 2048)).astype(np.float32)
-    text = """#[version = "0.0.5"]
-    def @main(%x: Tensor[(1, 2048), float32], %w: Tensor[(2048, 2048), float32]) -> Tensor[(1, 2048), float32] {
-      nn.dense(%x, %w)
-    }"""
-    module = relay.parse(text).bind({"w": weights})
-    (library, _) = relay.build_library(module, folder / "weights.so")
-    assert library.stat().st_size > weights.nbytes
-    source = folder / "weights.c"
+def one_row(
+    folder: Path, module: relay.Module, size: int, fill: str, options: str = "NULL", precision: str = "float32"
+) -> str:
+    """What a library prints of its result for one row, in a process that has no Python: ``fill`` is C that sets ``x``."""
+    number = len(list(folder.glob("row*.c")))
+    name = f"row{number}"
+    (library, _) = relay.build_library(module, folder / f"{name}.so", precision=precision)
+    source = folder / f"{name}.c"
     source.write_text(
-        """#include <stdio.h>
-#include "weights.h"
-int main(void) {
-  static float x[2048];
-  x[7] = 1;
-  int64_t shape[2] = {1, 2048};
-  relay_executable* program = weights_open();
+        f"""#include <stdio.h>
+#include "{name}.h"
+int main(void) {{
+  static float x[{size}];
+  for (int i = 0; i < {size}; ++i) {{ {fill} }}
+  int64_t shape[2] = {{1, {size}}};
+  relay_executable* program = {name}_open();
   relay_value* input = relay_tensor_copy("float32", 2, shape, x);
   relay_value* result = NULL;
-  if (program == NULL || relay_run(program, weights_entry_main, &input, 1, NULL, &result) != RELAY_OK) return 1;
-  for (int i = 0; i < 2048; ++i) printf("%.9g ", (double)((const float*)relay_tensor_data(result))[i]);
+  if (program == NULL || relay_run(program, {name}_entry_main, &input, 1, {options}, &result) != RELAY_OK) return 1;
+  for (int i = 0; i < (int)relay_tensor_dims(result)[1]; ++i) printf("%.9g ", (double)((const float*)relay_tensor_data(result))[i]);
   return 0;
-}
+}}
 """
     )
-    out = folder / "weights"
+    out = folder / name
     include = ["-I", str(folder), "-I", str(include_folder())]
     subprocess.run(["gcc", str(source), str(library), f"-Wl,-rpath,{folder}", *include, "-o", str(out)], check=True)
-    np.testing.assert_array_equal(np.fromstring(output(out), sep=" ", dtype=np.float32), weights[:, 7])
+    return output(out)
+
+
+def dense(columns: int, depth: int) -> tuple[relay.Module, npt.NDArray[np.float32]]:
+    weights = np.random.default_rng(0).standard_normal((columns, depth)).astype(np.float32)
+    text = f"""#[version = "0.0.5"]
+    def @main(%x: Tensor[(1, {depth}), float32], %w: Tensor[({columns}, {depth}), float32]) -> Tensor[(1, {columns}), float32] {{
+      nn.dense(%x, %w)
+    }}"""
+    return relay.parse(text).bind({"w": weights}), weights
+
+
+def test_large_constants_are_copied_not_compiled(folder: Path) -> None:
+    module, weights = dense(2048, 2048)
+    printed = one_row(folder, module, 2048, "x[i] = i == 7;")
+    np.testing.assert_array_equal(np.fromstring(printed, sep=" ", dtype=np.float32), weights[:, 7])
+    assert max(path.stat().st_size for path in folder.glob("*.so")) > weights.nbytes
+
+
+def test_reduced_precision_in_a_process_of_its_own(folder: Path) -> None:
+    """The registers that it takes, where the machine has them, have to be asked for there."""
+    module, weights = dense(96, 160)
+    printed = one_row(folder, module, 160, "x[i] = i % 7 - 3;", precision="bf16")
+    wanted = weights.astype(numpy_dtype("bfloat16")).astype(np.float64) @ (np.arange(160) % 7 - 3)
+    np.testing.assert_allclose(np.fromstring(printed, sep=" "), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_subnormal_numbers_as_a_run_asks(folder: Path) -> None:
+    text = """#[version = "0.0.5"]
+    def @main(%x: Tensor[(1, 40), float32]) -> Tensor[(1, 40), float32] { %x * 0.5f }"""
+    for options, kept in (("NULL", True), ("&(relay_run_options){.flush_subnormals = 1}", False)):
+        printed = one_row(folder, relay.parse(text), 40, "x[i] = i % 2 ? 1e-38f : 3;", options)
+        numbers = np.fromstring(printed, sep=" ", dtype=np.float32)
+        assert (numbers[::2] == 1.5).all() and (numbers[1::2] != 0).all() == kept and (numbers[1::2] == 0).all() != kept
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
