@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
+from relay.codegen.accumulators import Nans, accumulators, combine, padded_size
 from relay.codegen.analysis import VectorPlan, reduction_step, vector_plan
-from relay.codegen.arith import with_stride
 from relay.codegen.builder import vec
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices, Rows
 from relay.codegen.memory import Place, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
-from relay.codegen.values import Value, register_type
+from relay.codegen.values import Value
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
@@ -33,7 +33,6 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
-from relay.te.scalar import BinaryOp
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
 _EXPAND = 4
@@ -323,11 +322,11 @@ class Statements:
         if count is not None:
             chains = max(1, min(chains, count // lanes))
         outside = {buffer: f.places[buffer] for buffer in plan.reductions}
-        inside = {buffer: self._accumulators(plan, buffer, chains) for buffer in plan.reductions}
+        inside = {buffer: accumulators(f, self._slot, plan, buffer, chains) for buffer in plan.reductions}
         extremes = {
             buffer: Nans.none(f, self._slot((buffer, lanes, "nans"), Nans.type(f, buffer, lanes)), buffer, lanes)
             for buffer, op in plan.reductions.items()
-            if op in ("max", "min") and is_float(buffer.dtype) and _padded_size(outside[buffer], buffer) == 1
+            if op in ("max", "min") and is_float(buffer.dtype) and padded_size(outside[buffer], buffer) == 1
         }
 
         def vector_step(base: Value, chain: int = 0) -> None:
@@ -370,7 +369,7 @@ class Statements:
         elif f.target.masked:
             self._masked_rest(extent, lanes, vector_step)
         for buffer, places in inside.items():
-            self._combine(plan.reductions[buffer], buffer, outside[buffer], places, extremes.get(buffer))
+            combine(f, plan.reductions[buffer], buffer, outside[buffer], places, extremes.get(buffer))
         f.places.update(outside)
         if not f.target.masked:
             self._scalar_rest(extent, lanes, bool(plan.tiles), scalar_step)
@@ -413,108 +412,3 @@ class Statements:
             return
         first_value = replace(a.binary("and", extent, a.index(-lanes)), nonneg=True)
         self.counted(first_value, extent, 1, step)
-
-    # -- reductions across lanes
-
-    def _accumulators(self, plan: VectorPlan, buffer: Buffer, chains: int) -> list[Place]:
-        """Vector accumulators for a buffer that a vectorized loop reduces into, holding the operation's identity."""
-        f, lanes = self.f, plan.lanes
-        place, element = f.places[buffer], local_type(buffer.dtype)
-        count = _padded_size(place, buffer)
-        places = []
-        identity = f.arith.spread(f.arith.identity(plan.reductions[buffer], buffer.dtype), lanes)
-        for chain in range(chains):
-            pointer = self._slot((buffer, lanes, chain), f"[{count * lanes} x {element}]")
-            vectors = replace(place, pointer=pointer, align=64, private=lanes)
-            places.append(vectors)
-            for offset in _offsets(place, buffer):
-                f.memory.store(vectors, f.arith.index(offset), identity, "")
-        return places
-
-    def _combine(self, op: BinaryOp, buffer: Buffer, place: Place, chains: list[Place], nans: Nans | None) -> None:
-        """Fold the vector accumulators into the buffer: chains in order, then lanes by halves."""
-        f, a = self.f, self.f.arith
-        positions = _offsets(place, buffer)
-        totals: list[Value] = []
-        for position in positions:
-            parts = [f.memory.load(chain, a.index(position), 1, "", False) for chain in chains]
-            total = parts[0]
-            for part in parts[1:]:
-                total = a.binary(op, total, part) if nans is None else a.extreme(op, total, part)
-            totals.append(total)
-        found = (
-            a.horizontals(op, totals) if nans is None else [nans.result(f, a.horizontal(op, totals[0], numbers=True))]
-        )
-        for total in found:
-            mine, positions = positions[: total.lanes], positions[total.lanes :]
-            first = mine[0]
-            if total.lanes > 1 and mine == list(range(first, first + len(mine))):
-                self._accumulate(op, place, with_stride(a.index(first), 1, total.lanes), total)
-                continue
-            for lane, position in enumerate(mine):
-                self._accumulate(op, place, a.index(position), a.lane(total, lane))
-
-    def _accumulate(self, op: BinaryOp, place: Place, offset: Value, total: Value) -> None:
-        memory = self.f.memory
-        memory.store(place, offset, self.f.arith.accumulated(op, memory.load(place, offset, 1, "", False), total), "")
-
-
-@dataclass(frozen=True, slots=True)
-class Nans:
-    """Which lanes of a reduction have met nan: a slot for a vector of bits where the machine has registers of them, else of
-    integers as wide as the elements."""
-
-    slot: str
-    kind: str
-
-    @staticmethod
-    def type(f: Frame, buffer: Buffer, lanes: int) -> str:
-        """The LLVM type of the notes."""
-        wide = "i64" if register_type(buffer.dtype) == "double" else "i32"
-        return vec("i1" if f.target.masked else wide, lanes)
-
-    @classmethod
-    def none(cls, f: Frame, slot: str, buffer: Buffer, lanes: int) -> Nans:
-        """No lane yet."""
-        nans = cls(slot, cls.type(f, buffer, lanes))
-        f.builder.do(f"store {nans.kind} zeroinitializer, ptr {slot}")
-        return nans
-
-    def note(self, f: Frame, element: Value) -> None:
-        """Look at one more element in each active lane."""
-        b, type_, bits = f.builder, vec(register_type(element.dtype), element.lanes), vec("i1", element.lanes)
-        found = b.emit(f"fcmp uno {type_} {element.text}, zeroinitializer")
-        if f.mask:
-            found = b.emit(f"and {bits} {found}, {f.mask}")
-        if self.kind != bits:
-            found = b.emit(f"sext {bits} {found} to {self.kind}")
-        noted = b.emit(f"load {self.kind}, ptr {self.slot}")
-        b.do(f"store {self.kind} {b.emit(f'or {self.kind} {noted}, {found}')}, ptr {self.slot}")
-
-    def result(self, f: Frame, best: Value) -> Value:
-        """The extreme of all lanes, or nan."""
-        b = f.builder
-        noted = b.emit(f"load {self.kind}, ptr {self.slot}")
-        any_ = b.emit(f"bitcast {self.kind} {noted} to i{_bits(self.kind)}")
-        met = b.emit(f"icmp ne i{_bits(self.kind)} {any_}, 0")
-        nan = f.arith.constant(math.nan, best.dtype)
-        return f.arith.select(Value(met, "bool"), nan, best)
-
-
-def _bits(vector: str) -> int:
-    """The width of an LLVM vector of integers."""
-    count, element = vector.strip("<>").split(" x i")
-    return int(count) * int(element)
-
-
-def _offsets(place: Place, buffer: Buffer) -> list[int]:
-    """The offset of every element of a small local buffer."""
-    out = [0]
-    for dim, stride in zip(buffer.shape, place.strides, strict=True):
-        assert isinstance(dim, int) and isinstance(stride.const, int)
-        out = [start + index * stride.const for start in out for index in range(dim)]
-    return out
-
-
-def _padded_size(place: Place, buffer: Buffer) -> int:
-    return max(_offsets(place, buffer)) + 1
