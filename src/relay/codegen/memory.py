@@ -9,6 +9,7 @@ from math import gcd
 from relay.codegen.arith import Arithmetic, base_of
 from relay.codegen.builder import Builder, mangled, vec
 from relay.codegen.convert import Conversions
+from relay.codegen.nibbles import Nibbles
 from relay.codegen.target import slow_gathers
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, register_type
 from relay.ir.types import dtype_bits, is_float
@@ -57,6 +58,7 @@ class Memory:
         self.masked = masked
         self.a = arithmetic
         self.c = conversions
+        self._nibbles = Nibbles(builder, arithmetic, self._gather)
         self._harmless = ""
         # The bits that decide whether stores of this function go past the caches.
         self.streams: dict[str, None] = {}
@@ -80,7 +82,7 @@ class Memory:
             text = self._load_local(place, offset, mask, guarded)
             return Value(self._from_local(text, dtype, offset.lanes), dtype, offset.lanes)
         if is_packed(dtype):
-            return Value(self._load_packed(place, offset, mask), dtype, offset.lanes)
+            return Value(self._nibbles.load(place, offset, mask), dtype, offset.lanes)
         text = self._load_vector(place, offset, mask, memory_type(dtype))
         return Value(self.c.from_memory(text, dtype, offset.lanes), dtype, offset.lanes)
 
@@ -99,7 +101,7 @@ class Memory:
             text = self._to_local(value.text, dtype, lanes)
             self._store_local(place, offset, text, mask, guarded)
         elif is_packed(dtype):
-            self._store_packed(place, offset, value, mask)
+            self._nibbles.store(place, offset, value, mask)
         else:
             self._store_vector(place, offset, self.c.to_memory(value.text, dtype, lanes), mask, memory_type(dtype))
 
@@ -147,7 +149,7 @@ class Memory:
         if place.local:
             return Value(self._from_local(text, dtype, 1), dtype)
         if is_packed(dtype):
-            return Value(self._nibble(text, offset, 1), dtype)
+            return Value(self._nibbles.half(text, offset, 1), dtype)
         return Value(self.c.from_memory(text, dtype, 1), dtype)
 
     def _store_one(self, place: Place, offset: Value, value: Value) -> None:
@@ -155,7 +157,7 @@ class Memory:
         if place.local:
             text, element, size = self._to_local(value.text, dtype, 1), local_type(dtype), local_bytes(dtype)
         elif is_packed(dtype):
-            self._store_nibble(place, offset, value.text)
+            self._nibbles.store_one(place, offset, value.text)
             return
         else:
             text, element, size = self.c.to_memory(value.text, dtype, 1), memory_type(dtype), memory_bytes(dtype)
@@ -386,89 +388,6 @@ class Memory:
     def _reversed(self, text: str, type_: str, lanes: int) -> str:
         order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
         return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{lanes} x i32> <{order}>")
-
-    # -- elements of four bits
-
-    def _nibble(self, byte: str, offset: Value, lanes: int) -> str:
-        """The half of each byte that the element's index chooses: even ones are the low half."""
-        emit, bytes_ = self.b.emit, vec("i8", lanes)
-        wide = vec("i64", lanes)
-        at = self.a.spread(offset, lanes).text
-        odd = emit(f"and {wide} {at}, {self.a.splat('i64', '1', lanes)}")
-        doubled = emit(f"shl {wide} {odd}, {self.a.splat('i64', '2', lanes)}")
-        shift = emit(f"trunc {wide} {doubled} to {bytes_}")
-        return emit(f"trunc {bytes_} {emit(f'lshr {bytes_} {byte}, {shift}')} to {vec('i4', lanes)}")
-
-    def _load_packed(self, place: Place, offset: Value, mask: str) -> str:
-        lanes, emit = offset.lanes, self.b.emit
-        if offset.is_ramp and offset.stride == 1 and offset.multiple % 2 == 0 and not mask:
-            half, type_ = lanes // 2, vec("i8", lanes // 2)
-            start = self.a.binary("floordiv", base_of(offset), self.a.index(2))
-            pointer = self.element(place.pointer, "i8", start.text)
-            both = emit(f"load {type_}, ptr {pointer}, align 1{place.metadata}")
-            high = emit(f"lshr {type_} {both}, {self.a.splat('i8', '4', half)}")
-            if half == 1:
-                pair = emit(f"insertelement <2 x i8> poison, i8 {both}, i64 0")
-                pair = emit(f"insertelement <2 x i8> {pair}, i8 {high}, i64 1")
-                return emit(f"trunc <2 x i8> {pair} to <2 x i4>")
-            order = ", ".join(f"i32 {n // 2 + half * (n % 2)}" for n in range(lanes))
-            mixed = emit(f"shufflevector {type_} {both}, {type_} {high}, <{lanes} x i32> <{order}>")
-            return emit(f"trunc {vec('i8', lanes)} {mixed} to {vec('i4', lanes)}")
-        at = self.a.spread(offset, lanes).text
-        wide = vec("i64", lanes)
-        bytes_at = emit(f"ashr {wide} {at}, {self.a.splat('i64', '1', lanes)}")
-        got = self._gather(place.pointer, bytes_at, mask, "i8", lanes, 1, place.metadata)
-        return self._nibble(got, offset, lanes)
-
-    def _store_nibble(self, place: Place, offset: Value, text: str) -> None:
-        """Replace one half of a byte."""
-        emit = self.b.emit
-        start = self.a.binary("floordiv", offset, self.a.index(2))
-        pointer = self.element(place.pointer, "i8", start.text)
-        odd = emit(f"and i64 {offset.text}, 1")
-        shift = emit(f"trunc i64 {emit(f'shl i64 {odd}, 2')} to i8")
-        old = emit(f"load i8, ptr {pointer}, align 1{place.metadata}")
-        hole = emit(f"xor i8 {emit(f'shl i8 15, {shift}')}, -1")
-        new = emit(f"shl i8 {emit(f'zext i4 {text} to i8')}, {shift}")
-        merged = emit(f"or i8 {emit(f'and i8 {old}, {hole}')}, {new}")
-        self.b.do(f"store i8 {merged}, ptr {pointer}, align 1{place.metadata}")
-
-    def _store_packed(self, place: Place, offset: Value, value: Value, mask: str) -> None:
-        lanes, emit, b = offset.lanes, self.b.emit, self.b
-        if offset.is_ramp and offset.stride == 1 and offset.multiple % 2 == 0 and not mask:
-            half, type_ = lanes // 2, vec("i8", lanes // 2)
-            wide = emit(f"zext {vec('i4', lanes)} {value.text} to {vec('i8', lanes)}")
-            parts = []
-            for first in (0, 1):
-                if half == 1:
-                    parts.append(emit(f"extractelement <2 x i8> {wide}, i64 {first}"))
-                    continue
-                order = ", ".join(f"i32 {n}" for n in range(first, lanes, 2))
-                all_lanes = vec("i8", lanes)
-                parts.append(emit(f"shufflevector {all_lanes} {wide}, {all_lanes} poison, <{half} x i32> <{order}>"))
-            high = emit(f"shl {type_} {parts[1]}, {self.a.splat('i8', '4', half)}")
-            both = emit(f"or {type_} {parts[0]}, {high}")
-            start = self.a.binary("floordiv", base_of(offset), self.a.index(2))
-            b.do(f"store {type_} {both}, ptr {self.element(place.pointer, 'i8', start.text)}, align 1{place.metadata}")
-            return
-        # Neighbouring lanes share bytes: one after the other.
-        offsets = self.a.spread(offset, lanes).text
-        before, loop, write, following, done = b.block, *(b.name(n) for n in ("lanes", "write", "next", "done"))
-        b.jump(loop)
-        b.start(loop)
-        lane, step = f"%{b.name()}", f"%{b.name()}"
-        b.do(f"{lane} = phi i64 [ 0, %{before} ], [ {step}, %{following} ]")
-        active = emit(f"extractelement {vec('i1', lanes)} {mask}, i64 {lane}") if mask else "true"
-        b.branch(active, write, following)
-        b.start(write)
-        at = emit(f"extractelement {vec('i64', lanes)} {offsets}, i64 {lane}")
-        item = emit(f"extractelement {vec('i4', lanes)} {value.text}, i64 {lane}")
-        self._store_nibble(place, Value(at, "int64"), item)
-        b.jump(following)
-        b.start(following)
-        b.do(f"{step} = add i64 {lane}, 1")
-        b.branch(emit(f"icmp ult i64 {step}, {lanes}"), loop, done)
-        b.start(done)
 
     # -- local memory
 
