@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
-from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
+from relay.plan.depth_blocks import depth_block, few_row_limits
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
 from relay.plan.nests import Member
@@ -48,9 +48,6 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
-# Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
-# other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
-_PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
 # Steps along k in one iteration of a tile's loop, where its columns are whole vectors: with halves the sums of a high tile would not
 # stay in registers.
 _STEPS = 2
@@ -83,7 +80,7 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
         runs = nest.p.runs
         if case.rows is not None:
             runs = tuple(replace(run, tile=replace(run.tile, rows=case.rows)) for run in runs)
-        return _tasks(nest, runs, packed, case.block, fewest)
+        return _tasks(nest, runs, packed, case.block, fewest, rows if isinstance(rows, int) else None)
 
     if isinstance(rows, int):
         return by(schedule.case(rows))
@@ -91,11 +88,18 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
         # Of a single row nothing is to be shared out or switched on, which takes as long as a small product itself.
         one = _tiles(nest.of_one_row(), packed, schedule)
         return Branch(compare("eq", extent_of(rows), 1), one, _tiles(nest, packed, schedule, 2))
+    limits = few_row_limits(nest, packed) if fewest > 1 and schedule.says_no_rows else ()
+    bodies = []
+    for most in limits:
+        bodies.append((most, _tasks(nest, nest.p.runs, packed, None, fewest, most)))
+        fewest = most + 1
     *others, last = schedule.cases
-    body = by(last)
-    for case in reversed(others):
+    for case in others:
         assert case.most is not None
-        body = Branch(compare("le", extent_of(rows), case.most), by(case), body)
+        bodies.append((case.most, by(case)))
+    body = by(last)
+    for most, few in reversed(bodies):
+        body = Branch(compare("le", extent_of(rows), most), few, body)
     return body
 
 
@@ -115,24 +119,32 @@ class _Task:
 
 
 def _tasks(
-    nest: ProductNest, runs: Sequence[PanelRun], packed: Buffer | None, task_rows: int | None, fewest: int
+    nest: ProductNest,
+    runs: Sequence[PanelRun],
+    packed: Buffer | None,
+    task_rows: int | None,
+    fewest: int,
+    most: int | None,
 ) -> Stmt:
-    """The panels of all runs by blocks of rows: about ``task_rows``, where that is not for the model to say."""
+    """The panels of all runs by blocks of rows: about ``task_rows``, where that is not for the model to say. Of ``fewest`` rows, and
+    ``most`` if that is known."""
     p, tile = nest.p, runs[0].tile
     rows = size_of(p.rows)
     panels = dim_add(runs[-1].number, runs[-1].count)
     copied = cut(nest, panels) if task_rows is None and packed is None else None
     block = task_block(nest, tile.rows, panels, packed, task_rows) if copied is None else copied.block
-    panel = Axis("panel", panels)
-    part = Axis("part", ceil_div(rows, block))
+    parts = ceil_div(rows, block)
+    if most is not None and most <= block:
+        block, parts = most, 1
+    panel, part = Axis("panel", panels), Axis("part", parts)
 
     def of(run: PanelRun, left: LeftBlock | None = None) -> Stmt:
-        tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, there_and_back)
+        tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back)
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
-            most = tile_height(nest.builder.target, vectors, tiles.partial)
-            tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, most))
+            height = tile_height(nest.builder.target, vectors, tiles.partial)
+            tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
         return tiles.task(_variable(panel), _variable(part), block, left)
 
     there_and_back = packed is not None and is_kept_in_part(nest, rows, panels, runs, packed)
@@ -169,8 +181,9 @@ class _Tiles:
     shared: ProductNest
     run: PanelRun
     packed: Buffer | None
-    # Fewer rows never come here.
+    # Fewer rows, and more if that is known, never come here.
     fewest: int = 1
+    most: int | None = None
     # Whether every other call goes through the panels from the last to the first.
     there_and_back: bool = False
 
@@ -200,7 +213,9 @@ class _Tiles:
         start, count, shares = self._share(part, size_of(p.rows), block)
         buffers: list[Buffer] = []
         shared.env = {}
-        blocks = None if self.in_blocks else self._depth_blocks(depth)
+        blocks = None
+        if not self.in_blocks and self.partial == 1:
+            blocks = depth_block(shared, self.packed, None if self.there_and_back else self.most)
         made: Buffer | None = None
         if self.packed is None and not is_in_place(shared):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
@@ -247,25 +262,6 @@ class _Tiles:
 
         start_, count_ = Axis("start", rows), Axis("count", block + 1)
         return start_, count_, [(start_, first(part)), (count_, binary("sub", first(binary("add", part, 1)), start_))]
-
-    def _depth_blocks(self, depth: Dim) -> int | None:
-        """The length of a block of ``k`` (of its outermost axis), where a panel of all of it would not stay in the
-        second-level cache beside the one before and the one behind it, or would be long to wait for."""
-        p = self.shared.p
-        if not isinstance(depth, int) or not p.reduced or (len(p.reduced) > 1 and not p.form.turned):
-            return None
-        if p.form.guard is not None or self.partial > 1:
-            return None  # sums of all taps, or of parts, are in registers
-        target = self.shared.builder.target
-        bits = dtype_bits(p.form.accumulate if self.packed is None else self.packed.dtype)
-        size = min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) if target.outruns_caches else target.l2_bytes // 2
-        most = max(128, size * 8 // (p.pitch * bits))
-        if depth <= most:
-            return None
-        whole, rest = p.reduced[0].extent, size_of(p.reduced[1:])
-        assert isinstance(whole, int) and isinstance(rest, int)
-        length = -(-whole // -(-whole // max(1, most // rest)))
-        return length + length % 2 if rest == 1 else length
 
     # -- rows
 
@@ -495,7 +491,9 @@ class _Tiles:
         if self.packed is None or form.turned or form.guard is not None:
             return []  # the panels of such a product serve many tasks, and stay in the cache between them
         back = goes_back() if self.there_and_back else None
-        reading = Reading(self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], back)
+        reading = Reading(
+            self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], task.fewest, back
+        )
         here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
         if task.most <= self.shared.p.tile.rows:
             return reading.ask_behind(here, height)

@@ -23,24 +23,27 @@ _LINES_AHEAD = 3
 # prefetchers do better alone.
 _BITS_AHEAD = 8 * (16 << 10)
 _ROWS_AHEAD = 4
+# The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back.
+_ROWS_AHEAD_WAITING = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """How panel ``number`` of ``packed`` is read: all of k, or a ``block`` of it (its number and length). ``pairs``: its rows hold pairs of
-    neighbours along k."""
+    neighbours along k. ``fewest``: fewer rows are never multiplied by it."""
 
     nest: ProductNest
     packed: Buffer
     number: Scalar
     pairs: bool
     block: tuple[Axis, int] | None
+    fewest: int
     # 1 where panels are gone through from the last to the first; None: that never happens.
     back: Scalar | None = None
 
     def ask_behind(self, here: Scalar, height: int) -> list[Stmt]:
         """What a single tile of ``height`` rows asks for at step ``here`` along k."""
-        if height < _ROWS_AHEAD:
+        if height < (_ROWS_AHEAD_WAITING if self._waits else _ROWS_AHEAD):
             return []
         at = binary("add", binary("mul", here, self._row), _BITS_AHEAD // dtype_bits(self.packed.dtype))
         if self.block is not None:
@@ -58,14 +61,14 @@ class Reading:
         if 2 * height < p.tile.rows:
             return []
         chunk = self._panel if self.block is None else p.pitch * self.block[1]
-        several = minimum(1, binary("floordiv", binary("sub", count, 1), p.tile.rows))
-        stride = binary("mul", several, ceiling(Const(self._row * height, "int64"), count))
+        stride = ceiling(Const(self._row * height, "int64"), count)
+        if self.fewest <= p.tile.rows:
+            stride = binary("mul", minimum(1, binary("floordiv", binary("sub", count, 1), p.tile.rows)), stride)
         at = binary("add", self._next(chunk), binary("floordiv", binary("mul", chunk, offset), count))
         if self.block is not None:
             at = binary("add", at, binary("mul", self.block[0], chunk))
         at = binary("add", at, binary("mul", here, stride))
-        share = -(-self._row * height // int(count.value)) if isinstance(count, Const) else self._row
-        lines = min(_LINES_AHEAD, max(1, -(-share // self._line)))
+        lines = min(self._lines(height, count), max(1, self._row // self._line))
         return [self._ask(binary("add", at, n * self._line)) for n in range(lines)]
 
     def _next(self, chunk: int) -> Scalar:
@@ -85,6 +88,21 @@ class Reading:
         depth = size_of(self.nest.p.reduced)
         assert isinstance(depth, int)
         return self.nest.p.pitch * depth
+
+    def _lines(self, height: int, count: Scalar) -> int:
+        """How many lines a tile of ``height`` rows of ``count`` asks for at a step along k: no more than its share."""
+        if isinstance(count, Const):
+            fewest = int(count.value)
+        elif self._waits:
+            fewest = max(self.fewest, height)
+        else:
+            return _LINES_AHEAD
+        lines = -(-self._row * height // (fewest * self._line))
+        return max(1, lines if self._waits else min(_LINES_AHEAD, lines))
+
+    @property
+    def _waits(self) -> bool:
+        return self.nest.builder.target.outruns_caches
 
     @property
     def _row(self) -> int:

@@ -38,6 +38,11 @@ class Schedule:
         """The case for a number of rows."""
         return next(c for c in self.cases if c.most is None or rows <= c.most)
 
+    @property
+    def says_no_rows(self) -> bool:
+        """Whether the rows of tiles and tasks are for the model to say."""
+        return self.cases == (Case(),)
+
     def __str__(self) -> str:
         if self == MODEL:
             return "by the model"

@@ -1,0 +1,74 @@
+"""How a product's depth is cut into blocks, so that the panels that several tiles read one after the other stay in a cache.
+
+Of a few rows, processors that outrun their caches wait for constant panels that come from behind the second-level cache: what memory
+delivers is what a product takes. It delivers most where what is asked for is asked for shortly before it is needed, in order, and at an
+even pace. So numbers of rows have code of their own by how they get through a panel: a single tile reads it in order and asks for what
+comes a little later (`Reading.ask_behind`); a few tiles go through it by blocks that stay in the first-level cache, and each asks for its
+share of the next block (`Reading.ask_for_share`). More rows are bound by their multiply-adds, and take longer blocks.
+"""
+
+from __future__ import annotations
+
+from relay.ir.dim import shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.ir import Buffer
+from relay.plan.product import size_of
+from relay.plan.product_nest import ProductNest
+
+# Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
+# other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
+_PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
+# Up to so many rows take about as long to multiply as what they read takes to come.
+_FEW_ROWS = 48
+# Panels of more than this part of the second-level cache: a program's other operands drive them out between two calls.
+_PART_OF_CACHE = 4
+
+
+def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None) -> int | None:
+    """The length of a block of k (of its outermost axis), where a panel of all of it would not stay in the second-level cache beside the
+    one before and the one behind it, or would be long to wait for. ``most``: more rows never come."""
+    p = nest.p
+    depth = size_of(p.reduced)
+    if (
+        not isinstance(depth, int)
+        or not p.reduced
+        or (len(p.reduced) > 1 and not p.form.turned)
+        or p.form.guard is not None
+    ):
+        return None  # (with a guard, sums of all taps are in registers)
+    target = nest.builder.target
+    bits = dtype_bits(p.form.accumulate if packed is None else packed.dtype)
+    size = min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) if target.outruns_caches else target.l2_bytes // 2
+    if packed is not None and most is not None and most <= _FEW_ROWS and _is_awaited(nest, packed):
+        if most <= p.tile.rows:
+            return None  # a single tile reads its panels in order
+        size = target.l1_bytes * 2 // 3
+    longest = max(128, size * 8 // (p.pitch * bits))
+    if depth <= longest:
+        return None
+    whole, rest = p.reduced[0].extent, size_of(p.reduced[1:])
+    assert isinstance(whole, int) and isinstance(rest, int)
+    length = -(-whole // -(-whole // max(1, longest // rest)))
+    return length + length % 2 if rest == 1 else length
+
+
+def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:
+    """Up to which numbers of rows there is code of its own, where the number is known when the kernel runs: of a single tile, and of a
+    few."""
+    if packed is None or not _is_awaited(nest, packed):
+        return ()
+    return min(run.tile.rows for run in nest.p.runs), _FEW_ROWS
+
+
+def _is_awaited(nest: ProductNest, packed: Buffer) -> bool:
+    """Whether tiles of a few rows wait for their panels."""
+    target, p, elements = nest.builder.target, nest.p, shape_size(packed.shape)
+    if (
+        not target.outruns_caches
+        or p.form.turned
+        or p.form.guard is not None
+        or p.outer
+        or not isinstance(elements, int)
+    ):
+        return False
+    return elements * dtype_bits(packed.dtype) // 8 > target.l2_bytes // _PART_OF_CACHE
