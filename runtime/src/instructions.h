@@ -46,13 +46,15 @@ inline void Run::InvokeKernel(Value* r, const int32_t* pc) {
 inline void Run::InvokeRoutine(Value* r, const int32_t* pc) {
   const Routine& routine = *exe_.routines[static_cast<size_t>(pc[2])];
   Value arguments[most_routine_arguments];
-  int64_t cost = routine_cost;
-  for (int32_t i = 0; i < pc[3]; ++i) {
-    arguments[i] = r[pc[4 + i]];
-    if (const auto* tensor = cast<Tensor>(arguments[i], ObjectType::tensor))
-      cost += std::min(tensor->elements(), element_allowance) * (most_allowance / element_allowance);
+  for (int32_t i = 0; i < pc[3]; ++i) arguments[i] = r[pc[4 + i]];
+  int64_t cost = kernel_cost;
+  if (!routine.one_pass) {
+    cost = routine_cost;
+    for (int32_t i = 0; i < pc[3]; ++i)
+      if (const auto* tensor = cast<Tensor>(arguments[i], ObjectType::tensor))
+        cost += std::min(tensor->elements(), element_allowance) * (most_allowance / element_allowance);
   }
-  poll(routine.one_pass ? std::min(cost, kernel_cost) : cost);
+  poll(cost);
   instruction::set(r[pc[1]], routine.run(arguments, &context_));
 }
 

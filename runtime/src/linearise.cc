@@ -249,7 +249,10 @@ class Walk {
       uint32_t node = enter(parts_[p].object, parts_[p].function);  // may move parts
       parts_[p].node = node;
     }
-    for (size_t p = 0; p < roots_; ++p) level_of(parts_[p].node);
+    if (nodes_.size() == parts_.size())
+      levels_of_trees();
+    else
+      for (size_t p = 0; p < roots_; ++p) level_of(parts_[p].node);
   }
 
   Value tables();
@@ -280,6 +283,16 @@ class Walk {
     if (p + 3 >= parts_.size()) return;
     if (Adt* adt = as_adt(Value::of(parts_[p + 3].object)))
       for (uint32_t i = 0; i < std::min(adt->size, asked_fields); ++i) ask_for_fields(adt->fields()[i]);
+  }
+
+  // All levels, where no part is reached twice: each is the node of its number, and comes after what refers to it.
+  void levels_of_trees() {
+    for (size_t n = nodes_.size(); n-- > 0;) {
+      Node& node = nodes_[n];
+      int32_t level = has_sites(node) ? 1 : 0;
+      for (uint32_t p = node.part; p != node.part_end; ++p) level = std::max(level, nodes_[p].level + 1);
+      node.level = is_done_last(node) ? 0 : level;
+    }
   }
 
   // The level of a node: those of its parts are found first.
@@ -437,7 +450,7 @@ class Walk {
 
 // --- tables --------------------------------------------------------------------------------------------------------
 
-constexpr size_t prefetched = 256;  // of a part; the rest the machine finds by itself
+constexpr size_t prefetched = 2048;  // of a part; the rest the machine finds by itself
 
 void Walk::gather(const Payload& payload, const Vector<uint32_t>& at, size_t number) {
   int64_t shape[max_rank];
