@@ -95,6 +95,36 @@ def test_bitree() -> None:
     assert list(by_level) == ["by level"] * 2
 
 
+@pytest.mark.parametrize(("nodes", "edges"), [(9, 30), (5, 0), (1, 3)])
+def test_graph_attention(nodes: int, edges: int) -> None:
+    rng = np.random.default_rng(nodes)
+    src, dst = (rng.integers(0, nodes, edges) for _ in range(2))
+    w1, from1, to1, w2, from2, to2 = (
+        normal(64, 32),
+        normal(4, 16),
+        -normal(4, 16),
+        normal(64, 64) / 8,
+        normal(4, 16),
+        normal(4, 16),
+    )
+
+    def layer(x: Array, w: Array, out: Array, to: Array) -> Array:
+        h = (x @ w.T).reshape(-1, 4, 16)
+        result = np.zeros_like(h)
+        for n in range(nodes):
+            into = src[dst == n]
+            score = (h[into] * out).sum(2) + (h[n] * to).sum(1)
+            score = np.where(score > 0, score, 0.2 * score)
+            weight = np.exp(score - score.max(0, initial=-1e9))
+            result[n] = (weight[:, :, None] * h[into]).sum(0) / np.maximum(weight.sum(0), 1e-9)[:, None]
+        return np.asarray(result.reshape(-1, 64))
+
+    x = normal(nodes, 32) / 4
+    expected = layer(np.maximum(layer(x, w1, from1, to1), 0), w2, from2, to2)
+    found = both("graph_attention.relay", x, src, dst, w1, from1, to1, w2, from2, to2)
+    assert np.allclose(found, expected, atol=1e-4)
+
+
 def test_rnn() -> None:
     d, h = 4, 3
     xs = [normal(1, d) * n for n in range(4)]

@@ -35,7 +35,7 @@ FAMILIES = {
         "stack",
     ),
     "creation": ("full", "zeros_like", "arange", "shape_of"),
-    "indexing": ("take", "gather", "one_hot", "gather_nd"),
+    "indexing": ("take", "gather", "one_hot", "gather_nd", "segment_sum", "scatter_elements"),
     "data dependent": ("unique", "argwhere", "dyn.arange"),
     "sorting": ("sort", "argsort"),
 }

@@ -221,6 +221,19 @@ def _gather_nd(g: Generator, t: T, s: Scope, d: int) -> Built:
     return call("gather_nd", g.expr(t.sized(2, 2), s, d), g.index((2, *t.shape), 2, s, d)), 0.0
 
 
+@rule("segment_sum", lambda t: len(t.shape) >= 1 and isinstance(t.shape[0], int) and number(t))
+def _segment_sum(g: Generator, t: T, s: Scope, d: int) -> Built:
+    rows = g.expr(t.sized(4, *t.shape[1:]), s, d)
+    return call("segment_sum", rows, g.index((4,), 4, s, d), num_segments=t.shape[0]), 1.0
+
+
+@rule("scatter_elements", lambda t: len(t.shape) >= 1 and number(t))
+def _scatter_elements(g: Generator, t: T, s: Scope, d: int) -> Built:
+    reduction = g.choices.pick(("update", "add", "min", "max"))
+    operands = g.expr(t, s, d), g.index(t.shape, 3, s, d), g.expr(t, s, d)
+    return call("scatter_elements", *operands, axis=0, reduction=reduction), 1.0
+
+
 @rule("one_hot", lambda t: len(t.shape) >= 1 and isinstance(t.shape[-1], int) and number(t))
 def _one_hot(g: Generator, t: T, s: Scope, d: int) -> Built:
     depth = t.shape[-1]

@@ -16,8 +16,8 @@ from relay.transform import Pipeline, StepReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = [
-    "charrnn", "child_sum", "collatz", "counter", "dag", "dagrnn", "earlyexit", "experts", "minilm", "newton", "rnn", "seq2seq",
-    "tree_lstm", "treelstm",
+    "charrnn", "child_sum", "collatz", "counter", "dag", "dagrnn", "earlyexit", "experts", "graph_attention", "minilm", "newton", "rnn",
+    "seq2seq", "tree_lstm", "treelstm",
 ]  # fmt: skip
 
 

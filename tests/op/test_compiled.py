@@ -27,6 +27,7 @@ from tests.op import (
     test_images,
     test_matrix,
     test_reduction,
+    test_scatter,
     test_shapes,
 )
 from tests.op.harness import Array, Case, Operand
@@ -42,6 +43,7 @@ CASES = [
         test_images,
         test_matrix,
         test_reduction,
+        test_scatter,
         test_shapes,
     )
     for case in family.CASES

@@ -452,8 +452,8 @@ def _ties_not_counted(patch: pytest.MonkeyPatch) -> None:
     right = vars(reverse)["hits"]
 
     def wrong(axes: Any, body: Any, result: Any) -> Any:
-        hit, count = right(axes, body, result)
-        return te.compare("ne", hit.a, hit.b), count
+        found = right(axes, body, result)
+        return replace(found, hit=te.compare("ne", found.hit.a, found.hit.b))
 
     patch.setattr(reverse, "hits", wrong)
 

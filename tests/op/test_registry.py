@@ -22,12 +22,13 @@ from tests.op import (
     test_images,
     test_matrix,
     test_reduction,
+    test_scatter,
     test_shapes,
 )
 
 _FAMILIES = (
     test_attention, test_broadcast, test_dynamic, test_einsum, test_elementwise, test_images, test_matrix, test_reduction,
-    test_shapes,
+    test_scatter, test_shapes,
 )  # fmt: skip
 # Tests name the operators that they declare "test." something, some of them before this module is read.
 BUILT_IN = [name for name in op.names() if not name.startswith("test.")]

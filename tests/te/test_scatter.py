@@ -27,9 +27,10 @@ def _gradient(rows: int, guard: bool = False, own: bool = False) -> tuple[Tensor
     return te.compute((rows, 2), body, "gradient"), at, value
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("guard", [False, True])
-def test_recognised_and_evaluated(guard: bool) -> None:
-    out, at, value = _gradient(4, guard)
+def test_recognised_and_evaluated(guard: bool, own: bool) -> None:
+    out, at, value = _gradient(4, guard, own)
     form = as_scatter(out.stage, Indices())
     assert form is not None and len(form.places) == 1 and len(form.through) == 1
     places = np.array([1, 3, 1, -1, 7], np.int32)  # two of them are nowhere
@@ -37,14 +38,12 @@ def test_recognised_and_evaluated(guard: bool) -> None:
     wanted = np.zeros((4, 2))
     for n, p in enumerate(places):
         if 0 <= p < 4 and (n < 3 or not guard):
-            wanted[p] += values[n]
+            wanted[p] += values[n] * (p if own else 1)
     (got,) = evaluate([out], {at: places, value: values})
     np.testing.assert_array_equal(got, wanted)
 
 
 def test_other_sums_are_not() -> None:
-    out, _, _ = _gradient(4, own=True)
-    assert as_scatter(out.stage, Indices()) is None
     x = te.placeholder("x", (5,), "float32")
     k = te.reduce_axis(5)
     diagonal = te.compute((5,), lambda z: te.sum(te.select(te.compare("eq", k, z), x[k], te.const(0, "float32")), k))

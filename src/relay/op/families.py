@@ -22,6 +22,7 @@ from relay.op import (
     routines,
     row_gradients,
     rows,
+    scatter,
     shapes,
     views,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "routines",
     "row_gradients",
     "rows",
+    "scatter",
     "shapes",
     "views",
 ]

@@ -1,17 +1,17 @@
-"""Sums that select one place (`te.scatter`): zeros, and then every value added to where it belongs, in order.
+"""Reductions that select one place (`te.scatter`): the neutral element, and then every value added to where it belongs, in order.
 
-Threads share out the axes that a value has in common with the result, never the places: each element is summed by one thread in one
+Threads share out the axes that a value has in common with the result, never the places: each element is made by one thread in one
 order, so the result does not depend on their number.
 """
 
 from __future__ import annotations
 
 from relay.ir.dim import ceil_div, dim_mul, shape_size
-from relay.ir.types import is_float
 from relay.loop.ir import Branch, LetScalar, Stmt, Store
 from relay.plan.build import Builder, Storage, extent_of, parallel, parallel_rows, seq, serial, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
+from relay.plan.reduction import combine, initial
 from relay.plan.stages import Kept
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, conjuncts, minimum, select, walk
 from relay.te.scatter import Scatter
@@ -24,7 +24,7 @@ _PAGES = 4096
 
 
 def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
-    """The loops of one such sum."""
+    """The loops of one such reduction."""
     stage = kept.origin
     dtype = kept.dtypes[0]
     where = builder.storage[tensor_key(Tensor(stage, 0, stage.shape, dtype))]
@@ -52,11 +52,11 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     # What is the same for all lanes is asked before the place is read.
     lanewise = [p for p in conjuncts(form.guard) if lane is not None and last in walk(p)]
     before = [p for p in conjuncts(form.guard) if p not in lanewise]
-    (value,) = builder.evaluate([form.value], env)
+    (value,) = builder.evaluate([form.value], {**env, **names})
     for guard in builder.evaluate(lanewise, env):
-        value = select(guard, value, _zero(dtype))
+        value = select(guard, value, initial(form.kind, dtype))
     now = Load(where.buffer, (at,), dtype)
-    body: Stmt = across(Store(where.buffer, (at,), binary("add", now, value)))
+    body: Stmt = across(Store(where.buffer, (at,), combine(form.kind, now, value)))
     for axis, index in zip(names, place, strict=True):
         name = names[axis]
         inside = binary("and", compare("ge", name, 0), compare("lt", name, extent_of(axis.extent)))
@@ -67,21 +67,22 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     work = dim_mul(shape_size(tuple(a.extent for a in form.over)), max(1, cost(value)))
     if lane is not None:
         work = dim_mul(work, _BLOCK)
-    return seq([_cleared(builder, where), parallel_rows(builder, tasks, work, serial(list(form.over), body))])
+    return seq(
+        [
+            _cleared(builder, where, initial(form.kind, dtype)),
+            parallel_rows(builder, tasks, work, serial(list(form.over), body)),
+        ]
+    )
 
 
-def _cleared(builder: Builder, where: Storage) -> Stmt:
-    """Zeros in the whole buffer, along memory."""
+def _cleared(builder: Builder, where: Storage, value: Const) -> Stmt:
+    """``value`` in the whole buffer, along memory."""
     total = where.buffer.shape[0]
     lane = Axis("lane", _PAGES)
 
     def block(b: Axis) -> Stmt:
         start = binary("mul", b, _PAGES)
         count = minimum(_PAGES, binary("sub", extent_of(total), start))
-        return vectorized(lane, count, Store(where.buffer, (binary("add", start, lane),), _zero(where.buffer.dtype)))
+        return vectorized(lane, count, Store(where.buffer, (binary("add", start, lane),), value))
 
     return parallel(builder, ceil_div(total, _PAGES), _PAGES, block, "block")
-
-
-def _zero(dtype: str) -> Const:
-    return Const(0.0 if is_float(dtype) else 0, dtype)

@@ -38,6 +38,7 @@ from relay.te.scalar import (
     Unary,
     chain,
     children,
+    substitute,
     walk,
 )
 from relay.te.scatter import Scatter, as_scatter
@@ -115,7 +116,7 @@ class _Evaluator:
         if 0 in extents:
             for array, body in zip(out, stage.bodies, strict=True):
                 if isinstance(body, Reduce):
-                    array[...] = _identity(body.kind, body.dtype)
+                    array[...] = numeric.identity(body.kind, body.dtype)
                 else:
                     grid = Grid(stage.axes, [(0, n) for n in shape], self.dims)
                     array[...] = self._checked(body, grid, {})
@@ -135,13 +136,13 @@ class _Evaluator:
         return out
 
     def _scatter(self, stage: Compute, form: Scatter, out: Array) -> None:
-        """A sum that selects one place: every value added to where it belongs."""
+        """A reduction that selects one place: every value added to where it belongs."""
         (body,) = stage.bodies
         assert isinstance(body, Reduce)
         axes = (*form.through, *form.over)
         extents = [self._extent(a.extent) for a in axes]
         held = _accumulator(body)
-        total = np.zeros(out.shape, numpy_dtype(held))
+        total = np.full(out.shape, numeric.identity(body.kind, held))
         for ranges in pieces([(0, n) for n in extents], math.prod(extents)):
             grid = Grid(axes, ranges, self.dims)
             memo: dict[int, Array] = {}
@@ -151,11 +152,11 @@ class _Evaluator:
                 place = self._checked(form.places.get(axis, axis), grid, memo, guard)
                 within = within & (place >= 0) & (place < size)
                 at.append(place)
-            value = self._checked(form.value, grid, memo, within)
+            value = self._checked(substitute(form.value, form.places), grid, memo, within)
             # What nothing here depends on is summed over too.
             every = [np.broadcast_to(a, grid.lengths) for a in (within, value, *at)]
             chosen = every[0].ravel()
-            np.add.at(
+            _COMBINE[body.kind].at(
                 total,
                 tuple(a.ravel()[chosen] for a in every[2:]),
                 every[1].ravel()[chosen].astype(total.dtype, copy=False),
@@ -380,7 +381,7 @@ _FOLD: Final[Mapping[ReduceKind, Callable[[Array, tuple[int, ...]], Array]]] = {
     "all": lambda v, over: np.all(v, axis=over, keepdims=True),
     "any": lambda v, over: np.any(v, axis=over, keepdims=True),
 }
-_COMBINE: Final[Mapping[ReduceKind, Callable[[Array, Array], Array]]] = {
+_COMBINE: Final[Mapping[ReduceKind, np.ufunc]] = {
     "sum": np.add,
     "prod": np.multiply,
     "max": np.maximum,
@@ -388,16 +389,3 @@ _COMBINE: Final[Mapping[ReduceKind, Callable[[Array, Array], Array]]] = {
     "all": np.logical_and,
     "any": np.logical_or,
 }
-
-
-def _identity(kind: ReduceKind, dtype: str) -> Array:
-    """The value of a reduction over nothing (index 0 for argmax and argmin)."""
-    match kind:
-        case "sum" | "any" | "argmax" | "argmin":
-            return numeric.literal(0, dtype)
-        case "prod" | "all":
-            return numeric.literal(1, dtype)
-        case "max" | "min":
-            return numeric.least(dtype) if kind == "max" else numeric.greatest(dtype)
-        case _ as never:
-            assert_never(never)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import is_float, is_integer
-from relay.te.scalar import BinaryOp, CompareOp, UnaryOp
+from relay.te.scalar import BinaryOp, CompareOp, ReduceKind, UnaryOp
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +64,19 @@ def greatest(dtype: str) -> Array:
     if dtype == "bool":
         return literal(True, dtype)
     return literal((1 << (_bits(dtype) - (0 if dtype.startswith("u") else 1))) - 1, dtype)
+
+
+def identity(kind: ReduceKind, dtype: str) -> Array:
+    """The value of a reduction over nothing (index 0 for argmax and argmin)."""
+    match kind:
+        case "sum" | "any" | "argmax" | "argmin":
+            return literal(0, dtype)
+        case "prod" | "all":
+            return literal(1, dtype)
+        case "max" | "min":
+            return least(dtype) if kind == "max" else greatest(dtype)
+        case _ as never:
+            assert_never(never)
 
 
 def cast(a: Array, source: str, target: str) -> Array:

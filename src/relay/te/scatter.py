@@ -1,14 +1,18 @@
-"""Sums that select one place: ``out[z, d] = sum over k of (value[k, d] where place[k] == z)``.
+"""Reductions that select one place: ``out[z, d] = sum over k of (value[k, d] where place[k] == z)``; products, least and greatest
+elements too.
 
-Such a sum is best made the other way round: start from zeros, and for each k in order add the value to where it belongs. The
-gradients of gathers and embeddings are such sums. The expression stays what it means; this only tells that it has this form.
+Such a reduction is best made the other way round: start from its neutral element, and for each k in order add the value to where it
+belongs. The gradients of gathers and embeddings are such sums. The expression stays what it means; this only tells that it has this
+form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_mul, dim_sub
+from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (
     FALSE,
@@ -18,6 +22,7 @@ from relay.te.scalar import (
     Const,
     Load,
     Reduce,
+    ReduceKind,
     Scalar,
     Select,
     binary,
@@ -27,12 +32,17 @@ from relay.te.scalar import (
 )
 from relay.te.tensor import Compute, Stage
 
+# Reductions whose elements come together one by one.
+_KINDS = ("sum", "prod", "max", "min")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
-    """``places`` says for some axes of the result where an iteration of ``over`` adds its ``value``; the other axes, ``through``, are
-    the value's own. It adds nothing where a place is out of range, or ``guard`` does not hold: then its place may not be read either."""
+    """``places`` says for some axes of the result where an iteration of ``over`` adds its ``value`` (by ``kind``); the other axes,
+    ``through``, are the value's own. It adds nothing where a place is out of range, or ``guard`` does not hold: then its place may not
+    be read either. The value may mention the axes of ``places``: they are the place."""
 
+    kind: ReduceKind
     places: dict[Axis, Scalar]
     through: tuple[Axis, ...]
     over: tuple[Axis, ...]
@@ -41,16 +51,17 @@ class Scatter:
 
 
 def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
-    """See a stage as such a sum; None where it is not one, or where its indices can be computed by arithmetic alone."""
+    """See a stage as such a reduction; None where it is not one, or where its indices can be computed by arithmetic alone."""
     if not isinstance(stage, Compute) or len(stage.bodies) != 1:
         return None
     (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or not isinstance(body.body, Select):
+    if not isinstance(body, Reduce) or body.kind not in _KINDS or not isinstance(body.body, Select):
         return None
+    neutral = numeric.identity(body.kind, body.dtype).astype(object).item()
     value: Scalar = body.body
     conditions: list[Scalar] = []
     # What a condition reads may be inside only where those around it hold.
-    while isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == 0:
+    while isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == neutral:
         conditions += conjuncts(value.cond)
         value = value.a
     places: dict[Axis, Scalar] = {}
@@ -63,15 +74,22 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
             places[found[0]] = found[1]
     if not places:
         return None
-    elsewhere = {n for root in (value, *rest, *places.values()) for n in walk(root) if isinstance(n, Axis)}
-    if not elsewhere.isdisjoint(places):
+    if any(_mentions(place, places) for place in places.values()):
         return None
+    # What reads at the place is asked where that is inside.
+    for part in reversed([p for p in rest if _mentions(p, places)]):
+        value = select(part, value, Const(neutral, body.dtype))
+    rest = [p for p in rest if not _mentions(p, places)]
     guard: Scalar = TRUE
     for part in rest:
         reads = any(isinstance(n, Load) for n in walk(part))
         guard = part if guard is TRUE else select(guard, part, FALSE) if reads else binary("and", guard, part)
     through = tuple(a for a in stage.axes if a not in places)
-    return Scatter(places, through, body.axes, value, guard)
+    return Scatter(body.kind, places, through, body.axes, value, guard)
+
+
+def _mentions(root: Scalar, axes: Container[Scalar]) -> bool:
+    return any(n in axes for n in walk(root) if isinstance(n, Axis))
 
 
 def _place(cond: Scalar, axes: tuple[Axis, ...], indices: Indices) -> tuple[Axis, Scalar] | None:

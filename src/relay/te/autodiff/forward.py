@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay.ir.types import is_float
-from relay.te.autodiff.arithmetic import choose, div, mul, zero
+from relay.te.autodiff.arithmetic import div, mul, zero
 from relay.te.autodiff.scalar import tangent
 from relay.te.autodiff.stages import copied, hits, other_factors, renamed, source_of, stage, states
 from relay.te.scalar import Axis, Load, Reduce, Scalar, substitute
@@ -59,23 +59,22 @@ class _Forward:
                 return None
             axes, (value,) = renamed(each.axes, value)
             return stage(f"t_{result.name}", axes, value)
-        value = tangent(body.body, self._load, {})
+        found = hits(each.axes, body, result) if body.kind in ("max", "min") else None
+        value = tangent(body.body if found is None else found.element, self._load, {})
         if value is None or body.kind not in ("sum", "max", "min", "prod"):
             return None
-        count: Tensor | None = None
         if body.kind == "prod":
             value = mul(value, other_factors(each.axes, body)[(*each.axes, *body.axes)])
-        elif body.kind != "sum":
-            hit, count = hits(each.axes, body, result)
-            value = choose(hit, value, None, body.dtype)
+        elif found is not None:
+            value = found.chosen(value)
             assert value is not None
         own, (value,) = renamed((*each.axes, *body.axes), value)
         rank = len(each.axes)
         total = stage(f"t_{result.name}", own[:rank], Reduce("sum", own[rank:], value, body.dtype))
-        if count is None:
+        if found is None:
             return total
         axes = copied(each.axes)
-        return stage(f"t_{result.name}_shared", axes, div(total[axes], count[axes]))
+        return stage(f"t_{result.name}_shared", axes, div(total[axes], found.count[axes]))
 
     def scan(self, scan: Scan) -> Tensor | None:
         """The recurrence of tangents, along with the states that the recurrence itself went through."""

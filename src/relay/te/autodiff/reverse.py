@@ -101,21 +101,22 @@ class _Reverse:
                 self._expression(each.axes, (), body, cotangent[each.axes])
 
     def _reduction(self, each: Compute, body: Reduce, result: Tensor, cotangent: Tensor) -> None:
+        element = body.body
         seed: Scalar | None = cotangent[each.axes]
         match body.kind:
             case "sum":
                 pass
             case "max" | "min":
-                hit, count = hits(each.axes, body, result)
+                found = hits(each.axes, body, result)
                 axes = copied(each.axes)
-                share = stage(f"{result.name}_share", axes, div(cotangent[axes], count[axes]))
-                seed = choose(hit, share[each.axes], None, result.dtype)
+                share = stage(f"{result.name}_share", axes, div(cotangent[axes], found.count[axes]))
+                element, seed = found.element, found.chosen(share[each.axes])
             case "prod":
                 seed = mul(cotangent[each.axes], other_factors(each.axes, body)[(*each.axes, *body.axes)])
             case _:
                 return
         assert seed is not None
-        self._expression(each.axes, body.axes, body.body, seed)
+        self._expression(each.axes, body.axes, element, seed)
 
     def _expression(
         self, axes: Sequence[Axis], over: Sequence[Axis], body: Scalar, seed: Scalar, skip: Tensor | None = None

@@ -68,7 +68,10 @@ def tangent(root: Scalar, tangents: Callable[[Scalar], Scalar | None], memo: dic
         if id(node) in memo:
             continue
         value = tangents(node) if isinstance(node, Load | Axis) else None
-        if not isinstance(node, Load | Axis) and is_float(node.dtype):
+        if isinstance(node, Select) and is_float(node.dtype):
+            # Its own choice is made first: those within may read what it excludes.
+            value = choose(node.cond, memo.get(id(node.a)), memo.get(id(node.b)), node.dtype)
+        elif not isinstance(node, Load | Axis) and is_float(node.dtype):
             for n, operand in enumerate(_operands(node)):
                 own = memo.get(id(operand))
                 if own is not None:

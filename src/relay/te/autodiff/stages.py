@@ -4,10 +4,12 @@ the states that a recurrence went through."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_mul, shape_size
-from relay.te.autodiff.arithmetic import zero
-from relay.te.scalar import Axis, Compare, Load, Reduce, Scalar, Select, Size, binary, compare, substitute
+from relay.te import numeric
+from relay.te.autodiff.arithmetic import choose, zero
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, Size, binary, compare, substitute
 from relay.te.tensor import Compute, Scan, Tensor, const
 
 
@@ -34,16 +36,36 @@ def renamed(axes: Sequence[Axis], *bodies: Scalar) -> tuple[tuple[Axis, ...], tu
     return fresh, tuple(substitute(b, mapping) for b in bodies)
 
 
-def hits(axes: Sequence[Axis], body: Reduce, result: Tensor) -> tuple[Compare, Tensor]:
-    """For a maximum or minimum: whether an element is the extreme one, and how many are (a tensor like the result).
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """Which elements of a maximum or minimum are the extreme one. ``element`` is the body without the choices around it that leave
+    elements out; ``count`` (a tensor like the result) is how many are extreme: what is drawn is shared among them equally."""
 
-    What is drawn by several elements is shared among them equally."""
-    hit = compare("eq", body.body, result[tuple(axes)])
-    assert isinstance(hit, Compare)
-    one, none = const(1.0, result.dtype), zero(result.dtype)
-    own, (counted,) = renamed((*axes, *body.axes), Select(hit, one, none, result.dtype))
+    element: Scalar
+    conditions: tuple[Scalar, ...]
+    hit: Scalar
+    count: Tensor
+
+    def chosen(self, value: Scalar | None) -> Scalar | None:
+        """``value`` for extreme elements, zero for others and for what is left out; outer choices are made first."""
+        for condition in (self.hit, *reversed(self.conditions)):
+            value = choose(condition, value, None, self.count.dtype)
+        return value
+
+
+def hits(axes: Sequence[Axis], body: Reduce, result: Tensor) -> Hits:
+    """The extreme elements of a maximum or minimum whose result is a tensor over ``axes``."""
+    element, conditions, left_out = body.body, [], numeric.identity(body.kind, body.dtype)
+    while isinstance(element, Select) and isinstance(element.b, Const) and element.b.value == left_out:
+        conditions.append(element.cond)
+        element = element.a
+    hit = compare("eq", element, result[tuple(axes)])
+    counted: Scalar = const(1.0, result.dtype)
+    for condition in (hit, *reversed(conditions)):
+        counted = Select(condition, counted, zero(result.dtype), result.dtype)
+    own, (counted,) = renamed((*axes, *body.axes), counted)
     count = stage(f"{result.name}_ties", own[: len(axes)], Reduce("sum", own[len(axes) :], counted, result.dtype))
-    return hit, count
+    return Hits(element, tuple(conditions), hit, count)
 
 
 def other_factors(axes: Sequence[Axis], body: Reduce) -> Tensor:
