@@ -131,6 +131,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="for each system and program")
     add_out(parser)
     given = parser.parse_args()
+    # JAX has no option for this: what it may use is what the process may use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
     unknown = {*given.programs.split(",")} - {*GATES, *PROGRAMS}
     if unknown:
         parser.error(f"there is no program {', '.join(sorted(unknown))}; there are {', '.join((*GATES, *PROGRAMS))}")

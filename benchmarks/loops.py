@@ -9,6 +9,7 @@ JAX differentiates loops of a known number of steps only, and has no dynamic pro
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +192,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     add_out(parser)
     args = parser.parse_args()
+    # JAX has no option for this: what it may use is what the process may use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     try:
         peers = in_jax()
     except ImportError:

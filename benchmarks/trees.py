@@ -13,6 +13,7 @@ arithmetic at peak and weights from cache, both measured in the run; of a batch,
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -142,6 +143,8 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     add_out(parser)
     given = parser.parse_args()
+    # JAX has no option for this: what it may use is what the process may use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
     title = f"Tree-LSTMs of {STATE} over {given.trees} trees, {given.threads} thread(s)"
     columns = [*(s for s in SYSTEMS if s in given.systems.split(",")), FLOOR]
     table = Table(f"trees_{given.threads}", title, "microseconds a leaf", "program", columns)

@@ -42,7 +42,7 @@ def goes_back(plan: KernelPlan) -> bool:
     [(1, 300, 100), (1, 450, 200), (3, 512, 64), (1, 70, 200), (5, 300, 100), (11, 70, 200), (24, 150, 300)],
 )
 def test_the_order_changes_nothing(rows: int, columns: int, depth: int) -> None:
-    """For one thread, where it is turned round, and for several, where it is not."""
+    """For one thread, for several with a part each, which are not all as long, and for more than there are panels."""
     plan = plan_of(rows, columns, depth, biased=True)
     assert goes_back(plan)
     native = Native(plan.kernel, SMALL)
@@ -51,7 +51,7 @@ def test_the_order_changes_nothing(rows: int, columns: int, depth: int) -> None:
     b: Any = random((columns,), "float32", 2)
     packed = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})[0]
     found = []
-    for workers in (1, 3):
+    for workers in (1, 2, 3, 64):
         for turn in (0, 1):
             out = np.full((rows, columns), 77, np.float32)
             arguments = native.bind([x, packed, b, out], {}, workers)

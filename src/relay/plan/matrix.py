@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
-from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.depth_blocks import depth_block, few_row_limits
@@ -42,7 +42,7 @@ from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_rows import task_block
-from relay.plan.there_and_back import goes_back, is_kept_in_part, turned_round
+from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
 
@@ -490,7 +490,7 @@ class _Tiles:
         form = self.shared.p.form
         if self.packed is None or form.turned or form.guard is not None:
             return []  # the panels of such a product serve many tasks, and stay in the cache between them
-        back = goes_back() if self.there_and_back else None
+        back = TURN if self.there_and_back else None
         reading = Reading(
             self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], task.fewest, back
         )

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from relay.ir.dim import Dim
 from relay.ir.types import dtype_bits
 from relay.loop.ir import TURN, WORKERS, Buffer
-from relay.plan.build import extent_of
+from relay.plan.build import ceiling, extent_of
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.tiles import PanelRun
-from relay.te.scalar import Axis, Scalar, binary, compare, select
+from relay.te.scalar import Axis, Scalar, binary, compare, minimum, select
 
 # Of up to so many rows, and of panels that fill up to so many second-level caches.
 _MOST_ROWS, _MOST_CACHES = 24, 8
@@ -34,12 +34,11 @@ def is_kept_in_part(nest: ProductNest, rows: Dim, panels: Dim, runs: Sequence[Pa
     return cache // 2 < size <= _MOST_CACHES * cache
 
 
-def goes_back() -> Scalar:
-    """1 where a call goes from the last panel to the first. Several threads keep to the panels that each had before."""
-    return select(compare("eq", WORKERS, 1), TURN, 0)
-
-
 def turned_round(position: Axis, panels: Dim) -> Scalar:
-    """The panel at a position of the order."""
-    last = binary("sub", extent_of(panels), 1)
-    return select(compare("eq", goes_back(), 1), binary("sub", last, position), binary("add", position, 0))
+    """The panel at a position of the order. Each of several threads goes there and back within its own part of the panels, which its own
+    cache holds a part of (about the part that it is given: where it begins changes no result)."""
+    each = ceiling(extent_of(panels), WORKERS)
+    before = binary("mul", binary("floordiv", position, each), each)
+    behind = minimum(binary("add", before, each), extent_of(panels))
+    back = binary("sub", binary("sub", binary("add", before, behind), 1), position)
+    return select(compare("eq", TURN, 1), back, binary("add", position, 0))
