@@ -119,7 +119,7 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
         GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(), SumFusion(), CommonSubexpressions(),
-        Layouts(table=facts), *fold, ParallelFusion(),
+        Layouts(table=facts), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.

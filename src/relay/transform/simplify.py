@@ -21,6 +21,7 @@ from relay.ir.expr import (
     Expr,
     If,
     Match,
+    OpRef,
     PConstructor,
     Proj,
     PVar,
@@ -240,6 +241,65 @@ def _part_of_split(found: Found, value: Expr, definition: Definition) -> Expr | 
     return op_call("strided_slice", (call.args[0],), attrs, value.span)
 
 
+def _parts_in_a_row(found: Found, value: Expr, definition: Definition) -> Expr | None:
+    """Neighbouring slices put together again are a slice, or all, of the tensor that they are slices of; so are views of them, where
+    each lies in one piece and so do all of them."""
+    assert isinstance(value, Call)
+    whole, rank = definition(found[_TUPLE]), _rank(value)
+    assert isinstance(whole, Tuple)
+    parts = [_slice_of(f, definition) for f in whole.fields]
+    first = parts[0] if parts else None
+    if first is None or rank is None:
+        return None
+    source, axis, begin, end, seen = first
+    along = cast(int, registry.get("concatenate").complete_attrs(value.attrs)["axis"]) % rank
+    for part in parts[1:]:
+        if part is None or part[0] is not source or part[1] != axis or part[2] != end:
+            return None
+        end, seen = part[3], seen or part[4]
+    ty = type_of(source)
+    assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and isinstance(value.ty, TensorType)
+    if seen or along != axis:
+        assert isinstance(value.ty.shape, tuple)
+        if any(d != 1 for d in (*ty.shape[:axis], *value.ty.shape[:along])):
+            return None
+    if begin == 0 and end == ty.shape[axis]:
+        return source if _same_type(source, value) else reshaped(source, value)
+    attrs: Attrs = MappingProxyType({"begin": (begin,), "end": (end,), "strides": (1,), "axes": (axis,)})
+    piece = op_call("strided_slice", (source,), attrs, value.span)
+    if _same_type(piece, value):
+        return piece
+    var = Var("rows", None, piece.ty)
+    view = reshaped(var, value)
+    return None if view is None else Block((Binding(var, piece),), view, value.ty, value.span)
+
+
+def _slice_of(e: Expr, definition: Definition) -> tuple[Expr, int, int, int, bool] | None:
+    """The tensor that an atom is a slice of along one axis, the axis, where the slice begins and ends, and whether it is seen in another
+    shape."""
+    call, seen = definition(e), False
+    while isinstance(call, Call) and isinstance(call.fn, OpRef) and call.fn.name in _VIEWS:
+        call, seen = definition(call.args[0]), True
+    if not isinstance(call, Call) or not isinstance(call.fn, OpRef) or call.fn.name != "strided_slice":
+        return None
+    source, result = type_of(call.args[0]), call.ty
+    if not isinstance(source, TensorType) or not isinstance(result, TensorType):
+        return None
+    if not isinstance(source.shape, tuple) or not isinstance(result.shape, tuple):
+        return None
+    attrs = registry.get("strided_slice").complete_attrs(call.attrs)
+    begin, strides = cast(tuple[object, ...], attrs["begin"]), cast(tuple[object, ...], attrs["strides"])
+    if len(begin) != 1 or any(s != 1 for s in strides):
+        return None
+    axes = cast("tuple[int, ...] | None", attrs["axes"])
+    axis = (axes[0] if axes else 0) % len(source.shape)
+    size, length = source.shape[axis], result.shape[axis]
+    if not isinstance(begin[0], int) or not isinstance(size, int) or not isinstance(length, int):
+        return None
+    start = begin[0] + size if begin[0] < 0 else begin[0]
+    return call.args[0], axis, start, start + length, seen
+
+
 def _scale_and_shift(found: Found, value: Expr, definition: Definition) -> Expr | None:
     """Normalisation by given statistics: ``x * s + t`` with vectors that are computed once (from constants: at
     compile time)."""
@@ -311,4 +371,5 @@ RULES: tuple[Rule, ...] = (
     Rule(is_proj(_SPLIT), _part_of_split),
     Rule(is_proj(_BATCH_NORM), _scale_and_shift),
     Rule(is_op("concatenate")(is_tuple((_X,))), _keep(_X)),
+    Rule(is_op("concatenate")(_TUPLE), _parts_in_a_row),
 )

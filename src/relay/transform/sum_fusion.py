@@ -159,6 +159,8 @@ class _Adder:
         absorbed: set[int] = set()
         sums: list[Expr] = []
         for members in groups.values():
+            # In the order in which what they read was made: parts of one tensor lie in it like that.
+            members.sort(key=lambda m: min((position[a] for a in m[1].args if a in position), default=-1))
             call = self._one([c for _, c in members], out) if len(members) > 1 else None
             if call is not None:
                 absorbed |= {at for at, _ in members}
