@@ -75,13 +75,15 @@ from relay.transform import (
     ToBlocks,
 )  # fmt: skip
 from relay.transform.access import AccessTable
-from relay.transform.ad.gradient import has_gradients
+from relay.transform.ad.gradient import has_gradients, has_one_gradient
 from relay.transform.build import calling
 from relay.tuning import Tuner
 
 Array = npt.NDArray[np.generic]
 # In so many steps tensors are allowed less and less, down to nothing, until what they take meets a memory budget.
 _BUDGET_STEPS = 8
+# Attention of fewer scores is differentiated as it is spelled out: making the scores again on the way back takes longer than keeping them.
+_SCORES = 1 << 19
 
 
 @dataclass(slots=True)
@@ -107,8 +109,8 @@ class _Clock:
         self.last = now
 
 
-def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[Pass]:
-    """The passes, in order, from a typed monomorphic module to blocks of primitives; ``derivatives``: it has ``grad``."""
+def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
+    """The passes, in order, from this typed monomorphic module to blocks of primitives."""
     level = options.opt_level
     facts = AccessTable()
     weights = options.machine or Machine.of(runner.target)
@@ -128,12 +130,15 @@ def passes(options: Options, runner: Runner, derivatives: bool = False) -> list[
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [BatchStructure(entries=options.entries), dead, HoistOverTime()]
     evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
-    differentiate: list[Pass] = [*inline, Gradient(entries=options.entries), dead, *evaluate] if derivatives else []
+    # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
+    # tangents have no such kernel.
+    attend: list[Pass] = [FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
+    differentiate: list[Pass] = [*inline, *attend, Gradient(entries=options.entries), dead, *evaluate]
     return [
         ToBlocks(),
         EtaExpand(),
         ExpandCompositions(),
-        *differentiate,
+        *(differentiate if has_gradients(module) else []),
         *tidy,
         *inline,
         *tidy,
@@ -183,7 +188,7 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     mono = typing.monomorphise(module, options.entries)
     refuse_uncompilable(mono)
     clock.lap("monomorphise")
-    run = Pipeline(passes(options, runner, has_gradients(mono)), typing.verify_types if verify else None, observe=note)
+    run = Pipeline(passes(options, runner, mono), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
     clock.lap("passes")
     with without_collection():

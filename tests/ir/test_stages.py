@@ -37,5 +37,5 @@ def test_stages_parse_back(name: str) -> None:
         assert alpha_equal(relay.parse(text), step.after), f"after {step.transformation.name}:\n{text}"
         checked.append(step.transformation.name)
 
-    Pipeline(passes(options, Runner(parse_target(options.target), options)), observe=observe)(module)
+    Pipeline(passes(options, Runner(parse_target(options.target), options), module), observe=observe)(module)
     assert "to_blocks" in checked and len(checked) >= 2

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import relay
+import relay.pipeline
 from relay.ir.parser import parse_module
+from relay.options import Options
 from relay.transform import DeadCode, FuseAttention, FuseOps, NameDims, Simplify
 from relay.transform.blocks import body_of
 from relay.typing import infer
+from tests.generator.compare import difference
 from tests.transform.support import VERSION, Array, kernels, operators, run, same_results, typed
 
 HEAD = "def @main[m: Dim, n: Dim](%q: Tensor[(6, m, 8), float32], %k: Tensor[(6, n, 8), float32], %v: Tensor[(6, n, 5), float32]"
@@ -293,3 +296,53 @@ def test_long_programs() -> None:
     masks = "nn.batch_matmul(%q, %k)" + " + %b" * 1000
     text = f"{HEAD}, %b: Tensor[(n,), float32]) {{ nn.batch_matmul(nn.softmax({masks}), {VALUES}) }}"
     assert len(body_of(run(text, NameDims(), FuseAttention()).functions["main"]).bindings) >= 1000
+
+
+CAUSAL = (
+    'where(arange(stop={n}, dtype="int32") > expand_dims(arange(stop={n}, dtype="int32"), axis=1), -1e30f, {scores})'
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "causal", "derivative", "fused"),
+    [
+        ("n", False, "grad", True),
+        ("n", True, "grad", True),
+        ("256", True, "grad", True),
+        ("256", False, "grad", False),
+        ("9", True, "grad", False),
+        ("?", False, "grad", False),
+        ("n", True, "jvp", False),
+        ("n", True, "second", False),
+    ],
+)
+def test_gradients_of_what_is_spelled_out(size: str, causal: bool, derivative: str, fused: bool) -> None:
+    """Long attention is one kernel on the way back too, where nothing is differentiated twice."""
+    kind = f"Tensor[(2, {size}, 8), float32]"
+    scores = "nn.batch_matmul(%q, %k) * 0.3f"
+    if causal:
+        scores = CAUSAL.format(n=f"Dim[{size}]" if size == "n" else size, scores=scores)
+    dims = "[n: Dim]" if size == "n" else ""
+    text = f"""def @main{dims}(%q: {kind}, %k: {kind}, %v: {kind}) -> float32 {{
+      sum(tanh(nn.batch_matmul(nn.softmax({scores}), transpose(%v, axes=[0, 2, 1])))) }}"""
+    module = typed(text)
+    by = (0, 1, 2)
+    if derivative == "jvp":
+        module = relay.jvp(module, argnums=by)
+    else:
+        module = relay.value_and_grad(module, argnums=by)
+        module = relay.grad(module, argnums=0) if derivative == "second" else module
+    rows = int(size) if size.isdecimal() else 7
+    operands = arrays(*[(2, rows, 8)] * (6 if derivative == "jvp" else 3))
+    compilation = relay.pipeline.build(relay.infer_type(module), Options(cache=False))
+    names = {name for f in compilation.module.functions for k in kernels(compilation.module, f) for name in k}
+    assert ("nn.attention_cotangents" in names) is fused
+    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+
+
+@pytest.mark.parametrize("mask", ["%m", "where(%m > 0f, 0f, -1e30f)"])
+def test_masks_of_unknown_sizes_stay(mask: str) -> None:
+    """What is added may have one row for all: only the run knows."""
+    text = f"{HEAD}, %m: Tensor[(?, ?), float32]) {{ nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k) + {mask}), {VALUES}) }}"
+    after = run(typed(text), FuseAttention(), DeadCode())
+    assert "nn.attention" not in operators(after)

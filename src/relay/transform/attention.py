@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import Dim, known_equal, shape_size
+from relay.ir.dim import ANY, Dim, known_equal, shape_size
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
@@ -36,9 +36,13 @@ from relay.transform.uses import use_counts
 class FuseAttention(Pass):
     """Put `nn.attention` in place of two products with a softmax between them.
 
-    Before: typed blocks without ``?``. After: the same values up to rounding. What else reads the scores or the weights
-    keeps them: then nothing is changed. The products' right operands are not constants, which have kernels of their own.
+    Before: typed blocks; products of unknown sizes (``?``) are left alone. After: the same values up to rounding. What else
+    reads the scores or the weights keeps them: then nothing is changed. The products' right operands are not constants, which
+    have kernels of their own.
+    Matrices of scores that are known to be smaller than ``least`` numbers stay; causal ones count eight times.
     """
+
+    least: int = 0
 
     name: ClassVar[str] = "fuse_attention"
 
@@ -49,7 +53,7 @@ class FuseAttention(Pass):
             uses = use_counts(body_of(function))
 
             def visit(scope: Scope, var: Var, value: Expr) -> Expr:
-                return _Finder(driver.definition, uses).attention(value) or value
+                return _Finder(driver.definition, uses, self.least).attention(value) or value
 
             driver = Forward(visit)
             return driver.function(function)
@@ -79,7 +83,7 @@ def _products(value: Expr, definition: Definition) -> list[_Product]:
         return []
     attrs = registry.get(name).complete_attrs(value.attrs)
     left, right = value.args
-    if not _multiplies(value, left, right):
+    if not _multiplies(value, left, right) or not all(map(_is_sized, (value, left, right))):
         return []
     rank = len(_shape(value) or ())
     if len(_shape(left) or ()) != rank or len(_shape(right) or ()) != rank:
@@ -97,7 +101,7 @@ def _einsum_products(value: Call, definition: Definition) -> list[_Product]:
         return []
     shapes = [_shape(e) for e in operands.fields]
     known = [s for s in shapes if s is not None]
-    if len(known) != 2:
+    if len(known) != 2 or not all(map(_is_sized, (value, *operands.fields))):
         return []
     (a, b), out = equation_labels(str(value.attrs["equation"]), [len(s) for s in known])
     sizes = {**dict(zip(a, known[0], strict=True)), **dict(zip(b, known[1], strict=True))}
@@ -149,6 +153,8 @@ _SCALED: tuple[tuple[Pattern, bool], ...] = (
     (is_op("divide")(_X, _C), True),
 )
 _SUM, _MASK = is_op("add"), wildcard()
+# Half of causal scores are never made, and what blocks of others hold is in a near cache: they are worth a kernel where they are fewer.
+_CAUSAL_COUNTS = 8
 # Steps between the two products that are looked at.
 _MOST_STEPS = 32
 _HIDDEN: tuple[tuple[Pattern, bool], ...] = (
@@ -165,6 +171,7 @@ class _Finder:
 
     definition: Definition
     uses: Counter[Var]
+    least: int
     made: list[Binding] = field(default_factory=list)
 
     def attention(self, value: Expr) -> Block | None:
@@ -185,10 +192,9 @@ class _Finder:
         if match(is_op("nn.softmax"), softmax, self.definition) is None:
             return None
         shape = _shape(softmax)
-        if shape is None or registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"] not in (
-            -1,
-            len(shape) - 1,
-        ):
+        if shape is None or not _is_sized(softmax):
+            return None
+        if registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"] not in (-1, len(shape) - 1):
             return None
         if len(shape) < 2 or any(d == 0 for d in shape) or not _keeps_matrices(shape, _shape(last.left)):
             return None
@@ -255,6 +261,9 @@ class _Finder:
         later = [x for x in (*chosen, *masks) if hides_later_keys(x, known, m, n)]
         if any(x in masks for x in later) and hidden is not None and np.isfinite(hidden):
             later = [x for x in later if x in chosen]
+        count = m * n if isinstance(m, int) and isinstance(n, int) else self.least
+        if count * (_CAUSAL_COUNTS if later else 1) < self.least:
+            return None
         joined = self._joined([x for x in masks if x not in later], [x for x in chosen if x not in later], hidden)
         if joined is _APART:
             return None
@@ -298,6 +307,8 @@ class _Finder:
             found = match(pattern, step, self.definition)
             if found is None or _shape(step) != shape or _shape(found[_X]) != shape or _dtype(found[_MASK]) != "bool":
                 continue
+            if not _is_sized(found[_MASK]):
+                continue
             least = found[_C]
             assert isinstance(least, Constant)
             score = float(least.data.reshape(-1)[0])
@@ -318,7 +329,7 @@ class _Finder:
             return None
         # Of two operands of the full shape the scores are the one that a product leads to.
         for scores, mask in (step.args, step.args[::-1]):
-            if _shape(scores) == shape and self._leads_to_product(scores):
+            if _shape(scores) == shape and _is_sized(mask) and self._leads_to_product(scores):
                 return scores, mask
         return None
 
@@ -429,6 +440,12 @@ def _is_view(step: Call) -> bool:
 def _shape(e: Expr) -> tuple[Dim, ...] | None:
     ty = type_of(e)
     return ty.shape if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else None
+
+
+def _is_sized(e: Expr) -> bool:
+    """Whether each size has a value or a name: of two that are unknown nothing says that they are equal."""
+    shape = _shape(e)
+    return shape is not None and ANY not in shape
 
 
 def _dtype(e: Expr) -> str:

@@ -102,7 +102,16 @@ def _known(module: Module) -> bool:
 
 def has_gradients(module: Module) -> bool:
     """Whether ``grad`` stands anywhere in a module (of any form)."""
-    return any(isinstance(node, Grad) for f in module.functions.values() for node in post_order(f))
+    return bool(_derivatives(module))
+
+
+def has_one_gradient(module: Module) -> bool:
+    """Whether ``grad`` stands once in a module, and no ``jvp``: so nothing is differentiated twice."""
+    return [g.forward for g in _derivatives(module)] == [False]
+
+
+def _derivatives(module: Module) -> list[Grad]:
+    return [node for f in module.functions.values() for node in post_order(f) if isinstance(node, Grad)]
 
 
 @dataclass(slots=True, eq=False)
