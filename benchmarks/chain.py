@@ -54,7 +54,7 @@ def measure(n: int) -> dict[str, float]:
     runner = Runner(parse_target("cpu"), options)
     module = timed("monomorphise", lambda: typing.monomorphise(module, ("main",)))
     declared = dict(module.functions)
-    for number, transformation in enumerate(passes(options, runner)):
+    for number, transformation in enumerate(passes(options, runner, module)):
         module = timed(f"{number:2} {transformation.name}", partial(relay.Pipeline([transformation]), module))
     plan = timed("plan", lambda: plan_module(module, runner.target, None))
     timed("lower", lambda: lower(plan, declared, [b""] * len(plan.kernels), runner.target))

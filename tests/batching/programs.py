@@ -126,7 +126,7 @@ def lowered(mod: Module, last: str = "batch_structure", **options: Any) -> Modul
     runner = Runner(parse_target(chosen.target), chosen)
     mono = typing.monomorphise(mod, chosen.entries)
     refuse_uncompilable(mono)
-    all_passes = passes(chosen, runner)
+    all_passes = passes(chosen, runner, mono)
     end = max(n for n, p in enumerate(all_passes) if p.name == last)
     return Pipeline(all_passes[: end + 1], typing.verify_types)(mono)
 

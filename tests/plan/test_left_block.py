@@ -50,11 +50,27 @@ def test_a_depth_that_is_not_known() -> None:
     assert copies(check(fn, *({V: s} for s in (0, 1, 2, 30, 200)), target=SMALL))
 
 
+@pytest.mark.parametrize("columns", [128, 200])
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_blocks_of_a_depth_that_is_not_known(columns: int, epilogue: bool) -> None:
+    """Two panels and more, with what is added to the result after the last block."""
+
+    def build(m: Maker, a: Expr, b: Expr, c: Expr) -> Expr:
+        return m("add", product(m, a, b), c) if epilogue else product(m, a, b)
+
+    fn = primitive([tensor((N, 300)), tensor((N, columns)), tensor((300, columns))], build)
+    plan = check(fn, *({V: s} for s in (0, 1, 255, 256, 257, 513)), target=SMALL, tolerance=1e-4)
+    assert copies(plan) and any(
+        isinstance(s, Alloc) and s.buffer.name.startswith("sums") for s in statements(plan.kernel.body)
+    )
+
+
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64"])
 def test_targets(name: str) -> None:
     small = replace(parse_target(name), l1_bytes=8 << 10, l2_bytes=64 << 10)
-    fn = primitive([tensor((70, 300)), tensor((70, 140))], product)
-    assert copies(check(fn, {}, target=small))
+    for depth in (70, 270):
+        fn = primitive([tensor((depth, 300)), tensor((depth, 140))], product)
+        assert copies(check(fn, {}, target=small))
 
 
 def test_batches_and_an_epilogue() -> None:

@@ -3,7 +3,9 @@
 In the gradient of a weight, ``out[n, j] = sum(g[k, n] * x[k, j])``, neighbours along k of the left operand are a row of ``g`` apart. A
 tile of a few rows takes a part of a line from each: where their distance is divisible by a large power of two, these lines share a few
 places of the caches, and are fetched again for the next tile and for every panel. So a task copies its block of rows, line by line, to
-where they lie close together, and multiplies it by one panel after the other.
+where they lie close together, and multiplies it by one panel after the other. Where k is long, as where the gradient is one over all
+tokens of a batch, it does so for a block of k after the other (Goto and van de Geijn, Anatomy of high-performance matrix multiplication,
+2008): each operand is read from far away a few times only, and sums of all the task's panels wait in the second-level cache.
 """
 
 from __future__ import annotations
@@ -11,16 +13,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_mul
+from relay.ir.dim import Dim, ceil_div, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Buffer, For, Stmt, Store
 from relay.plan.build import extent_of, temporary
 from relay.plan.product import original, size_of
 from relay.plan.product_nest import LeftRows, ProductNest
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, minimum
 
-# Panels that repay the copy.
-_FEWEST_PANELS = 3
+# Panels that repay the copy; fewer do where each task has all of them, and a block of k at a time.
+_FEWEST_PANELS, _FEWEST_OF_BLOCKS = 3, 2
 # A depth to go by where it is not known.
 _DEPTH = 512
 # A way of the first-level cache is a page.
@@ -29,39 +31,49 @@ _PAGE_BYTES = 4096
 _FEWEST_ROWS, _MOST_ROWS, _ROWS = 48, 192, 96
 # Tasks that a product is cut in at least, where it has so many rows and panels.
 _TASKS = 4
+# A block of k: a panel of it is read from the second-level cache or nearer, and a tile's sums are fetched for so many multiply-adds.
+_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A product in tasks: ``parts`` of ``block`` rows by ``groups`` of ``panels`` panels."""
+    """A product in tasks: ``parts`` of ``block`` rows by ``groups`` of ``panels`` panels, by blocks of k of this ``length``."""
 
     block: int
     parts: int
     panels: int
     groups: int
+    length: int | None
 
 
-def cut(nest: ProductNest, panels: Dim) -> Cut | None:
-    """The tasks of a product with so many panels, where its left operand is worth copying."""
+def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
+    """The tasks of a product with so many panels, where its left operand is worth copying; with ``blocks`` of k, if they may be."""
     p = nest.p
     rows, depth = size_of(p.rows), size_of(p.reduced)
     if p.form.turned or p.form.guard is not None or len(p.rows) != 1 or len(p.reduced) != 1:
         return None
-    if not isinstance(rows, int) or not isinstance(panels, int) or rows < _FEWEST_ROWS or panels < _FEWEST_PANELS:
+    if not isinstance(rows, int) or not isinstance(panels, int) or rows < _FEWEST_ROWS or panels < _FEWEST_OF_BLOCKS:
         return None
     if nest.right_strides()[0] != 1:  # every part packs its panels: what has to be turned for that would cost as much
         return None
     if not _is_far_apart(nest, rows, depth if isinstance(depth, int) else _DEPTH):
         return None
-    most = _ROWS
-    if isinstance(depth, int):
-        fit = nest.builder.target.l2_bytes * 8 // (3 * depth * dtype_bits(p.form.accumulate))
-        most = max(_FEWEST_ROWS, min(_MOST_ROWS, fit))
+    most, size, cache = _ROWS, dtype_bits(p.form.accumulate) // 8, nest.builder.target.l2_bytes // 3
+    deep = blocks and not (isinstance(depth, int) and depth <= _LENGTH)
+    length = _LENGTH if deep else depth
+    if isinstance(length, int):
+        most = max(_FEWEST_ROWS, min(_MOST_ROWS, cache // (length * size)))
     parts = -(-rows // most)
     parts += parts % 2 if parts > 1 else 0  # of nearly one size for two threads
-    each = -(-panels // min(panels, -(-_TASKS // parts)))
     block = -(-rows // (parts * p.tile.rows)) * p.tile.rows
-    return Cut(block, -(-rows // block), each, -(-panels // each))
+    each = -(-panels // min(panels, -(-_TASKS // parts)))
+    if panels < _FEWEST_PANELS:
+        if not deep or parts == 1:
+            return None
+        each = panels
+    elif deep:
+        each = min(each, max(1, cache // (block * p.pitch * size)))
+    return Cut(block, -(-rows // block), each, -(-panels // each), _LENGTH if deep else None)
 
 
 def _is_far_apart(nest: ProductNest, rows: int, depth: int) -> bool:
@@ -90,35 +102,58 @@ def _element(nest: ProductNest, row: Scalar) -> Scalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeftBlock:
-    """``count`` rows (``most`` at most) from ``start`` on, in ``buffer``: those of one k behind each other."""
+    """``count`` rows (``most`` at most) from ``start`` on, in ``buffer``: those of one k behind each other. ``along``: the number of
+    a block of k, and its length, where these are all that it has."""
 
     nest: ProductNest
     buffer: Buffer
     start: Scalar
     count: Scalar
     most: int
+    along: tuple[Axis, int] | None = None
 
     @staticmethod
-    def of(nest: ProductNest, part: Scalar, most: int) -> LeftBlock:
-        """A part of the rows, ``most`` of them or what is left, in the thread's workspace."""
+    def of(nest: ProductNest, part: Scalar, most: int, length: int | None = None) -> LeftBlock:
+        """A part of the rows, ``most`` of them or what is left, in the thread's workspace; a block of k of some length at a time."""
         rows = size_of(nest.p.rows)
         start = binary("mul", part, most)
         whole = isinstance(rows, int) and rows % most == 0
         count = Const(most, "int64") if whole else minimum(most, binary("sub", extent_of(rows), start))
-        size = dim_mul(size_of(nest.p.reduced), most)
-        return LeftBlock(nest, temporary(nest.builder.fresh("left"), size, nest.p.form.accumulate), start, count, most)
+        depth = size_of(nest.p.reduced)
+        buffer = temporary(nest.builder.fresh("left"), dim_mul(length or depth, most), nest.p.form.accumulate)
+        along = None if length is None else (Axis("kb", dim_max(1, ceil_div(depth, length))), length)
+        return LeftBlock(nest, buffer, start, count, most, along)
+
+    @property
+    def begin(self) -> Scalar:
+        """Where along k the block begins."""
+        return Const(0, "int64") if self.along is None else binary("mul", *self.along)
+
+    @property
+    def is_last(self) -> Scalar:
+        """Whether this is the last block of k."""
+        assert self.along is not None
+        number, _ = self.along
+        return compare("eq", number, binary("sub", extent_of(number.extent), 1))
 
     def copied(self) -> Stmt:
         """Copy the rows."""
-        (k,), lane = self.nest.p.reduced, Axis("i", self.most)
+        (k,), lane, before = self.nest.p.reduced, Axis("i", self.most), self.nest.env
+        line, extent = (k, extent_of(k.extent)) if self.along is None else (Axis("k", self.along[1]), self._extent(k))
+        self.nest.env = {**before, k: binary("add", self.begin, line)}
         value = cast(_element(self.nest, binary("add", self.start, lane)), self.buffer.dtype)
-        place = binary("add", binary("mul", k, self.most), lane)
-        return For(k, extent_of(k.extent), For(lane, self.count, Store(self.buffer, (place,), value), "vectorized"))
+        self.nest.env = before
+        place = binary("add", binary("mul", line, self.most), lane)
+        return For(line, extent, For(lane, self.count, Store(self.buffer, (place,), value), "vectorized"))
+
+    def _extent(self, k: Axis) -> Scalar:
+        assert self.along is not None
+        return minimum(self.along[1], binary("sub", extent_of(k.extent), self.begin))
 
     def rows(self, offset: Scalar, height: int, k: Scalar) -> LeftRows:
         """``height`` rows from row ``offset`` of the block on, at a position along k."""
         first = Axis("left", self.most)
-        line = binary("add", binary("mul", k, self.most), first)
+        line = binary("add", binary("mul", binary("sub", k, self.begin), self.most), first)
         elements: list[Scalar] = [
             Load(self.buffer, (binary("add", line, Const(i, "int64")),), self.buffer.dtype) for i in range(height)
         ]

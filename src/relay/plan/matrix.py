@@ -131,29 +131,32 @@ def _tasks(
     p, tile = nest.p, runs[0].tile
     rows = size_of(p.rows)
     panels = dim_add(runs[-1].number, runs[-1].count)
-    copied = cut(nest, panels) if task_rows is None and packed is None else None
+    copied = None
+    if task_rows is None and packed is None:
+        whole = p.form.guard is None and all(_is_direct(nest, run) for run in runs)
+        copied = cut(nest, panels, blocks=whole)
     block = task_block(nest, tile.rows, panels, packed, task_rows) if copied is None else copied.block
     parts = ceil_div(rows, block)
     if most is not None and most <= block:
         block, parts = most, 1
     panel, part = Axis("panel", panels), Axis("part", parts)
 
-    def of(run: PanelRun, left: LeftBlock | None = None) -> Stmt:
+    def of(run: PanelRun, left: LeftBlock | None = None, sums: tuple[Buffer, Scalar] | None = None) -> Stmt:
         tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back)
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
             height = tile_height(nest.builder.target, vectors, tiles.partial)
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
-        return tiles.task(_variable(panel), _variable(part), block, left)
+        return tiles.task(_variable(panel), _variable(part), block, left, sums)
 
     there_and_back = packed is not None and is_kept_in_part(nest, rows, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
 
-    def of_any(left: LeftBlock | None = None) -> Stmt:
-        body = of(runs[-1], left)
+    def of_any(left: LeftBlock | None = None, sums: tuple[Buffer, Scalar] | None = None) -> Stmt:
+        body = of(runs[-1], left, sums)
         for run in reversed(runs[:-1]):
-            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left), body)
+            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left, sums), body)
         if not there_and_back:
             return body
         return LetScalar(panel, turned_round(position, panels), body)
@@ -163,11 +166,21 @@ def _tasks(
     if copied is not None:
         # A task copies its rows and goes through a group of panels.
         group, inner = Axis("group", copied.groups), Axis("inner", copied.panels)
-        left = LeftBlock.of(nest, _variable(part), block)
+        left = LeftBlock.of(nest, _variable(part), block, copied.length)
         first = binary("mul", _variable(group), copied.panels)
         count = minimum(copied.panels, binary("sub", extent_of(panels), first))
-        through = For(inner, count, LetScalar(panel, binary("add", first, _variable(inner)), of_any(left)))
-        body = allocate([left.buffer], seq([left.copied(), through]))
+        here = binary("add", first, _variable(inner))
+        if left.along is None:
+            body = seq([left.copied(), For(inner, count, LetScalar(panel, here, of_any(left)))])
+            body = allocate([left.buffer], body)
+        else:
+            each_panel = block * p.pitch
+            held = temporary(nest.builder.fresh("sums"), copied.panels * each_panel, p.form.accumulate)
+            at = binary("mul", _variable(inner), each_panel)
+            through = For(inner, count, LetScalar(panel, here, of_any(left, (held, at))))
+            number, _ = left.along
+            blocks = For(number, extent_of(number.extent), seq([left.copied(), through]))
+            body = allocate([left.buffer, held], blocks)
         return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
@@ -205,8 +218,16 @@ class _Tiles:
 
     # -- tasks
 
-    def task(self, panel: Scalar, part: Scalar, block: int, left: LeftBlock | None = None) -> Stmt:
-        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of."""
+    def task(
+        self,
+        panel: Scalar,
+        part: Scalar,
+        block: int,
+        left: LeftBlock | None = None,
+        sums: tuple[Buffer, Scalar] | None = None,
+    ) -> Stmt:
+        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of. With a copy of a block
+        of k, ``sums`` are where those of the panel wait for the next one: in a buffer, from a place on."""
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
         first, across = self._columns(panel)
@@ -214,7 +235,9 @@ class _Tiles:
         buffers: list[Buffer] = []
         shared.env = {}
         blocks = None
-        if not self.in_blocks and self.partial == 1:
+        if left is not None and left.along is not None:
+            blocks = left.along[1]
+        elif not self.in_blocks and self.partial == 1:
             blocks = depth_block(shared, self.packed, None if self.there_and_back else self.most)
         made: Buffer | None = None
         if self.packed is None and not is_in_place(shared):
@@ -226,6 +249,9 @@ class _Tiles:
         size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
         task = _Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left)
+        if left is not None and sums is not None:
+            task.held, base = sums
+            return bound(shares, allocate(buffers, self._rows_of_block(task, left, base)))
         if blocks is not None:
             body = self._blocked_rows(task, blocks)
         elif self.in_blocks and self.packed is not None:
@@ -268,8 +294,7 @@ class _Tiles:
     @property
     def _direct(self) -> bool:
         """Whether the epilogue takes its elements from the registers."""
-        shared, target = self.shared, self.shared.builder.target
-        return (not self.run.ragged or target.masked) and shared.epilogue_cost() <= CHEAP_EPILOGUE
+        return _is_direct(self.shared, self.run)
 
     def _each(self, task: _Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
         return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest)
@@ -306,6 +331,23 @@ class _Tiles:
             return Branch(whole, columns(Const(width, "int64")), columns(task.panel.across))
 
         return self._each(task, through_memory, finish)
+
+    def _rows_of_block(self, task: _Task, left: LeftBlock, base: Scalar) -> Stmt:
+        """All rows of a task over the block of k that ``left`` has: their sums wait in memory, from ``base`` on, for the next block, and
+        go through the epilogue after the last."""
+        assert left.along is not None
+        number, length = left.along
+
+        def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
+            at = binary("add", base, binary("mul", offset, self.shared.p.tile.columns))
+
+            def finish(tile: Buffer) -> list[Stmt]:
+                done = seq(self.shared.finish_tile(tile, row, task.panel.first, task.panel.across))
+                return [Branch(left.is_last, done, seq(self.shared.hand_over(tile, task.held, at)))]
+
+            return self._micro(task, row, n, offset, (number, length, at), finish)
+
+        return seq([*task.panel.packed_first(left.along), self._each(task, run)])
 
     def _turned_rows(self, task: _Task) -> Stmt:
         """All rows of a task, and then all its columns."""
@@ -406,17 +448,27 @@ class _Tiles:
             copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []
-        if self._direct and block is None and not p.form.turned and self.packed is None:
-            start += shared.ask_for_results(row, height, task.panel.first, width)
+        by_blocks = task.left is not None and task.left.along is not None
+        if self._direct and (block is None or by_blocks) and not p.form.turned and self.packed is None:
+            asked = shared.ask_for_results(row, height, task.panel.first, width)
+            start += [Branch(task.left.is_last, seq(asked))] if task.left is not None and by_blocks else asked
+        sums: list[Stmt] = []
+        zeros: list[Stmt] = []
         updates: list[Stmt] = []
         for i in range(height):
             place = (Const(i, "int64"), lane)
-            held = initial("sum", dtype) if block is None else Load(task.held, self._spot(block[2], i, lane), dtype)
-            start.append(For(lane, lanes, Store(tile, place, held), "vectorized"))
+            zeros.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
+            if block is not None:
+                held = Load(task.held, self._spot(block[2], i, lane), dtype)
+                sums.append(For(lane, lanes, Store(tile, place, held), "vectorized"))
             total: Scalar = Load(tile, place, dtype)
             for a, b in terms[i]:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
+        if block is not None and by_blocks:
+            start.append(Branch(compare("eq", block[0], 0), seq(zeros), seq(sums)))
+        else:
+            start += zeros if block is None else sums
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
         loop = loops(axes, extent, loop, _STEPS if width % shared.builder.lanes([dtype]) == 0 else 1)
         if p.form.guard is not None:
@@ -501,6 +553,11 @@ class _Tiles:
 
     def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
         return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
+
+
+def _is_direct(nest: ProductNest, run: PanelRun) -> bool:
+    """Whether the epilogue of a run's panels takes its elements from the registers."""
+    return (not run.ragged or nest.builder.target.masked) and nest.epilogue_cost() <= CHEAP_EPILOGUE
 
 
 def _neighbour(element: Scalar) -> Scalar:
