@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from relay.codegen.target import parse_target
-from relay.ir.expr import Function
+from relay.ir.expr import Expr, Function
 from relay.loop import evaluate as slow
 from relay.plan import make_plan
-from tests.plan.harness import fresh_name, primitive, random, tensor
+from relay.plan.graph import te_graph
+from relay.te.evaluate import evaluate
+from tests.plan.harness import HOST, Maker, Native, fresh_name, primitive, random, tensor
 
 Shape = tuple[int, ...]
 
@@ -74,3 +76,31 @@ def test_no_lane_computes_with_what_nobody_wrote(
         patched.setattr(slow, "_stored", stored)
         assert slow.evaluate(plan.kernel, [*flat, *out]) == 0
     assert not found
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16", "bfloat16", "bool"])
+@pytest.mark.parametrize("columns", [17, 33, 49])
+def test_one_lane_of_narrow_elements_is_written_alone(dtype: str, columns: int) -> None:
+    """LLVM 22 stores 32 bits for a masked vector of narrowed numbers whose mask has one bit: over the row behind, or the end."""
+
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("cast", m("nn.dense", x, w), dtype=dtype)
+
+    def plain(m: Maker, x: Expr) -> Expr:
+        return m("cast", m("multiply", x, x), dtype=dtype)
+
+    rows = 20
+    for fn, shapes in (
+        (primitive([tensor((rows, 24)), tensor((columns, 24))], build), [(rows, 24), (columns, 24)]),
+        (primitive([tensor((columns,))], plain), [(columns,)]),
+    ):
+        graph = te_graph(fn)
+        native = Native(make_plan(fn, HOST, frozenset(), fresh_name()).kernel, HOST)
+        given = [random(s, "float32", n) for n, s in enumerate(shapes)]
+        (wanted,) = evaluate(graph.outputs, dict(zip(graph.inputs, given, strict=True)), {})
+        memory = np.full(wanted.size + 8, 1, wanted.dtype)
+        assert native.run(native.bind([*given, memory[: wanted.size]], {})) == 0
+        np.testing.assert_allclose(
+            memory[: wanted.size].astype(np.float64), wanted.reshape(-1).astype(np.float64), rtol=1e-2, atol=1
+        )
+        assert (memory[wanted.size :] == 1).all()
