@@ -79,7 +79,7 @@ def test_no_lane_computes_with_what_nobody_wrote(
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16", "bfloat16", "bool"])
-@pytest.mark.parametrize("columns", [17, 33, 49])
+@pytest.mark.parametrize("columns", [3, 5, 9, 17, 33, 49, 65, 129])
 def test_one_lane_of_narrow_elements_is_written_alone(dtype: str, columns: int) -> None:
     """LLVM 22 stores 32 bits for a masked vector of narrowed numbers whose mask has one bit: over the row behind, or the end."""
 

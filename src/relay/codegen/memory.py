@@ -297,12 +297,22 @@ class Memory:
     ) -> None:
         name, masks = f"llvm.masked.store.{mangled(element, lanes)}.p0", vec("i1", lanes)
         if element in ("i8", "i16"):
-            # Of a mask that it sees to have one bit, LLVM 22 stores an element of 32 bits where the value was one before it was narrowed:
-            # behind nothing (no instruction) it does not see that.
-            mask = self.b.emit(f'call {masks} asm "", "=^Yk,0"({masks} {mask})')
+            mask = self._unseen(mask, lanes)
         self.b.module.declare(name, "void", [type_, "ptr", masks])
         given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
         self.b.do(f"call void @{name}({given}){metadata}")
+
+    def _unseen(self, mask: str, lanes: int) -> str:
+        """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores 32 bits of a value that was narrowed
+        to fewer."""
+        masks, bits, word = vec("i1", lanes), f"i{lanes}", "i32" if lanes <= 32 else "i64"
+        text = self.b.emit(f"bitcast {masks} {mask} to {bits}")
+        if bits != word:
+            text = self.b.emit(f"zext {bits} {text} to {word}")
+        text = self.b.emit(f'call {word} asm "", "=r,0"({word} {text})')
+        if bits != word:
+            text = self.b.emit(f"trunc {word} {text} to {bits}")
+        return self.b.emit(f"bitcast {bits} {text} to {masks}")
 
     def _masked_load(
         self, type_: str, element: str, lanes: int, pointer: str, align: int, mask: str, metadata: str
