@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import relay
 from relay import te
 from relay.ir.diagnostics import RelayError
+from relay.ir.dtypes import numpy_dtype
 from tests.generator.compare import difference
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Draw, Drawn
@@ -175,3 +176,16 @@ def test_what_cannot_be_scattered_is_an_error() -> None:
     ):
         with pytest.raises((RelayError, te.DefinitionError), match=message):
             h.apply(name, *operands, **dict[str, Any](attrs))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sums_of_sixteen_bits_do_not_stop_growing(dtype: str) -> None:
+    """The gradient of rows that are looked up many times."""
+    loss = relay.parse(
+        f"{HEADER}def @main(%t: Tensor[(4, 3), {dtype}], %i: Tensor[(9000,), int32]) -> {dtype} {{ sum(take(%t, %i, axis=0)) }}"
+    )
+    gradient = relay.grad(loss, argnums=0)
+    table, rows = np.ones((4, 3), numpy_dtype(dtype)), np.arange(9000, dtype=np.int32) % 10 // 9
+    wanted = np.asarray(relay.evaluate(gradient, table, rows)).astype(np.float32)
+    np.testing.assert_allclose(wanted[:2], [[8100] * 3, [900] * 3], rtol=1e-2)
+    np.testing.assert_array_equal(np.asarray(relay.compile(gradient)(table, rows)).astype(np.float32), wanted)

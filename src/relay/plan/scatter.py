@@ -6,14 +6,30 @@ order, so the result does not depend on their number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from relay.ir.dim import ceil_div, dim_mul, shape_size
-from relay.loop.ir import Branch, LetScalar, Stmt, Store
-from relay.plan.build import Builder, Storage, extent_of, parallel, parallel_rows, seq, serial, vectorized
+from relay.ir.types import dtype_bits, is_float
+from relay.loop.ir import Branch, Buffer, LetScalar, Stmt, Store
+from relay.plan.build import Builder, Storage, allocate, extent_of, parallel, parallel_rows, seq, serial, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
 from relay.plan.reduction import combine, initial
 from relay.plan.stages import Kept
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, conjuncts, minimum, select, walk
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    ReduceKind,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    conjuncts,
+    minimum,
+    select,
+    walk,
+)
 from relay.te.scatter import Scatter
 from relay.te.tensor import Tensor
 
@@ -55,8 +71,9 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     (value,) = builder.evaluate([form.value], {**env, **names})
     for guard in builder.evaluate(lanewise, env):
         value = select(guard, value, initial(form.kind, dtype))
-    now = Load(where.buffer, (at,), dtype)
-    body: Stmt = across(Store(where.buffer, (at,), combine(form.kind, now, value)))
+    made = _wide(builder, where, form.kind)
+    now = Load(made, (at,), made.dtype)
+    body: Stmt = across(Store(made, (at,), combine(form.kind, now, cast(value, made.dtype))))
     for axis, index in zip(names, place, strict=True):
         name = names[axis]
         inside = binary("and", compare("ge", name, 0), compare("lt", name, extent_of(axis.extent)))
@@ -67,22 +84,34 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     work = dim_mul(shape_size(tuple(a.extent for a in form.over)), max(1, cost(value)))
     if lane is not None:
         work = dim_mul(work, _BLOCK)
-    return seq(
-        [
-            _cleared(builder, where, initial(form.kind, dtype)),
-            parallel_rows(builder, tasks, work, serial(list(form.over), body)),
-        ]
-    )
+    steps = [
+        _everywhere(builder, made, lambda _: initial(form.kind, made.dtype)),
+        parallel_rows(builder, tasks, work, serial(list(form.over), body)),
+    ]
+    if made is where.buffer:
+        return seq(steps)
+    narrowed = _everywhere(builder, where.buffer, lambda at: cast(Load(made, (at,), made.dtype), dtype))
+    return allocate([made], seq([*steps, narrowed]))
 
 
-def _cleared(builder: Builder, where: Storage, value: Const) -> Stmt:
-    """``value`` in the whole buffer, along memory."""
-    total = where.buffer.shape[0]
+def _wide(builder: Builder, where: Storage, kind: ReduceKind) -> Buffer:
+    """Where values are combined: sums and products of sixteen bits in float32, as everywhere (a sum would stop growing at 256 times
+    what is added); anything else where the result is."""
+    buffer = where.buffer
+    if kind not in ("sum", "prod") or not is_float(buffer.dtype) or dtype_bits(buffer.dtype) != 16:
+        return buffer
+    return Buffer(builder.fresh("sums"), buffer.shape, "float32", "workspace")
+
+
+def _everywhere(builder: Builder, buffer: Buffer, value: Callable[[Scalar], Scalar]) -> Stmt:
+    """What ``value`` says of a place, in the whole buffer, along memory."""
+    total = buffer.shape[0]
     lane = Axis("lane", _PAGES)
 
     def block(b: Axis) -> Stmt:
         start = binary("mul", b, _PAGES)
         count = minimum(_PAGES, binary("sub", extent_of(total), start))
-        return vectorized(lane, count, Store(where.buffer, (binary("add", start, lane),), value))
+        place = binary("add", start, lane)
+        return vectorized(lane, count, Store(buffer, (place,), value(place)))
 
     return parallel(builder, ceil_div(total, _PAGES), _PAGES, block, "block")
