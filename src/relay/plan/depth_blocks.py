@@ -61,13 +61,14 @@ def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:
 
 
 def _is_awaited(nest: ProductNest, packed: Buffer) -> bool:
-    """Whether tiles of a few rows wait for their panels."""
+    """Whether tiles of a few rows wait for their panels. (Matrix registers take so few rows as they take more.)"""
     target, p, elements = nest.builder.target, nest.p, shape_size(packed.shape)
     if (
         not target.outruns_caches
         or p.form.turned
         or p.form.guard is not None
         or p.outer
+        or p.left_stride is not None
         or not isinstance(elements, int)
     ):
         return False

@@ -16,41 +16,36 @@ few rows still keep all threads busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
-from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.depth_blocks import depth_block, few_row_limits
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
 from relay.plan.nests import Member
-from relay.plan.panels import Panel, is_in_place, loops
+from relay.plan.panels import Panel, is_in_place
 from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
-    CHEAP_EPILOGUE,
     FMA_DISCOUNT,
     AfterTile,
-    LeftRows,
     ProductNest,
     RowTile,
     balanced,
 )
-from relay.plan.reading import Reading
 from relay.plan.reduction import initial
+from relay.plan.register_tiles import RegisterTiles, Task, is_direct, variable
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_rows import task_block
 from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
-# Steps along k in one iteration of a tile's loop, where its columns are whole vectors: with halves the sums of a high tile would not
-# stay in registers.
-_STEPS = 2
 
 
 def matrix_nest(
@@ -103,21 +98,6 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
     return body
 
 
-@dataclass(slots=True, eq=False)
-class _Task:
-    """What one task works on: ``count`` (``fewest`` to ``most``) rows from ``start``, and a panel's columns. ``held`` is where its
-    tiles wait for the epilogue."""
-
-    start: Scalar
-    count: Scalar
-    fewest: int
-    most: int
-    panel: Panel
-    held: Buffer
-    # Its rows, where they were copied.
-    left: LeftBlock | None = None
-
-
 def _tasks(
     nest: ProductNest,
     runs: Sequence[PanelRun],
@@ -133,7 +113,7 @@ def _tasks(
     panels = dim_add(runs[-1].number, runs[-1].count)
     copied = None
     if task_rows is None and packed is None:
-        whole = p.form.guard is None and all(_is_direct(nest, run) for run in runs)
+        whole = p.form.guard is None and all(is_direct(nest, run) for run in runs)
         copied = cut(nest, panels, blocks=whole)
     block = task_block(nest, tile.rows, panels, packed, task_rows) if copied is None else copied.block
     parts = ceil_div(rows, block)
@@ -148,7 +128,7 @@ def _tasks(
             assert isinstance(vectors, int)
             height = tile_height(nest.builder.target, vectors, tiles.partial)
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
-        return tiles.task(_variable(panel), _variable(part), block, left, sums)
+        return tiles.task(variable(panel), variable(part), block, left, sums)
 
     there_and_back = packed is not None and is_kept_in_part(nest, rows, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
@@ -166,17 +146,17 @@ def _tasks(
     if copied is not None:
         # A task copies its rows and goes through a group of panels.
         group, inner = Axis("group", copied.groups), Axis("inner", copied.panels)
-        left = LeftBlock.of(nest, _variable(part), block, copied.length)
-        first = binary("mul", _variable(group), copied.panels)
+        left = LeftBlock.of(nest, variable(part), block, copied.length)
+        first = binary("mul", variable(group), copied.panels)
         count = minimum(copied.panels, binary("sub", extent_of(panels), first))
-        here = binary("add", first, _variable(inner))
+        here = binary("add", first, variable(inner))
         if left.along is None:
             body = seq([left.copied(), For(inner, count, LetScalar(panel, here, of_any(left)))])
             body = allocate([left.buffer], body)
         else:
             each_panel = block * p.pitch
             held = temporary(nest.builder.fresh("sums"), copied.panels * each_panel, p.form.accumulate)
-            at = binary("mul", _variable(inner), each_panel)
+            at = binary("mul", variable(inner), each_panel)
             through = For(inner, count, LetScalar(panel, here, of_any(left, (held, at))))
             number, _ = left.along
             blocks = For(number, extent_of(number.extent), seq([left.copied(), through]))
@@ -188,33 +168,8 @@ def _tasks(
 
 
 @dataclass(slots=True, eq=False)
-class _Tiles:
-    """The tiles of a run of panels, whose width and height are those of ``shared.p.tile``."""
-
-    shared: ProductNest
-    run: PanelRun
-    packed: Buffer | None
-    # Fewer rows, and more if that is known, never come here.
-    fewest: int = 1
-    most: int | None = None
-    # Whether every other call goes through the panels from the last to the first.
-    there_and_back: bool = False
-
-    @property
-    def pairs(self) -> bool:
-        """Whether panels hold pairs of neighbours along k."""
-        return self.packed is not None and self.shared.p.pairs
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether products are made in matrix registers."""
-        return self.pairs and self.shared.p.left_stride is not None
-
-    @property
-    def partial(self) -> int:
-        """How many sums in registers an element is made of."""
-        p = self.shared.p
-        return p.partial if self.packed is not None and len(p.reduced) == 1 else 1
+class _Tiles(RegisterTiles):
+    """What a task does with the tiles of a run of panels."""
 
     # -- tasks
 
@@ -248,7 +203,7 @@ class _Tiles:
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = _Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left)
+        task = Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left)
         if left is not None and sums is not None:
             task.held, base = sums
             return bound(shares, allocate(buffers, self._rows_of_block(task, left, base)))
@@ -259,7 +214,7 @@ class _Tiles:
         else:
             whole = self._turned_rows if p.form.turned else self._rows
             body = seq([*columns.packed_first(None), whole(task)])
-        if blocks is not None or p.form.turned or self.in_blocks or not self._direct:
+        if blocks is not None or p.form.turned or self.in_blocks or not self.direct:
             buffers.append(held)
         return bound(shares, allocate(buffers, body))
 
@@ -291,21 +246,16 @@ class _Tiles:
 
     # -- rows
 
-    @property
-    def _direct(self) -> bool:
-        """Whether the epilogue takes its elements from the registers."""
-        return _is_direct(self.shared, self.run)
-
-    def _each(self, task: _Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
+    def _each(self, task: Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
         return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest)
 
-    def _rows(self, task: _Task) -> Stmt:
+    def _rows(self, task: Task) -> Stmt:
         """All rows of a task, a tile at a time."""
         nothing = Const(0, "int64")
-        if self._direct:
+        if self.direct:
             return self._each(
                 task,
-                lambda row, n, offset: self._micro(
+                lambda row, n, offset: self.micro(
                     task,
                     row,
                     n,
@@ -316,7 +266,7 @@ class _Tiles:
             )
 
         def through_memory(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self._micro(task, row, n, offset, None, lambda tile: self.shared.hand_over(tile, task.held, nothing))
+            return self.micro(task, row, n, offset, None, lambda tile: self.shared.hand_over(tile, task.held, nothing))
 
         width = self.shared.p.tile.columns
 
@@ -332,7 +282,7 @@ class _Tiles:
 
         return self._each(task, through_memory, finish)
 
-    def _rows_of_block(self, task: _Task, left: LeftBlock, base: Scalar) -> Stmt:
+    def _rows_of_block(self, task: Task, left: LeftBlock, base: Scalar) -> Stmt:
         """All rows of a task over the block of k that ``left`` has: their sums wait in memory, from ``base`` on, for the next block, and
         go through the epilogue after the last."""
         assert left.along is not None
@@ -345,16 +295,16 @@ class _Tiles:
                 done = seq(self.shared.finish_tile(tile, row, task.panel.first, task.panel.across))
                 return [Branch(left.is_last, done, seq(self.shared.hand_over(tile, task.held, at)))]
 
-            return self._micro(task, row, n, offset, (number, length, at), finish)
+            return self.micro(task, row, n, offset, (number, length, at), finish)
 
         return seq([*task.panel.packed_first(left.along), self._each(task, run)])
 
-    def _turned_rows(self, task: _Task) -> Stmt:
+    def _turned_rows(self, task: Task) -> Stmt:
         """All rows of a task, and then all its columns."""
         width = self.shared.p.tile.columns
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self._micro(
+            return self.micro(
                 task,
                 row,
                 n,
@@ -365,7 +315,7 @@ class _Tiles:
 
         return seq([self._each(task, run), self._finish_turned(task)])
 
-    def _finish_turned(self, task: _Task) -> Stmt:
+    def _finish_turned(self, task: Task) -> Stmt:
         """Turn the rows that are held, and bring each column to where the result has it."""
         width, nothing = self.shared.p.tile.columns, Const(0, "int64")
         pitch = -(-task.most // 16) * 16
@@ -385,7 +335,7 @@ class _Tiles:
         )
         return allocate([columns], seq([turn, finish]))
 
-    def _blocked_rows(self, task: _Task, length: int) -> Stmt:
+    def _blocked_rows(self, task: Task, length: int) -> Stmt:
         """All rows of a task by blocks of k: partial sums of all rows wait in memory."""
         width = self.shared.p.tile.columns
         k = self.shared.p.reduced[0]
@@ -397,7 +347,7 @@ class _Tiles:
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
             block = (blocks, length, base(offset))
-            return self._micro(
+            return self.micro(
                 task, row, n, offset, block, lambda tile: self.shared.hand_over(tile, task.held, base(offset))
             )
 
@@ -415,158 +365,3 @@ class _Tiles:
             For(blocks, extent_of(blocks.extent), seq([*task.panel.packed_first((blocks, length)), self._each(task, run)])),
             finish,
         ])  # fmt: skip
-
-    def _micro(
-        self, task: _Task, row: Scalar, height: int, offset: Scalar, block: tuple[Axis, int, Scalar] | None,
-        finish: Callable[[Buffer], list[Stmt]],
-    ) -> Stmt:  # fmt: skip
-        """``height`` rows of a tile over all of k, in registers. With a ``block`` (its number, its length and where
-        its partial sums are): over one block of k."""
-        tile = self._in_registers(task, row, height, offset, block, finish, False)
-        if not task.panel.as_it_goes:
-            return tile
-        first = self._in_registers(task, row, height, offset, block, finish, True)
-        return Branch(compare("eq", offset, 0), first, tile)
-
-    def _in_registers(
-        self, task: _Task, row: Scalar, height: int, offset: Scalar, block: tuple[Axis, int, Scalar] | None,
-        finish: Callable[[Buffer], list[Stmt]], goes: bool,
-    ) -> Stmt:  # fmt: skip
-        """One tile; if ``goes``, the first of its panel, which it packs as it goes."""
-        if self.partial > 1:
-            return self._in_partial_sums(task, row, height, finish)
-        shared, p, width = self.shared, self.shared.p, self.shared.p.tile.columns
-        dtype = p.form.accumulate
-        tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
-        lane, lanes = Axis("j", width), Const(width, "int64")
-        before = shared.env
-        axes, extent, terms, left = self._along_k(task, row, height, offset, lane, block, goes)
-        copied: list[Stmt] = []
-        if goes:
-            begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
-            copied = [task.panel.kept(lane, begin)]
-            copied.append(shared.ask_below(task.panel.first, width))
-        shared.env = before
-        start: list[Stmt] = []
-        by_blocks = task.left is not None and task.left.along is not None
-        if self._direct and (block is None or by_blocks) and not p.form.turned and self.packed is None:
-            asked = shared.ask_for_results(row, height, task.panel.first, width)
-            start += [Branch(task.left.is_last, seq(asked))] if task.left is not None and by_blocks else asked
-        sums: list[Stmt] = []
-        zeros: list[Stmt] = []
-        updates: list[Stmt] = []
-        for i in range(height):
-            place = (Const(i, "int64"), lane)
-            zeros.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
-            if block is not None:
-                held = Load(task.held, self._spot(block[2], i, lane), dtype)
-                sums.append(For(lane, lanes, Store(tile, place, held), "vectorized"))
-            total: Scalar = Load(tile, place, dtype)
-            for a, b in terms[i]:
-                total = binary("add", total, binary("mul", a, b))
-            updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        if block is not None and by_blocks:
-            start.append(Branch(compare("eq", block[0], 0), seq(zeros), seq(sums)))
-        else:
-            start += zeros if block is None else sums
-        loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
-        loop = loops(axes, extent, loop, _STEPS if width % shared.builder.lanes([dtype]) == 0 else 1)
-        if p.form.guard is not None:
-            return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
-        return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
-
-    def _in_partial_sums(self, task: _Task, row: Scalar, height: int, finish: Callable[[Buffer], list[Stmt]]) -> Stmt:
-        """One tile whose elements are several sums each, of every so many-th product along k, added up in pairs."""
-        shared, p, width, parts = self.shared, self.shared.p, self.shared.p.tile.columns, self.partial
-        dtype, (k,) = p.form.accumulate, p.reduced
-        assert isinstance(k.extent, int)
-        tile = Buffer(shared.builder.fresh("registers"), (height * parts, width), dtype, "register")
-        done = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
-        lane, lanes, step = Axis("j", width), Const(width, "int64"), Axis("k", k.extent // parts)
-        before, bindings = shared.env, []
-        start: list[Stmt] = []
-        updates: list[Stmt] = []
-        ends: list[Stmt] = []
-        for part in range(parts):
-            shared.env = {**before, k: binary("add", binary("mul", _variable(step), parts), part)}
-            left = shared.left_rows(row, height, [step])
-            bindings += left.bindings
-            b = task.panel.element(lane, Const(0, "int64"))
-            for i, a in enumerate(left.elements):
-                place = (Const(i * parts + part, "int64"), lane)
-                start.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
-                total = binary("add", Load(tile, place, dtype), binary("mul", a, b))
-                updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        shared.env = before
-        for i in range(height):
-            sums: list[Scalar] = [Load(tile, (Const(i * parts + n, "int64"), lane), dtype) for n in range(parts)]
-            while len(sums) > 1:
-                sums = [binary("add", a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
-            ends.append(For(lane, lanes, Store(done, (Const(i, "int64"), lane), sums[0]), "vectorized"))
-        loop = loops([step], None, seq(updates))
-        return bound(bindings, Alloc(tile, seq([*start, loop, Alloc(done, seq([*ends, *finish(done)]))])))
-
-    def _along_k(
-        self, task: _Task, row: Scalar, height: int, offset: Scalar, lane: Axis, block: tuple[Axis, int, Scalar] | None,
-        goes: bool,
-    ) -> tuple[list[Axis], Scalar | None, list[list[tuple[Scalar, Scalar]]], LeftRows]:  # fmt: skip
-        """The loops over k (the extent of the one there is, where it is not its axis's own), what each step multiplies
-        and adds in each row, and the rows of the left operand."""
-        shared, p = self.shared, self.shared.p
-        axes, extent, step = list(p.depth), None, 2 if self.pairs else 1
-        if block is not None or self.pairs:
-            k, *rest = p.reduced
-            length = k.extent if block is None else block[1]
-            assert isinstance(length, int)
-            inner = Axis("k", length // step)
-            here = _variable(inner)
-            if block is not None:
-                begin = binary("mul", block[0], length // step)
-                here = binary("add", begin, inner)
-                extent = minimum(length // step, binary("sub", extent_of(dim_floordiv(k.extent, step)), begin))
-            shared.env = {**shared.env, k: binary("mul", here, step)}
-            axes = [inner, *rest]
-        left = task.left and task.left.rows(offset, height, shared.position_in_depth())
-        left = left or shared.left_rows(row, height, axes)
-        if not self.pairs:
-            begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
-            b = task.panel.where_it_is(lane) if goes else task.panel.element(lane, begin)
-            return axes, extent, [[(a, b)] for a in left.elements], left
-        rights = [task.panel.pair(here, half, lane) for half in (0, 1)]
-        return axes, extent, [[(a, rights[0]), (_neighbour(a), rights[1])] for a in left.elements], left
-
-    def _ahead(
-        self, task: _Task, height: int, offset: Scalar, axes: Sequence[Axis], block: tuple[Axis, int, Scalar] | None
-    ) -> list[Stmt]:
-        """Ask for what the panel (or block of k) behind this one takes."""
-        form = self.shared.p.form
-        if self.packed is None or form.turned or form.guard is not None:
-            return []  # the panels of such a product serve many tasks, and stay in the cache between them
-        back = TURN if self.there_and_back else None
-        reading = Reading(
-            self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], task.fewest, back
-        )
-        here = _variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
-        if task.most <= self.shared.p.tile.rows:
-            return reading.ask_behind(here, height)
-        return reading.ask_for_share(here, height, offset, task.count)
-
-    def _spot(self, base: Scalar, i: int, lane: Axis) -> tuple[Scalar]:
-        return (binary("add", binary("add", base, i * self.shared.p.tile.columns), lane),)
-
-
-def _is_direct(nest: ProductNest, run: PanelRun) -> bool:
-    """Whether the epilogue of a run's panels takes its elements from the registers."""
-    return (not run.ragged or nest.builder.target.masked) and nest.epilogue_cost() <= CHEAP_EPILOGUE
-
-
-def _neighbour(element: Scalar) -> Scalar:
-    """The element behind a widened load."""
-    assert isinstance(element, Cast) and isinstance(element.a, Load)
-    (at,) = element.a.indices
-    return cast(Load(element.a.source, (binary("add", at, 1),), element.a.dtype), element.dtype)
-
-
-def _variable(axis: Axis) -> Scalar:
-    """The value of a loop variable: 0 for a loop of one iteration, which is left out."""
-    return Const(0, "int64") if axis.extent == 1 else axis
