@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.values import Value, memory_type
+from relay.loop.ir import BLOCK_COLUMNS, BLOCK_DEPTH
 
 Counted = Callable[[Value, Value, int, Callable[[Value], None]], None]
 
 _ROWS, _ROW_BYTES = 16, 64
-# Elements of bfloat16 and of float32 in a row.
-_DEPTH, _COLUMNS = 32, 16
 _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 # Where a description of registers says which kind it is, how many bytes their rows have, and how many rows there are.
 _DESCRIPTION_BYTES, _ROW_BYTES_AT, _ROWS_AT = 64, 16, 48
@@ -56,8 +55,8 @@ class Matrices:
         self._set(rows)
 
         def of(blocks: int) -> None:
-            for first in range(0, columns, 2 * _COLUMNS):
-                beside = min(2, (columns - first) // _COLUMNS)
+            for first in range(0, columns, 2 * BLOCK_COLUMNS):
+                beside = min(2, (columns - first) // BLOCK_COLUMNS)
                 asked = ahead if first == 0 else None
                 self._block(target, left, right, begin, blocks, (first, beside), columns, depth, asked, counted)
 
@@ -135,10 +134,10 @@ class Matrices:
         apart = a.binary("mul", left.pitch, a.index(_ROWS))
 
         def step(k: Value) -> None:
-            along = a.binary("add", left.start, a.binary("mul", k, a.index(_DEPTH)))
-            row = a.binary("add", begin, a.binary("mul", k, a.index(_DEPTH * columns)))
+            along = a.binary("add", left.start, a.binary("mul", k, a.index(BLOCK_DEPTH)))
+            row = a.binary("add", begin, a.binary("mul", k, a.index(BLOCK_DEPTH * columns)))
             for j in range(beside):
-                there = a.binary("add", row, a.index(2 * (first + j * _COLUMNS)))
+                there = a.binary("add", row, a.index(2 * (first + j * BLOCK_COLUMNS)))
                 self._load(_RIGHT[j], right, there, a.index(2 * columns))
                 for i in range(blocks):
                     if j == 0:
@@ -148,10 +147,10 @@ class Matrices:
             if ahead is not None:
                 self._ask(right, begin, k, ahead, counted)
 
-        counted(a.index(0), a.index(depth // _DEPTH), 1, step)
+        counted(a.index(0), a.index(depth // BLOCK_DEPTH), 1, step)
         for i, j in sums:
             down = a.binary("mul", target.pitch, a.index(i * _ROWS))
-            there = a.binary("add", a.binary("add", target.start, down), a.index(first + j * _COLUMNS))
+            there = a.binary("add", a.binary("add", target.start, down), a.index(first + j * BLOCK_COLUMNS))
             self._move("llvm.x86.tilestored64", _SUMS[i][j], target.place, there, target.pitch)
 
     def _load(self, register: int, place: Place, start: Value, pitch: Value) -> None:
@@ -169,11 +168,13 @@ class Matrices:
         a = self.f.arith
         where, lines = ahead
         here = a.binary(
-            "add", a.binary("add", begin, where), a.binary("mul", a.binary("mul", k, lines), a.index(_DEPTH))
+            "add", a.binary("add", begin, where), a.binary("mul", a.binary("mul", k, lines), a.index(BLOCK_DEPTH))
         )
         counted(
             a.index(0),
             lines,
             1,
-            lambda n: self.f.memory.prefetch(right, a.binary("add", here, a.binary("mul", n, a.index(_DEPTH))), False),
+            lambda n: self.f.memory.prefetch(
+                right, a.binary("add", here, a.binary("mul", n, a.index(BLOCK_DEPTH))), False
+            ),
         )

@@ -210,7 +210,7 @@ class _Prover:
     def outside(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> list[int]:
         """The numbers of the indices that are not known to be inside."""
         out = []
-        for number, (index, size) in enumerate(zip(indices, buffer.shape, strict=False)):
+        for number, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
             if self.only_read and not self.is_read(index):
                 continue
             at = self.dim(index)
@@ -248,7 +248,7 @@ class _Prover:
                     self.found.append(Access(buffer, f"{what} in a transposition", 0, index))
 
     def block_product(self, stmt: BlockProduct) -> None:
-        self.inside(stmt.right, stmt.panel, "read in a product")
+        self.inside(stmt.right, stmt.first, "read in a product")
         if self.only_read:
             return
         to, at, stride, rows = (self.dim(s) for s in (stmt.to, stmt.at, stmt.stride, stmt.rows))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relay.ir.dim import Dim, DimVar
-from relay.te.scalar import Axis, Scalar, Source
+from relay.te.scalar import Axis, Const, Scalar, Source
 
 # How many threads may take part, as a variable that is bound everywhere. For sharing out work only: no result may
 # depend on it.
@@ -35,8 +35,8 @@ TURN = Axis("turn", 2)
 # Bytes of a cache line.
 LINE_BYTES = 64
 
-# Rows of a `BlockProduct`: two matrix registers.
-MOST_BLOCK_ROWS = 32
+# Rows of a `BlockProduct` at most: two matrix registers. What it goes by along k, and along the columns.
+MOST_BLOCK_ROWS, BLOCK_DEPTH, BLOCK_COLUMNS = 32, 32, 16
 
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 Scope = Literal["operand", "register", "stack", "worker", "workspace"]
@@ -125,6 +125,11 @@ class BlockProduct:
         columns = self.right.shape[-2]
         assert isinstance(columns, int)
         return columns
+
+    @property
+    def first(self) -> tuple[Scalar, ...]:
+        """Where the panel's first element is."""
+        return (*self.panel, *[Const(0, "int64")] * 3)
 
     @property
     def measures(self) -> tuple[Scalar, ...]:

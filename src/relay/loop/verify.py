@@ -15,6 +15,8 @@ from relay.ir.dim import AnyDim, Dim, dim_bounds, dim_sub, dim_vars
 from relay.ir.types import DTYPE_BITS, is_float, is_integer
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
+    BLOCK_COLUMNS,
+    BLOCK_DEPTH,
     MOST_BLOCK_ROWS,
     TURN,
     WORKERS,
@@ -61,8 +63,6 @@ _FLOAT_ONLY = frozenset((
 ))  # fmt: skip
 _BITWISE = frozenset(("and", "or", "xor"))
 _SHIFTS = frozenset(("shl", "shr"))
-# What `BlockProduct` goes by along k, and along the columns.
-_BLOCK_DEPTH, _BLOCK_COLUMNS = 32, 16
 
 
 def verify(kernel: Kernel) -> None:
@@ -279,15 +279,15 @@ class _Verifier:
         if target is left or target is right or target in self.inputs:
             _fail(f"a product of blocks is written to {target.name}, which is read only")
         pairs, columns, two = right.shape[-3:]
-        if not isinstance(pairs, int) or not 0 < stmt.depth <= 2 * pairs or stmt.depth % _BLOCK_DEPTH != 0:
+        if not isinstance(pairs, int) or not 0 < stmt.depth <= 2 * pairs or stmt.depth % BLOCK_DEPTH != 0:
             _fail(f"a product of blocks is {stmt.depth} deep, and {right.name} has {pairs} pairs")
-        if not isinstance(columns, int) or columns % _BLOCK_COLUMNS != 0 or two != 2:
+        if not isinstance(columns, int) or columns % BLOCK_COLUMNS != 0 or two != 2:
             _fail(f"a panel of {right.name} has {columns} columns in groups of {two}")
         if isinstance(stmt.rows, Const) and not 0 < stmt.rows.value <= MOST_BLOCK_ROWS:
             _fail(f"a product of blocks has {stmt.rows.value} rows")
         if any(e.dtype != "int64" for e in stmt.measures):
             _fail(f"the product of blocks in {target.name} is measured in something other than int64")
-        self.indices(right, stmt.panel)
+        self.indices(right, stmt.first)
         self.written_by_block(target, stmt.to, "a product of blocks")
 
     def written_by_block(self, target: Buffer, to: Scalar, what: str) -> None:
@@ -375,7 +375,7 @@ class _Verifier:
             _fail(f"atan2 of {node.dtype}: it is a function of floats")
 
     def indices(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> None:
-        for index, dim in zip(indices, buffer.shape, strict=False):
+        for index, dim in zip(indices, buffer.shape, strict=True):
             if index.dtype != "int64":
                 _fail(f"an index of {buffer.name} is {index.dtype}, not int64")
             if isinstance(index, Const) and isinstance(dim, int) and not 0 <= index.value < max(dim, 1):

@@ -7,10 +7,10 @@ holds. What is left of k behind the last whole step of the registers is added in
 
 from __future__ import annotations
 
-from relay.loop.ir import MOST_BLOCK_ROWS, BlockProduct, Buffer, For, LetScalar, Stmt, Store
+from relay.loop.ir import BLOCK_DEPTH, MOST_BLOCK_ROWS, BlockProduct, Buffer, For, LetScalar, Stmt, Store
 from relay.plan.build import bound, ceiling, extent_of, seq
 from relay.plan.panels import Panel
-from relay.plan.product import BLOCK_DEPTH, size_of
+from relay.plan.product import size_of
 from relay.plan.product_nest import LINE_BITS, ProductNest
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
 
@@ -47,13 +47,10 @@ def block_rows(nest: ProductNest, panel: Panel, packed: Buffer, rows: tuple[Scal
         depth - depth % BLOCK_DEPTH, _ahead(depth, width, count, number, step),
     )  # fmt: skip
     rest = _rest(nest, panel, (source, at, stride), (held, height), depth)
-
-    def finish(across: Scalar) -> Stmt:
-        lines = minimum(height, binary("sub", count, own))
-        skipped = binary("mul", binary("sub", own, begin), width)
-        return nest.finish_rows(binary("add", start, own), lines, panel.first, across, held, skipped, width)
-
-    body = seq([left.bind(seq([multiplied, *rest])), finish(panel.across)])
+    lines = minimum(height, binary("sub", count, own))
+    skipped = binary("mul", binary("sub", own, begin), width)
+    finish = nest.finish_rows(binary("add", start, own), lines, panel.first, panel.across, held, skipped, width)
+    body = seq([left.bind(seq([multiplied, *rest])), finish])
     body = LetScalar(begin, minimum(own, binary("sub", count, height)), body)
     body = LetScalar(own, binary("mul", step, height), body)
     # The smaller of these is always the first: the others are what places are proved by.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
+from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
 from relay.plan.build import Accesses, Space, extent_of, row_major
 from relay.plan.expand import Env, Expander
@@ -33,8 +34,8 @@ _DEEP = 64
 _NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
-# Elements along k that matrix registers multiply at once, and the vectors of a panel beside each other for them.
-BLOCK_DEPTH, _BLOCK_VECTORS = 32, 2
+# Vectors of a panel beside each other for matrix registers.
+_BLOCK_VECTORS = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -121,9 +122,9 @@ def product(
     columns = shape_size(tuple(a.extent for a in form.columns))
     strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
     pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
-    apart = _row_stride(form, trial, poly, indices) if pairs and target.has_matrix_registers else None
-    if not all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.right)):
-        apart = None  # no panels of pairs
+    apart: Dim | None = None
+    if pairs and target.has_matrix_registers and _is_constant(form.right, constants):
+        apart = _row_stride(form, trial, poly, indices)
     if apart is not None:
         vectors = _BLOCK_VECTORS
     # Panels that the kernel makes for many tasks are spoken of by column in an expression of their own: they are of one width.
@@ -143,13 +144,15 @@ def _row_stride(form: Contraction, space: Space, position: Dim, indices: Indices
     depth, moving = size_of(form.reduced), [a for a in space.groups[1] if a.extent != 1]
     if form.outer or form.taps or not isinstance(depth, int) or depth < BLOCK_DEPTH:
         return None
-    strides = [indices.coefficient(position, a) for a in moving]
-    if not all(s is not None and not indices.is_index(s) for s in strides):
-        return None
-    for outer, inner, axis in zip(strides, strides[1:], moving[1:], strict=False):
-        if outer != dim_mul(inner, axis.extent):  # type: ignore[arg-type]
+    apart: Dim = 0
+    wanted: Dim | None = None  # what the next axis outwards has to step by
+    for axis in reversed(moving):
+        stride = indices.coefficient(position, axis)
+        if stride is None or indices.is_index(stride) or (wanted is not None and stride != wanted):
             return None
-    return strides[-1] if strides else 0
+        apart = stride if wanted is None else apart
+        wanted = dim_mul(stride, axis.extent)
+    return apart
 
 
 def _partial_sums(form: Contraction, columns: Dim, reduced: int, target: Target) -> int:
@@ -183,6 +186,11 @@ def narrow(operand: Scalar) -> Scalar:
     return operand
 
 
+def _is_constant(operand: Scalar, constants: frozenset[int]) -> bool:
+    """Whether an operand is made of constants (by the ids of their stages) alone."""
+    return all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(operand))
+
+
 def is_narrow(form: Contraction, lanes: int) -> bool:
     """Whether too few rows read the right operand to repay that it is packed: none, or a group's few of a batch where sums of
     several lines at once, with their lanes along the result's lines, read less."""
@@ -197,7 +205,7 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     """Whether the right operand of a product of one row is packed beforehand or can be read in order where it is, each element
     once: a window that moves over it is none."""
     load = form.right.a if isinstance(form.right, Cast) else form.right
-    if all(isinstance(n.source, Tensor) and id(n.source.stage) in constants for n in loads(form.right)):
+    if _is_constant(form.right, constants):
         return True
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return False
