@@ -38,18 +38,19 @@ _LEAST_ELEMENTS = 8192
 PlanOf = Callable[[Call, frozenset[int]], KernelPlan]
 
 
-def shared_operands(module: Module, plan_of: PlanOf) -> dict[int, frozenset[int]]:
-    """The operands of primitive calls that are better packed once for several calls, by the id of the call."""
+def shared_operands(module: Module, multiplies: Callable[[Call], bool], plan_of: PlanOf) -> dict[int, frozenset[int]]:
+    """The operands of primitive calls that are better packed once for several calls, by the id of the call. Only calls that
+    ``multiplies`` holds for are planned for that."""
     out: dict[int, frozenset[int]] = {}
     for function in module.functions.values():
         for block in all_blocks(body_of(function)):
             calls = [b.value for b in block.bindings if isinstance(b.value, Call) and is_primitive(b.value.fn)]
-            for call, numbers in _shared_in(calls, plan_of).items():
+            for call, numbers in _shared_in(calls, multiplies, plan_of).items():
                 out[call] = numbers
     return out
 
 
-def _shared_in(calls: list[Call], plan_of: PlanOf) -> dict[int, frozenset[int]]:
+def _shared_in(calls: list[Call], multiplies: Callable[[Call], bool], plan_of: PlanOf) -> dict[int, frozenset[int]]:
     uses: dict[Var, int] = {}
     for call in calls:
         for arg in set(call.args):
@@ -58,7 +59,7 @@ def _shared_in(calls: list[Call], plan_of: PlanOf) -> dict[int, frozenset[int]]:
     wanted: dict[tuple[Var, str], list[tuple[int, int]]] = {}
     for call in calls:
         numbers = [n for n, a in enumerate(call.args) if isinstance(a, Var) and uses.get(a, 0) >= _LEAST_USES]
-        if not numbers:
+        if not numbers or not multiplies(call):
             continue
         constants = frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant))
         plan = plan_of(call, constants | frozenset(numbers))

@@ -25,6 +25,7 @@ from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.schedule import MODEL, Schedule
+from relay.transform.access import access_of
 from relay.transform.blocks import all_blocks, body_of, is_primitive
 
 Array = npt.NDArray[np.generic]
@@ -66,6 +67,7 @@ def plan_module(
     then treat constants as run-time operands)."""
     by_key: dict[str, KernelPlan] = {}
     tried: dict[str, KernelPlan] = {}
+    products: dict[str, bool] = {}
     planned: dict[int, Planned] = {}
     shapes: dict[int, Planned] = {}
     scalars: dict[int, ScalarCode] = {}
@@ -75,16 +77,26 @@ def plan_module(
 
     general = shared_beginnings((fn for _, _, fn in primitives(module)), target)
 
-    def try_plan(call: Call, ahead: frozenset[int]) -> KernelPlan:
+    def general_of(call: Call) -> Function:
         assert isinstance(call.fn, Function)
-        fn = general[id(call.fn)].fn if id(call.fn) in general else call.fn
+        return general[id(call.fn)].fn if id(call.fn) in general else call.fn
+
+    def multiplies(call: Call) -> bool:
+        fn = general_of(call)
+        key = _key(fn, target, frozenset()).text
+        if key not in products:
+            products[key] = access_of(te_graph(fn).outputs).kind in ("contraction", "opaque")
+        return products[key]
+
+    def try_plan(call: Call, ahead: frozenset[int]) -> KernelPlan:
+        fn = general_of(call)
         key = _key(fn, target, ahead)
         if key.text not in tried:
             schedule = MODEL if schedule_of is None else schedule_of(fn, key, ahead)
             tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule)
         return tried[key.text]
 
-    shared = shared_operands(module, try_plan) if run_graph else {}
+    shared = shared_operands(module, multiplies, try_plan) if run_graph else {}
     for block, call, fn in primitives(module):
         if (code := scalar_code(fn)) is not None:
             scalars[id(fn)] = code

@@ -19,7 +19,7 @@ from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.executable.bytecode import BY_NAME
 from relay.ir.dim import Dim, dim_mul
 from relay.ir.expr import Function
-from relay.ir.types import dtype_bits, is_float, is_integer
+from relay.ir.types import TensorType, TupleType, Type, dtype_bits, is_float, is_integer
 from relay.lower.sizes import Sizes
 from relay.plan.graph import te_graph, tensor_key
 from relay.te import numeric
@@ -62,7 +62,7 @@ class ScalarCode:
 
 def scalar_code(primitive: Function) -> ScalarCode | None:
     """The expressions of a primitive whose results are single elements, where they are few operations that have instructions."""
-    if len(primitive.params) > _MOST_INSTRUCTIONS:
+    if len(primitive.params) > _MOST_INSTRUCTIONS or not _gives_elements(primitive.ret_type):
         return None
     graph = te_graph(primitive)
     if any(output.shape != () for output in graph.outputs):
@@ -91,6 +91,12 @@ def scalar_code(primitive: Function) -> ScalarCode | None:
     if not all(_has_instruction(n) for n in nodes) or any(isinstance(n, Select) and _may_not_load(n) for n in nodes):
         return None
     return ScalarCode(graph.inputs, results)
+
+
+def _gives_elements(ty: Type | None) -> bool:
+    """Whether results of this type may be single elements: all but those that are known to be others."""
+    fields = ty.fields if isinstance(ty, TupleType) else (ty,)
+    return not any(isinstance(t, TensorType) and t.shape != () for t in fields)
 
 
 def _cost(expression: Scalar) -> int:

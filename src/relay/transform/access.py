@@ -77,7 +77,11 @@ class AccessTable:
         found = self._known.get(key)
         if found is None:
             self._alive.append(types)  # the key holds ids: the types must stay
-            found = self._known[key] = _access(op, types, call)
+            equal = (op, types, key[2])  # the steps of an unrolled loop have equal types, each its own
+            found = self._known.get(equal)
+            if found is None:
+                found = self._known[equal] = _access(op, types, call)
+            self._known[key] = found
         return found
 
 
