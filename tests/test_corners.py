@@ -37,6 +37,29 @@ class Corner:
 
 CORNERS = [
     Corner(
+        "sizes as values, in arithmetic, as a bound and as an index",
+        """import prelude
+        def @rows[n: Dim, d: Dim](%x: Tensor[(n, d), float32]) -> Tensor[(d,), float32] {
+          @for(0i64, Dim[n], fn (%i: int64, %s: Tensor[(d,), float32]) -> Tensor[(d,), float32] { %s + take(%x, %i, axis=0) },
+            zeros(shape=[Dim[d]])) / cast(Dim[max(n, 1)], dtype="float32")
+        }
+        def @main[n: Dim](%x: Tensor[(n, 3), float32]) {
+          let %last = Dim[n] - 1i64;
+          (@rows(%x), @rows(concatenate((%x, %x), axis=1)), if (Dim[2*n] < 5i64) { Dim[n // 2] } else { %last },
+            take(%x, %last, axis=0))
+        }""",
+        (np.arange(12, dtype=np.float32).reshape(4, 3),),
+        lambda x: (x.mean(0), np.tile(x.mean(0), 2), np.array(3), x[-1]),
+    ),
+    Corner(
+        "as many of the greatest as another size says",
+        """def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %y: Tensor[(m,), float32]) {
+          (topk(%x, k=Dim[m]).0, topk(%x, k=Dim[n // 2]).1, topk(%x, k=Dim[max(m - n, 0)]).0)
+        }""",
+        (_f32(3, 1, 4, 1, 5), _f32(0, 0, 0)),
+        lambda x, y: (_f32(5, 4, 3), np.array([4, 2], np.int32), _f32()),
+    ),
+    Corner(
         "a size of nothing broadcasts with one",
         "def @main(%x: Tensor[(?,), float32], %y: Tensor[(?,), float32]) { (%x + %y, %y * %x, maximum(%x, %x)) }",
         (_f32(), _f32(3)),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relay.ir.dim import as_dim, dim_add
 from relay.ir.expr import Proj, Tuple
 from relay.op.build import call, constant
 from tests.generator.kinds import Size, T
@@ -199,6 +200,12 @@ def _shape_of(g: Generator, t: T, s: Scope, d: int) -> Built:
 def _ndarray_size(g: Generator, t: T, s: Scope, d: int) -> Built:
     source = T(("n",)) if "n" in g.dims else T((2, 3))
     return call("ndarray_size", g.expr(source, s, 0), dtype=t.dtype), 6.0
+
+
+@rule("size_of", lambda t: t.shape == () and t.dtype in ("int32", "int64", "float32", "float64"))
+def _size_of(g: Generator, t: T, s: Scope, d: int) -> Built:
+    size = dim_add(as_dim(g.dims["n"]), 1) if "n" in g.dims else 3
+    return call("size_of", size=size, dtype=t.dtype), 9.0
 
 
 @rule("take", lambda t: len(t.shape) >= 1)

@@ -44,6 +44,12 @@ from tests.ir.programs import HEADER
         ("meta[relay.Constant][3]", 1, 1, "no constant 3"),
         ("match (1) { Cns(%x) => 1 }", 1, 13, "unknown constructor 'Cns'"),
         ("match (1) { (%x, %x) => 1 }", 1, 13, "binds a variable twice"),
+        ("fn[n: Dim](%x: Tensor[(n,), int8]) { n + 1 }", 1, 38, "as a value it is Dim[n]"),
+        ("fn[n: Dim](%x: Tensor[(n,), int8]) { Dim(n) }", 1, 38, "a size as a value is written Dim[n]"),
+        ("fn (%x: Tensor[(?,), int8]) { Dim[?] }", 1, 34, "declare it: [n: Dim]"),
+        ("Dim[m]", 1, 5, "[m: Dim]"),
+        ("Dim[1, 2]", 1, 4, "one argument"),
+        ("f[int32]", 1, 2, "type arguments stand before the arguments of a call"),
         ("let %f = fn () { %f() }(); 1", 1, 5, "used in its own value"),
     ],
 )

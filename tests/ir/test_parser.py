@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from relay.ir import prelude
+from relay.ir.equality import alpha_equal
 from relay.ir.expr import Block, Call, Constant, ConstructorRef, Function, If, Match, OpRef, Proj, RefWrite, Tuple, Var
 from relay.ir.parser import parse_expr, parse_module
 from relay.ir.serialize import load_module_text
@@ -101,6 +102,12 @@ def test_type_parameters_are_the_variables_in_the_types() -> None:
     assert isinstance(f, Function)
     assert f.params[0].annotation is f.type_params[0] is f.ret_type
     assert isinstance(f.type_params[0], TypeVar)
+
+
+def test_a_size_as_a_value() -> None:
+    f = parse_expr("fn[n: Dim](%x: Tensor[(n,), int8]) { Dim[2*n + 1] * 2i64 - Dim[3] }")
+    written = "fn[n: Dim](%x: Tensor[(n,), int8]) { size_of(size=Dim[2*n + 1]) * 2i64 - size_of(size=3) }"
+    assert alpha_equal(f, parse_expr(written))
 
 
 def test_attributes() -> None:

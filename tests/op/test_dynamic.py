@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay import te
-from relay.ir.dim import ANY, dim_var
+from relay.ir.diagnostics import OperatorError
+from relay.ir.dim import ANY, dim_floordiv, dim_min, dim_sub, dim_var
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from tests.op import harness as h
@@ -193,6 +194,11 @@ def test_routine_types() -> None:
     assert typed("argsort", x, dtype="int64") == TensorType((n, 4), "int64")
     assert typed("topk", x, k=2) == TupleType((TensorType((n, 2), "float32"), TensorType((n, 2), "int32")))
     assert typed("topk", x, k=2, axis=0).fields[0] == TensorType((2, 4), "float32")
+    assert typed("topk", x, k=dim_floordiv(n, 2), axis=1).fields[0] == TensorType(
+        (n, dim_min(dim_floordiv(n, 2), 4)), "float32"
+    )
+    with pytest.raises(OperatorError, match=r"must not be negative: n - 4"):
+        typed("topk", x, k=dim_sub(n, 4))
     assert typed("non_max_suppression", x, TensorType((n,), "float32")) == TensorType((ANY,), "int64")
     assert typed("device_copy", x, device="fake") == TensorType((n, 4), "float32", "fake")
 

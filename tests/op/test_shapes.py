@@ -379,6 +379,11 @@ CASES = [
     ),
     Case("arange", _draw_arange, lambda start, stop, step, dtype: np.arange(start, stop, step).astype(dtype)),
     Case("shape_of", _draw_sized, lambda x, dtype: np.array(x.shape, dtype)),
+    Case(
+        "size_of",
+        lambda d: ((), {"size": d(st.integers(0, 9)), "dtype": d(st.sampled_from(["int32", "int64", "float32"]))}),
+        lambda size, dtype: np.array(size, dtype),
+    ),
     Case("ndarray_size", _draw_sized, lambda x, dtype: np.array(x.size, dtype)),
 ]
 

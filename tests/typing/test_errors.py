@@ -71,6 +71,11 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
     # names
     (f"def @main({X}) {{ ad(%x, 1f) }}", OperatorError, ["unknown operator 'ad'", "did you mean add"]),
     (f"def @main({X}) {{ @man(%x) }}", TypeError_, ["unbound global variable @man", "did you mean @main"]),
+    (f"def @main({X}) {{ gelu(%x) }}", OperatorError, ["unknown operator 'gelu'", "did you mean nn.gelu?"]),
+    (f"def @main({X}) {{ unsqueeze(%x) }}", OperatorError, ["unknown operator 'unsqueeze'", "here that is expand_dims"]),
+    (f"def @main({X}) {{ nn.pad(%x, pad_width=[[1, 1]], pad_value=1f) }}", OperatorError, ["pad_value is an operand: write its value behind"]),
+    ("def @main(%x: int32) { @iterate(%x) }", TypeError_, ["unbound global variable @iterate", "write `import prelude`"]),
+    ("def @main(%x: int32) { @lstm_cell(%x) }", TypeError_, ["unbound global variable @lstm_cell", "write `import nn`"]),
     # inference
     ("def @main(%x) { %x(%x) }", TypeError_, ["would contain itself"]),
     ("def @main() { let %f = fn(%y) { add(%y, 1f) }; 1 }", TypeError_, ["do not determine the call add(_, float32)", "annotate"]),

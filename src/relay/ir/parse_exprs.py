@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from relay.ir.diagnostics import SyntaxError_
+from relay.ir.dim import ANY, SymDim
 from relay.ir.expr import (
     NO_ATTRS,
     Attr,
@@ -176,9 +177,15 @@ class ExprActions(LiteralActions):
         text = self.texts[token]
         arity = self.arity.get(text)
         if arity is None:
+            if text == "Dim" and self.tokens.kinds[self.position] == "[":
+                return OpRef(text, None, self.tokens.span(token))  # `size_value` takes its place
+            if isinstance(self.env.get(text), SymDim) and self.tokens.kinds[self.position] not in ("(", "["):
+                raise self.error(f"{text} is a size, where a value is wanted", token, f"as a value it is Dim[{text}]")
             if text[0].isupper() and "." not in text:
                 near = difflib.get_close_matches(text, self.arity, 1)
                 in_prelude = "it is in the prelude: write `import prelude`" if text in _PRELUDE_CONSTRUCTORS else ""
+                if text == "Dim":
+                    in_prelude = "a size as a value is written Dim[n]"
                 hint = in_prelude or (
                     f"did you mean {near[0]}?" if near else "constructors are declared by `type T { ... }`"
                 )
@@ -211,6 +218,17 @@ class ExprActions(LiteralActions):
         self, fn: Expr, opened: int, types: list[Any], _close: int, _open: int, args: list[Any], _end: int
     ) -> Call:
         return self.call_with_attributes(fn, args, tuple(self.to_argument(t, opened) for t in types))
+
+    def size_value(self, fn: Expr, opened: int, types: list[Any], _close: int) -> Call:
+        """``Dim[2*n]`` where a value stands: the size, an int64 scalar."""
+        if not isinstance(fn, OpRef) or fn.name != "Dim":
+            raise self.error("type arguments stand before the arguments of a call", opened, "write f[...](...)")
+        if len(types) != 1:
+            raise self.error("Dim has one argument", opened, "for example Dim[4*n]")
+        size = self.to_dim(types[0], opened)
+        if size is ANY:
+            raise self.error("a size that is a value needs a name", opened, "declare it: [n: Dim], and write Dim[n]")
+        return Call(OpRef("size_of", None, fn.span), (), MappingProxyType({"size": size}), (), None, fn.span)
 
     def call_with_attributes(self, fn: Expr, args: list[Any], type_args: tuple[Any, ...]) -> Call:
         plain = [a for a in args if not isinstance(a, Named)]

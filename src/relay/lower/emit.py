@@ -342,10 +342,12 @@ class _Emitter:
             self.asm.emit("ReshapeTensor", out, source, self.sizes.all(var.ty.shape))
 
     def _attribute(self, op: str, value: object) -> int:
-        """A routine's attribute as a scalar register: int64 for numbers, flags and dtypes (their code), float64 for floats;
+        """A routine's attribute as a scalar register: int64 for numbers, sizes, flags and dtypes (their code), float64 for floats;
         None is int64 minimum. A list of numbers is an int64 vector, one of sizes a tuple of scalars."""
         if isinstance(value, tuple) and all(isinstance(v, int) for v in value):
             return self.frame.value(Constant(np.array(value, np.int64), "int64"))
+        if isinstance(value, SymDim):
+            return self.sizes.register(value)
         if isinstance(value, tuple) and all(isinstance(v, int | SymDim) for v in value):
             return self.frame.materialise(tuple(self.sizes.all(value)))
         if isinstance(value, float):

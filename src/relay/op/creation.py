@@ -105,6 +105,13 @@ def shape_of(data: te.Tensor, *, dtype: str = "int32") -> te.Tensor:
     return te.compute((data.ndim,), body, "shape_of")
 
 
+@operator("size_of")
+def size_of(*, size: DimLike, dtype: str = "int64") -> te.Tensor:
+    """A size as a scalar; in texts ``Dim[2*n + 1]`` is such a call where a value stands."""
+    te.require(dtype != "bool", "a size is a number, not bool")
+    return te.compute((), lambda: te.size(size, dtype), "size_of")
+
+
 @operator("ndarray_size")
 def ndarray_size(data: te.Tensor, *, dtype: str = "int32") -> te.Tensor:
     """The number of elements of ``data``, a scalar."""

@@ -37,6 +37,7 @@ from relay.ir.expr import Attr, Attrs, Call
 from relay.ir.lexer import tokenize
 from relay.ir.types import Type, countable
 from relay.op.build import call
+from relay.op.elsewhere import ELSEWHERE
 
 OperatorKind = Literal["expression", "view", "composition", "routine"]
 ShapeMode = Literal["independent", "data", "upper_bound"]
@@ -103,6 +104,9 @@ class Operator:
         known = {a.name: a for a in self.attrs}
         for name in given:
             if name not in known and name not in self.ignored:
+                if any(i.name == name for i in self.inputs):
+                    hint = f"{name} is an operand: write its value behind the other operands, without the name"
+                    raise OperatorError(f"operator {self.name} has no attribute {name!r}", hint=hint)
                 has = ", ".join(known) or "no attributes"
                 raise OperatorError(f"operator {self.name} has no attribute {name!r}", hint=f"it has: {has}")
         for spec in self.attrs:
@@ -224,12 +228,18 @@ def get(name: str) -> Operator:
     """The operator of this name. Raises OperatorError with the nearest names when there is none."""
     found = _found(name)
     if found is None:
-        near = difflib.get_close_matches(name, _operators, 3)
-        raise OperatorError(
-            f"unknown operator {name!r}",
-            hint=f"did you mean {' or '.join(near)}?" if near else "relay.op.names() lists them",
-        )
+        raise OperatorError(f"unknown operator {name!r}", hint=_hint(name))
     return found
+
+
+def _hint(name: str) -> str:
+    """What may have been meant: the same name in another family, what other systems call so, or the nearest names."""
+    last = name.rpartition(".")[2]
+    near = [n for n in _operators if n.rpartition(".")[2] == last]
+    if not near and last in ELSEWHERE:
+        return f"here that is {ELSEWHERE[last]}"
+    near = near or difflib.get_close_matches(name, _operators, 3)
+    return f"did you mean {' or '.join(near)}?" if near else "relay.op.names() lists them"
 
 
 def exists(name: str) -> bool:

@@ -8,12 +8,13 @@ import numpy as np
 
 from relay import te
 from relay.ir.diagnostics import OperatorError, TypeError_
-from relay.ir.dim import ANY, dim_min
+from relay.ir.dim import ANY, SymDim, dim_bounds, dim_min
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attrs
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.op.registry import routine
+from relay.op.support import DimLike
 from relay.te.numeric import Array, compute_dtype
 
 
@@ -148,9 +149,11 @@ def argsort(data: te.Tensor, *, axis: int = -1, is_ascend: bool = True, dtype: s
 def _topk_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     data, full = _tensor("topk", args[0]), registry.get("topk").complete_attrs(attrs)
     axis, k = _axis("topk", data, full), full["k"]
-    assert isinstance(k, int) and isinstance(data.shape, tuple)
-    if k < 0:
-        raise OperatorError(f"the k of topk must not be negative: {k}")
+    assert isinstance(k, int | SymDim) and isinstance(data.shape, tuple)
+    least = dim_bounds(k)[0]
+    if least is None or least < 0:
+        hint = "" if isinstance(k, int) else f"max({k}, 0) never is"
+        raise OperatorError(f"the k of topk must not be negative: {k}", hint=hint)
     shape = (*data.shape[:axis], dim_min(k, data.shape[axis]), *data.shape[axis + 1 :])
     return TupleType((TensorType(shape, data.dtype), TensorType(shape, _index_dtype("topk", full))))
 
@@ -162,9 +165,10 @@ def _topk(data: Array, *, k: int, axis: int, is_ascend: bool, dtype: str) -> tup
 
 @routine("topk", relation=_topk_relation, reference=_topk)
 def topk(
-    data: te.Tensor, *, k: int = 1, axis: int = -1, is_ascend: bool = False, dtype: str = "int32"
+    data: te.Tensor, *, k: DimLike = 1, axis: int = -1, is_ascend: bool = False, dtype: str = "int32"
 ) -> tuple[te.Tensor, te.Tensor]:
-    """The first ``k`` elements along ``axis`` in order (the greatest, unless ``is_ascend``), and their positions."""
+    """The first ``k`` elements along ``axis`` in order (the greatest, unless ``is_ascend``), and their positions; all where there are
+    no more than ``k``, a number or a size that is known not to be negative (``Dim[max(n - 2, 0)]``)."""
     raise NotImplementedError
 
 

@@ -26,6 +26,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
+from relay.ir.parser import LIBRARIES, library_module
 from relay.ir.span import Span
 from relay.ir.types import (
     AdtType,
@@ -166,7 +167,11 @@ class InferenceState:
             found = self.globals.get(e.name)
             if found is None:
                 near = difflib.get_close_matches(e.name, self.globals, 2)
-                hint = f"did you mean {' or '.join('@' + n for n in near)}?" if near else ""
+                library = next((n for n in LIBRARIES if e.name in library_module(n).functions), None)
+                if library is not None:
+                    hint = f"it comes with the language: write `import {library}`"
+                else:
+                    hint = f"did you mean {' or '.join('@' + n for n in near)}?" if near else ""
                 raise self.fail(f"unbound global variable @{e.name}", e.span, hint)
             return found
         found = self.vars.get(e)
