@@ -71,6 +71,18 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "GOOD", "--weights", "none.safetensors"], "no such file"),
         (["opt", "GOOD", "--passes", "frobnicate"], "frobnicate"),
         (["inspect", "GOOD", "--show", "everything"], "everything"),
+        (["compile", ""], "Is a directory"),
+        (["inspect", "a" * 300], "File name too long"),
+        (["run", "GOOD", "--target", "'"], "No closing quotation"),
+        (["run", "GOOD", "--target", "cpu -mattr=+avx1024"], "avx1024"),
+        (["run", "GOOD", "--seed", "-1"], "must not be negative"),
+        (["compile", "GOOD", "-o", "/"], "Is a directory"),
+        (["compile", "GOOD", "-o", "GOOD"], "would replace the program"),
+        (["profile", "GOOD", "--plot", "r.bmp"], "pictures are .svg files"),
+        (["bench", "GOOD", "--plot", "r.png"], "pictures are .svg files"),
+        (["bench", "GOOD", "--seconds", "inf"], "must be a positive number"),
+        (["profile", "GOOD", "--seconds", "nan"], "must be a positive number"),
+        (["opt", "/dev/zero"], "characters"),
     ],
 )
 def test_bad_command_lines(tmp_path: Path, args: list[str], says: str) -> None:
@@ -131,6 +143,56 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     path.write_text(GOOD)
     done = run("compile", path, "-o", tmp_path / "no" / "such" / "m.rlx")
     assert done.returncode == 2 and "cannot write" in done.stderr, done.stderr
+
+
+def closed(command: str, path: Path) -> tuple[int, str]:
+    """How a shell's command ends in which ``relay`` stands for the command line, and what it says on standard error."""
+    relay_ = f"{sys.executable} -m relay"
+    done = subprocess.run(
+        ["bash", "-c", command.replace("relay", relay_, 1).replace("GOOD", str(path))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        ("relay run GOOD -d n=2 > /dev/full", 1, "No space left on device"),
+        ("relay --help > /dev/full", 1, "No space left on device"),
+        ("relay run GOOD -d n=2 -o /dev/full", 2, "No space left on device"),
+        ("relay run GOOD -d n=2 <&- >&- 2>&-", 0, ""),
+        ("relay run none.relay 2>&-", 2, ""),
+        ("set -o pipefail; relay opt --list GOOD | true", 141, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(tmp_path: Path, command: str, code: int, says: str) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(GOOD)
+    for _ in range(3):  # a reader that is gone may still be there when the first lines come
+        ended, said = closed(command, path)
+        assert says in said and "Traceback" not in said and "Exception ignored" not in said, said
+        if ended == code:
+            break
+    assert ended == code
+
+
+def test_terminated_while_writing(tmp_path: Path) -> None:
+    """What was begun is taken back."""
+    script = (
+        "import time; from pathlib import Path; from relay.cli import main, verbs; from relay.ir.files import write_whole\n"
+        "def wait(path):\n path.write_bytes(b'half'); print('writing', flush=True); time.sleep(60)\n"
+        f"main.command = lambda _: write_whole(Path({str(tmp_path / 'm.rlx')!r}), wait)\nmain.main()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline() == "writing\n"
+    assert len(list(tmp_path.iterdir())) == 1
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 143 and "Traceback" not in said, said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_verbs_work(tmp_path: Path) -> None:

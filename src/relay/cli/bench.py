@@ -23,11 +23,14 @@ from relay.cli.shared import (
     TargetOption,
     Threads,
     Weights,
+    existing,
+    picture_path,
     progress,
     read_module,
+    require_seconds,
     write_text,
 )
-from relay.ir.diagnostics import FileError, RelayError
+from relay.ir.diagnostics import RelayError
 
 if TYPE_CHECKING:
     from relay.view.comparison import Comparison
@@ -65,6 +68,8 @@ def bench(
 
     if file is None and not limits:
         raise RelayError("nothing to measure", hint="give a program, or --limits")
+    picture_path(plot)
+    require_seconds(seconds)
     found: list[Limits] = []
     if limits:
         with progress("measuring the machine"):
@@ -94,9 +99,7 @@ def _compiled(
 ) -> tuple[relay.Executable, relay.Module | None, float | None]:
     """The executable, the program it was made from (if that is known) and the seconds it took to make."""
     if file.suffix == ".rlx":
-        if not file.exists():
-            raise FileError(f"no such file: {file}")
-        return relay.load(file, threads=options["threads"]), None, None
+        return relay.load(existing(file), threads=options["threads"]), None, None
     with progress(f"compiling {file}"):
         module = read_module(file, weights, entry)
         start = time.perf_counter()

@@ -36,6 +36,8 @@ def load_weights(path: Path) -> dict[str, Array]:
 
 def arguments(params: Sequence[Spec], given: Sequence[str], dims: Sequence[str], seed: int) -> list[object]:
     """One value per parameter from ``name=value`` texts; parameters that are not named get seeded random tensors."""
+    if seed < 0:
+        raise RelayError(f"the seed must not be negative: {seed}")
     by_name = _named(given)
     sizes = {name: _size(name, value) for name, value in _named(dims).items()}
     names = [p["name"] for p in params]

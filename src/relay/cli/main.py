@@ -1,13 +1,16 @@
 """The command line: one verb each. Errors are one message on standard error; exit codes 2 (bad input), 1 (failed while running),
-130 (interrupted).
+130 (interrupted), 143 (terminated).
 
 The modules of the verbs are imported when they are called: the list of verbs needs none."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from relay.cli.arguments import call
 from relay.ir.diagnostics import ExecutionError, RelayError
@@ -28,9 +31,15 @@ _ABOUT = "Relay: compile, run and look into programs that are neural networks."
 
 def main() -> None:
     """Run a command; every error ends in one message and its exit code."""
+    _open_streams()
     try:
         started()
-        command(sys.argv[1:])
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _terminated)
+        try:
+            command(sys.argv[1:])
+        finally:
+            sys.stdout.flush()
     except ExecutionError as error:
         _stop(1, f"error: {error}")
     except RelayError as error:
@@ -38,7 +47,11 @@ def main() -> None:
     except KeyboardInterrupt:
         _stop(130, "interrupted")
     except BrokenPipeError:
+        _discard_output()
         sys.exit(141)
+    except OSError as error:  # of the output, or of what nobody thought of
+        _discard_output()
+        _stop(1, f"error: {error}")
     except MemoryError:
         _stop(1, "error: out of memory")
 
@@ -54,6 +67,26 @@ def command(arguments: Sequence[str]) -> None:
         raise RelayError(f"there is no verb {name!r}", hint=f"there are {', '.join(VERBS)}")
     module, _ = VERBS[name]
     call(getattr(importlib.import_module(f"relay.cli.{module}"), name), name, rest)
+
+
+def _open_streams() -> None:
+    """Streams that were closed when the process started lead nowhere; otherwise the next files opened would be taken for them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _discard_output() -> None:
+    """What could not be written is not tried again when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> None:
+    """Ends like Ctrl-C: what was begun is taken back."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _stop(code: int, message: str) -> None:

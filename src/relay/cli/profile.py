@@ -22,9 +22,11 @@ from relay.cli.shared import (
     TargetOption,
     Threads,
     Weights,
+    picture_path,
     progress,
     read_executable,
     read_module,
+    require_seconds,
     write_text,
 )
 
@@ -54,6 +56,8 @@ def profile(
     from relay.view.rooflines import roofline
     from relay.view.traces import trace as trace_events
 
+    picture_path(plot)
+    require_seconds(seconds)
     steps, stages = [], {}
     if trace is not None and file.suffix != ".rlx":
         # A program from the cache has no passes to show.

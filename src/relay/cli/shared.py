@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import relay
 from relay.cli import inputs
 from relay.cli.arguments import Argument, Option
-from relay.ir.diagnostics import FileError
+from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.files import write_whole
 
 if TYPE_CHECKING:
@@ -39,19 +42,39 @@ Threads = Annotated[int | None, Option(help="Threads that a run may use (default
 NoCache = Annotated[bool, Option(help="Neither read nor write the cache.")]
 
 
+def existing(path: Path) -> Path:
+    """The path of a file. Raises FileError where none can be read there."""
+    try:
+        if not path.exists():
+            raise FileError(f"no such file: {path}")
+    except OSError as error:  # a name that is none
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    if path.is_dir():
+        raise FileError(f"cannot read {path}: {os.strerror(errno.EISDIR)}")
+    return path
+
+
+def picture_path(path: Path | None) -> None:
+    """Check, before anything is measured, that a picture's name says the format that is drawn (a device has none)."""
+    if path is not None and path.suffix != ".svg" and not path.is_char_device():
+        raise RelayError(f"cannot draw {path}: pictures are .svg files")
+
+
+def require_seconds(seconds: float) -> None:
+    """Check how long is to be measured."""
+    if not 0 < seconds < math.inf:
+        raise RelayError(f"--seconds must be a positive number, not {seconds:g}")
+
+
 def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
     """The typed program of a file, with weights bound."""
-    if not path.exists():
-        raise FileError(f"no such file: {path}")
-    module = relay.load_module(path)
+    module = relay.load_module(existing(path))
     return module.bind(inputs.load_weights(weights), entry=entry) if weights else module
 
 
 def read_executable(path: Path, entry: str, weights: Path | None, **options: Any) -> relay.Executable:
     """A compiled executable, or one compiled now."""
-    if not path.exists():
-        raise FileError(f"no such file: {path}")
-    if path.suffix == ".rlx":
+    if existing(path).suffix == ".rlx":
         return relay.load(path, threads=options.get("threads"))
     with progress(f"compiling {path}"):
         return relay.compile(read_module(path, weights, entry), entries=(entry,), **options)

@@ -31,11 +31,12 @@ from relay.cli.shared import (
     TargetOption,
     Threads,
     Weights,
+    existing,
     progress,
     read_executable,
     read_module,
 )
-from relay.ir.diagnostics import RelayError
+from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.files import write_whole
 
 
@@ -70,7 +71,9 @@ def compile(
     from relay.aot.library import SUFFIXES
 
     start = time.perf_counter()
-    out = output or file.with_suffix(".rlx")
+    out = output or existing(file).with_suffix(".rlx")
+    if out.exists() and out.samefile(file):
+        raise FileError(f"the output would replace the program {file}")
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
     options.update(memory_budget=memory_budget, tune=tune, threads=threads)
     if out.suffix in SUFFIXES:

@@ -144,7 +144,10 @@ def parse_target(text: str) -> Target:
     ``aarch64``, is that machine. ``-mcpu=NAME`` and ``-mattr=+FEATURE,-FEATURE`` refine it, as in ``cpu
     -mcpu=znver4 -mattr=-avx512bf16``. Raises CompileError for a name it does not know.
     """
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise CompileError(f"the target {text!r} cannot be read: {error}") from error
     base = words[0] if words and not words[0].startswith("-") else "cpu"
     rest = words[1:] if words and not words[0].startswith("-") else words
     cpu: str | None = None
@@ -177,9 +180,24 @@ def parse_target(text: str) -> Target:
             raise CompileError(
                 f"feature {attr!r} in the target {text!r}", hint="write +NAME to add and -NAME to remove"
             )
+        _require_feature(name, is_x86(target), text)
         (features.add if sign == "+" else features.discard)(name)
     shape = describe(target.triple, target.cpu, features)
     return replace(shape, l1_bytes=target.l1_bytes, l2_bytes=target.l2_bytes, l3_bytes=target.l3_bytes)
+
+
+def _require_feature(name: str, x86: bool, text: str) -> None:
+    """Raises CompileError for a feature that nothing is known of: LLVM would say so on standard error, and go on."""
+    known = {*_USEFUL, *_AMX}.union(*_CPUS.values()) if x86 else set().union(*_ARM_CPUS.values())
+    if name in known:
+        return
+    import llvmlite.binding as llvm
+
+    here = llvm.get_process_triple()
+    if here.startswith("x86_64") != x86 or name not in llvm.get_host_cpu_features():
+        raise CompileError(
+            f"unknown feature {name!r} in the target {text!r}", hint=f"for example {', '.join(sorted(known))}"
+        )
 
 
 def target_identity(text: str) -> str:

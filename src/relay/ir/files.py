@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable
@@ -24,7 +25,9 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
     """
     target = Path(os.path.realpath(path))
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if target.exists() and not target.is_file():
             write(target)
             return
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}{target.suffix}")
