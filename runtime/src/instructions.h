@@ -55,7 +55,9 @@ inline void Run::InvokeRoutine(Value* r, const int32_t* pc) {
         cost += std::min(tensor->elements(), element_allowance) * (most_allowance / element_allowance);
   }
   poll(cost);
-  instruction::set(r[pc[1]], routine.run(arguments, &context_));
+  bool checked = checker_ != nullptr;
+  instruction::set(r[pc[1]], checked ? checked_routine(routine, arguments, static_cast<uint32_t>(pc[3]), context_)
+                                     : routine.run(arguments, &context_));
 }
 
 inline void Run::AllocStorage(Value* r, const int32_t* pc) {

@@ -1,55 +1,16 @@
 #include "memory_check.h"
 
-#include <setjmp.h>
-#include <signal.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "relay/error.h"
 
 namespace relay {
 namespace {
 
-constexpr size_t page = 4096, guard = size_t{64} << 10;
 // What results are full of before the two runs (the first makes nan of every floating-point type), and what workspace and stack are:
 // something else, so that what is copied from there is not taken for a result that neither run has written.
 constexpr int fills[2] = {0xff, 0x41}, inner_fills[2] = {0xfd, 0x43};
-
-struct Attempt {
-  sigjmp_buf back;
-  const void* touched = nullptr;
-};
-thread_local Attempt* attempt = nullptr;
-struct sigaction before[2];
-constexpr int signals[2] = {SIGSEGV, SIGBUS};
-
-void on_fault(int number, siginfo_t* info, void* context) {
-  if (attempt != nullptr) {
-    attempt->touched = info->si_addr;
-    siglongjmp(attempt->back, 1);
-  }
-  const struct sigaction& other = before[number == SIGSEGV ? 0 : 1];
-  if (other.sa_flags & SA_SIGINFO) {
-    other.sa_sigaction(number, info, context);
-  } else if (other.sa_handler != SIG_DFL && other.sa_handler != SIG_IGN) {
-    other.sa_handler(number);
-  } else {
-    sigaction(number, &other, nullptr);  // the access is made again, and ends the process
-  }
-}
-
-void catch_faults() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction mine = {};
-    mine.sa_sigaction = on_fault;
-    mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    for (int i = 0; i < 2; ++i) sigaction(signals[i], &mine, &before[i]);
-  });
-}
 
 int32_t on_this_thread(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain) {
   int64_t grains = (n + grain - 1) / grain, workers = std::max<int64_t>(context->num_workers, 1);
@@ -61,53 +22,17 @@ int32_t on_this_thread(relay_kernel_context* context, relay_parallel_body body, 
   return 0;
 }
 
-// What is below on the stack, where a kernel's own memory will lie.
-[[gnu::noinline]] void fill_stack(int value) {
-  std::byte below[size_t{256} << 10];
-  std::memset(below, value, sizeof below);
-  asm volatile("" : : "r"(below) : "memory");
-}
-
-// The kernel's result; where it touched what it must not, *touched says what.
-int32_t attempted(relay_kernel code, relay_kernel_context* context, void** buffers, const int64_t* dims, const void** touched) {
-  Attempt mine;
-  attempt = &mine;
-  int32_t result = 0;
-  if (sigsetjmp(mine.back, 1) == 0) result = code(context, buffers, dims);
-  attempt = nullptr;
-  *touched = mine.touched;
-  return result;
-}
-
-size_t in_pages(int64_t bytes) { return (static_cast<size_t>(bytes) + page - 1) / page * page; }
-
 }  // namespace
-
-MemoryChecker::~MemoryChecker() {
-  for (const Area& area : areas_)
-    if (area.base != nullptr) munmap(area.base - guard, area.bytes + 2 * guard);
-}
 
 std::byte* MemoryChecker::room(size_t number, int64_t bytes, uint32_t alignment, bool at_end) {
   if (areas_.size() <= number) areas_.resize(number + 1);
-  Area& area = areas_[number];
-  size_t needed = in_pages(bytes);
-  if (area.base == nullptr || area.bytes != needed) {
-    if (area.base != nullptr) munmap(area.base - guard, area.bytes + 2 * guard);
-    area = {};
-    void* data = mmap(nullptr, needed + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED || mprotect(static_cast<std::byte*>(data) + guard, needed, PROT_READ | PROT_WRITE) != 0)
-      fail(Status::out_of_memory, "out of memory: %lld bytes for checking a kernel", static_cast<long long>(bytes));
-    area = {static_cast<std::byte*>(data) + guard, needed};
-  }
-  if (!at_end) return area.base;
-  return area.base + (area.bytes - static_cast<size_t>(bytes)) / alignment * alignment;
+  if (!areas_[number].fits(bytes)) areas_[number] = Fenced(bytes);
+  return areas_[number].place(bytes, alignment, at_end);
 }
 
 int32_t MemoryChecker::call(const Kernel& kernel, relay_kernel code, const relay_kernel_context& given,
                             const std::vector<CheckedBuffer>& buffers, uint32_t inputs, int64_t workspace_bytes,
                             const int64_t* dims) {
-  catch_faults();
   auto n = static_cast<uint32_t>(buffers.size());
   // An output in an input's memory is that input's copy.
   std::vector<uint32_t> home(n);
@@ -141,13 +66,11 @@ int32_t MemoryChecker::call(const Kernel& kernel, relay_kernel code, const relay
       std::memset(context.workspace, inner_fills[pass], static_cast<size_t>(workspace_bytes));
     }
     fill_stack(inner_fills[pass]);
-    const void* touched = nullptr;
-    result = attempted(code, &context, copies.data(), dims, &touched);
+    const void* touched = touched_by([&] { result = code(&context, copies.data(), dims); });
     if (touched != nullptr) {
       auto* where = static_cast<const std::byte*>(touched);
       for (uint32_t i = 0; i <= n; ++i) {
-        if (i < areas_.size() && areas_[i].base != nullptr && where >= areas_[i].base - guard &&
-            where < areas_[i].base + areas_[i].bytes + guard) {
+        if (i < areas_.size() && where >= areas_[i].first() && where < areas_[i].end()) {
           bool is_workspace = i == n;
           int64_t bytes = is_workspace ? workspace_bytes : buffers[i].bytes;
           auto* start = static_cast<std::byte*>(is_workspace ? context.workspace : copies[i]);

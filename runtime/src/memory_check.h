@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "fences.h"
 #include "relay/executable.h"
 #include "relay/kernel.h"
 
@@ -22,24 +23,15 @@ struct CheckedBuffer {
 // results whose extents a kernel finds) may be anything. Parallel regions run on this thread, as pieces of all participants.
 class MemoryChecker {
  public:
-  MemoryChecker() = default;
-  ~MemoryChecker();
-  MemoryChecker(const MemoryChecker&) = delete;
-
   // What the kernel returns. Throws Error(failed) that says what it touched, with the kernel as it was called: of `buffers` those from
   // `inputs` on are written.
   int32_t call(const Kernel& kernel, relay_kernel code, const relay_kernel_context& context, const std::vector<CheckedBuffer>& buffers,
                uint32_t inputs, int64_t workspace_bytes, const int64_t* dims);
 
  private:
-  // Memory between pages that nobody may touch.
-  struct Area {
-    std::byte* base = nullptr;
-    size_t bytes = 0;
-  };
   std::byte* room(size_t number, int64_t bytes, uint32_t alignment, bool at_end);
 
-  std::vector<Area> areas_;
+  std::vector<Fenced> areas_;
 };
 
 }  // namespace relay

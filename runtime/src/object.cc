@@ -114,7 +114,14 @@ int64_t object_bytes(const Object* object) {
 MemoryAccount::MemoryAccount(int64_t limit) : outer_(thread_state.account), limit_(limit) {
   if (limit > 0) thread_state.account = this;
 }
-MemoryAccount::~MemoryAccount() { thread_state.account = outer_; }
+MemoryAccount::MemoryAccount(StorageSource& source)
+    : outer_(thread_state.account), source_(&source), limit_(outer_ == nullptr ? INT64_MAX : outer_->limit_ - outer_->used_) {
+  thread_state.account = this;
+}
+MemoryAccount::~MemoryAccount() {
+  thread_state.account = outer_;
+  if (source_ != nullptr && outer_ != nullptr) outer_->used_ += used_;
+}
 
 void charge_memory(int64_t bytes) {
   MemoryAccount* account = thread_state.account;
@@ -309,6 +316,9 @@ Storage* new_storage(int64_t bytes, int64_t alignment, int32_t device_index) {
   int64_t slack = alignment > storage_alignment ? alignment : 0;
   if (bytes < 0 || bytes > INT64_MAX - 8192)
     fail(Status::failed, "cannot allocate a storage of %lld bytes", static_cast<long long>(bytes));
+  MemoryAccount* account = thread_state.account;
+  if (account != nullptr && account->source_ != nullptr && device_index == host_device) [[unlikely]]
+    return account->source_->make(bytes);
   charge_memory(bytes + slack);
   Block block = pool_allocate(device_index, bytes + slack);
   credit_memory(bytes + slack - block.bytes);  // the block may be larger

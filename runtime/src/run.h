@@ -10,6 +10,7 @@
 #include "control_stack.h"
 #include "memory_check.h"
 #include "operations.h"
+#include "routine_check.h"
 #include "relay/cycles.h"
 #include "relay/device.h"
 #include "relay/error.h"

@@ -8,10 +8,14 @@
 #include <thread>
 
 #include "image.h"
+#include "relay/routine.h"
 #include "relay/cycles.h"
 #include "relay/device.h"
 #include "relay/object.h"
 #include "test.h"
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 using namespace relay;
 
@@ -164,6 +168,53 @@ TEST(threads_share_an_executable_and_values) {
   }
   collect_shared();
   CHECK(alive() == before);
+}
+
+// Routines that do what they must not, on a tensor of five float32.
+static Value faulty(const Value* arguments, int64_t read, int64_t write, bool fill) {
+  Tensor* x = as_tensor(arguments[0]);
+  Tensor* out = new_host_tensor(x->dtype, x->rank, x->shape());
+  volatile auto* from = reinterpret_cast<float*>(x->data());
+  volatile auto* to = reinterpret_cast<float*>(out->data());
+  for (int i = fill ? 0 : 4; i < 5; ++i) to[i] = fill ? 1.0f : to[i] * 2;
+  to[write] = from[read];
+  return Value::of(out);
+}
+constexpr Routine faulty_routines[] = {
+    {"right", 1, [](const Value* a, relay_kernel_context*) { return faulty(a, 4, 0, true); }, false},
+    {"reads behind", 1, [](const Value* a, relay_kernel_context*) { return faulty(a, 5, 0, true); }, false},
+    {"reads before", 1, [](const Value* a, relay_kernel_context*) { return faulty(a, -1, 0, true); }, false},
+    {"writes behind", 1, [](const Value* a, relay_kernel_context*) { return faulty(a, 0, 5, true); }, false},
+    {"writes before", 1, [](const Value* a, relay_kernel_context*) { return faulty(a, 0, -1, true); }, false},
+    {"reads what is not written", 1, [](const Value* a, relay_kernel_context*) { return faulty(a, 0, 0, false); }, false},
+};
+
+TEST(routines_that_touch_what_is_not_theirs) {
+#ifdef __SANITIZE_ADDRESS__
+  __lsan::ScopedDisabler what_they_held_is_lost;
+#endif
+  ImageBuilder image;
+  image.functions = {{1, 2, {number(InvokeRoutine), 1, 0, 1, 0, number(Ret), 1}}};
+  image.routines = {"unique"};
+  auto exe = image.load();
+  exe->checks_memory = true;
+  int64_t five = 5;
+  for (const Routine& routine : faulty_routines) {
+    exe->routines[0] = &routine;
+    Tensor* x = new_host_tensor(DType::float32_, 1, &five);
+    for (int i = 0; i < 5; ++i) reinterpret_cast<float*>(x->data())[i] = static_cast<float>(i);
+    bool right = &routine == &faulty_routines[0];
+    try {
+      Value result = run_main(*exe, {Value::of(x)});
+      CHECK(right && *reinterpret_cast<float*>(as_tensor(result)->data()) == 4.0f);
+      release(result);
+    } catch (const Error& error) {
+      std::string said = error.what(), name = routine.name;
+      CHECK(!right && said.find("routine " + name) != std::string::npos);
+      CHECK(name[0] != 'r' || name.find("not") != std::string::npos || said.find("outside of argument 0") != std::string::npos);
+      CHECK(name[0] != 'w' || said.find("outside of memory that it made") != std::string::npos);
+    }
+  }
 }
 
 // --- random programs ---------------------------------------------------------------------------------------------

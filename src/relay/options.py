@@ -40,7 +40,7 @@ class Options:
     cache       keep compiled kernels and programs on disk and take them from there
     cache_dir   where (None: the user's cache directory)
     limits      what each run may use, unless it is told otherwise; not part of compiled code
-    check_memory  run each kernel on copies of its operands that lie against pages nobody may touch: what it touches outside of them, and
+    check_memory  run each kernel and routine on copies of its operands between pages nobody may touch: what it touches outside, and
                 results made of what nobody has written, are errors. For debugging, many times slower; not part of compiled code
     flush_subnormals  take subnormal numbers for zero, as some frameworks do: gradients that fade away are full of them, and some
                 processors compute with them many times slower. Results then differ from the interpreter's by such numbers; not part of

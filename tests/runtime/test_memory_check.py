@@ -103,6 +103,32 @@ def test_angles_without_end(dtype: str) -> None:
         assert np.isnan(np.asarray(made)).tolist() == [True, False, True, False, True, False, False]
 
 
+ROUTINES = """#[version = "0.0.5"]
+type List { Nil, Cons(float32, List), }
+def @sum(%l: List) -> float32 { match (%l) { Nil => 0f, Cons(%x, %r) => %x * 2f + @sum(%r) } }
+def @count(%n: int64, %l: Tensor[(?,), int64]) -> Tensor[(?,), int64] {
+  if (%n == 0i64) { %l } else { @count(%n - 1i64, append(%l, %n)) }
+}
+def @main[n: Dim](%x: Tensor[(n, 7), float32], %k: Tensor[(n,), int8]) {
+  let %l = Cons(2f, Cons(3f, Nil));
+  (sort(%x, axis=0), argsort(%x, is_ascend=False), topk(%x, k=3), topk(%k, k=2, axis=0), unique(%k), nonzero(%x), argwhere(%k),
+   non_max_suppression(reshape(take(%x, arange(stop=4, dtype="int64"), axis=1), newshape=[-1, 4]), sum(%x, axis=[1])), @sum(%l),
+   @count(20i64, zeros(shape=[0], dtype="int64")))
+}
+"""
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+@pytest.mark.parametrize("n", [0, 1, 5, 300])
+def test_routines_stay_inside(executor: str, n: int) -> None:
+    random = np.random.default_rng(n)
+    x, k = random.standard_normal((n, 7)).astype(np.float32), random.integers(-3, 4, n).astype(np.int8)
+    exe = relay.compile(ROUTINES, executor=executor, workers=1)
+    expected = leaves(exe(x, k))
+    exe.check_memory = True
+    assert leaves(exe(x, k)) == expected
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_generated_programs_stay_inside(seed: int) -> None:
     p = program(seed + 400)
