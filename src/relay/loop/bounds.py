@@ -370,9 +370,14 @@ class _Prover:
         return as_dim(DimVar("t", low, high))
 
     def choice(self, node: Select) -> Dim:
-        var = DimVar("t", _LEAST_INT64)
         sides = ((self.memo[id(node.a)], True), (self.memo[id(node.b)], False))
         cond = node.cond
+        if isinstance(cond, Compare) and is_integer(cond.a.dtype):
+            for value, truth in sides:  # a choice between what is known is one
+                ends = _facts(cond.op, self.memo[id(cond.a)], self.memo[id(cond.b)], truth)
+                if ends and all(isinstance(end, int) and end >= 0 for end in ends):
+                    return value
+        var = DimVar("t", _LEAST_INT64)
         facts = []
         for value, truth in sides:
             given: tuple[Dim, ...] = ()
