@@ -356,6 +356,7 @@ class Emitter:
         once, in order, so that accumulators come from the cache once for all of them."""
         at = (lanes.variable,)
         whole = self._lane_reductions(plan, lanes)
+        position = plan.reduced[-1] if plan.reduced else Const(0, "int64")
 
         def across(body: list[Stmt]) -> Stmt:
             return vectorized(lanes.variable, lanes.count, seq(body))
@@ -368,12 +369,12 @@ class Emitter:
             for value in values:
                 assert last is not None
                 self.bind(last, value)
-                updates += self._lane_updates(plan, whole.buffers, at)
+                updates += self._lane_updates(plan, whole.buffers, at, value)
                 self.env = before
             return updates
 
-        if last is None or finds_position(plan):
-            steps = serial(plan.reduced, across(whole.updates))
+        if last is None:
+            steps = across(self._lane_updates(plan, whole.buffers, at, position))
         elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
             every = at_once([Const(n, "int64") for n in range(last.extent)])
             steps = serial(plan.reduced[:-1], across(every))
@@ -389,16 +390,31 @@ class Emitter:
             steps = serial(plan.reduced[:-1], seq(loops))
         return allocate(whole.buffers, seq([across(whole.starts), steps, across(whole.ends)]))
 
-    def _lane_updates(self, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...]) -> list[Stmt]:
-        """One step of each reduction of a member, into the accumulators in order."""
-        reduces = [v for v in self.values(plan) if isinstance(v, Reduce)]
-        return [
-            Store(acc, at, combine(value.kind, Load(acc, at, acc.dtype), cast(value.body, acc.dtype)))
-            for acc, value in zip(buffers, reduces, strict=True)
-        ]
+    def _lane_updates(
+        self, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...], position: Scalar
+    ) -> list[Stmt]:
+        """One step of each reduction of a member, that of the elements at ``position``, into the accumulators in order."""
+        left = iter(buffers)
+        updates: list[Stmt] = []
+        for value in self.values(plan):
+            if not isinstance(value, Reduce):
+                continue
+            acc = next(left)
+            now, element = Load(acc, at, acc.dtype), cast(value.body, acc.dtype)
+            if value.kind not in ("argmax", "argmin"):
+                updates.append(Store(acc, at, combine(value.kind, now, element)))
+                continue
+            place = next(left)
+            flag = Axis(self.builder.fresh("better"), 1, "bool")
+            stores = (
+                Store(place, at, select(flag, cast(position, place.dtype), Load(place, at, place.dtype))),
+                Store(acc, at, select(flag, element, now)),
+            )
+            updates.append(LetScalar(flag, position_update(value.kind, now, element), Seq(stores)))
+        return updates
 
     def _lane_reductions(self, plan: MemberPlan, lanes: Lanes) -> Reductions:
-        """Accumulators for each lane, what is done with them before, in each step and at the end."""
+        """Accumulators for each lane, what is done with them before and at the end."""
         at, out = (lanes.variable,), Reductions()
         for n, value in enumerate(self.values(plan)):
             if not isinstance(value, Reduce):
@@ -407,26 +423,19 @@ class Emitter:
             acc = Buffer(self.builder.fresh("acc"), (lanes.size,), accumulator(value), "stack")
             out.buffers.append(acc)
             now = Load(acc, at, acc.dtype)
-            element = cast(value.body, acc.dtype)
             if value.kind in ("argmax", "argmin"):
-                place = Buffer(self.builder.fresh("place"), (lanes.size,), "int64", "stack")
+                # Positions of the elements' own width, where they fit: as many of them as of elements lie in a register.
+                extent = plan.reduced[-1].extent if plan.reduced else 1
+                narrow = isinstance(extent, int) and extent < 1 << 31
+                place = Buffer(self.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", "stack")
                 out.buffers.append(place)
-                better = position_update(value.kind, now, element)
-                position = plan.reduced[-1] if plan.reduced else Const(0, "int64")
                 out.starts += [
                     Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
-                    Store(place, at, Const(0, "int64")),
+                    Store(place, at, Const(0, place.dtype)),
                 ]
-                flag = Axis(self.builder.fresh("better"), 1, "bool")
-                stores = [
-                    Store(place, at, select(flag, position, Load(place, at, "int64"))),
-                    Store(acc, at, select(flag, element, now)),
-                ]
-                out.updates.append(LetScalar(flag, better, Seq(tuple(stores))))
-                out.ends.append(self.store(plan, n, cast(Load(place, at, "int64"), value.dtype)))
+                out.ends.append(self.store(plan, n, cast(Load(place, at, place.dtype), value.dtype)))
             else:
                 out.starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
-                out.updates.append(Store(acc, at, combine(value.kind, now, element)))
                 out.ends.append(self.store(plan, n, cast(now, value.dtype)))
         return out
 
