@@ -19,6 +19,7 @@ from relay.loop.target import Target
 from relay.lower.beginnings import shared_beginnings
 from relay.lower.packing import Packer, rebuild, shared_operands
 from relay.lower.scalars import ScalarCode, scalar_code
+from relay.lower.staying import staying
 from relay.lower.unit import Planned
 from relay.op import registry
 from relay.plan.graph import TeGraph, te_graph
@@ -83,32 +84,35 @@ def plan_module(
 
     def multiplies(call: Call) -> bool:
         fn = general_of(call)
-        key = _key(fn, target, frozenset()).text
+        key = _key(fn, target, frozenset(), False).text
         if key not in products:
             products[key] = access_of(te_graph(fn).outputs).kind in ("contraction", "opaque")
         return products[key]
 
-    def try_plan(call: Call, ahead: frozenset[int]) -> KernelPlan:
+    def try_plan(call: Call, ahead: frozenset[int], stay: bool = False) -> KernelPlan:
         fn = general_of(call)
-        key = _key(fn, target, ahead)
+        key = _key(fn, target, ahead, stay)
         if key.text not in tried:
             schedule = MODEL if schedule_of is None else schedule_of(fn, key, ahead)
-            tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule)
+            tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule, weights_stay=stay)
         return tried[key.text]
 
     shared = shared_operands(module, multiplies, try_plan) if run_graph else {}
+    stay: frozenset[int] = frozenset()
+    if run_graph:
+        stay = staying(module, multiplies, lambda call: try_plan(call, constants_of(call)), target)
     for block, call, fn in primitives(module):
         if (code := scalar_code(fn)) is not None:
             scalars[id(fn)] = code
             continue
         ahead = shared.get(id(call), frozenset())
         if run_graph:
-            ahead |= {n for n, a in enumerate(call.args) if isinstance(a, Constant)}
+            ahead |= constants_of(call)
         shared_by = general.get(id(fn))
-        key = _key(fn if shared_by is None else shared_by.fn, target, ahead)
+        key = _key(fn if shared_by is None else shared_by.fn, target, ahead, id(call) in stay)
         plan = by_key.get(key.text)
         if plan is None:
-            plan = try_plan(call, ahead)
+            plan = try_plan(call, ahead, id(call) in stay)
             plan = replace(plan, kernel=replace(plan.kernel, name=kernel_name(fn, len(by_key))))
             by_key[key.text] = plan
         planned[id(fn)] = _planned(fn, plan, key, {} if shared_by is None else shared_by.values)
@@ -136,6 +140,11 @@ def plan_module(
     if replaced:
         module = module.with_functions((n, rebuild(f, replaced, packer)) for n, f in module.functions.items())
     return ModulePlan(module, planned, shapes, scalars, tuple(by_key.values()))
+
+
+def constants_of(call: Call) -> frozenset[int]:
+    """The numbers of the arguments that are constants."""
+    return frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant))
 
 
 def kernel_name(fn: Function, number: int) -> str:
@@ -184,9 +193,11 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
     return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))
 
 
-def _key(fn: Function, target: Target, constants: frozenset[int]) -> PlanKey:
+def _key(fn: Function, target: Target, constants: frozenset[int], weights_stay: bool) -> PlanKey:
     """The key of a primitive. The sizes that an upper-bound operator's result really has are none of the kernel's."""
     key = plan_key(fn, target, constants)
+    if weights_stay:
+        key = PlanKey(f"{key.text}\nweights stay", key.dims)
     if not _is_upper_bound(fn):
         return key
     given = {v for p in fn.params if isinstance(p.ty, TensorType) for v in type_dims(p.ty)}

@@ -49,10 +49,11 @@ class Storage:
 @dataclass(slots=True, eq=False)
 class Builder:
     """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a
-    nest."""
+    nest; ``weights_stay``: packed constants are in the second-level cache from call to call."""
 
     target: Target
     indices: Indices
+    weights_stay: bool = False
     storage: dict[tuple[int, int], Storage] = field(default_factory=dict)
     values: dict[tuple[int, int], Scalar] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)

@@ -109,13 +109,15 @@ def plan_graph(
     constants: frozenset[int] = frozenset(),
     name: str = "kernel",
     schedule: Schedule = MODEL,
+    weights_stay: bool = False,
 ) -> KernelPlan:
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
-    functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products."""
+    functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights_stay``: what
+    was packed of its constants is in the second-level cache when it begins."""
     defined = graph.outputs
     graph = grouped(graph, constants)
     indices = Indices()
-    builder = Builder(target, indices)
+    builder = Builder(target, indices, weights_stay)
     kept = keep(graph, constants, indices)
     stages, attentions = find_attentions(kept, graph, indices)
     stages, gradients = find_attention_gradients(stages, graph, indices)

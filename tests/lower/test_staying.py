@@ -1,0 +1,36 @@
+"""Weights that are in the second-level cache each time are found for the module: all that a program, or a loop in it, multiplies by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay import pipeline
+from relay.codegen.target import parse_target
+from relay.options import Options
+
+RNG = np.random.default_rng(3)
+LOOP = """#[version = "0.0.5"]
+def @steps[n: Dim](%i: int64, %x: Tensor[(n, 96), float32], %w: Tensor[(96, 96), float32]) -> Tensor[(n, 96), float32] {
+  if (%i == 0i64) { %x } else { @steps(%i - 1i64, tanh(nn.dense(%x, %w)), %w) }
+}
+def @main[n: Dim, d: Dim](%x: Tensor[(n, d), float32], %u: Tensor[(96, d), float32], %w: Tensor[(96, 96), float32])
+    -> Tensor[(n, 96), float32] {
+  @steps(3i64, nn.dense(%x, %u), %w)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("depth", "cpu", "expected"), [(64, "x86-64-v4", 2), (8192, "x86-64-v4", 1), (64, "znver4", 0)]
+)
+def test_weights_of_a_program_or_of_a_loop_in_it_stay(depth: int, cpu: str, expected: int) -> None:
+    """Both matrices, of the loop alone where the other one is larger than the cache, and none where plans do not ask."""
+    target = parse_target(cpu)
+    assert target.l2_bytes // 2 > 4 * 96 * (64 + 96) and target.l2_bytes < 4 * 96 * 8192
+    weights = {"u": RNG.uniform(-0.01, 0.01, (96, depth)), "w": RNG.uniform(-0.1, 0.1, (96, 96))}
+    module = relay.infer_type(relay.parse(LOOP)).bind({n: w.astype(np.float32) for n, w in weights.items()})
+    plan = pipeline.build(module, Options(target=cpu, cache=False)).plan
+    stay = [k for k in plan.kernels if k.key.text.endswith("weights stay")]
+    assert len(stay) == expected
+    assert all(k.packs for k in stay)
