@@ -14,7 +14,7 @@ from relay import typing
 from relay._runtime import available_threads
 from relay.aot.native import with_native_code
 from relay.codegen.kernels import build as build_kernels
-from relay.codegen.target import parse_target
+from relay.codegen.target import host_target, parse_target, runs_here
 from relay.executable.format import ExecutableImage
 from relay.executable.program import Executable
 from relay.ir.collection import without_collection
@@ -200,7 +200,7 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
         if options.memory_budget is not None:
             blocks, plan = within_budget(blocks, plan, options, target, lambda m: plan_module(m, target, pack, tuner))
     clock.lap("plans")
-    objects = runner.objects(plan.kernels)
+    objects = objects_of(plan.kernels, target, options)
     clock.lap("kernels")
     with without_collection():
         image = lower(plan, {name: mono.functions[name] for name in options.entries}, objects, target)
@@ -266,30 +266,30 @@ def pass_services() -> dict[str, Any]:
     return {"evaluate": Runner(parse_target(options.target), options).primitive}
 
 
+def objects_of(kernels: Sequence[KernelPlan], target: Target, options: Options) -> list[bytes]:
+    """The object code of kernels, from the cache where it has it."""
+    return build_kernels(
+        [p.kernel for p in kernels], target, cache=options.directory or False, workers=options.worker_count
+    )
+
+
 class Runner:
-    """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them."""
+    """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them: by code for a target, or
+    for this machine where it cannot run that."""
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target = target
+        self.here = target if runs_here(target) else host_target()
         self.options = options
         self._compiled: dict[str, Executable] = {}
 
-    def objects(self, kernels: Sequence[KernelPlan]) -> list[bytes]:
-        """The object code of kernels, from the cache where it has it."""
-        return build_kernels(
-            [p.kernel for p in kernels],
-            self.target,
-            cache=self.options.directory or False,
-            workers=self.options.worker_count,
-        )
-
     def primitive(self, primitive: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The results of a primitive function on arrays of its parameters' types."""
-        key = plan_key(primitive, self.target, frozenset()).text
+        key = plan_key(primitive, self.here, frozenset()).text
         exe = self._compiled.get(key)
         if exe is None:
             main = calling(primitive)
-            exe = self._compiled[key] = self._executable(plan_module(Module({"main": main}), self.target, None), main)
+            exe = self._compiled[key] = self._executable(plan_module(Module({"main": main}), self.here, None), main)
         found = exe(*arrays)
         return tuple(np.asarray(f) for f in found) if isinstance(found, tuple) else (np.asarray(found),)
 
@@ -302,7 +302,7 @@ class Runner:
             param = Var("x", None, taken)
             primitive = Function((param,), Block((), param, given), given)
             main = calling(primitive)
-            plan = plan_graph(graph, self.target, PlanKey(key, ()), name="pack")
+            plan = plan_graph(graph, self.here, PlanKey(key, ()), name="pack")
             planned = {id(primitive): Planned(plan, (), (taken,), (given,))}
             exe = self._compiled[key] = self._executable(
                 ModulePlan(Module({"main": main}), planned, {}, {}, (plan,)), main
@@ -310,5 +310,6 @@ class Runner:
         return np.asarray(exe(array))
 
     def _executable(self, plan: ModulePlan, main: Function) -> Executable:
-        image = lower(plan, {"main": main}, self.objects(plan.kernels), self.target)
+        objects = objects_of(plan.kernels, self.here, self.options)
+        image = lower(plan, {"main": main}, objects, self.here)
         return Executable.from_bytes(image.to_bytes(), None)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relay.codegen.kernels import build
-from relay.codegen.target import host_target
+from relay.codegen.target import runs_here
 from relay.executable.program import Executable
 from relay.ir.diagnostics import CompileError, FileError
 from relay.ir.dim import DimVar, as_dim, dim_evaluate
@@ -77,8 +77,7 @@ class Tuner:
     def __init__(
         self, target: Target, run_graph: RunGraph | None, directory: Path | None, workers: int, threads: int | None
     ) -> None:
-        host = host_target()
-        if target.triple != host.triple or not set(target.features) <= set(host.features):
+        if not runs_here(target):
             raise CompileError(
                 f"tuning measures kernels, and this machine cannot run those for {target.triple} ({target.cpu})",
                 hint="compile without tune, or tune on a machine of that kind",

@@ -211,6 +211,15 @@ def test_verbs_work(tmp_path: Path) -> None:
         assert done.returncode == 0 and done.stdout, (show, done.stderr)
 
 
+def test_an_executable_for_another_machine(tmp_path: Path) -> None:
+    path, compiled = tmp_path / "m.relay", tmp_path / "m.rlx"
+    path.write_text(HEADER + 'def @main(%x: Tensor[(4,), float32]) { %x + tanh(ones(shape=[4], dtype="float32")) }')
+    for executor in ("vm", "aot"):
+        assert run("compile", path, "-o", compiled, "--target", "aarch64", "--executor", executor).returncode == 0
+        done = run("run", compiled)
+        assert done.returncode == 2 and "was compiled for 'aarch64-" in done.stderr, done.stderr
+
+
 def test_help_says_what_there_is() -> None:
     done = run("--help")
     assert done.returncode == 0 and all(f"  {verb} " in done.stdout for verb in VERBS), done.stderr

@@ -69,6 +69,7 @@ def compile(
 ) -> None:
     """Compile a program to an executable file, or to a library for C."""
     from relay.aot.library import SUFFIXES
+    from relay.codegen.target import parse_target, runs_here
 
     start = time.perf_counter()
     out = output or existing(file).with_suffix(".rlx")
@@ -80,8 +81,14 @@ def compile(
         with progress(f"compiling {file}"):
             written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)
     else:
-        read_executable(file, entry, weights, executor=executor, **options).save(out)
         written = [out]
+        if file.suffix == ".rlx" or runs_here(parse_target(target)):
+            read_executable(file, entry, weights, executor=executor, **options).save(out)
+        else:  # for another machine: nothing to load here
+            with progress(f"compiling {file}"):
+                given = relay.Options(executor=executor, entries=(entry,), **options)
+                image = relay.pipeline.build(read_module(file, weights, entry), given).image
+            write_whole(out, lambda path: path.write_bytes(image.to_bytes()))
     seconds = time.perf_counter() - start
     sizes = {str(path): path.stat().st_size for path in written}
     if as_json:

@@ -81,6 +81,12 @@ def has(target: Target, feature: str) -> bool:
     return feature in target.features
 
 
+def runs_here(target: Target) -> bool:
+    """Whether this machine can run code for the target."""
+    host = host_target()
+    return target.triple == host.triple and set(target.features) <= set(host.features)
+
+
 def describe(triple: str, cpu: str, features: Iterable[str]) -> Target:
     """A target from its LLVM names, with the vector shape that follows from the features and usual cache sizes."""
     names = tuple(sorted(set(features)))
