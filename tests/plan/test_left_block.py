@@ -65,6 +65,16 @@ def test_blocks_of_a_depth_that_is_not_known(columns: int, epilogue: bool) -> No
     )
 
 
+def test_a_right_operand_whose_rows_come_in_another_order() -> None:
+    """The states of a loop, which its gradient goes through from the last one on."""
+
+    def build(m: Maker, a: Expr, b: Expr) -> Expr:
+        return product(m, a, m("reshape", m("reverse", b, axis=0), newshape=(-1, 256)))
+
+    fn = primitive([tensor((3 * N, 300)), tensor((N, 3, 256))], build)
+    assert copies(check(fn, *({V: s} for s in (0, 1, 85, 86, 171)), target=SMALL, tolerance=1e-4))
+
+
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64"])
 def test_targets(name: str) -> None:
     small = replace(parse_target(name), l1_bytes=8 << 10, l2_bytes=64 << 10)

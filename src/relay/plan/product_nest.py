@@ -133,7 +133,7 @@ class ProductNest:
 
     def right_strides(self) -> tuple[Dim | None, Dim | None]:
         """How far apart in memory the right operand's neighbours in a row (along the columns) and in a column (along
-        k) are; None where they are not evenly spaced in one loop."""
+        k) are; None for those that are not evenly spaced in one loop."""
         p, indices = self.p, self.builder.indices
         load = p.form.right.a if isinstance(p.form.right, Cast) else p.form.right
         if not isinstance(load, Load):
@@ -141,11 +141,13 @@ class ProductNest:
         (at,) = self.builder.evaluate([load], original(p, {}, indices))
         assert isinstance(at, Load)
         poly = indices.poly(at.indices[0])
-        strides = [indices.coefficient(poly, a) for a in (*p.columns, *p.reduced)]
-        if any(s is None or indices.is_index(s) for s in strides):
-            return None, None
-        along = strides[0] if len(p.columns) == 1 else None
-        down = strides[-1] if len(p.reduced) >= 1 else None
+
+        def even(axes: Sequence[Axis]) -> bool:
+            strides = [indices.coefficient(poly, a) for a in axes]
+            return not any(s is None or indices.is_index(s) for s in strides)
+
+        along = indices.coefficient(poly, p.columns[0]) if len(p.columns) == 1 and even(p.columns) else None
+        down = indices.coefficient(poly, p.reduced[-1]) if p.reduced and even(p.reduced) else None
         return along, down
 
     def behind_line(self) -> Behind | None:
