@@ -132,7 +132,7 @@ def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
     evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
     # tangents have no such kernel.
-    attend: list[Pass] = [FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
+    attend: list[Pass] = [*fold, FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
     differentiate: list[Pass] = [*inline, *attend, Gradient(entries=options.entries), dead, *evaluate]
     return [
         ToBlocks(),

@@ -346,3 +346,32 @@ def test_masks_of_unknown_sizes_stay(mask: str) -> None:
     text = f"{HEAD}, %m: Tensor[(?, ?), float32]) {{ nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k) + {mask}), {VALUES}) }}"
     after = run(typed(text), FuseAttention(), DeadCode())
     assert "nn.attention" not in operators(after)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_batch_and_heads_that_are_made_one_axis_have_one_kernel_on_the_way_back(turned: bool) -> None:
+    """The gradient keeps them apart, so that nothing is divided to tell them from each other; nor is what is only split kept for it."""
+    key = (
+        "transpose(reshape(transpose(%k, axes=[0, 1, 3, 2]), newshape=[Dim[b * 4], 8, Dim[t]]), axes=[0, 2, 1])"
+        if turned
+        else "reshape(%k, newshape=[-3, -2])"
+    )
+    text = f"""
+    def @heads[b: Dim, t: Dim](%x: Tensor[(b, t, 32), float32]) -> Tensor[(b, 4, t, 8), float32] {{
+      transpose(reshape(%x, newshape=[0, 0, 4, 8]), axes=[0, 2, 1, 3])
+    }}
+    def @main[b: Dim, t: Dim](%x: Tensor[(b, t, 96), float32]) -> float32 {{
+      let %parts = split(%x * 2f, indices_or_sections=3, axis=2);
+      let %q = @heads(%parts.0);
+      let %k = @heads(%parts.1);
+      let %v = reshape(@heads(%parts.2), newshape=[-3, -2]);
+      let %scores = nn.batch_matmul(reshape(%q, newshape=[-3, -2]), {key}) / sqrt(8f);
+      let %seen = nn.batch_matmul(nn.softmax(%scores), transpose(%v, axes=[0, 2, 1]));
+      sum(tanh(transpose(reshape(%seen, newshape=[Dim[b], 4, Dim[t], 8]), axes=[0, 2, 1, 3])))
+    }}"""
+    module = relay.value_and_grad(typed(text), argnums=0)
+    compilation = relay.pipeline.build(relay.infer_type(module), Options(cache=False))
+    gradients = [p for p in compilation.plan.kernels if "attention_cotangents" in p.kernel.name]
+    assert ["attention" in p.variant for p in gradients] == [True]
+    operands = arrays((3, 7, 96))
+    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None

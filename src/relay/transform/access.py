@@ -30,7 +30,8 @@ class Access:
     ``rows``: so many leading axes stay what they are from the inputs through every stage to the outputs (inputs that
     do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
-    last axis is a row of an input, found by an index that is looked up once for it.
+    last axis is a row of an input, found by an index that is looked up once for it. ``unread``: the
+    arguments, tuples aside, that no element depends on.
     """
 
     kind: FusionKind
@@ -123,11 +124,15 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
         return OPAQUE
     if op.kind == "view":
         return replace(found, movement=True, view=True)
-    if any(spec.variadic for spec in op.inputs):
-        return found
     reached = {id(stage) for stage in te.stages(traced.outputs)}
-    unread = frozenset(n for n, t in enumerate(traced.inputs) if id(t.stage) not in reached)
-    return replace(found, unread=unread, same=_same(traced))
+    unread: set[int] = set()
+    position = 0
+    for n, (spec, taken) in enumerate(zip(op.inputs, inputs, strict=False)):
+        if not spec.variadic and id(traced.inputs[position].stage) not in reached:
+            unread.add(n)
+        position += len(taken) if spec.variadic else 1
+    variadic = any(spec.variadic for spec in op.inputs)
+    return replace(found, unread=frozenset(unread), same=None if variadic else _same(traced))
 
 
 def _same(traced: registry.Traced) -> int | None:

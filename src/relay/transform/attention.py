@@ -11,23 +11,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
 
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import ANY, Dim, known_equal, shape_size
+from relay.ir.dim import Dim, known_equal, shape_size
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Attr, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
-from relay.ir.types import TensorType, is_float
 from relay.op import registry
-from relay.op.contractions import equation_labels
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.causal import hides_later_keys
+from relay.transform.matrix_products import (
+    MatrixProduct,
+    dtype_of,
+    exchanged,
+    exchanges_last,
+    in_order,
+    is_sized,
+    is_view,
+    matrix_products,
+    shape_of,
+)
 from relay.transform.pattern import Definition, Pattern, is_constant, is_op, match, wildcard
 from relay.transform.uses import use_counts
 
@@ -61,91 +69,6 @@ class FuseAttention(Pass):
         return map_functions(module, fuse)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Product:
-    """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), (..., m, n), each after its axes were put in this order."""
-
-    left: Expr
-    right: Expr
-    left_axes: tuple[int, ...]
-    right_axes: tuple[int, ...]
-    axes: tuple[int, ...]
-
-
-def _products(value: Expr, definition: Definition) -> list[_Product]:
-    """The ways to see a value as a product of matrices: an einsum says nothing of which operand is the left one."""
-    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
-        return []
-    name = value.fn.name
-    if name == "einsum":
-        return _einsum_products(value, definition)
-    if name not in ("nn.batch_matmul", "nn.matmul", "nn.dense") or len(value.args) != 2:
-        return []
-    attrs = registry.get(name).complete_attrs(value.attrs)
-    left, right = value.args
-    if not _multiplies(value, left, right) or not all(map(_is_sized, (value, left, right))):
-        return []
-    rank = len(_shape(value) or ())
-    if len(_shape(left) or ()) != rank or len(_shape(right) or ()) != rank:
-        return []
-    plain = tuple(range(rank))
-    by_rows = name == "nn.dense" or attrs["transpose_b"]
-    left_axes = _turned(plain) if attrs.get("transpose_a", False) else plain
-    return [_Product(left, right, left_axes, plain if by_rows else _turned(plain), plain)]
-
-
-def _einsum_products(value: Call, definition: Definition) -> list[_Product]:
-    operands = definition(value.args[0])
-    result = _shape(value)
-    if not isinstance(operands, Tuple) or len(operands.fields) != 2 or result is None:
-        return []
-    shapes = [_shape(e) for e in operands.fields]
-    known = [s for s in shapes if s is not None]
-    if len(known) != 2 or not all(map(_is_sized, (value, *operands.fields))):
-        return []
-    (a, b), out = equation_labels(str(value.attrs["equation"]), [len(s) for s in known])
-    sizes = {**dict(zip(a, known[0], strict=True)), **dict(zip(b, known[1], strict=True))}
-    if any(
-        not known_equal(sizes[x], d)
-        for labels, s in zip((a, b), known, strict=True)
-        for x, d in zip(labels, s, strict=True)
-    ):
-        return []
-    if len(set(a)) != len(a) or len(set(b)) != len(b):
-        return []
-    shared = [x for x in a if x in b and x in out]
-    over = [x for x in a if x in b and x not in out]
-    found: list[_Product] = []
-    for (left, mine), (right, other) in permutations(zip(operands.fields, (a, b), strict=True)):
-        rows, columns = ([x for x in labels if x not in shared and x not in over] for labels in (mine, other))
-        if len(over) != 1 or len(rows) != 1 or len(columns) != 1 or not _multiplies(value, left, right):
-            continue
-        for order in (out, mine):  # the result's, or that of the left operand
-            batch = [x for x in order if x in shared]
-            left_axes = tuple(mine.index(x) for x in (*batch, *rows, *over))
-            right_axes = tuple(other.index(x) for x in (*batch, *columns, *over))
-            axes = tuple(out.index(x) for x in (*batch, *rows, *columns))
-            found.append(_Product(left, right, left_axes, right_axes, axes))
-    return found
-
-
-def _multiplies(value: Call, left: Expr, right: Expr) -> bool:
-    """Whether floats are multiplied and summed in their own type, none of them a constant on the right."""
-    kind, result = type_of(left), value.ty
-    if not isinstance(kind, TensorType) or not isinstance(result, TensorType) or kind.dtype != result.dtype:
-        return False
-    return isinstance(kind.dtype, str) and is_float(kind.dtype) and not isinstance(right, Constant)
-
-
-def _turned(axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The same with the last two exchanged."""
-    return (*axes[:-2], axes[-1], axes[-2])
-
-
-def _in_order(axes: tuple[int, ...]) -> bool:
-    return axes == tuple(range(len(axes)))
-
-
 _X, _C = wildcard(), is_constant()
 _SCALED: tuple[tuple[Pattern, bool], ...] = (
     (is_op("multiply")(_X, _C), False),
@@ -167,47 +90,47 @@ _APART: Expr = Var("apart")
 
 @dataclass(slots=True, eq=False)
 class _Finder:
-    """Looks from the last product back to the first. ``made`` are the bindings of the replacement."""
+    """Looks from the last product back to the first. ``made`` are the bindings of the replacement, in order."""
 
     definition: Definition
     uses: Counter[Var]
     least: int
-    made: list[Binding] = field(default_factory=list)
+    made: dict[Var, Call] = field(default_factory=dict)
 
     def attention(self, value: Expr) -> Block | None:
         """What takes the place of the last product; None where it is none, or has no such form."""
-        for last in _products(value, self.definition):
-            if _in_order(last.left_axes) and self._read_once(value):
+        for last in matrix_products(value, self.definition):
+            if in_order(last.left_axes) and self._read_once(value):
                 found = self._around(value, last)
                 if found is not None:
                     return found
                 self.made.clear()
         return None
 
-    def _around(self, value: Expr, last: _Product) -> Block | None:
+    def _around(self, value: Expr, last: MatrixProduct) -> Block | None:
         """The same for one way to see the last product."""
         softmax = self._through_views(last.left)
         if softmax is None or not isinstance(softmax, Call):
             return None
         if match(is_op("nn.softmax"), softmax, self.definition) is None:
             return None
-        shape = _shape(softmax)
-        if shape is None or not _is_sized(softmax):
+        shape = shape_of(softmax)
+        if shape is None or not is_sized(softmax):
             return None
         if registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"] not in (-1, len(shape) - 1):
             return None
-        if len(shape) < 2 or any(d == 0 for d in shape) or not _keeps_matrices(shape, _shape(last.left)):
+        if len(shape) < 2 or any(d == 0 for d in shape) or not _keeps_matrices(shape, shape_of(last.left)):
             return None
         try:
             return self._replacement(value, last, softmax.args[0], shape)
         except RelayError:  # sizes that are equal at run time but not known to be: left as it is
             return None
 
-    def _replacement(self, value: Expr, last: _Product, scores: Expr, shape: tuple[Dim, ...]) -> Block | None:
+    def _replacement(self, value: Expr, last: MatrixProduct, scores: Expr, shape: tuple[Dim, ...]) -> Block | None:
         scale, masks, chosen = 1.0, list[Expr](), list[Expr]()
         # The score of what is hidden, and whether that counts like other scores.
         hidden: float | None = None
-        first: _Product | None = None
+        first: MatrixProduct | None = None
         while first is None:
             if not self._once(scores):
                 return None
@@ -217,9 +140,9 @@ class _Finder:
             first = self._scores(step)
             if first is not None:
                 break
-            if _is_view(step):
+            if is_view(step):
                 scores = step.args[0]
-                if not _keeps_matrices(shape, _shape(scores)):
+                if not _keeps_matrices(shape, shape_of(scores)):
                     return None
                 continue
             factor = _scaled(step, self.definition)
@@ -248,17 +171,12 @@ class _Finder:
         lead = shape[:-2]
         q = self._operand(query, first.left_axes, lead)
         k = self._operand(key, first.right_axes, lead)
-        v = self._operand(last.right, _turned(last.right_axes), lead)
+        v = self._operand(last.right, exchanged(last.right_axes), lead)
         if q is None or k is None or v is None:
             return None
         args = [q, k, v]
         m, n = shape[-2:]
-        bound = {b.var: b.value for b in self.made}
-
-        def known(e: Expr) -> Expr:
-            return bound.get(e) or self.definition(e) if isinstance(e, Var) else e
-
-        later = [x for x in (*chosen, *masks) if hides_later_keys(x, known, m, n)]
+        later = [x for x in (*chosen, *masks) if hides_later_keys(x, self._known, m, n)]
         if any(x in masks for x in later) and hidden is not None and np.isfinite(hidden):
             later = [x for x in later if x in chosen]
         count = m * n if isinstance(m, int) and isinstance(n, int) else self.least
@@ -267,22 +185,28 @@ class _Finder:
         joined = self._joined([x for x in masks if x not in later], [x for x in chosen if x not in later], hidden)
         if joined is _APART:
             return None
+        apart = _unmerged(q, self._known)
+        if apart is not None and all((shape_of(x) or ())[:-2] == lead for x in args):
+            args = [self._apart(x, apart) for x in args]
+            if joined is not None and (own := shape_of(joined)) is not None and own[:-2] == lead:
+                joined = self._bind("reshape", (joined,), newshape=(*apart, *own[-2:]))
         attrs: dict[str, Attr] = {"causal": True} if later else {}
         if hidden is not None and np.isfinite(hidden):
             attrs["hidden"] = hidden
         out = self._bind(
             "nn.attention", args if joined is None else [*args, joined], scale=scale * by_query * by_key, **attrs
         )
-        wanted = _shape(value)
+        wanted = shape_of(value)
         if wanted is None:
             return None
         plain = tuple(wanted[n] for n in last.axes)
-        if _shape(out) != plain:
+        if shape_of(out) != plain:
             out = self._bind("reshape", (out,), newshape=plain)
-        if not _in_order(last.axes):
+        if not in_order(last.axes):
             back = tuple(last.axes.index(n) for n in range(len(wanted)))
             out = self._bind("transpose", (out,), axes=back)
-        return Block(tuple(self.made), out, value.ty, value.span) if type_of(out) == value.ty else None
+        bindings = tuple(Binding(v, call) for v, call in self.made.items())
+        return Block(bindings, out, value.ty, value.span) if type_of(out) == value.ty else None
 
     def _joined(self, masks: Sequence[Expr], chosen: Sequence[Expr], hidden: float | None) -> Expr | None:
         """All that is added to the scores and all that chooses among them as one mask; `_APART` where there is none."""
@@ -298,16 +222,21 @@ class _Finder:
             seen = self._bind("logical_and", (seen, mask))
         if joined is None:
             return seen
-        least = constant(np.asarray(-np.inf, numpy_dtype(_dtype(joined))), _dtype(joined))
+        least = constant(np.asarray(-np.inf, numpy_dtype(dtype_of(joined))), dtype_of(joined))
         return self._bind("where", (seen, joined, least))
 
     def _hidden(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr, float] | None:
         """Scores, mask and the score of what is hidden, of a step that hides what is not chosen."""
         for pattern, inverse in _HIDDEN:
             found = match(pattern, step, self.definition)
-            if found is None or _shape(step) != shape or _shape(found[_X]) != shape or _dtype(found[_MASK]) != "bool":
+            if (
+                found is None
+                or shape_of(step) != shape
+                or shape_of(found[_X]) != shape
+                or dtype_of(found[_MASK]) != "bool"
+            ):
                 continue
-            if not _is_sized(found[_MASK]):
+            if not is_sized(found[_MASK]):
                 continue
             least = found[_C]
             assert isinstance(least, Constant)
@@ -325,11 +254,11 @@ class _Finder:
 
     def _added(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr] | None:
         """Scores and mask of a step that adds one."""
-        if _shape(step) != shape or match(_SUM, step, self.definition) is None:
+        if shape_of(step) != shape or match(_SUM, step, self.definition) is None:
             return None
         # Of two operands of the full shape the scores are the one that a product leads to.
         for scores, mask in (step.args, step.args[::-1]):
-            if _shape(scores) == shape and _is_sized(mask) and self._leads_to_product(scores):
+            if shape_of(scores) == shape and is_sized(mask) and self._leads_to_product(scores):
                 return scores, mask
         return None
 
@@ -344,7 +273,7 @@ class _Finder:
                 return True
             if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
                 continue
-            if _scaled(step, self.definition) is not None or _is_view(step) or step.fn.name in ("add", "where"):
+            if _scaled(step, self.definition) is not None or is_view(step) or step.fn.name in ("add", "where"):
                 todo += step.args
         return False
 
@@ -352,16 +281,16 @@ class _Finder:
         """What is read through views that nothing else reads."""
         while self._once(e):
             step = self.definition(e)
-            if not isinstance(step, Call) or not _is_view(step):
+            if not isinstance(step, Call) or not is_view(step):
                 return step
             e = step.args[0]
         return None
 
-    def _scores(self, step: Expr) -> _Product | None:
+    def _scores(self, step: Expr) -> MatrixProduct | None:
         """The product that scores are, with the keys along their last axis."""
         if not self._read_once(step):
             return None
-        return next((p for p in _products(step, self.definition) if _in_order(p.axes)), None)
+        return next((p for p in matrix_products(step, self.definition) if in_order(p.axes)), None)
 
     def _read_once(self, product: Expr) -> bool:
         """Whether operands that are given as a tuple are a tuple of this product's own."""
@@ -388,19 +317,21 @@ class _Finder:
             layout.append(step)
             e = step.args[0]
         e, factor = found
-        if _shape(e) != _shape(step):
+        if shape_of(e) != shape_of(step):
             return operand, 1.0
         for call in reversed(layout):
             var = Var("layout", None, call.ty, call.span)
-            self.made.append(Binding(var, Call(call.fn, (e, *call.args[1:]), call.attrs, (), call.ty, call.span)))
+            self.made[var] = Call(call.fn, (e, *call.args[1:]), call.attrs, (), call.ty, call.span)
             e = var
         return e, factor
 
     def _operand(self, e: Expr, axes: tuple[int, ...], lead: tuple[Dim, ...]) -> Expr | None:
         """An operand of a product as (*lead, rows, k); a batch of one that the product repeats keeps its size."""
-        if not _in_order(axes):
-            e = self._bind("transpose", (e,), axes=axes)
-        shape = _shape(e)
+        if not in_order(axes):
+            step = self._known(e)
+            back = axes == exchanged(tuple(range(len(axes)))) and isinstance(step, Call) and exchanges_last(step)
+            e = step.args[0] if back and isinstance(step, Call) else self._bind("transpose", (e,), axes=axes)
+        shape = shape_of(e)
         if shape is None:
             return None
         batch = shape[:-2]
@@ -410,10 +341,24 @@ class _Finder:
             return self._bind("reshape", (e,), newshape=(*lead, *shape[-2:]))
         return e if len(lead) == 1 and batch == (1,) else None
 
+    def _apart(self, e: Expr, lead: tuple[Dim, ...]) -> Expr:
+        """An operand with the leading axes ``lead``, of which the program made those that it has."""
+        step, shape = self._known(e), shape_of(e) or ()
+        if isinstance(step, Call) and is_view(step) and shape_of(step.args[0]) == (*lead, *shape[-2:]):
+            return step.args[0]
+        if isinstance(step, Call) and exchanges_last(step):
+            inner = self._apart(step.args[0], lead)
+            return self._bind("transpose", (inner,), axes=exchanged(tuple(range(len(lead) + 2))))
+        return self._bind("reshape", (e,), newshape=(*lead, *shape[-2:]))
+
+    def _known(self, e: Expr) -> Expr:
+        """What a variable stands for, also one that is bound here."""
+        return self.made.get(e) or self.definition(e) if isinstance(e, Var) else e
+
     def _bind(self, op: str, args: Sequence[Expr], **attrs: Attr) -> Var:
         call = op_call(op, args, attrs)
         var = Var(op.rsplit(".", 1)[-1], None, call.ty)
-        self.made.append(Binding(var, call))
+        self.made[var] = call
         return var
 
 
@@ -425,32 +370,23 @@ def _scaled(step: Expr, definition: Definition) -> tuple[Expr, float] | None:
             continue
         by = found[_C]
         assert isinstance(by, Constant)
-        if by.data.size == 1 and isinstance(found[_X], Var) and by.dtype == _dtype(found[_X]):
+        if by.data.size == 1 and isinstance(found[_X], Var) and by.dtype == dtype_of(found[_X]):
             factor = float(by.data.reshape(()))
             if factor != 0 and np.isfinite(factor):
                 return found[_X], 1 / factor if inverse else factor
     return None
 
 
-def _is_view(step: Call) -> bool:
-    """Whether this is a call of an operator that only sees its operand in another shape."""
-    return isinstance(step.fn, OpRef) and registry.exists(step.fn.name) and registry.get(step.fn.name).kind == "view"
-
-
-def _shape(e: Expr) -> tuple[Dim, ...] | None:
-    ty = type_of(e)
-    return ty.shape if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else None
-
-
-def _is_sized(e: Expr) -> bool:
-    """Whether each size has a value or a name: of two that are unknown nothing says that they are equal."""
-    shape = _shape(e)
-    return shape is not None and ANY not in shape
-
-
-def _dtype(e: Expr) -> str:
-    ty = type_of(e)
-    return ty.dtype if isinstance(ty, TensorType) and isinstance(ty.dtype, str) else ""
+def _unmerged(e: Expr, known: Definition) -> tuple[Dim, ...] | None:
+    """The leading axes of which a view made those of an operand, with the same matrices or transposed ones."""
+    step = known(e)
+    while isinstance(step, Call) and exchanges_last(step):
+        e, step = step.args[0], known(step.args[0])
+    shape = shape_of(e)
+    if shape is None or not isinstance(step, Call) or not is_view(step) or not is_sized(step.args[0]):
+        return None
+    source = shape_of(step.args[0])
+    return source[:-2] if source is not None and len(source) > len(shape) and _keeps_matrices(source, shape) else None
 
 
 def _keeps_matrices(a: tuple[Dim, ...], b: tuple[Dim, ...] | None) -> bool:
