@@ -76,6 +76,7 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
     (f"def @main({X}) {{ nn.pad(%x, pad_width=[[1, 1]], pad_value=1f) }}", OperatorError, ["pad_value is an operand: write its value behind"]),
     ("def @main(%x: int32) { @iterate(%x) }", TypeError_, ["unbound global variable @iterate", "write `import prelude`"]),
     ("def @main(%x: int32) { @lstm_cell(%x) }", TypeError_, ["unbound global variable @lstm_cell", "write `import nn`"]),
+    (f"def @main({X}) {{ concatenate(%x, %x, axis=1) }}", TypeError_, ["takes 1 argument (data), found 2", "one tuple: concatenate((a, b), ...)"]),
     # inference
     ("def @main(%x) { %x(%x) }", TypeError_, ["would contain itself"]),
     ("def @main() { let %f = fn(%y) { add(%y, 1f) }; 1 }", TypeError_, ["do not determine the call add(_, float32)", "annotate"]),

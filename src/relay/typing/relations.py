@@ -41,10 +41,12 @@ def check_arity(op: Operator, count: int) -> None:
         names = ", ".join(i.name for i in op.inputs) or "none"
         plural = "" if wanted == "1" else "s"
         attributes = ", ".join(f"{a.name}=" for a in op.attrs)
-        raise TypeError_(
-            f"operator {op.name} takes {wanted} argument{plural} ({names}), found {count}",
-            hint=f"attributes are given by name: {attributes}" if count > len(op.inputs) and attributes else "",
-        )
+        hint = ""
+        if count > len(op.inputs) and any(i.variadic for i in op.inputs):
+            hint = f"several tensors are given as one tuple: {op.name}((a, b), ...)"
+        elif count > len(op.inputs) and attributes:
+            hint = f"attributes are given by name: {attributes}"
+        raise TypeError_(f"operator {op.name} takes {wanted} argument{plural} ({names}), found {count}", hint=hint)
 
 
 def signature(
