@@ -77,6 +77,10 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
     ("def @main(%x: int32) { @iterate(%x) }", TypeError_, ["unbound global variable @iterate", "write `import prelude`"]),
     ("def @main(%x: int32) { @lstm_cell(%x) }", TypeError_, ["unbound global variable @lstm_cell", "write `import nn`"]),
     (f"def @main({X}) {{ concatenate(%x, %x, axis=1) }}", TypeError_, ["takes 1 argument (data), found 2", "one tuple: concatenate((a, b), ...)"]),
+    (f"def @main({X}) {{ exp(x) }}", OperatorError, ["unknown operator 'x'", "a variable is written %x"]),
+    (f"def @main({X}) {{ float64(%x) }}", OperatorError, ['cast(x, dtype="float64")']),
+    (f"def @main({X}) {{ cast(%x, dtype=float64) }}", OperatorError, ["must be str, not a type", 'dtype="float64"']),
+    ("def @main() { true }", OperatorError, ["unknown operator 'true'", "here that is True"]),
     # inference
     ("def @main(%x) { %x(%x) }", TypeError_, ["would contain itself"]),
     ("def @main() { let %f = fn(%y) { add(%y, 1f) }; 1 }", TypeError_, ["do not determine the call add(_, float32)", "annotate"]),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from relay.ir.diagnostics import SyntaxError_
+from relay.ir.hints import hint
 from relay.ir.lexer import Tokens
 from relay.ir.tables import tables
 
@@ -90,11 +91,5 @@ def _unexpected(tokens: Tokens, position: int, row: Mapping[str, object]) -> Syn
     expected = words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" or {words[-1]}"
     text = tokens.texts[position]
     found = f"'{text}'" if text else "the end of the text"
-    hint = ""
-    if not text and "}" in rest:
-        hint = "a '{' is not closed"
-    elif tokens.kinds[position] == "def" or (
-        tokens.kinds[position] == "}" and ";" in rest | {";"} and "an expression" in words
-    ):
-        hint = "a body ends with an expression (its value), without a semicolon"
-    return SyntaxError_(f"expected {expected}, found {found}", tokens.span(position), hint, tokens.text)
+    meant = hint(tokens, position, row, "an expression" in words)
+    return SyntaxError_(f"expected {expected}, found {found}", tokens.span(position), meant, tokens.text)

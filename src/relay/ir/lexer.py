@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from relay.ir.diagnostics import SyntaxError_
+from relay.ir.hints import CHARACTERS
 from relay.ir.span import Span
 
 VERSION = "0.0.5"
@@ -174,5 +175,5 @@ def tokenize(text: str, source: str) -> Tokens:
     while end < len(program) and program[end] in " \t\r\n":
         end += 1
     character = program[end]
-    hint = "a string ends on the line it begins on" if character == '"' else ""
+    hint = CHARACTERS.get(character, "")
     raise SyntaxError_(f"unexpected character {character!r}", tokens.span_at(end, 1), hint, text)

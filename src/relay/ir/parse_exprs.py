@@ -222,7 +222,8 @@ class ExprActions(LiteralActions):
     def size_value(self, fn: Expr, opened: int, types: list[Any], _close: int) -> Call:
         """``Dim[2*n]`` where a value stands: the size, an int64 scalar."""
         if not isinstance(fn, OpRef) or fn.name != "Dim":
-            raise self.error("type arguments stand before the arguments of a call", opened, "write f[...](...)")
+            hint = "write f[...](...); an element or a row of a tensor is take(%x, 0, axis=0)"
+            raise self.error("type arguments stand before the arguments of a call", opened, hint)
         if len(types) != 1:
             raise self.error("Dim has one argument", opened, "for example Dim[4*n]")
         size = self.to_dim(types[0], opened)

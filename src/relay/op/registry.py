@@ -35,7 +35,7 @@ from relay.ir.dim import Dim
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Attrs, Call
 from relay.ir.lexer import tokenize
-from relay.ir.types import Type, countable
+from relay.ir.types import BASE_TYPE, TensorType, Type, countable
 from relay.op.build import call
 from relay.op.elsewhere import ELSEWHERE
 
@@ -130,6 +130,11 @@ def _checked(op: str, spec: AttrSpec, value: Attr) -> Attr:
         return _checked(op, spec, _tuple(value))
     if isinstance(value, int | float) and _fits(spec.annotation, (value,)):
         return (value,)  # one number where a sequence is expected
+    if isinstance(value, TensorType) and value.shape == ():
+        hint = f'the name of a base type is a string: {spec.name}="{value.dtype}"'
+        raise OperatorError(
+            f"attribute {spec.name!r} of {op} must be {_type_text(spec.annotation)}, not a type", hint=hint
+        )
     raise OperatorError(f"attribute {spec.name!r} of {op} must be {_type_text(spec.annotation)}, not {value!r}")
 
 
@@ -235,6 +240,8 @@ def get(name: str) -> Operator:
 def _hint(name: str) -> str:
     """What may have been meant: the same name in another family, what other systems call so, or the nearest names."""
     last = name.rpartition(".")[2]
+    if BASE_TYPE.fullmatch(name):
+        return f'a conversion is written cast(x, dtype="{name}")'
     near = [n for n in _operators if n.rpartition(".")[2] == last]
     if not near and last in ELSEWHERE:
         return f"here that is {ELSEWHERE[last]}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
+from relay.ir.diagnostics import OperatorError, RelayError, ShapeError, TypeError_
 from relay.ir.dim import AnyDim, Dim, DimVar
 from relay.ir.expr import (
     NO_ATTRS,
@@ -134,6 +134,8 @@ class InferenceState:
         try:
             return registry.get(name)
         except RelayError as e:
+            if any(v.name == name for v in self.vars):
+                e = OperatorError(e.message, hint=f"a variable is written %{name}")
             raise located(e, span) from None
 
     def known(self, e: Expr, parent: Expr, index: int) -> Type | None:
