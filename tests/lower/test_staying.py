@@ -8,6 +8,8 @@ import pytest
 import relay
 from relay import pipeline
 from relay.codegen.target import parse_target
+from relay.loop.ir import Prefetch
+from relay.loop.walk import statements
 from relay.options import Options
 
 RNG = np.random.default_rng(3)
@@ -34,3 +36,16 @@ def test_weights_of_a_program_or_of_a_loop_in_it_stay(depth: int, cpu: str, expe
     stay = [k for k in plan.kernels if k.key.text.endswith("weights stay")]
     assert len(stay) == expected
     assert all(k.packs for k in stay)
+
+
+@pytest.mark.parametrize(("depth", "asks"), [(64, False), (8192, True)])
+def test_several_tiles_ask_only_for_weights_that_do_not_stay(depth: int, asks: bool) -> None:
+    """Both products have 24 rows, tiles of which share out what is asked for of the next panel."""
+    text = f"""#[version = "0.0.5"]
+def @main(%x: Tensor[(24, {depth}), float32], %u: Tensor[(160, {depth}), float32]) -> Tensor[(24, 160), float32] {{
+  nn.dense(%x, %u)
+}}"""
+    module = relay.infer_type(relay.parse(text)).bind({"u": RNG.uniform(-0.1, 0.1, (160, depth)).astype(np.float32)})
+    plan = pipeline.build(module, Options(target="x86-64-v4", cache=False)).plan
+    (kernel,) = [k for k in plan.kernels if k.packs]
+    assert any(isinstance(s, Prefetch) for s in statements(kernel.kernel.body)) == asks

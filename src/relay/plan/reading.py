@@ -58,9 +58,10 @@ class Reading:
 
     def ask_for_share(self, here: Scalar, height: int, offset: Scalar, count: Scalar) -> list[Stmt]:
         """What one of several tiles, of ``height`` rows from ``offset`` on of ``count``, asks for at step ``here`` along k: its share
-        of the next panel (or block)."""
+        of the next panel (or block). Where multiply-adds wait for caches, what the second-level one has is read in time, and asking takes
+        the place of loads."""
         p = self.nest.p
-        if 2 * height < p.tile.rows:
+        if 2 * height < p.tile.rows or (self._waits and self.nest.builder.weights_stay):
             return []
         chunk = self._panel if self.block is None else p.pitch * self.block[1]
         stride = ceiling(Const(self._row * height, "int64"), count)
