@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -196,9 +197,10 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
         tuner = None
         if options.tune:
             tuner = Tuner(target, pack, options.directory, options.worker_count, options.threads)
-        plan = plan_module(blocks, target, pack, tuner)
+        planned = partial(plan_module, target=target, run_graph=pack, schedule_of=tuner, entries=options.entries)
+        plan = planned(blocks)
         if options.memory_budget is not None:
-            blocks, plan = within_budget(blocks, plan, options, target, lambda m: plan_module(m, target, pack, tuner))
+            blocks, plan = within_budget(blocks, plan, options, target, planned)
     clock.lap("plans")
     objects = objects_of(plan.kernels, target, options)
     clock.lap("kernels")

@@ -69,3 +69,42 @@ def test_an_operand_made_in_the_block() -> None:
     assert isinstance(found, tuple) and isinstance(expected, tuple)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+LOOP = """#[version = "0.0.5"]
+def @loop(%n: int64, %x: Tensor[(ROWS, 100), float32], %w: Tensor[(100, 100), float32]) -> Tensor[(ROWS, 100), float32] {
+  if (%n > 0i64) { @loop(%n - 1i64, tanh(nn.dense(%x, %w)), %w) } else { %x }
+}
+def @main(%n: int64, %x: Tensor[(ROWS, 100), float32], %w: Tensor[(100, 100), float32]) -> Tensor[(ROWS, 100), float32] {
+  MAIN
+}"""
+ONCE, OTHER, AGAIN = "@loop(%n, %x, %w)", "@loop(%n, %x, %w * 0.5f)", "@loop(%n, %x, %w) + @loop(2i64, %x, %w * 0.5f)"
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(4, 1), (1, 0)])
+def test_what_a_loop_multiplies_by_is_packed_before_it(rows: int, expected: int) -> None:
+    assert packs(LOOP.replace("ROWS", str(rows)).replace("MAIN", ONCE)) == expected
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+@pytest.mark.parametrize("main", [ONCE, OTHER, AGAIN])
+def test_results_of_loops_stay(main: str, executor: str) -> None:
+    module = relay.parse(LOOP.replace("ROWS", "5").replace("MAIN", main))
+    x, w = (RNG.uniform(-0.1, 0.1, s).astype(np.float32) for s in ((5, 100), (100, 100)))
+    exe = relay.compile(module, cache=False, executor=executor)
+    for n in (0, 1, 5):
+        found, expected = exe(np.int64(n), x, w), relay.evaluate(module, np.int64(n), x, w)
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_loops_within_loops_and_entries_pack_nothing_ahead() -> None:
+    """They would do so each time, or have no parameter for it."""
+    outer = """def @outer(%n: int64, %x: Tensor[(4, 100), float32], %w: Tensor[(100, 100), float32]) -> Tensor[(4, 100), float32] {
+      if (%n > 0i64) { @outer(%n - 1i64, @loop(2i64, %x, %w), %w) } else { %x }
+    }
+    def @main"""
+    text = LOOP.replace("ROWS", "4").replace("def @main", outer).replace("MAIN", "@outer(%n, %x, %w)")
+    assert packs(text) == 0
+    alone = LOOP.replace("ROWS", "4").replace("MAIN", ONCE)
+    plan = pipeline.build(relay.parse(alone), Options(cache=False, entries=("loop",))).plan
+    assert not any("pack" in k.kernel.name for k in plan.kernels)

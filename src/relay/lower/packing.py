@@ -2,21 +2,23 @@
 
 A product packs an operand that is not a constant for itself, panel by panel (`relay.plan.matrix`). Where one block multiplies by
 the same tensor several times (the steps of an unrolled loop, the weights of a model that is being trained), that work is the same
-each time, and is done before the first of them.
+each time, and is done before the first of them. Where a loop does, it is done before the loop, which is given the packed operand as
+one parameter more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from relay.ir.dim import shape_size
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Var
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
 from relay.loop.target import Target
+from relay.lower.tail_loops import tail_loop
 from relay.lower.unit import Planned
 from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan, Pack, plan_graph
@@ -26,8 +28,10 @@ from relay.transform.blocks import (
     body_of,
     is_primitive,
     nested_blocks,
+    operands,
     with_nested_blocks,
 )
+from relay.transform.dead_code import BESIDE
 
 # From so many products on, packing an operand ahead is repaid.
 _LEAST_USES = 3
@@ -38,19 +42,50 @@ _LEAST_ELEMENTS = 8192
 PlanOf = Callable[[Call, frozenset[int]], KernelPlan]
 
 
-def shared_operands(module: Module, multiplies: Callable[[Call], bool], plan_of: PlanOf) -> dict[int, frozenset[int]]:
-    """The operands of primitive calls that are better packed once for several calls, by the id of the call. Only calls that
-    ``multiplies`` holds for are planned for that."""
+def carried_operands(module: Module, entries: Collection[str]) -> dict[Var, str]:
+    """The large parameters of loops that every iteration passes on, and whose loop each is; of loops that only entries begin, so that
+    what is done before one is done once in a run."""
+    calls: dict[str, list[tuple[str, Call]]] = {}
+    others: set[str] = set()
+    for name, function in module.functions.items():
+        for block in all_blocks(body_of(function)):
+            others.update(a.name for a in (block.result,) if isinstance(a, GlobalVar))
+            for binding in block.bindings:
+                value = binding.value
+                if isinstance(value, Call) and isinstance(value.fn, GlobalVar):
+                    calls.setdefault(value.fn.name, []).append((name, value))
+                    others.update(a.name for a in value.args if isinstance(a, GlobalVar))
+                else:
+                    others.update(a.name for a in operands(value) if isinstance(a, GlobalVar))
+    out: dict[Var, str] = {}
+    for name, function in module.functions.items():
+        if name in entries or name in others or BESIDE in function.attrs or tail_loop(name, function) is None:
+            continue
+        inside = [call for caller, call in calls[name] if caller == name]
+        if all(caller == name or (caller in entries and caller not in calls) for caller, _ in calls[name]):
+            for n, param in enumerate(function.params):
+                if _elements(param) >= _LEAST_ELEMENTS and all(call.args[n] is param for call in inside):
+                    out[param] = name
+    return out
+
+
+def shared_operands(
+    module: Module, carried: Collection[Var], multiplies: Callable[[Call], bool], plan_of: PlanOf
+) -> dict[int, frozenset[int]]:
+    """The operands of primitive calls that are better packed once for several calls, or, where they are ``carried`` through a loop, for
+    all its iterations: by the id of the call. Only calls that ``multiplies`` holds for are planned for that."""
     out: dict[int, frozenset[int]] = {}
     for function in module.functions.values():
         for block in all_blocks(body_of(function)):
             calls = [b.value for b in block.bindings if isinstance(b.value, Call) and is_primitive(b.value.fn)]
-            for call, numbers in _shared_in(calls, multiplies, plan_of).items():
+            for call, numbers in _shared_in(calls, carried, multiplies, plan_of).items():
                 out[call] = numbers
     return out
 
 
-def _shared_in(calls: list[Call], multiplies: Callable[[Call], bool], plan_of: PlanOf) -> dict[int, frozenset[int]]:
+def _shared_in(
+    calls: list[Call], carried: Collection[Var], multiplies: Callable[[Call], bool], plan_of: PlanOf
+) -> dict[int, frozenset[int]]:
     uses: dict[Var, int] = {}
     for call in calls:
         for arg in set(call.args):
@@ -58,7 +93,9 @@ def _shared_in(calls: list[Call], multiplies: Callable[[Call], bool], plan_of: P
                 uses[arg] = uses.get(arg, 0) + 1
     wanted: dict[tuple[Var, str], list[tuple[int, int]]] = {}
     for call in calls:
-        numbers = [n for n, a in enumerate(call.args) if isinstance(a, Var) and uses.get(a, 0) >= _LEAST_USES]
+        numbers = [
+            n for n, a in enumerate(call.args) if isinstance(a, Var) and (a in carried or uses.get(a, 0) >= _LEAST_USES)
+        ]
         if not numbers or not multiplies(call):
             continue
         constants = frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant))
@@ -68,8 +105,8 @@ def _shared_in(calls: list[Call], multiplies: Callable[[Call], bool], plan_of: P
             if isinstance(operand, Var) and _is_reused(plan, operand):
                 wanted.setdefault((operand, pack.key), []).append((id(call), pack.input_index))
     out: dict[int, frozenset[int]] = {}
-    for users in wanted.values():
-        if len(users) >= _LEAST_USES:
+    for (operand, _), users in wanted.items():
+        if operand in carried or len(users) >= _LEAST_USES:
             for call_id, number in users:
                 out[call_id] = out.get(call_id, frozenset()) | {number}
     return out
@@ -91,18 +128,23 @@ def _is_reused(plan: KernelPlan, operand: Var) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Packer:
-    """Makes the bindings that pack operands, one for each operand, layout and block."""
+    """Makes the bindings that pack operands, one for each operand, layout and block; of operands ``carried`` through a loop, one where
+    the loop begins."""
 
     target: Target
     planned: dict[int, Planned]
     kernels: dict[str, KernelPlan]
+    carried: Mapping[Var, str]
     # By the id of the block: what to bind after which variable (those from outside: at the start).
     inserted: dict[int, list[tuple[Var, Binding]]] = field(default_factory=dict)
-    _made: dict[tuple[int, Var, str], Var] = field(default_factory=dict)
+    # By the loop: its new parameters, what each is packed from, and by what.
+    parameters: dict[str, list[tuple[Var, Var, Function]]] = field(default_factory=dict)
+    _made: dict[tuple[int | str, Var, str], Var] = field(default_factory=dict)
 
     def packed(self, block: Block, operand: Var, pack: Pack) -> Var:
         """The variable that holds the operand in the layout of ``pack`` in a block."""
-        mark = (id(block), operand, pack.key)
+        loop = self.carried.get(operand)
+        mark = (id(block) if loop is None else loop, operand, pack.key)
         var = self._made.get(mark)
         if var is None:
             ty = TensorType(pack.packed.shape, pack.packed.dtype)
@@ -118,16 +160,34 @@ class Packer:
             assert isinstance(operand.ty, TensorType)
             self.planned[id(primitive)] = Planned(plan, (), (operand.ty,), (ty,))
             var = self._made[mark] = Var(f"{operand.name}_packed", None, ty)
-            call = Call(primitive, (operand,), ty=ty)
-            self.inserted.setdefault(id(block), []).append((operand, Binding(var, call)))
+            if loop is None:
+                call = Call(primitive, (operand,), ty=ty)
+                self.inserted.setdefault(id(block), []).append((operand, Binding(var, call)))
+            else:
+                self.parameters.setdefault(loop, []).append((var, operand, primitive))
         return var
 
+    def begun(self, name: str, module: Module, call: Call) -> tuple[list[Binding], Call]:
+        """A call of a loop in the function of a name, with the operands that it takes packed, and what packs them."""
+        assert isinstance(call.fn, GlobalVar)
+        more = self.parameters[call.fn.name]
+        before: list[Binding] = []
+        args = list(call.args)
+        for var, operand, primitive in more:
+            if name != call.fn.name:
+                raw = call.args[module.functions[call.fn.name].params.index(operand)]
+                var = Var(var.name, None, var.ty)
+                before.append(Binding(var, Call(primitive, (raw,), ty=var.ty)))
+            args.append(var)
+        return before, replace(call, args=tuple(args))
 
-def rebuild(function: Function, replaced: Mapping[int, Expr], packer: Packer) -> Function:
-    """The function with calls replaced (by the ids of the old ones) and the packing bindings in their places.
+
+def rebuild(name: str, module: Module, replaced: Mapping[int, Expr], packer: Packer) -> Function:
+    """The function of a name with calls replaced (by the ids of the old ones), and the packing bindings in their places.
 
     Primitives themselves are kept as they are, so that their ids go on naming their plans.
     """
+    function = module.functions[name]
 
     def visit(block: Block) -> Step[Block]:
         after: dict[Var, list[Binding]] = {}
@@ -144,6 +204,9 @@ def rebuild(function: Function, replaced: Mapping[int, Expr], packer: Packer) ->
             for b in nested_blocks(value):
                 inner.append((yield visit(b)))
             value = with_nested_blocks(value, inner)
+            if isinstance(value, Call) and isinstance(value.fn, GlobalVar) and value.fn.name in packer.parameters:
+                before, value = packer.begun(name, module, value)
+                out += before
             out.append(binding if value is binding.value else Binding(binding.var, value))
             out += after.get(binding.var, ())
         same = len(out) == len(block.bindings) and all(a is b for a, b in zip(out, block.bindings, strict=True))
@@ -152,4 +215,5 @@ def rebuild(function: Function, replaced: Mapping[int, Expr], packer: Packer) ->
     body = run(visit(body_of(function)))
     if body is function.body:
         return function
-    return replace(function, body=body)
+    more = tuple(var for var, _, _ in packer.parameters.get(name, ()))
+    return replace(function, body=body, params=(*function.params, *more))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType
 from relay.loop.target import Target
 from relay.lower.beginnings import shared_beginnings
-from relay.lower.packing import Packer, rebuild, shared_operands
+from relay.lower.packing import Packer, carried_operands, rebuild, shared_operands
 from relay.lower.scalars import ScalarCode, scalar_code
 from relay.lower.staying import staying
 from relay.lower.unit import Planned
@@ -62,10 +62,14 @@ def primitives(module: Module) -> Iterator[tuple[Block, Call, Function]]:
 
 
 def plan_module(
-    module: Module, target: Target, run_graph: RunGraph | None, schedule_of: ScheduleOf | None = None
+    module: Module,
+    target: Target,
+    run_graph: RunGraph | None,
+    schedule_of: ScheduleOf | None = None,
+    entries: Collection[str] = (),
 ) -> ModulePlan:
     """Plan every primitive, by the model's schedules where ``schedule_of`` does not say. Without ``run_graph`` no operand is packed (plans
-    then treat constants as run-time operands)."""
+    then treat constants as run-time operands). ``entries``: the functions that are called from outside."""
     by_key: dict[str, KernelPlan] = {}
     tried: dict[str, KernelPlan] = {}
     products: dict[str, bool] = {}
@@ -74,7 +78,8 @@ def plan_module(
     scalars: dict[int, ScalarCode] = {}
     packed: dict[tuple[int, str], Constant] = {}
     replaced: dict[int, Expr] = {}
-    packer = Packer(target, planned, by_key)
+    carried = carried_operands(module, entries) if run_graph else {}
+    packer = Packer(target, planned, by_key, carried)
 
     general = shared_beginnings((fn for _, _, fn in primitives(module)), target)
 
@@ -97,7 +102,7 @@ def plan_module(
             tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule, weights_stay=stay)
         return tried[key.text]
 
-    shared = shared_operands(module, multiplies, try_plan) if run_graph else {}
+    shared = shared_operands(module, carried, multiplies, try_plan) if run_graph else {}
     stay: frozenset[int] = frozenset()
     if run_graph:
         stay = staying(module, multiplies, lambda call: try_plan(call, constants_of(call)), target)
@@ -138,7 +143,7 @@ def plan_module(
                 args[pack.input_index] = packed[mark]
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
     if replaced:
-        module = module.with_functions((n, rebuild(f, replaced, packer)) for n, f in module.functions.items())
+        module = module.with_functions((n, rebuild(n, module, replaced, packer)) for n in module.functions)
     return ModulePlan(module, planned, shapes, scalars, tuple(by_key.values()))
 
 
