@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 import relay
-from relay.ir.dim import DimVar, as_var, dim_mul, dim_var
+from relay.codegen.target import parse_target
+from relay.ir.dim import Dim, DimVar, as_var, dim_mul, dim_var
+from relay.ir.expr import Function
 from relay.loop.bounds import unproved
 from relay.loop.ir import (
     Alloc,
@@ -25,10 +27,13 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
-from relay.loop.walk import parts
+from relay.loop.target import Target
+from relay.loop.walk import parts, statements
 from relay.options import Options
 from relay.pipeline import build
+from relay.plan.kernel_plan import make_plan
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, Select, Size, binary, compare, minimum, select, wrap
+from tests.plan.harness import HOST, primitive, tensor
 
 N = dim_var("n")
 X, Y = Buffer("x", (N,), "float32"), Buffer("y", (N,), "float32")
@@ -189,6 +194,49 @@ def test_kernels_of_a_program() -> None:
     found = {k.name: [str(a) for a in unproved(k)] for k in kernels()}
     assert len(found) > 5
     assert all(not texts for texts in found.values()), found
+
+
+def dense(dtype: str, rows: Dim, columns: int, depth: int) -> Function:
+    types = [tensor((rows, depth), dtype), tensor((columns, depth), dtype)]
+    return primitive(types, lambda m, x, w: m("nn.relu", m("nn.dense", x, w, out_dtype="float32")))
+
+
+MATRICES = replace(HOST, features=tuple(sorted({*HOST.features, "amx-bf16", "amx-tile"})))
+PACKED = frozenset({1})
+# Products: any number of rows and a few, packed constants and what comes at run time, pairs of bfloat16, matrix registers.
+PRODUCTS: dict[str, tuple[Function, Target, frozenset[int]]] = {
+    "few rows": (dense("float32", 4, 130, 200), HOST, PACKED),
+    "few rows that are streamed": (
+        primitive([tensor((4, 200)), tensor((200, 130))], lambda m, x, w: m("nn.matmul", x, w)), HOST, frozenset()
+    ),
+    "tiles": (dense("float32", N, 40, 64), parse_target("x86-64"), PACKED),
+    "pairs": (dense("bfloat16", N, 64, 64), HOST, PACKED),
+    "pairs of what comes at run time": (dense("bfloat16", N, 64, 64), HOST, frozenset()),
+    "matrix registers": (dense("bfloat16", N, 96, 128), MATRICES, PACKED),
+    "matrix registers and what is left of k": (dense("bfloat16", N, 70, 50), MATRICES, PACKED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_matrices(name: str) -> None:
+    made = make_plan(*PRODUCTS[name], "k").kernel
+    assert any(isinstance(s, BlockProduct) for s in statements(made.body)) == name.startswith("matrix registers")
+    assert [str(a) for a in unproved(made)] == []
+
+
+FURTHER: dict[str, Callable[[BlockProduct], BlockProduct]] = {
+    "rows of the left": lambda s: replace(s, at=binary("add", s.at, 1)),
+    "rows of the result": lambda s: replace(s, to=binary("add", s.to, 1024)),
+    "how many rows": lambda s: replace(s, rows=binary("add", s.rows, 1)),
+    "the panel": lambda s: replace(s, panel=(binary("add", s.panel[0], 1),)),
+}
+
+
+@pytest.mark.parametrize("what", FURTHER)
+def test_faults_in_products_by_blocks(what: str) -> None:
+    made = make_plan(*PRODUCTS["matrix registers"], "k").kernel
+    body = _first(made.body, lambda stmt: FURTHER[what](stmt) if isinstance(stmt, BlockProduct) else None)
+    assert body is not None and unproved(replace(made, body=body))
 
 
 def _first(stmt: Stmt, change: Callable[[Stmt], Stmt | None]) -> Stmt | None:

@@ -60,10 +60,14 @@ class Facts:
 
     def assume(self, fact: Dim) -> None:
         """``fact >= 0`` holds."""
-        if isinstance(fact, SymDim):
-            self._given.append(fact)
-            for atom in _outer(fact):
-                self._about.setdefault(atom, []).append(fact)
+        todo = [fact]
+        while todo:
+            fact = _tightened(todo.pop())
+            if isinstance(fact, SymDim):
+                self._given.append(fact)
+                for atom in _outer(fact):
+                    self._about.setdefault(atom, []).append(fact)
+                todo += _beyond(fact)
 
     @contextmanager
     def within(self) -> Iterator[None]:
@@ -160,10 +164,13 @@ class Facts:
 
     # -- what is known about an atom
 
+    def given(self, atom: Atom) -> list[SymDim]:
+        """What was assumed of an atom outside of others, the narrowest scope first."""
+        return self._about.get(atom, [])[::-1]
+
     def about(self, atom: Atom) -> list[SymDim]:
-        """The facts that mention an atom outside of others, the narrowest scope first."""
-        own = self._about.get(atom, [])
-        return [*reversed(own), *(self._meaning(atom) if isinstance(atom, DimOp) else _ends(atom))]
+        """The same, and then what the atom's own meaning says."""
+        return [*self.given(atom), *(self._meaning(atom) if isinstance(atom, DimOp) else _ends(atom))]
 
     def cases(self, atom: Atom) -> tuple[tuple[Dim, tuple[Dim, ...]], ...]:
         if isinstance(atom, DimVar):
@@ -301,13 +308,15 @@ class _Search:
             else:
                 rest = dim_add(goal, as_dim(atom))
                 yield _tightened(dim_sub(dim_add(dim_mul(atom.b, rest), dim_sub(atom.b, 1)), atom.a))
-            return
+            known = self.facts.given(atom)
+        else:
+            known = self.facts.about(atom)
         for factor in factors:
             sign = self.sign(factor)
             if sign == 0:
                 continue
             size = factor if sign > 0 else dim_mul(-1, factor)
-            for fact in self.facts.about(atom):
+            for fact in known:
                 for part in _taken(fact, atom)[:1]:
                     if self.sign(part) != sign:
                         continue
@@ -318,7 +327,9 @@ class _Search:
                         if isinstance(times, int):
                             yield _without(goal, scale // common, fact, times)
                         else:
-                            yield _tightened(dim_sub(dim_mul(scale // common, goal), dim_mul(times, fact)))
+                            more = scale // common
+                            rest = dim_add(dim_mul(more, goal), more - 1)
+                            yield _tightened(dim_sub(rest, dim_mul(times, fact)))
                     else:
                         times = dim_floordiv(size, scale)
                         if dim_mul(times, scale) == size and self.sign(times) > 0:
@@ -341,8 +352,10 @@ def _parted(dim: Dim) -> tuple[Dim, int]:
 
 
 def _without(goal: SymDim, scale: int, fact: SymDim, times: int) -> Dim:
-    """``scale * goal - times * fact``, tightened."""
+    """What is not negative where ``scale * goal + scale - 1 - times * fact`` is not, tightened: a goal of -1 is no other than one of less
+    than 0."""
     out = dict(goal.terms) if scale == 1 else {m: scale * c for m, c in goal.terms}
+    out[()] = out.get((), 0) + scale - 1
     for m, c in fact.terms:
         out[m] = out.get(m, 0) - times * c
     constant = out.pop((), 0)
@@ -385,6 +398,16 @@ def _taken(dim: SymDim, atom: Atom) -> list[Dim]:
             parts.append(part)
             total = dim_add(total, part)
     return [total, *parts] if len(parts) > 1 else parts
+
+
+def _beyond(fact: SymDim) -> Iterator[Dim]:
+    """What a fact says of the operands of an extreme: what the smaller one reaches, both do."""
+    for atom in _outer(fact):
+        if isinstance(atom, DimOp) and atom.op in ("min", "max"):
+            (times, *more) = _taken(fact, atom) or [0]
+            if not more and isinstance(times, int) and (times > 0) == (atom.op == "min"):
+                rest = dim_sub(fact, dim_mul(times, as_dim(atom)))
+                yield from (dim_add(rest, dim_mul(times, operand)) for operand in (atom.a, atom.b))
 
 
 def _replaced(dim: SymDim, atom: Atom, value: Dim) -> Dim:

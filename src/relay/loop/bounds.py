@@ -176,6 +176,11 @@ class _Prover:
         self.facts.know(value)
         count = self.facts.implies(value)
         variable = DimVar(axis.name, 0 if count else _LEAST_INT64)
+        (atom, *more) = dim_atoms(value)
+        if (
+            not more and value == as_dim(atom) and (cases := self.facts.cases(atom))
+        ):  # an extreme: one operand or the other
+            self.facts.choose(variable, *cases)
         same = dim_sub(as_dim(variable), value)
         self.facts.assume(same)
         self.facts.assume(dim_mul(-1, same))
