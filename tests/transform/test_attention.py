@@ -94,8 +94,7 @@ def test_masks(shape: str, scores: str) -> None:
         # Not a softmax over the keys.
         f"nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k), axis=1), {VALUES})",
         f"nn.batch_matmul(sigmoid(nn.batch_matmul(%q, %k)), {VALUES})",
-        # The mask is scaled, or made of the scores.
-        f"nn.batch_matmul(nn.softmax((nn.batch_matmul(%q, %k) + 1f) * 0.3f), {VALUES})",
+        # The mask is made of the scores.
         f"let %s = nn.batch_matmul(%q, %k); nn.batch_matmul(nn.softmax(where(%s > 0f, %s, -9f)), {VALUES})",
         # The weights are transposed.
         "nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k)), %q, transpose_a=True, transpose_b=False)",
@@ -374,4 +373,83 @@ def test_batch_and_heads_that_are_made_one_axis_have_one_kernel_on_the_way_back(
     gradients = [p for p in compilation.plan.kernels if "attention_cotangents" in p.kernel.name]
     assert ["attention" in p.variant for p in gradients] == [True]
     operands = arrays((3, 7, 96))
+    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+
+
+GROUPED = (
+    "%q: Tensor[(b, 2, 3, t, 16), float32], %k: Tensor[(b, 2, t, 16), float32], %v: Tensor[(b, 2, t, 16), float32]",
+    [(2, 2, 3, 7, 16), (2, 2, 7, 16), (2, 2, 7, 16)],
+)
+FIRST = 'einsum((%q, %k), equation="bgrqd,bgkd->bgrqk")'
+LAST = 'einsum((nn.softmax({s}), %v), equation="bgrqk,bgkd->bgrqd")'
+QUERIES = "%q: Tensor[(b, 4, t, 16), float32], "
+LATER = 'arange(stop=Dim[t], dtype="int32") > expand_dims(arange(stop=Dim[t], dtype="int32"), axis=1)'
+SCORES = 'einsum((%q, %k), equation="bhqd,bhkd->bhqk")'
+WEIGHED = 'einsum((nn.softmax({s}), %v), equation="bhqk,bhkd->bhqd")'
+KEYS = "%k: Tensor[(b, 4, t, 16), float32], %v: Tensor[(b, 4, t, 16), float32]"
+EQUAL = [(2, 4, 7, 16)] * 3
+
+
+@pytest.mark.parametrize(
+    ("parameters", "shapes", "body"),
+    [
+        (*GROUPED, LAST.format(s=f"{FIRST} * 0.25f")),
+        (*GROUPED, LAST.format(s=f"where({LATER}, -1e30f, {FIRST} * 0.25f)")),
+        (
+            QUERIES + "%k: Tensor[(b, t, 16), float32], %v: Tensor[(b, t, 16), float32]",
+            [(2, 4, 7, 16), (2, 7, 16), (2, 7, 16)],
+            """einsum((nn.softmax(einsum((%q, %k), equation="bhqd,bkd->bhqk") * 0.25f), %v), equation="bhqk,bkd->bhqd")""",
+        ),
+        (
+            QUERIES + "%k: Tensor[(b, 2, t, 16), float32], %v: Tensor[(b, 2, t, 16), float32]",
+            [(2, 4, 7, 16), (2, 2, 7, 16), (2, 2, 7, 16)],
+            """einsum((nn.softmax(einsum((%q, repeat(%k, repeats=2, axis=1)), equation="bhqd,bhkd->bhqk") * 0.25f),
+                        repeat(%v, repeats=2, axis=1)), equation="bhqk,bhkd->bhqd")""",
+        ),
+        (QUERIES + KEYS, EQUAL, WEIGHED.format(s=f"where({LATER}, -1e30f, {SCORES}) * 0.25f")),
+        (
+            f"{QUERIES}{KEYS}, %m: Tensor[(b, 1, 1, t), float32]",
+            [*EQUAL, (2, 1, 1, 7)],
+            WEIGHED.format(s=f"({SCORES} + %m) / 4f"),
+        ),
+        (f"{QUERIES}{KEYS}, %z: float32", [*EQUAL, ()], WEIGHED.format(s=f"{SCORES} / %z")),
+        (
+            f"{QUERIES}{KEYS}, %z: Tensor[(4, 1, 1), float32]",
+            [*EQUAL, (4, 1, 1)],
+            WEIGHED.format(s=f"where({LATER}, -1e30f, %z * {SCORES})"),
+        ),
+    ],
+)
+def test_heads_that_share_keys_and_scales_in_any_place(
+    parameters: str, shapes: list[tuple[int, ...]], body: str
+) -> None:
+    """One kernel forward, and one for the cotangents, that agree with the interpreter."""
+    module = typed(f"def @main[b: Dim, t: Dim]({parameters}) -> float32 {{ sum(tanh({body})) }}")
+    operands = arrays(*shapes)
+    for wanted, program in (
+        ("nn.attention", module),
+        ("nn.attention_cotangents", relay.value_and_grad(module, argnums=tuple(range(len(shapes))))),
+    ):
+        compilation = relay.pipeline.build(relay.infer_type(program), Options(cache=False))
+        assert wanted in {n for f in compilation.module.functions for k in kernels(compilation.module, f) for n in k}
+        assert any(
+            "attention" in p.variant for p in compilation.plan.kernels if wanted.replace(".", "_") in p.kernel.name
+        )
+        exe = relay.compile(program, check_memory=True)
+        assert difference(relay.evaluate(program, *operands), exe(*operands)) is None
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        f"where({LATER}, -1e30f, {SCORES} * %z)",
+        f"(where({LATER}, -1e30f, {SCORES}) * %z)",
+        f"where({LATER}, -1e30f, {SCORES}) * -0.25f",
+        f"({SCORES} + %m) * %z",
+    ],
+)
+def test_scales_over_masks_mean_the_same(scores: str) -> None:
+    parameters = f"{QUERIES}{KEYS}, %z: float32, %m: Tensor[(t,), float32]"
+    module = typed(f"def @main[b: Dim, t: Dim]({parameters}) {{ {WEIGHED.format(s=scores)} }}")
+    operands = arrays(*EQUAL, (), (7,))
     assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None

@@ -74,7 +74,8 @@ def attention_cotangents(
     mask = masks[0] if masks else None
     it = _attended(_COTANGENTS, query, key, value, mask, scale, causal, hidden)
     columns = value.shape[-1]
-    for n, (size, name) in enumerate(zip((*it.lead, it.m, columns), (*"bhme",)[-query.ndim :], strict=True)):
+    names = "b" * (query.ndim - 4) + "bhme"[-query.ndim :]
+    for n, (size, name) in enumerate(zip((*it.lead, it.m, columns), names, strict=True)):
         for other, what in ((result, "result"), (cotangent, "cotangent")):
             te.require(other.ndim == query.ndim, f"the {what} of {_OP} has rank {other.ndim}, not {query.ndim}")
             te.require_equal(size, other.shape[n], f"axis {name} of the {what} of {_OP}")

@@ -128,6 +128,8 @@ class _Finder:
 
     def _replacement(self, value: Expr, last: MatrixProduct, scores: Expr, shape: tuple[Dim, ...]) -> Block | None:
         scale, masks, chosen = 1.0, list[Expr](), list[Expr]()
+        # What the scores of whole matrices are multiplied with (False) or divided by (True).
+        factors: list[tuple[Expr, bool]] = []
         # The score of what is hidden, and whether that counts like other scores.
         hidden: float | None = None
         first: MatrixProduct | None = None
@@ -150,11 +152,17 @@ class _Finder:
                 scores, by = factor
                 scale *= by
                 continue
-            if scale != 1.0:  # a mask under a scale would have to be scaled too
+            by_matrix = self._scaled_by_matrix(step, shape)
+            if by_matrix is not None:
+                scores, number, divides = by_matrix
+                factors.append((number, divides))
+                continue
+            if factors or scale <= 0:  # a mask under a scale is scaled too
                 return None
             where = self._hidden(step, shape)
             if where is not None:
                 scores, mask, least = where
+                least = float(np.asarray(least * scale, numpy_dtype(dtype_of(scores))))
                 # One score for all that is hidden, and nothing added to it that would tell it from others.
                 if hidden not in (None, least) or (masks and np.isfinite(least)):
                     return None
@@ -165,15 +173,19 @@ class _Finder:
             if added is None:
                 return None
             scores, mask = added
+            if scale != 1.0:
+                by_scale = constant(np.asarray(scale, numpy_dtype(dtype_of(mask))), dtype_of(mask))
+                mask = self._bind("multiply", (mask, by_scale))
             masks.append(mask)
         query, by_query = self._unscaled(first.left)
         key, by_key = self._unscaled(first.right)
         lead = shape[:-2]
         q = self._operand(query, first.left_axes, lead)
-        k = self._operand(key, first.right_axes, lead)
-        v = self._operand(last.right, exchanged(last.right_axes), lead)
+        k = self._operand(key, first.right_axes, lead, first.shared > 0)
+        v = self._operand(last.right, exchanged(last.right_axes), lead, last.shared > 0)
         if q is None or k is None or v is None:
             return None
+        k, v = self._unrepeated(k, v)
         args = [q, k, v]
         m, n = shape[-2:]
         later = [x for x in (*chosen, *masks) if hides_later_keys(x, self._known, m, n)]
@@ -186,10 +198,14 @@ class _Finder:
         if joined is _APART:
             return None
         apart = _unmerged(q, self._known)
+        if any(d != 1 for number, _ in factors for d in shape_of(number) or ()):
+            apart = None
         if apart is not None and all((shape_of(x) or ())[:-2] == lead for x in args):
             args = [self._apart(x, apart) for x in args]
             if joined is not None and (own := shape_of(joined)) is not None and own[:-2] == lead:
                 joined = self._bind("reshape", (joined,), newshape=(*apart, *own[-2:]))
+        for number, divides in factors:
+            args[0] = self._bind("divide" if divides else "multiply", (args[0], number))
         attrs: dict[str, Attr] = {"causal": True} if later else {}
         if hidden is not None and np.isfinite(hidden):
             attrs["hidden"] = hidden
@@ -325,8 +341,9 @@ class _Finder:
             e = var
         return e, factor
 
-    def _operand(self, e: Expr, axes: tuple[int, ...], lead: tuple[Dim, ...]) -> Expr | None:
-        """An operand of a product as (*lead, rows, k); a batch of one that the product repeats keeps its size."""
+    def _operand(self, e: Expr, axes: tuple[int, ...], lead: tuple[Dim, ...], shared: bool = False) -> Expr | None:
+        """An operand of a product as (*lead, rows, k); a batch of one that the product repeats keeps its size. One that heads share has
+        one head for each that share it, or one for all of them."""
         if not in_order(axes):
             step = self._known(e)
             back = axes == exchanged(tuple(range(len(axes)))) and isinstance(step, Call) and exchanges_last(step)
@@ -335,11 +352,52 @@ class _Finder:
         if shape is None:
             return None
         batch = shape[:-2]
+        if shared:
+            if lead[:-1] == batch:
+                return self._bind("reshape", (e,), newshape=(*batch, 1, *shape[-2:]))
+            heads = (*batch[-1:], *lead[-1:])
+            known = len(heads) == 2 and all(isinstance(d, int) and d > 0 for d in heads)
+            return e if known and lead[:-1] == batch[:-1] else None
         if batch == lead:
             return e
         if known_equal(shape_size(batch), shape_size(lead)):
             return self._bind("reshape", (e,), newshape=(*lead, *shape[-2:]))
         return e if len(lead) == 1 and batch == (1,) else None
+
+    def _unrepeated(self, key: Expr, value: Expr) -> tuple[Expr, Expr]:
+        """Keys and values before they were repeated for the heads that share them."""
+        sources: list[Expr] = []
+        times: set[object] = set()
+        for e in (key, value):
+            step, shape = self._known(e), shape_of(e) or ()
+            if (
+                not isinstance(step, Call)
+                or not isinstance(step.fn, OpRef)
+                or step.fn.name != "repeat"
+                or len(shape) < 3
+            ):
+                return key, value
+            attrs = registry.get("repeat").complete_attrs(step.attrs)
+            source = shape_of(step.args[0]) or ()
+            if attrs["axis"] not in (-3, len(shape) - 3) or not all(isinstance(s[-3], int) for s in (source, shape)):
+                return key, value
+            times.add(attrs["repeats"])
+            sources.append(step.args[0])
+        return (sources[0], sources[1]) if len(times) == 1 else (key, value)
+
+    def _scaled_by_matrix(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr, bool] | None:
+        """Scores, a tensor that has one number for each matrix of them, and whether they are divided by it."""
+        assert isinstance(step.fn, OpRef)
+        if step.fn.name not in ("multiply", "divide") or shape_of(step) != shape:
+            return None
+        divides = step.fn.name == "divide"
+        for scores, factor in (step.args, step.args[::-1])[: 1 if divides else 2]:
+            size = shape_of(factor)
+            if size is None or shape_of(scores) != shape or not is_sized(factor) or isinstance(factor, Constant):
+                continue
+            if all(d == 1 for d in size[-2:]) and self._leads_to_product(scores):
+                return scores, factor, divides
+        return None
 
     def _apart(self, e: Expr, lead: tuple[Dim, ...]) -> Expr:
         """An operand with the leading axes ``lead``, of which the program made those that it has."""

@@ -17,13 +17,15 @@ from relay.transform.pattern import Definition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixProduct:
-    """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), (..., m, n), each after its axes were put in this order."""
+    """A product of matrices: ``left`` (..., m, k) by ``right`` (..., n, k), (..., m, n), each after its axes were put in this order. The
+    last ``shared`` of the left operand's leading axes are not the right one's: matrices there share one."""
 
     left: Expr
     right: Expr
     left_axes: tuple[int, ...]
     right_axes: tuple[int, ...]
     axes: tuple[int, ...]
+    shared: int = 0
 
 
 def matrix_products(value: Expr, definition: Definition) -> list[MatrixProduct]:
@@ -67,19 +69,21 @@ def _einsum_products(value: Call, definition: Definition) -> list[MatrixProduct]
         return []
     if len(set(a)) != len(a) or len(set(b)) != len(b):
         return []
-    shared = [x for x in a if x in b and x in out]
+    both = [x for x in a if x in b and x in out]
     over = [x for x in a if x in b and x not in out]
     found: list[MatrixProduct] = []
     for (left, mine), (right, other) in permutations(zip(operands.fields, (a, b), strict=True)):
-        rows, columns = ([x for x in labels if x not in shared and x not in over] for labels in (mine, other))
-        if len(over) != 1 or len(rows) != 1 or len(columns) != 1 or not _multiplies(value, left, right):
+        rows, columns = ([x for x in labels if x not in both and x not in over] for labels in (mine, other))
+        if len(over) != 1 or not rows or len(columns) != 1 or not _multiplies(value, left, right):
+            continue
+        if any(x not in out for x in (*rows, *columns)):
             continue
         for order in (out, mine):  # the result's, or that of the left operand
-            batch = [x for x in order if x in shared]
-            left_axes = tuple(mine.index(x) for x in (*batch, *rows, *over))
+            batch, own = ([x for x in order if x in labels] for labels in (both, rows))
+            left_axes = tuple(mine.index(x) for x in (*batch, *own, *over))
             right_axes = tuple(other.index(x) for x in (*batch, *columns, *over))
-            axes = tuple(out.index(x) for x in (*batch, *rows, *columns))
-            found.append(MatrixProduct(left, right, left_axes, right_axes, axes))
+            axes = tuple(out.index(x) for x in (*batch, *own, *columns))
+            found.append(MatrixProduct(left, right, left_axes, right_axes, axes, len(rows) - 1))
     return found
 
 
