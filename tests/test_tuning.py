@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,20 @@ def test_every_schedule_gives_the_same_bits(
     for n in (0, 1, 2, 3, 4, 5, 9, 10, 13, 14, 33, 64):
         args = [np.random.default_rng(n).standard_normal((n, 64), dtype=np.float32)] + ([] if constant else [w])
         assert np.array_equal(np.asarray(tuned(*args)), np.asarray(plain(*args))), n
+
+
+def test_what_comes_to_the_same_kernel_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, counts = tuning._times, list[int]()
+    wide = [Schedule(1, (Case(rows=8),)), Schedule(1, (Case(rows=8),)), Schedule(2, (Case(rows=4),))]
+    monkeypatch.setattr(tuning, "_schedules", lambda *_: [*wide, *wide])
+
+    def counted(found: list[Any], arguments: list[Any]) -> list[float]:
+        counts.append(len(found))
+        return times(found, arguments)
+
+    monkeypatch.setattr(tuning, "_times", counted)
+    pipeline.build(program("exp", bound=True)[0], relay.Options(tune=True, cache=False))
+    assert counts[0] == 2
 
 
 @cache

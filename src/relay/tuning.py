@@ -33,9 +33,10 @@ from relay.ir.expr import Constant, Function, Var
 from relay.ir.files import write_whole
 from relay.ir.module import Module
 from relay.ir.types import TensorType, dtype_bits, is_float
+from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 from relay.lower.module import lower
-from relay.lower.planning import RunGraph, plan_module
+from relay.lower.planning import ModulePlan, RunGraph, plan_module
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey
@@ -109,7 +110,8 @@ class Tuner:
         def arguments(sizes: Sizes) -> list[Array]:
             return [_random(p.ty, sizes, random) for p in main.params if isinstance(p.ty, TensorType)]
 
-        model, *others = self._compiled(main, [MODEL, *_schedules(plan, self._target)])
+        tried: set[str] = set()
+        model, *others = self._compiled(main, [MODEL, *_schedules(plan, self._target)], tried)
         given = arguments(large)
         tiles = self._ordered(others, given)
         rows = max(dim_evaluate(p.rows, large) for p in plan.products)
@@ -119,7 +121,7 @@ class Tuner:
             for block in _BLOCKS
             if block < 2 * rows
         ]
-        tiles = self._ordered([*tiles[:_KEPT], *self._compiled(main, blocks)], given)
+        tiles = self._ordered([*tiles[:_KEPT], *self._compiled(main, blocks, tried)], given)
         finalists = [model, *tiles[:_KEPT]]
         measured: dict[int, list[list[float]]] = {}
         for size in _SWEEP if key.dims else (_LARGE,):
@@ -132,16 +134,20 @@ class Tuner:
 
     # -- kernels to measure
 
-    def _compiled(self, main: Function, schedules: Sequence[Schedule]) -> list[_Candidate]:
-        """An executable of a function for each schedule."""
-        plans = [
-            plan_module(Module({"main": main}), self._target, self._run_graph, lambda *_, s=schedule: s)
-            for schedule in schedules
-        ]
-        kernels = [k.kernel for plan in plans for k in plan.kernels]
+    def _compiled(self, main: Function, schedules: Sequence[Schedule], tried: set[str]) -> list[_Candidate]:
+        """An executable of a function for each schedule, but for those that come to kernels that were ``tried``, which it adds to:
+        matrix registers leave nothing to the width, few columns nothing to the block."""
+        plans: list[tuple[Schedule, ModulePlan]] = []
+        for schedule in schedules:
+            plan = plan_module(Module({"main": main}), self._target, self._run_graph, lambda *_, s=schedule: s)
+            text = "\n".join(kernel_text(replace(k.kernel, name="")) for k in plan.kernels)
+            if text not in tried:
+                tried.add(text)
+                plans.append((schedule, plan))
+        kernels = [k.kernel for _, plan in plans for k in plan.kernels]
         objects = build(kernels, self._target, cache=self._cache or False, workers=self._workers)
         out: list[_Candidate] = []
-        for schedule, plan in zip(schedules, plans, strict=True):
+        for schedule, plan in plans:
             own, objects = objects[: len(plan.kernels)], objects[len(plan.kernels) :]
             image = lower(plan, {"main": plan.module.function("main")}, own, self._target)
             out.append(_Candidate(schedule, Executable.from_bytes(image.to_bytes(), self._threads)))

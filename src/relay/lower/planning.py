@@ -98,7 +98,8 @@ def plan_module(
         fn = general_of(call)
         key = _key(fn, target, ahead, stay)
         if key.text not in tried:
-            schedule = MODEL if schedule_of is None else schedule_of(fn, key, ahead)
+            # Whether weights stay changes what is asked for ahead and no schedule: it is found once for both.
+            schedule = MODEL if schedule_of is None else schedule_of(fn, _key(fn, target, ahead, False), ahead)
             tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule, weights_stay=stay)
         return tried[key.text]
 
