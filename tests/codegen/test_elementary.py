@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from relay.codegen import polynomials
-from relay.codegen.target import parse_target
+from relay.codegen.target import host_target, parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Alloc, Buffer, For, Kernel, Seq, Store
 from relay.te.scalar import Axis, Binary, BinaryOp, Const, Load, Size, Unary, UnaryOp
@@ -102,6 +102,11 @@ def ulps(got: Array, want: Array) -> Array:
         return np.where(fine | near, 0, np.where(edge | np.isnan(got) | np.isnan(rounded), np.inf, error))
 
 
+# Functions that are looked up in tables elsewhere are quotients on machines without AVX-512, and a little further off.
+HAS_TABLES = host_target().vector_bits == 512
+with_tables = pytest.mark.skipif(not HAS_TABLES, reason="bounds of machines that look up tables in registers")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", sorted(BOUNDS))
 def test_error_bounds(op: UnaryOp, dtype: str) -> None:
@@ -112,12 +117,13 @@ def test_error_bounds(op: UnaryOp, dtype: str) -> None:
     got = run_unary(op, x)
     error = ulps(got, want)
     worst = int(np.argmax(error))
-    bound = BOUNDS[op][dtype == "float64"]
+    bound = BOUNDS[op][dtype == "float64"] + (dtype == "float32" and not HAS_TABLES)
     assert error[worst] <= bound, f"{op}({x[worst]!r}) = {got[worst]!r}, not {want[worst]!r}: {error[worst]:.2f} ulp"
     assert np.array_equal(run_unary(op, x[:1003], "serial"), got[:1003], equal_nan=True)
 
 
 # The worst over all 2**32 numbers with AVX-512, rounded up.
+@with_tables
 @pytest.mark.parametrize(
     ("op", "bound"),
     [
@@ -135,6 +141,7 @@ def test_all_exponents(op: UnaryOp, bound: float) -> None:
     assert error[worst] <= bound, f"{op}({x[worst]!r}): {error[worst]:.3f} ulp"
 
 
+@with_tables
 @pytest.mark.parametrize(("op", "table"), [("erf", polynomials.ERF_TABLE_F32), ("tanh", polynomials.TANH_TABLE_F32)])
 def test_where_pieces_meet(op: UnaryOp, table: polynomials.OddTable) -> None:
     """Every number near the edge of a piece, which the sum that numbers the pieces may round over it."""
