@@ -14,7 +14,9 @@ from relay.ir.dim import as_var, dim_evaluate, dim_var
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr, Function
 from relay.ir.types import TensorType
+from relay.loop.ir import Prefetch
 from relay.loop.target import Target
+from relay.loop.walk import statements
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import make_plan
 from tests.plan.harness import Array, Maker, Native, fresh_name, primitive, random, tensor
@@ -116,3 +118,14 @@ def test_small_results_have_no_other_code() -> None:
     fn = primitive([tensor((64, 96))], lambda m, x: m("exp", x))
     assert make_plan(fn, parse_target("x86-64-v4"), name="k").kernel.streamed == ()
     assert make_plan(fn, small("x86-64-v4"), name="k").kernel.streamed == (0,)
+
+
+def test_what_is_asked_for_before_it_is_written() -> None:
+    """Results of dear rows that may lie beyond the second-level cache, unless they are written past it."""
+    for rows, asked in ((M, True), (8, False)):
+        fn = primitive([tensor((rows, 768))], lambda m, x: m("nn.softmax", x))
+        plan = make_plan(fn, small("x86-64-v4"), name="k")
+        found = [s for s in statements(plan.kernel.body) if isinstance(s, Prefetch) and s.write]
+        assert bool(found) == asked and all(s.buffer in plan.kernel.outputs for s in found)
+        text = emit(plan.kernel, small("x86-64-v4"))
+        assert ("llvm.prefetch" in text) == asked and ("asked" in text) == asked

@@ -107,12 +107,20 @@ class Memory:
 
     def prefetch(self, place: Place, offset: Value, write: bool) -> None:
         """Ask for an element's line, into the second-level cache, as what will be written if ``write``; a place outside of any memory is
-        not asked for."""
+        not asked for, nor one that is written past the caches."""
         if is_packed(place.dtype):
             offset = self.a.binary("floordiv", offset, self.a.index(2))
         pointer = self.element(place.pointer, memory_type(place.dtype), offset.text)
         use, second_level, data = ("i32", str(int(write))), ("i32", "2"), ("i32", "1")
-        self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
+        if write and place.streamed:
+            within, done = self.b.name("asked"), self.b.name("told")
+            self.b.branch(place.streamed, done, within)
+            self.b.start(within)
+            self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
+            self.b.jump(done)
+            self.b.start(done)
+        else:
+            self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
 
     # -- pairs of sixteen bits
 

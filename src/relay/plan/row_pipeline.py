@@ -4,6 +4,8 @@ A row's steps wait for one another (a softmax's exponentials for the maximum, it
 waits for its reduction, with little else to do meanwhile. So one loop over the elements takes the first step of a row, the
 second of the row before, the third of the row before that (software pipelining: loop skewing, then fusion). It waits
 once for all of them at its end, reads from memory while another row's arithmetic goes on, and is left once a row.
+Between so much arithmetic a processor does not look far enough ahead to the lines that are written, so they are asked for
+(softmax of 768 columns, an Intel Xeon, microseconds with and without: 1024 rows 220 and 247, 4096 rows 883 and 981).
 
 That is done where a step computes something dear of each element: norms, which read and add, gain little while their rows
 are in a cache, and lose a quarter when they are not, because memory is read fastest in one run at a time.
@@ -14,11 +16,14 @@ from turn to turn, elements in as many places as rows are in flight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
-from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
+from relay.ir.types import dtype_bits
+from relay.loop.ir import WORKERS, Branch, Buffer, For, Prefetch, Stmt, Store
+from relay.loop.walk import statements
+from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
     PARALLEL_COST,
     Builder,
@@ -40,6 +45,8 @@ _MOST_STEPS, _LONGEST = 4, 16384
 _ROWS_OF_TASK, _TASKS_OF_THREAD = 16, 4
 # Places of elements in turn begin at whole vectors.
 _WHOLE = 64
+# Bytes between what is written and what is asked for, to be written later: of 256 to 3072 all took equally long.
+_AHEAD = 1 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -200,7 +207,7 @@ class _Pipeline:
         # where in a task it is.
         elements = Branch(
             full,
-            loop([e for _, e, _ in parts]),
+            loop([*self._asked_for(e for _, e, _ in parts), *(e for _, e, _ in parts)]),
             loop([Branch(cond, e) for cond, (_, e, _) in zip(inside, parts, strict=True)]),
         )
         starts = [s for reductions, _, _ in parts for s in reductions.starts]
@@ -214,3 +221,15 @@ class _Pipeline:
         ]
         accumulators = [b for reductions, _, _ in parts for b in reductions.buffers]
         return bound(bindings, allocate(accumulators, seq([*starts, elements, *ends, *moves])))
+
+    def _asked_for(self, elements: Iterable[Stmt]) -> list[Stmt]:
+        """Results that may not be in the second-level cache are asked for before they are written. Rows mostly follow one another, so what
+        lies behind an element is written later."""
+        asked: list[Stmt] = []
+        for store in (s for element in elements for s in statements(element) if isinstance(s, Store)):
+            bytes_ = dim_bounds(buffer_bytes(store.buffer))[1]
+            if store.buffer.scope == "operand" and (bytes_ is None or bytes_ > self.builder.target.l2_bytes):
+                ahead = _AHEAD * 8 // dtype_bits(store.buffer.dtype)
+                (at,) = store.indices
+                asked.append(Prefetch(store.buffer, (binary("add", at, ahead),), write=True))
+        return asked
