@@ -112,15 +112,15 @@ class Memory:
             offset = self.a.binary("floordiv", offset, self.a.index(2))
         pointer = self.element(place.pointer, memory_type(place.dtype), offset.text)
         use, second_level, data = ("i32", str(int(write))), ("i32", "2"), ("i32", "1")
-        if write and place.streamed:
-            within, done = self.b.name("asked"), self.b.name("told")
-            self.b.branch(place.streamed, done, within)
-            self.b.start(within)
-            self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
+        decided = write and bool(place.streamed)
+        asked, done = self.b.name("asked"), self.b.name("done")
+        if decided:
+            self.b.branch(place.streamed, done, asked)
+            self.b.start(asked)
+        self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
+        if decided:
             self.b.jump(done)
             self.b.start(done)
-        else:
-            self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
 
     # -- pairs of sixteen bits
 

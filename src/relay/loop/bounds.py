@@ -176,10 +176,9 @@ class _Prover:
         self.facts.know(value)
         count = self.facts.implies(value)
         variable = DimVar(axis.name, 0 if count else _LEAST_INT64)
-        (atom, *more) = dim_atoms(value)
-        if (
-            not more and value == as_dim(atom) and (cases := self.facts.cases(atom))
-        ):  # an extreme: one operand or the other
+        atom, *more = dim_atoms(value)
+        cases = self.facts.cases(atom) if not more and value == as_dim(atom) else ()
+        if cases:  # an extreme is one operand or the other
             self.facts.choose(variable, *cases)
         same = dim_sub(as_dim(variable), value)
         self.facts.assume(same)

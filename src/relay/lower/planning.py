@@ -106,14 +106,14 @@ def plan_module(
     shared = shared_operands(module, carried, multiplies, try_plan) if run_graph else {}
     stay: frozenset[int] = frozenset()
     if run_graph:
-        stay = staying(module, multiplies, lambda call: try_plan(call, constants_of(call)), target)
+        stay = staying(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)
     for block, call, fn in primitives(module):
         if (code := scalar_code(fn)) is not None:
             scalars[id(fn)] = code
             continue
         ahead = shared.get(id(call), frozenset())
         if run_graph:
-            ahead |= constants_of(call)
+            ahead |= _constants_of(call)
         shared_by = general.get(id(fn))
         key = _key(fn if shared_by is None else shared_by.fn, target, ahead, id(call) in stay)
         plan = by_key.get(key.text)
@@ -148,7 +148,7 @@ def plan_module(
     return ModulePlan(module, planned, shapes, scalars, tuple(by_key.values()))
 
 
-def constants_of(call: Call) -> frozenset[int]:
+def _constants_of(call: Call) -> frozenset[int]:
     """The numbers of the arguments that are constants."""
     return frozenset(n for n, a in enumerate(call.args) if isinstance(a, Constant))
 

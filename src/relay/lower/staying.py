@@ -25,7 +25,7 @@ _SHARE = 3, 4
 Weights = Mapping[tuple[int, str], int]
 
 
-def weights_of(call: Call, plan: KernelPlan) -> Weights:
+def _weights_of(call: Call, plan: KernelPlan) -> Weights:
     """The constants that a call's plan has packed, with the bytes of their panels."""
     found: dict[tuple[int, str], int] = {}
     for pack in plan.packs:
@@ -47,7 +47,7 @@ def staying(
         values = [b.value for block in all_blocks(body_of(function)) for b in block.bindings]
         constant = [v for v in values if isinstance(v, Call) and is_primitive(v.fn)]
         constant = [c for c in constant if any(isinstance(a, Constant) for a in c.args) and multiplies(c)]
-        calls[name] = {id(c): found for c in constant if (found := weights_of(c, plan_of(c)))}
+        calls[name] = {id(c): found for c in constant if (found := _weights_of(c, plan_of(c)))}
 
     def fits(names: list[str]) -> bool:
         together = {mark: size for n in names for found in calls[n].values() for mark, size in found.items()}
