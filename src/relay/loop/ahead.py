@@ -5,11 +5,14 @@
 
 Where a row is in memory says an element of another operand, so the machine's prefetchers do not know which one comes next; the
 program does. Without, a thread waits for the first lines of each row, and finds the others late. What is asked for may be written,
-too: the rows that a scatter adds to. The result computes what the kernel does.
+too: the rows that a scatter adds to. Lines of results that are written one after the other are asked for beside them: where
+loads already wait for memory, stores that miss fill their queue (4096 rows of 768 from a table of 30,000 take 0.88 of the time on
+an Intel Xeon, 0.72 after a pause). The result computes what the kernel does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, dim_bounds, dim_sub
@@ -17,7 +20,7 @@ from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch
 from relay.loop.pieces import over_vector_loops
 from relay.loop.target import Target
-from relay.loop.walk import expressions, parts, statements
+from relay.loop.walk import buffers_read, expressions, parts, statements
 from relay.loop.workspace import buffer_bytes
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Const, Load, Scalar, always_read, binary, minimum, substitute, walk
@@ -26,6 +29,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, always_read, binary, mini
 _AHEAD, _MOST_ROWS, _UNKNOWN_ROWS = 16 << 10, 32, 4
 # Bytes of rows that are worth it: of longer ones the machine's prefetchers find all but the beginning.
 _SHORTEST, _LONGEST = 64, 32 << 10
+# Bytes between a result's line that is asked for and one that is written: of 256 to 3072 (with looked-up rows 8192) all took equally long.
+_RESULTS_AHEAD = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +63,7 @@ class _Search:
     target: Target
     indices: Indices = field(default_factory=Indices)
     found: dict[tuple[int, Buffer, Dim], _Row] = field(default_factory=dict)
+    written: dict[int, list[Store]] = field(default_factory=dict)  # by vector loop: what follows one another in memory
 
     def loop(self, loop: For, scope: _Scope | None) -> None:
         """Look at what is read and written in all iterations of a vector loop."""
@@ -73,10 +79,18 @@ class _Search:
                 continue
             if isinstance(stmt, Store):
                 self._place(loop, scope, inside, stmt.buffer, stmt.indices, True)
+                if self._in_order(loop, inside, stmt):
+                    self.written.setdefault(id(loop), []).append(stmt)
             for root in expressions(stmt):
                 for load in always_read(root):
                     if isinstance(load.source, Buffer):
                         self._place(loop, scope, inside, load.source, load.indices, False)
+
+    def _in_order(self, loop: For, inside: set[Axis], store: Store) -> bool:
+        """Whether neighbours of a vector loop are neighbours in memory, whose place is known before the loop's body."""
+        if len(store.indices) != 1 or any(isinstance(n, Axis) and n in inside for n in walk(store.indices[0])):
+            return False
+        return self.indices.coefficient(self.indices.poly(store.indices[0]), loop.var) == 1
 
     def _place(
         self, loop: For, scope: _Scope | None, inside: set[Axis], buffer: Buffer, at: tuple[Scalar, ...], write: bool
@@ -141,6 +155,18 @@ class _Search:
         return all(n.source in self.indices_read for root in roots for n in walk(root) if isinstance(n, Load))
 
 
+def results_ahead(stores: Iterable[Store], target: Target) -> list[Prefetch]:
+    """What asks for results, one after the other in memory, that the second-level cache may not hold."""
+    asked: list[Prefetch] = []
+    for store in stores:
+        most = dim_bounds(buffer_bytes(store.buffer))[1]
+        if store.buffer.scope == "operand" and (most is None or most > target.l2_bytes):
+            ahead = _RESULTS_AHEAD * 8 // dtype_bits(store.buffer.dtype)
+            (at,) = store.indices
+            asked.append(Prefetch(store.buffer, (binary("add", at, ahead),), write=True))
+    return asked
+
+
 def asking_ahead(kernel: Kernel, target: Target) -> Kernel:
     """The kernel with looked-up rows asked for ahead; the same object where there are none."""
     shared = {kernel.inputs[i] for i, _ in kernel.in_place}
@@ -163,12 +189,21 @@ def asking_ahead(kernel: Kernel, target: Target) -> Kernel:
             rows.setdefault(id(row.loop), []).append(row)
     if not rows:
         return kernel
-    return replace(kernel, body=over_vector_loops(kernel.body, lambda loop: _asking(loop, rows.get(id(loop), []))))
+
+    def asking(loop: For) -> Stmt:
+        mine = rows.get(id(loop))
+        if mine is None:
+            return loop
+        others = buffers_read(loop) | {row.buffer for row in mine}
+        stores = [s for s in search.written.get(id(loop), []) if s.buffer not in others]
+        return _asking(loop, mine, results_ahead(stores, target))
+
+    return replace(kernel, body=over_vector_loops(kernel.body, asking))
 
 
-def _asking(loop: For, rows: list[_Row]) -> Stmt:
+def _asking(loop: For, rows: list[_Row], results: list[Prefetch]) -> Stmt:
     bindings: list[tuple[Axis, Scalar]] = []
-    asked: list[Stmt] = []
+    asked: list[Stmt] = [*results]
     for row in rows:
         over = row.over
         distance = _distance([other for other in rows if other.over is over])

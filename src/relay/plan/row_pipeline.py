@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
-from relay.ir.types import dtype_bits
-from relay.loop.ir import WORKERS, Branch, Buffer, For, Prefetch, Stmt, Store
+from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
+from relay.loop.ahead import results_ahead
+from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
 from relay.loop.walk import statements
-from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
     PARALLEL_COST,
     Builder,
@@ -44,8 +43,6 @@ _MOST_STEPS, _LONGEST = 4, 16384
 _ROWS_OF_TASK, _TASKS_OF_THREAD = 16, 4
 # Places of elements in turn begin at whole vectors.
 _WHOLE = 64
-# Bytes between what is written and what is asked for, to be written later: 256 and 3072 took equally long.
-_AHEAD = 1 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -205,9 +202,11 @@ class _Pipeline:
         # The same statements both times, so that they are the same vectors and sums: a row's result does not depend on
         # where in a task it is.
         every = [e for _, e, _ in parts]
+        # Rows mostly follow one another, so what lies behind an element is written later.
+        stores = [s for element in every for s in statements(element) if isinstance(s, Store)]
         elements = Branch(
             full,
-            loop([*self._asked_for(every), *every]),
+            loop([*results_ahead(stores, self.builder.target), *every]),
             loop([Branch(cond, e) for cond, (_, e, _) in zip(inside, parts, strict=True)]),
         )
         starts = [s for reductions, _, _ in parts for s in reductions.starts]
@@ -221,15 +220,3 @@ class _Pipeline:
         ]
         accumulators = [b for reductions, _, _ in parts for b in reductions.buffers]
         return bound(bindings, allocate(accumulators, seq([*starts, elements, *ends, *moves])))
-
-    def _asked_for(self, elements: Sequence[Stmt]) -> list[Stmt]:
-        """Results that may not be in the second-level cache are asked for before they are written. Rows mostly follow one another, so what
-        lies behind an element is written later."""
-        asked: list[Stmt] = []
-        for store in (s for element in elements for s in statements(element) if isinstance(s, Store)):
-            bytes_ = dim_bounds(buffer_bytes(store.buffer))[1]
-            if store.buffer.scope == "operand" and (bytes_ is None or bytes_ > self.builder.target.l2_bytes):
-                ahead = _AHEAD * 8 // dtype_bits(store.buffer.dtype)
-                (at,) = store.indices
-                asked.append(Prefetch(store.buffer, (binary("add", at, ahead),), write=True))
-        return asked
