@@ -12,7 +12,9 @@ from types import MappingProxyType
 
 from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, shape_size
 from relay.ir.types import dtype_bits
+from relay.loop.ahead import results_ahead
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.walk import statements
 from relay.plan.build import (
     PARALLEL_COST,
     Accesses,
@@ -27,7 +29,7 @@ from relay.plan.build import (
     serial,
     vectorized,
 )  # fmt: skip
-from relay.plan.expand import Env, cost
+from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
 from relay.te.index import Indices
@@ -62,14 +64,22 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
     work = sum(max(1, cost(v)) for v in values)
     if not axes:
         return innermost(space.env)
+    dear = any(n.dtype != "int64" and is_dear(n) for v in values for n in walk(v))
+
+    def looped(env: Env) -> Stmt:
+        """The body of a vector loop. Between so much arithmetic a processor does not look far enough ahead to what is written."""
+        body = innermost(env)
+        stores = [s for s in statements(body) if isinstance(s, Store)] if dear else []
+        return seq([*results_ahead(stores, builder.target), body])
+
     if len(axes) == 1:
-        return _flat(builder, axes[0], work, space.env, innermost)
+        return _flat(builder, axes[0], work, space.env, looped)
     turned = _turned(builder, nest, axes, row_frames(original, space.env))
     if turned is not None:
         return turned
     last = axes[-1]
     outer, between = _parallel_axes(axes[:-1])
-    body = serial(between, vectorized(last, extent_of(last.extent), innermost(space.env)))
+    body = serial(between, vectorized(last, extent_of(last.extent), looped(space.env)))
     inside = dim_mul(shape_size(tuple(a.extent for a in (*between, last))), work)
     return parallel_rows(builder, outer, inside, body)
 
