@@ -1,14 +1,6 @@
 #include "run.h"
 
-#include <time.h>
-
 namespace relay {
-
-int64_t now_ns() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 Run::Run(const Executable& executable, uint32_t function, const RunOptions& options)
     : exe_(executable), options_(options), stack_(executable.stack_limit()) {

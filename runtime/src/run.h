@@ -11,6 +11,7 @@
 #include "memory_check.h"
 #include "operations.h"
 #include "routine_check.h"
+#include "relay/clock.h"
 #include "relay/cycles.h"
 #include "relay/device.h"
 #include "relay/error.h"
@@ -20,8 +21,6 @@
 #include "relay/vm.h"
 
 namespace relay {
-
-int64_t now_ns();  // of a clock that never goes back
 
 class Run : public RunState {
  public:

@@ -18,6 +18,7 @@
 #include <new>
 #include <string>
 
+#include "relay/clock.h"
 #include "relay/floating_point.h"
 #include "relay/spinlock.h"
 
@@ -83,6 +84,7 @@ void futex_wake(std::atomic<uint32_t>& word) {
 thread_local int64_t current_worker = -1;
 
 constexpr int spin_rounds = 2000;  // some tens of microseconds
+constexpr int rounds_unseen = 64;  // between two looks at the clock; a few microseconds
 // A thread takes this part of the pieces left in a run at once, one at least: few calls, and small pieces where the region ends, so that
 // nobody waits long for a thread that is late to start, loses its core or is slower.
 constexpr int64_t pieces_per_run = 64, taken_at_once = 16;
@@ -101,6 +103,42 @@ Stretch part_of(int64_t total, int64_t parts, int64_t part) {
   return {part * share + std::min(part, more), share + (part < more)};
 }
 
+// Whether threads that sleep are woken. On a virtual machine that takes the caller 12 us (an idle processor is halted), and a thread
+// begins 25 us after that: small programs are done by then. So it has to be repaid, by what is left of a region (known from the pieces
+// that are done), or by what is to come: a burst of regions is expected to take as long as those before it. Times are nanoseconds, of
+// work as one thread does it.
+class Waking {
+ public:
+  // A region begins, and with it a burst if there was none for long.
+  void begin(int64_t now) {
+    int64_t gap = now - last_;
+    if (gap <= shortly) return;
+    window_.store(gap <= long_enough ? long_enough : shortly, std::memory_order_relaxed);
+    if (gap <= long_enough) return;
+    expected_ = (expected_ + spent_) / 2;
+    spent_ = 0;
+  }
+  // With so much of a region done, and left as far as that tells.
+  bool is_repaid(int64_t done, int64_t left) const {
+    return left >= in_region * cost_ || expected_ - spent_ - done >= in_burst * cost_ || spent_ + done >= unexpected * cost_;
+  }
+  void has_taken(int64_t time) { cost_ = cost_ == 0 ? std::min(time, most_cost) : (3 * cost_ + std::min(time, most_cost)) / 4; }
+  // A region is over, whose work was so much.
+  void end(int64_t now, int64_t work) {
+    last_ = now;
+    spent_ = std::min(spent_ + work, enough * cost_);
+  }
+  // How long threads stay awake without work: gaps between regions that are a little too long are expected again, too.
+  int64_t window() const { return window_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int64_t shortly = 50'000, long_enough = 400'000, most_cost = 30'000;
+  // So many times what waking costs: later regions are smaller, and what a thread reads is not in its caches.
+  static constexpr int64_t in_region = 5, in_burst = 8, unexpected = 12, enough = 32;
+  int64_t last_ = 0, cost_ = 0, spent_ = 0, expected_ = 0;
+  std::atomic<int64_t> window_{shortly};
+};
+
 // One region at a time. Each participant has a run of neighbouring blocks, as many as any other, in pieces which it takes from the
 // front: what it reads is one stretch of memory, as the machine's prefetchers and kernels that read ahead expect. Who has none left
 // takes the last pieces of another's run, so a thread that comes late, or never, has less to do and nobody waits for it.
@@ -112,6 +150,9 @@ class Pool {
  public:
   int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain, int64_t workers) {
     start_threads(workers - 1);
+    int64_t start = now_ns();
+    waking_.begin(start);
+    bool repaid = waking_.is_repaid(0, 0), alone = !repaid && sleepers_.load(std::memory_order_relaxed) >= threads_;
     uint64_t before = done_.load(std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
     body_.store(body, std::memory_order_relaxed);
@@ -121,18 +162,26 @@ class Pool {
     workers_.store(workers, std::memory_order_relaxed);
     result_.store(0, std::memory_order_relaxed);
     uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
-    int64_t blocks = blocks_of(n, grain), pieces = 0;
+    // What the caller begins alone is all in its own run.
+    int64_t blocks = blocks_of(n, grain), runs = alone ? 1 : workers, pieces = 0;
+    shared_out_.store(runs, std::memory_order_relaxed);
     for (int64_t w = 0; w < workers; ++w) {
-      int64_t own = pieces_of(part_of(blocks, workers, w).count);
+      int64_t own = w < runs ? pieces_of(part_of(blocks, runs, w).count) : 0;
       runs_[static_cast<size_t>(w)].word.store(static_cast<uint64_t>(generation) << 32 | static_cast<uint64_t>(own),
                                                std::memory_order_release);
       pieces += own;
     }
     generation_.store(generation, std::memory_order_seq_cst);
-    bool asleep = sleepers_.load(std::memory_order_seq_cst) > 0;
-    keep_off_this_cpu(asleep);
-    if (asleep) futex_wake(generation_);
-    auto others = static_cast<uint64_t>(pieces - work(0));
+    int64_t mine = alone ? work_alone(pieces, start) : 0;
+    if (mine < pieces) {
+      bool wakes = (repaid || alone) && sleepers_.load(std::memory_order_seq_cst) > 0;
+      keep_off_this_cpu(wakes);
+      if (wakes) start += wake();
+      mine += work(0);
+    }
+    int64_t end = now_ns();
+    waking_.end(end, (end - start) * pieces / std::max<int64_t>(mine, 1));
+    auto others = static_cast<uint64_t>(pieces - mine);
     for (int spins = 0; done_.load(std::memory_order_acquire) != before + others;) {
       if (++spins < spin_rounds)
         cpu_relax();
@@ -146,6 +195,26 @@ class Pool {
   void unlock() { busy_.store(false, std::memory_order_release); }
 
  private:
+  int64_t wake() {  // gives how long it took
+    int64_t start = now_ns();
+    futex_wake(generation_);
+    int64_t time = now_ns() - start;
+    waking_.has_taken(time);
+    return time;
+  }
+
+  // The caller's pieces, as long as the others are not worth waking for what is left of them. Gives how many it has done.
+  int64_t work_alone(int64_t pieces, int64_t start) {
+    int64_t mine = 0;
+    for (;;) {
+      int64_t taken = take(0, 0);
+      mine += taken;
+      if (taken == 0 || mine >= pieces) return mine;
+      int64_t done = now_ns() - start;
+      if (waking_.is_repaid(done, done * (pieces - mine) / mine)) return mine;
+    }
+  }
+
   void start_threads(int64_t wanted) {
     for (; threads_ < std::min(wanted, max_threads - 1); ++threads_) {
       auto* start = new Start{this, threads_ + 1};
@@ -199,9 +268,13 @@ class Pool {
     uint32_t seen = 0;
     for (;;) {
       uint32_t now = generation_.load(std::memory_order_acquire);
-      for (int spins = 0; now == seen && spins < spin_rounds; ++spins) {
+      int64_t since = now == seen ? now_ns() : 0;
+      for (int spins = 1; now == seen; ++spins) {
         cpu_relax();
         now = generation_.load(std::memory_order_acquire);
+        if (spins % rounds_unseen != 0) continue;
+        if (now_ns() - since > waking_.window()) break;
+        if (spins > spin_rounds) sched_yield();  // somebody else may have work
       }
       if (now == seen) {
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
@@ -247,7 +320,7 @@ class Pool {
       relay_parallel_body body = body_.load(std::memory_order_relaxed);
       void* env = env_.load(std::memory_order_relaxed);
       int64_t n = n_.load(std::memory_order_relaxed), grain = grain_.load(std::memory_order_relaxed);
-      int64_t workers = workers_.load(std::memory_order_relaxed);
+      int64_t workers = workers_.load(std::memory_order_relaxed), runs = shared_out_.load(std::memory_order_relaxed);
       if (worker >= workers) return 0;
       auto first = static_cast<int64_t>(word >> 16 & piece_mask), last = static_cast<int64_t>(word & piece_mask);
       if (first >= last) return 0;
@@ -256,7 +329,7 @@ class Pool {
       if (!run.compare_exchange_weak(word, next, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
       if (result_.load(std::memory_order_relaxed) != 0) return taken;  // the rest is not run
       if (owner != worker) first = last - taken;
-      Stretch whole = part_of(blocks_of(n, grain), workers, owner);
+      Stretch whole = part_of(blocks_of(n, grain), runs, owner);
       int64_t pieces = pieces_of(whole.count);
       Stretch begin = part_of(whole.count, pieces, first), end = part_of(whole.count, pieces, first + taken - 1);
       int64_t from = whole.first + begin.first, to = whole.first + end.first + end.count;
@@ -277,6 +350,7 @@ class Pool {
   int avoided_ = -1;
   int64_t placed_ = 0;
   int64_t since_ = 0;  // regions since
+  Waking waking_;
   std::array<Run, max_threads> runs_;
   // What a thread needs to begin is one line, written by the caller alone: it comes with the generation that the thread waits for.
   // (With the fields in a line of their own a region takes a fifth longer to begin and end.)
@@ -285,7 +359,7 @@ class Pool {
   std::atomic<relay_kernel_context*> context_{nullptr};
   std::atomic<relay_parallel_body> body_{nullptr};
   std::atomic<void*> env_{nullptr};
-  std::atomic<int64_t> n_{0}, grain_{1}, workers_{0};
+  std::atomic<int64_t> n_{0}, grain_{1}, workers_{0}, shared_out_{1};
   alignas(64) std::atomic<uint64_t> done_{0};  // pieces by others than the caller, of all regions
   alignas(64) std::atomic<int32_t> sleepers_{0};
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -53,6 +54,29 @@ TEST(many_regions_in_a_row) {
     CHECK(parallel_for(&ctx, mark, &marks, 50, 1) == 0);
     for (auto& times : marks.times) CHECK(times == 1);
   }
+}
+
+// A piece takes so many microseconds.
+static int32_t mark_slowly(relay_kernel_context* ctx, void* env, int64_t begin, int64_t end, int64_t worker) {
+  auto until = std::chrono::steady_clock::now() + (end - begin) * std::chrono::microseconds(10);
+  while (std::chrono::steady_clock::now() < until) {
+  }
+  return mark(ctx, env, begin, end, worker);
+}
+
+TEST(regions_after_pauses) {
+  // Threads sleep after the long pauses: what is short is begun, and often ended, by the caller alone; bursts are told by their past.
+  auto ctx = context(3);
+  for (int round = 0; round < 40; ++round)
+    for (int64_t n : {2, 5, 60}) {
+      std::this_thread::sleep_for(std::chrono::microseconds(round % 4 * 300));
+      for (int burst = 0; burst < round % 5 + 1; ++burst) {
+        Marks marks(static_cast<size_t>(n), 1);
+        CHECK(parallel_for(&ctx, round % 2 ? mark : mark_slowly, &marks, n, 1) == 0);
+        for (auto& times : marks.times) CHECK(times == 1);
+        CHECK(marks.most_worker < 3);
+      }
+    }
 }
 
 static int32_t nest(relay_kernel_context* ctx, void* env, int64_t begin, int64_t end, int64_t worker) {

@@ -5,7 +5,8 @@
 // it is in, so results are the same for any number of threads and whichever thread runs a piece. The calling thread takes
 // part, and never waits for a thread that has not begun. A region that starts inside another, or while another
 // thread's region is in progress, runs inline on its caller. Threads spin for a short while when a region ends and then
-// sleep; on the way they are kept off the caller's CPU. A forked child starts with no threads and makes its own.
+// sleep; they are woken where that is repaid, and on the way kept off the caller's CPU. A forked child starts with no threads and makes
+// its own.
 #pragma once
 
 #include <cstdint>
