@@ -213,17 +213,33 @@ def test_rows_that_begin_behind_lines(columns: int, monkeypatch: pytest.MonkeyPa
     check(pairs, {V: 1}, {V: 5})
 
 
+@pytest.mark.parametrize("depth", [127, 128, 144, 400])
+def test_dot_products_in_lines(depth: int) -> None:
+    """Columns that begin equally far behind lines are read in whole ones; the evaluator refuses what lies before them or behind."""
+    plan = check(dotted(N, depth, 39), *({V: n} for n in (0, 1, 2, 3, 4, 7, 9)))
+    assert any(isinstance(n, Behind) for n in nodes(plan.kernel.body)) == (depth % 16 == 0)
+    check(dotted(N, depth, 39), {V: 1}, {V: 3}, target=replace(HOST, cpu="sapphirerapids"))
+    w = np.asarray(random((39, depth), "float32"), np.float32)
+    for rows in (1, 3):
+        x, out = np.asarray(random((rows, depth), "float32"), np.float32), np.zeros(rows * 39, np.float32)
+        assert evaluate(plan.kernel, [x.ravel(), w.ravel(), out], {plan.kernel.dims[0]: rows}) == 0
+        np.testing.assert_allclose(out, (x @ w.T).ravel(), rtol=1e-4, atol=1e-4)
+    pairs = primitive([tensor((3, N, depth)), tensor((3, 20, depth))], lambda m, x, w: m("nn.batch_matmul", x, w))
+    check(pairs, {V: 1}, {V: 3})
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_results_do_not_depend_on_where_operands_begin(dtype: str) -> None:
+@pytest.mark.parametrize("op", ["nn.matmul", "nn.dense"])
+def test_results_do_not_depend_on_where_operands_begin(dtype: str, op: str) -> None:
+    shape = (352, 3072) if op == "nn.matmul" else (3072, 352)
     program = relay.parse(
-        '#[version = "0.0.5"]\n'
-        f"def @main[n: Dim](%x: Tensor[(n, 352), {dtype}], %w: Tensor[(352, 3072), {dtype}]) {{ nn.matmul(%x, %w) }}"
+        f'#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n, 352), {dtype}], %w: Tensor[{shape}, {dtype}]) {{ {op}(%x, %w) }}'
     )
     exe = relay.compile(program, threads=2)
     rng = np.random.default_rng(0)
     memory = np.empty(352 * 3072 + 128, dtype)
     start = -memory.ctypes.data % 64 // memory.itemsize
-    weights = rng.standard_normal((352, 3072)).astype(dtype)
+    weights = rng.standard_normal(shape).astype(dtype)
     for rows in (1, 2, 3, 4, 7, 8, 11):
         x = rng.standard_normal((rows, 352)).astype(dtype)
         found = []
@@ -231,5 +247,6 @@ def test_results_do_not_depend_on_where_operands_begin(dtype: str) -> None:
             given = memory[start + behind :][: weights.size].reshape(weights.shape)
             given[:] = weights
             found.append(np.asarray(exe(x, given)))
-        np.testing.assert_allclose(found[0], x.astype("float64") @ weights, rtol=1e-3, atol=1e-3)
+        right = weights if op == "nn.matmul" else weights.T
+        np.testing.assert_allclose(found[0], x.astype("float64") @ right, rtol=1e-3, atol=1e-3)
         assert all(np.array_equal(found[0], other) for other in found)

@@ -16,7 +16,7 @@ from relay.ir.dim import shape_size
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, dtype_bits
 from relay.loop.target import Target
 from relay.lower.tail_loops import tail_loop
 from relay.lower.unit import Planned
@@ -37,6 +37,8 @@ from relay.transform.dead_code import BESIDE
 _LEAST_USES = 3
 # Smaller operands stay in the first-level cache, where their layout matters little.
 _LEAST_ELEMENTS = 8192
+# Fewer rows are not multiplied by packed operands; the second: by those in a second-level cache, where multiply-adds wait for it.
+_FEWEST_ROWS, _FEWEST_ROWS_WAITING = 2, 3
 
 # The plan of a primitive call when these of its operands are packed ahead.
 PlanOf = Callable[[Call, frozenset[int]], KernelPlan]
@@ -70,7 +72,7 @@ def carried_operands(module: Module, entries: Collection[str]) -> dict[Var, str]
 
 
 def shared_operands(
-    module: Module, carried: Collection[Var], multiplies: Callable[[Call], bool], plan_of: PlanOf
+    module: Module, carried: Collection[Var], multiplies: Callable[[Call], bool], plan_of: PlanOf, target: Target
 ) -> dict[int, frozenset[int]]:
     """The operands of primitive calls that are better packed once for several calls, or, where they are ``carried`` through a loop, for
     all its iterations: by the id of the call. Only calls that ``multiplies`` holds for are planned for that."""
@@ -78,13 +80,13 @@ def shared_operands(
     for function in module.functions.values():
         for block in all_blocks(body_of(function)):
             calls = [b.value for b in block.bindings if isinstance(b.value, Call) and is_primitive(b.value.fn)]
-            for call, numbers in _shared_in(calls, carried, multiplies, plan_of).items():
+            for call, numbers in _shared_in(calls, carried, multiplies, plan_of, target).items():
                 out[call] = numbers
     return out
 
 
 def _shared_in(
-    calls: list[Call], carried: Collection[Var], multiplies: Callable[[Call], bool], plan_of: PlanOf
+    calls: list[Call], carried: Collection[Var], multiplies: Callable[[Call], bool], plan_of: PlanOf, target: Target
 ) -> dict[int, frozenset[int]]:
     uses: dict[Var, int] = {}
     for call in calls:
@@ -102,7 +104,7 @@ def _shared_in(
         plan = plan_of(call, constants | frozenset(numbers))
         for pack in plan.packs:
             operand = call.args[pack.input_index]
-            if isinstance(operand, Var) and _is_reused(plan, operand):
+            if isinstance(operand, Var) and _is_reused(plan, operand, target):
                 wanted.setdefault((operand, pack.key), []).append((id(call), pack.input_index))
     out: dict[int, frozenset[int]] = {}
     for (operand, _), users in wanted.items():
@@ -120,10 +122,15 @@ def _elements(var: Var) -> int:
     return total if isinstance(total, int) else 0
 
 
-def _is_reused(plan: KernelPlan, operand: Var) -> bool:
-    """Whether a product multiplies every element of the operand more than once. The layout matters little to one that does
-    not: it reads the operand as fast as memory gives it."""
-    return not isinstance(plan.flops, int) or plan.flops >= 4 * _elements(operand)
+def _is_reused(plan: KernelPlan, operand: Var, target: Target) -> bool:
+    """Whether a product multiplies every element of the operand often enough. The layout matters little to one that does not: it reads
+    the operand as fast as memory gives it. Where multiply-adds wait for caches, panels of two rows are read slower than that from the
+    second-level cache."""
+    elements = _elements(operand)
+    assert isinstance(operand.ty, TensorType) and isinstance(operand.ty.dtype, str)
+    near = elements * dtype_bits(operand.ty.dtype) <= 8 * target.l2_bytes
+    fewest = _FEWEST_ROWS_WAITING if near and target.outruns_caches else _FEWEST_ROWS
+    return not isinstance(plan.flops, int) or plan.flops >= 2 * fewest * elements
 
 
 @dataclass(slots=True, eq=False)

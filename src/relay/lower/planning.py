@@ -103,7 +103,7 @@ def plan_module(
             tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule, weights_stay=stay)
         return tried[key.text]
 
-    shared = shared_operands(module, carried, multiplies, try_plan) if run_graph else {}
+    shared = shared_operands(module, carried, multiplies, try_plan, target) if run_graph else {}
     stay: frozenset[int] = frozenset()
     if run_graph:
         stay = staying(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)

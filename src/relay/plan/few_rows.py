@@ -18,7 +18,7 @@ from typing import Protocol
 
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import WORKERS, Alloc, Branch, Buffer, For, Stmt, Store
+from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
@@ -41,6 +41,9 @@ _CHUNK_BYTES = 16 << 10
 _DOT_ROWS, _DOT_COLUMNS = 6, 4
 # Columns of a task of dot products.
 _DOT_CHUNK = 32
+# Up to so many rows the loads are what dot products wait for, and those of a vector in two lines are dear; so many lines of a column
+# repay what is left of the first one and of the last.
+_MOST_IN_LINES, _FEWEST_LINES = 3, 8
 
 
 class FewRows(Protocol):
@@ -273,12 +276,16 @@ class _Dotted:
         several = binary("floordiv", across, _DOT_COLUMNS)
         done = binary("mul", several, _DOT_COLUMNS)
         nothing = Const(0, "int64")
+        behind = self._behind()
 
         def dots(at: Scalar, beside: int) -> Stmt:
-            return balanced(
-                nothing, extent_of(rows), limit, _DOT_ROWS,
-                lambda row, n, _: self._tile(row, n, binary("add", first, at), at, beside, held, width),
-            )  # fmt: skip
+            def tile(row: Scalar, n: int, _: Scalar) -> Stmt:
+                column = binary("add", first, at)
+                if behind is not None and beside > 1 and n <= _MOST_IN_LINES:
+                    return self._tile_in_lines(row, n, column, at, beside, held, width, behind)
+                return self._tile(row, n, column, at, beside, held, width)
+
+            return balanced(nothing, extent_of(rows), limit, _DOT_ROWS, tile)
 
         body = seq([
             For(groups, several, dots(binary("mul", groups, _DOT_COLUMNS), _DOT_COLUMNS)),
@@ -298,30 +305,107 @@ class _Dotted:
         named = [(Axis(f"a{r}", 1, dtype), e) for r, e in enumerate(left.elements)]
         clear: list[Stmt] = []
         adds: list[Stmt] = []
-        out: list[Stmt] = []
         for r in range(rows):
             for c in range(beside):
                 spot = (Const(r * beside + c, "int64"),)
                 so_far = Load(sums, spot, dtype)
                 clear.append(Store(sums, spot, initial("sum", dtype)))
                 adds.append(Store(sums, spot, binary("add", so_far, binary("mul", named[r][0], right[c][0]))))
-            lane = Axis("c", beside)
-            place = binary("add", binary("mul", binary("add", row, r), width), binary("add", at, lane))
-            found = Load(sums, (binary("add", r * beside, lane),), dtype)
-            out.append(For(lane, Const(beside, "int64"), Store(held, (place,), found), "vectorized"))
-        ahead = self._ahead(column, beside) if beside > 1 and (rows > 1 or self._is_large) else []
+        ahead = self._ahead(column, beside, rows) if beside > 1 else []
         body = For(k, extent_of(k.extent), bound([*named, *right], seq([*ahead, *adds])), "vectorized")
+        out = self._handed_over(sums, row, rows, at, beside, held, width)
         return left.bind(Alloc(sums, seq([*clear, serial(outer, body), *out])))
 
-    @property
-    def _is_large(self) -> bool:
-        """Whether the right operand is hardly in a cache when it is read. A single row is bound by loads: asking takes a third of their
-        slots."""
-        p, target = self.shared.p, self.shared.builder.target
-        elements = size_of([*p.batch, *p.columns, *p.reduced])
-        return not isinstance(elements, int) or elements * dtype_bits(p.form.accumulate) > target.l3_bytes * 2
+    def _handed_over(
+        self, sums: Buffer, row: Scalar, rows: int, at: Scalar, beside: int, held: Buffer, width: int
+    ) -> list[Stmt]:
+        """The sums of a tile, to the places of its rows and columns."""
+        out: list[Stmt] = []
+        for r in range(rows):
+            lane = Axis("c", beside)
+            place = binary("add", binary("mul", binary("add", row, r), width), binary("add", at, lane))
+            found = Load(sums, (binary("add", r * beside, lane),), sums.dtype)
+            out.append(For(lane, Const(beside, "int64"), Store(held, (place,), found), "vectorized"))
+        return out
 
-    def _ahead(self, column: Scalar, beside: int) -> list[Stmt]:
+    def _behind(self) -> Behind | None:
+        """How many elements behind a line every column of the right operand begins; None: nothing is gained by reading whole lines."""
+        p = self.shared.p
+        behind, depth = self.shared.behind_line(down=True), p.reduced[-1].extent
+        if behind is None or len(p.reduced) > 1 or not isinstance(depth, int) or not isinstance(behind.extent, int):
+            return None
+        return behind if depth >= _FEWEST_LINES * behind.extent else None
+
+    def _tile_in_lines(
+        self, row: Scalar, rows: int, column: Scalar, at: Scalar, beside: int, held: Buffer, width: int, behind: Behind
+    ) -> Stmt:
+        """The same where columns begin ``behind`` a line and are read in whole ones: a lane has the elements that are as far behind a
+        line, and takes them in the same order wherever the operand lies. Lanes are folded by halves, each with the one half of all
+        lanes further, so the result is the same bit for bit whichever lane is the first."""
+        shared, dtype, line = self.shared, held.dtype, behind.extent
+        (k,) = shared.p.reduced
+        assert isinstance(line, int)
+        size, depth, zero = Const(line, "int64"), extent_of(k.extent), initial("sum", dtype)
+        sums = Buffer(shared.builder.fresh("lanes"), (rows * beside, line), dtype, "register")
+        dots = Buffer(shared.builder.fresh("dots"), (rows * beside,), dtype, "register")
+        begin = Axis("begin", 1 << 62)
+
+        def step(start: Scalar, inside: Callable[[Scalar], Scalar] | None = None) -> Stmt:
+            """The elements of a line that begins at ``start`` along k, those that there are."""
+            lane = Axis("j", line)
+
+            def here(element: Scalar) -> Scalar:
+                return element if inside is None else select(inside(lane), element, zero)
+
+            shared.env = {k: binary("add", begin, lane)}
+            left = shared.left_rows(row, rows, [begin, lane])
+            right = [shared.right_element(binary("add", column, c)) for c in range(beside)]
+            named = [(Axis(f"b{c}", 1, dtype), here(e)) for c, e in enumerate(right)]
+            named += [(Axis(f"a{r}", 1, dtype), here(e)) for r, e in enumerate(left.elements)]
+            adds = self._ahead(column, beside, rows)
+            shared.env = {}
+            for n in range(rows * beside):
+                spot = (Const(n, "int64"), lane)
+                product = binary("mul", named[beside + n // beside][0], named[n % beside][0])
+                adds.append(Store(sums, spot, binary("add", Load(sums, spot, dtype), product)))
+            return bound([(begin, start)], left.bind(For(lane, size, bound(named, seq(adds)), "vectorized")))
+
+        whole, ends = Axis("whole", 1 << 62), Axis("rest", line)
+        group = Axis("kb", k.extent // line if isinstance(k.extent, int) else 1 << 62)
+        lane = Axis("j", line)
+        clear: list[Stmt] = []
+        folded: list[Stmt] = []
+        for n in range(rows * beside):
+            spot = (Const(n, "int64"), lane)
+            clear.append(For(lane, size, Store(sums, spot, zero), "vectorized"))
+            so_far = Load(dots, (Const(n, "int64"),), dtype)
+            folded.append(Store(dots, (Const(n, "int64"),), binary("add", so_far, Load(sums, spot, dtype))))
+        first = binary("sub", 0, behind)
+        loops = bound([
+            (whole, binary("floordiv", binary("add", binary("sub", depth, size), behind), line)),
+            (ends, binary("sub", binary("add", binary("sub", depth, size), behind), binary("mul", whole, line))),
+        ], seq([
+            step(first, lambda lane: compare("ge", lane, behind)),
+            For(group, whole, step(binary("add", first, binary("mul", binary("add", group, 1), line)))),
+            Branch(
+                compare("gt", ends, 0),
+                step(
+                    binary("add", first, binary("mul", binary("add", whole, 1), line)), lambda lane: compare("lt", lane, ends)
+                ),
+            ),
+        ]))  # fmt: skip
+        empty = [Store(dots, (Const(n, "int64"),), zero) for n in range(rows * beside)]
+        out = self._handed_over(dots, row, rows, at, beside, held, width)
+        fold = [*empty, For(lane, size, seq(folded), "vectorized"), *out]
+        return Alloc(sums, Alloc(dots, seq([*clear, loops, *fold])))
+
+    def _ahead(self, column: Scalar, beside: int, rows: int) -> list[Stmt]:
         """Ask for what the columns behind these take at the current k: the machine's own prefetchers lose rows that are read side by
-        side and end soon."""
+        side and end soon. A single row is bound by loads, as are a few where multiply-adds wait for caches: asking takes a third of
+        their slots, and is repaid by operands only that hardly are in a cache when they are read."""
+        p, target = self.shared.p, self.shared.builder.target
+        if rows <= (_MOST_IN_LINES if target.outruns_caches else 1):
+            elements = size_of([*p.batch, *p.columns, *p.reduced])
+            if isinstance(elements, int) and elements * dtype_bits(p.form.accumulate) <= target.l3_bytes * 2:
+                return []
         return [self.shared.ask_for(binary("add", column, beside + c)) for c in range(beside)]

@@ -150,18 +150,18 @@ class ProductNest:
         down = indices.coefficient(poly, p.reduced[-1]) if p.reduced and even(p.reduced) else None
         return along, down
 
-    def behind_line(self) -> Behind | None:
-        """How many elements behind a line every row of the right operand (along the columns) begins. None: they begin at lines, or
-        at different places in them, or vectors with masks are dear."""
+    def behind_line(self, down: bool = False) -> Behind | None:
+        """How many elements behind a line every row of the right operand (along the columns; ``down``: every column, along k) begins.
+        None: they begin at lines, or at different places in them, or vectors with masks are dear."""
         p, indices = self.p, self.builder.indices
         load = narrow(p.form.right)
-        along, _ = self.right_strides()
+        along = self.right_strides()[1 if down else 0]
         if along != 1 or load is not p.form.right or not self.builder.target.masked:
             return None
         (at,) = self.builder.evaluate([load], original(p, {}, indices))
         assert isinstance(at, Load) and isinstance(at.source, Buffer)
-        line, (column,) = LINE_BITS // dtype_bits(load.dtype), p.columns
-        begins = dim_sub(indices.poly(at.indices[0]), indices.axis(column))
+        line, axis = LINE_BITS // dtype_bits(load.dtype), p.reduced[-1] if down else p.columns[0]
+        begins = dim_sub(indices.poly(at.indices[0]), indices.axis(axis))
         if at.source.alignment >= LINE_BYTES or dim_mod(begins, line) != 0:
             return None
         return Behind(f"{at.source.name}_behind", line, buffer=at.source)
