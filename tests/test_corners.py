@@ -37,6 +37,22 @@ class Corner:
 
 CORNERS = [
     Corner(
+        "the greatest and its place in one kernel, where some are nan, equal or of both zeros",
+        """def @main[n: Dim](%x: Tensor[(n, 3), float32], %w: Tensor[(3, 3), float32]) {
+          let %s = take(%x, 0i64, axis=0);
+          let %c = expand_dims(%s, axis=1) + %w;
+          (max(%x, axis=[0]), argmax(%x, axis=[0]), argmin(%x, axis=[1]), min(%x, axis=[1]), max(%c, axis=[0]), argmax(%c, axis=[0]))
+        }""",
+        (
+            _f32(0, 1, np.nan, -0.0, 1, np.nan, np.inf, -np.inf, 2).reshape(3, 3),
+            _f32(0, -0.0, 1, np.inf, 0, 0, -np.inf, 1, 0).reshape(3, 3),
+        ),
+        lambda x, w: (
+            *(x.max(0), x.argmax(0).astype(np.int32), x.argmin(1).astype(np.int32), x.min(1)),
+            *((x[0][:, None] + w).max(0), (x[0][:, None] + w).argmax(0).astype(np.int32)),
+        ),
+    ),
+    Corner(
         "sizes as values, in arithmetic, as a bound and as an index",
         """import prelude
         def @rows[n: Dim, d: Dim](%x: Tensor[(n, d), float32]) -> Tensor[(d,), float32] {

@@ -64,6 +64,32 @@ def test_first_position_of_the_extreme_with_ties_and_nans(axis: int) -> None:
     check(primitive([tensor((5, N, 40))], build), {V: 9}, inputs=[x])
 
 
+@pytest.mark.parametrize("columns", [9, 40, 1500, DimVar("c")])
+def test_reductions_across_rows_share_their_loops(columns: int | DimVar) -> None:
+    """The greatest and its place, what follows one of them, and a sum: each row is read once."""
+    width, widths = (as_dim(columns), (1, 70)) if isinstance(columns, DimVar) else (columns, (columns,))
+
+    def build(m: Maker, x: Expr, y: Expr) -> Expr:
+        total = m("sum", m("multiply", x, x), axis=0)
+        return m.tuple(m("add", m("max", x, axis=0), y), m("argmax", x, axis=0), total, m("argmin", x, axis=0))
+
+    sizes = ({V: s, **({columns: w} if isinstance(columns, DimVar) else {})} for s in (1, 3, 22) for w in widths)
+    plan = check(primitive([tensor((N, width)), tensor((width,))], build), *sizes, tolerance=1e-4)
+    assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.name.endswith("g")]) == 1
+
+
+def test_sums_beside_a_number_that_is_computed_first() -> None:
+    """A sum over columns keeps its rows behind a number, and goes with that which needs moments of the rows."""
+
+    def build(m: Maker, x: Expr, y: Expr) -> Expr:
+        scaled = m("multiply", x, m("sum", y))
+        centred = m("subtract", x, m("mean", x, axis=1, keepdims=True))
+        return m.tuple(m("sum", scaled, axis=0), m("sum", m("multiply", scaled, centred), axis=0))
+
+    plan = check(primitive([tensor((N, 40)), tensor((3,))], build), *SIZES, tolerance=1e-3)
+    assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.name.endswith("g")]) == 1
+
+
 def test_extremes_propagate_nan() -> None:
     x = random((6, 50), "float32")
     x[2, 17] = np.nan

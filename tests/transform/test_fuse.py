@@ -40,6 +40,27 @@ def test_several_outputs_behind_slices() -> None:
     assert fused("%x: Tensor[(8, 8), float32]", body) == [["exp"], ["transpose", "tanh"]]
 
 
+def test_reductions_of_one_tensor_are_one_kernel() -> None:
+    body = "(max(%x, axis=[0]), argmax(%x, axis=[0]), sum(%x * %x, axis=[0]))"
+    assert fused(f"%x: {T}", body) == [["max", "argmax", "multiply", "sum"]]
+    # What makes the tensor is in the same kernel, and is a result of it only where somebody else reads it.
+    body = "let %s = expand_dims(%v, axis=1) + %w; (max(%s, axis=[0]) + %v, argmax(%s, axis=[0]))"
+    params = "%v: Tensor[(9,), float32], %w: Tensor[(9, 9), float32]"
+    assert fused(params, body) == [["add", "max", "add", "argmax"]]
+    assert fused(f"%x: {T}", "let %e = exp(%x); (sum(%e, axis=[1]), max(%e, axis=[1]), reverse(%e, axis=0))") == [
+        ["exp"],
+        ["sum", "max"],
+        ["reverse"],
+    ]
+    # A softmax goes through the rows that are reduced; over other axes, or behind one another, nothing is shared.
+    assert len(fused(f"%x: {T}", "(nn.softmax(%x), argmax(%x, axis=[1]))")) == 1
+    assert len(fused(f"%x: {T}", "(sum(%x, axis=[0]), sum(%x, axis=[1]))")) == 2
+    body = (
+        "let %m = max(%x, axis=[0]); let %d = nn.dense(expand_dims(%m, axis=0), %x); (%m, sum(%x * sum(%d), axis=[0]))"
+    )
+    assert fused(f"%x: {T}", body) == [["max"], ["nn.dense"], ["sum"], ["multiply", "sum"]]
+
+
 def test_several_outputs_make_no_cycle() -> None:
     # The sum needs all of a before b can start, so a and b cannot be one kernel.
     body = "let %a = exp(%x); let %s = sum(%a); let %b = multiply(%a, %s); (%a, %b)"

@@ -68,7 +68,7 @@ def test_traffic_decides() -> None:
       (sum(%a, axis=[1]), sum(%a * %a, axis=[0]), sum(nn.relu(%a), axis=[0])) }}"""
     two = fused(text.format(first="%x * %y"), FAST, array(64, 300), array(64, 300))
     one = fused(text.format(first="abs(%x)"), FAST, array(64, 300), array(64, 300))
-    assert sum(kernel.count("abs") for kernel in one) == 3
+    assert sum(kernel.count("abs") for kernel in one) == 2, "one for each axis that is summed over"
     assert sum(kernel.count("multiply") for kernel in two) - 1 <= 3
 
 

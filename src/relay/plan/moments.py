@@ -23,7 +23,8 @@ from relay.ir.dim import Dim, ceil_div, dim_min, dim_mul
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store
 from relay.loop.walk import same
 from relay.plan.build import allocate, extent_of, seq
-from relay.plan.row_members import Emitter, MemberPlan
+from relay.plan.row_members import Emitter
+from relay.plan.row_parts import MemberPlan
 from relay.te.scalar import Axis, Binary, Const, Load, Reduce, Scalar, binary, cast, compare, select, unary, walk
 
 # The share of a row whose mean stands for its mean, and rows that are too short to gain by it.

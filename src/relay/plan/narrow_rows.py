@@ -16,7 +16,8 @@ from relay.loop.ir import Buffer, Stmt, Transpose
 from relay.plan.build import STACK_BYTES, Builder, Storage, total_cost
 from relay.plan.expand import cost
 from relay.plan.graph import loads, tensor_key
-from relay.plan.row_members import LANE_BLOCK, Emitter, Lanes, MemberPlan, finds_position, frame_of
+from relay.plan.row_members import Emitter
+from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of
 from relay.te.scalar import Axis, Const, Reduce, Scalar, binary
 from relay.te.tensor import Scan, Tensor, stage_bodies
 

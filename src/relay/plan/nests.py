@@ -75,6 +75,8 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
                     rows = _rows_by_reads(kept, reads, target, indices)
                     if rows is not None and target.is_elementwise and _against_memory(kept, rows):
                         rows = None
+                    if kept.is_reduction and target.is_elementwise and not target.members[0].rows and own_rows(kept):
+                        rows = None  # a number is no row: all the reduction's rows would be given up
                 elif _alike(kept, target):
                     rows = list(own_rows(kept))
             if rows is not None and target is not None:
@@ -84,7 +86,35 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
                 continue
             nests.append(Nest([Member(kept, own_rows(kept))]))
         home[id(kept.origin)] = len(nests) - 1
-    return nests
+    return _siblings(nests)
+
+
+def _siblings(nests: list[Nest]) -> list[Nest]:
+    """Reductions over as many rows and elements as a later nest's, which nobody reads until then, join that: both go through what
+    they share once."""
+    out: list[Nest] = []
+    for nest in nests:
+        read = {id(t.stage) for m in nest.members for t, _ in _reads(m.kept)}
+        for n in reversed(range(len(out))):
+            earlier = out[n]
+            made = {id(m.kept.origin) for m in earlier.members}
+            if not made.isdisjoint(read):
+                break
+            if _go_together(earlier, nest):
+                nest.members[:0] = earlier.members
+                del out[n]
+                break
+            read |= {id(t.stage) for m in earlier.members for t, _ in _reads(m.kept)}
+        out.append(nest)
+    return out
+
+
+def _go_together(earlier: Nest, nest: Nest) -> bool:
+    return (
+        not (earlier.matrix or nest.matrix or nest.is_elementwise)
+        and all(m.kept.is_reduction for m in earlier.members)
+        and all(_alike(m.kept, nest) and m.rows == own_rows(m.kept) for m in earlier.members)
+    )
 
 
 def own_rows(kept: Kept) -> list[Axis]:

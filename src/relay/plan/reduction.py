@@ -74,9 +74,8 @@ def combine(kind: ReduceKind, so_far: Scalar, element: Scalar) -> Scalar:
 
 def position_update(kind: Literal["argmax", "argmin"], best: Scalar, element: Scalar) -> Scalar:
     """Whether an element takes the place of the best so far: strictly better, or the first nan."""
-    better = compare("gt" if kind == "argmax" else "lt", element, best)
     if not is_float(element.dtype):
-        return better
-    first_nan = binary("and", unary("isnan", element), unary("not", unary("isnan", best)))
-    # A nan already found is never replaced: comparisons with it are false.
-    return binary("or", better, first_nan)
+        return compare("gt" if kind == "argmax" else "lt", element, best)
+    # A nan is no better or worse than anything; one already found is never replaced.
+    no_better = compare("le" if kind == "argmax" else "ge", element, best)
+    return binary("and", unary("not", no_better), unary("not", unary("isnan", best)))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from relay.ir.dim import Dim, ceil_div, known_equal
-from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Seq, Stmt, Store
+from relay.ir.dim import Dim, known_equal
+from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
-from relay.plan.nests import Member
-from relay.plan.reduction import accumulator, combine, initial, position_update
+from relay.plan.reduction import accumulator, combine, initial
+from relay.plan.row_lanes import reduce_lanes
+from relay.plan.row_parts import Lanes, MemberPlan, Reductions, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_tiles import sums_across_lines, sums_along_lines
 from relay.te.scalar import (
     Axis,
@@ -30,81 +30,6 @@ from relay.te.scalar import (
     walk,
 )  # fmt: skip
 from relay.te.tensor import Scan, stage_bodies
-
-# Steps of a reduction across rows that are taken at once.
-_STEPS_AT_ONCE = 4
-# Rows of a block whose lanes run across the rows.
-LANE_BLOCK = 256
-
-
-@dataclass(slots=True, eq=False)
-class MemberPlan:
-    """A member with its loops: ``inner`` and ``reduced`` axes after normalisation."""
-
-    member: Member
-    inner: list[Axis]
-    reduced: list[Axis]
-    stores: list[Storage] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Reductions:
-    """Accumulators, and what is done with them before the loop, in it, in one after it (``finds``) and at the end."""
-
-    buffers: list[Buffer] = field(default_factory=list)
-    starts: list[Stmt] = field(default_factory=list)
-    updates: list[Stmt] = field(default_factory=list)
-    finds: list[Stmt] = field(default_factory=list)
-    ends: list[Stmt] = field(default_factory=list)
-
-    def add(self, other: Reductions) -> None:
-        """Another member's, in the same loop."""
-        self.buffers += other.buffers
-        self.starts += other.starts
-        self.updates += other.updates
-        self.ends += other.ends
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lanes:
-    """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements."""
-
-    variable: Axis
-    count: Scalar
-    size: int
-
-
-def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:
-    """Lanes across blocks of an axis, of at most so many elements: the lanes, the loop over blocks (none for a single block)
-    and the axis in terms of both."""
-    size = most if not isinstance(axis.extent, int) else min(most, axis.extent)
-    lane = Axis("lane", size)
-    if size == axis.extent:
-        return Lanes(lane, Const(size, "int64"), size), [], lane
-    block = Axis("block", ceil_div(axis.extent, size))
-    start = binary("mul", block, size)
-    return (
-        Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size),
-        [block],
-        binary("add", start, lane),
-    )
-
-
-def targets(builder: Builder, plan: MemberPlan) -> list[Storage]:
-    origin = id(plan.member.kept.origin)
-    return [builder.storage[origin, n] for n in range(len(plan.member.kept.dtypes))]
-
-
-def frame_of(member: Member, aliases: dict[Axis, Axis], env: Env) -> dict[Axis, Scalar]:
-    out: dict[Axis, Scalar] = dict(env)
-    for own in member.rows:
-        row = aliases.get(own, own)
-        out[own] = env.get(row, row)
-    return out
-
-
-def finds_position(plan: MemberPlan) -> bool:
-    return any(isinstance(b, Reduce) and b.kind in ("argmax", "argmin") for b in stage_bodies(plan.member.kept.stage))
 
 
 class Emitter:
@@ -155,7 +80,7 @@ class Emitter:
         if lanes is None and plan.inner and not self._reduce_contiguous(plan):
             return sums_across_lines(self, plan) or self._blocked(plan)
         if lanes is not None:
-            return serial(plan.inner, self._reduce_lanes(plan, lanes))
+            return serial(plan.inner, reduce_lanes(self, [plan], lanes))
         return sums_along_lines(self, plan) or serial(plan.inner, self._reduce_row(plan))
 
     # -- parts
@@ -351,101 +276,13 @@ class Emitter:
             for node in walk(value)
         )
 
-    def _reduce_lanes(self, plan: MemberPlan, lanes: Lanes) -> Stmt:
-        """A block of elements: an accumulator per lane, all reduced axes serial. Several steps of a long axis are taken at
-        once, in order, so that accumulators come from the cache once for all of them."""
-        at = (lanes.variable,)
-        whole = self._lane_reductions(plan, lanes)
-        position = plan.reduced[-1] if plan.reduced else Const(0, "int64")
-
-        def across(body: list[Stmt]) -> Stmt:
-            return vectorized(lanes.variable, lanes.count, seq(body))
-
-        last, before = plan.reduced[-1] if plan.reduced else None, self.env
-
-        def at_once(values: Sequence[Scalar]) -> list[Stmt]:
-            """The steps of the last axis at these places, in order."""
-            updates: list[Stmt] = []
-            for value in values:
-                assert last is not None
-                self.bind(last, value)
-                updates += self._lane_updates(plan, whole.buffers, at, value)
-                self.env = before
-            return updates
-
-        if last is None:
-            steps = across(self._lane_updates(plan, whole.buffers, at, position))
-        elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
-            every = at_once([Const(n, "int64") for n in range(last.extent)])
-            steps = serial(plan.reduced[:-1], across(every))
-        else:
-            extent = extent_of(last.extent)
-            groups = binary("floordiv", extent, _STEPS_AT_ONCE)
-            group, single = Axis(last.name + "g", last.extent), Axis(last.name + "s", _STEPS_AT_ONCE)
-            first, done = binary("mul", group, _STEPS_AT_ONCE), binary("mul", groups, _STEPS_AT_ONCE)
-            loops: list[Stmt] = [
-                For(group, groups, across(at_once([binary("add", first, n) for n in range(_STEPS_AT_ONCE)]))),
-                For(single, binary("sub", extent, done), across(at_once([binary("add", done, single)]))),
-            ]
-            steps = serial(plan.reduced[:-1], seq(loops))
-        return allocate(whole.buffers, seq([across(whole.starts), steps, across(whole.ends)]))
-
-    def _lane_updates(
-        self, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...], position: Scalar
-    ) -> list[Stmt]:
-        """One step of each reduction of a member, that of the elements at ``position``, into the accumulators in order."""
-        left = iter(buffers)
-        updates: list[Stmt] = []
-        for value in self.values(plan):
-            if not isinstance(value, Reduce):
-                continue
-            acc = next(left)
-            now, element = Load(acc, at, acc.dtype), cast(value.body, acc.dtype)
-            if value.kind not in ("argmax", "argmin"):
-                updates.append(Store(acc, at, combine(value.kind, now, element)))
-                continue
-            place = next(left)
-            flag = Axis(self.builder.fresh("better"), 1, "bool")
-            stores = (
-                Store(place, at, select(flag, cast(position, place.dtype), Load(place, at, place.dtype))),
-                Store(acc, at, select(flag, element, now)),
-            )
-            updates.append(LetScalar(flag, position_update(value.kind, now, element), Seq(stores)))
-        return updates
-
-    def _lane_reductions(self, plan: MemberPlan, lanes: Lanes) -> Reductions:
-        """Accumulators for each lane, what is done with them before and at the end."""
-        at, out = (lanes.variable,), Reductions()
-        for n, value in enumerate(self.values(plan)):
-            if not isinstance(value, Reduce):
-                out.ends.append(self.store(plan, n, value))
-                continue
-            acc = Buffer(self.builder.fresh("acc"), (lanes.size,), accumulator(value), "stack")
-            out.buffers.append(acc)
-            now = Load(acc, at, acc.dtype)
-            if value.kind in ("argmax", "argmin"):
-                # Positions of the elements' own width, where they fit: as many of them as of elements lie in a register.
-                extent = plan.reduced[-1].extent if plan.reduced else 1
-                narrow = isinstance(extent, int) and extent < 1 << 31
-                place = Buffer(self.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", "stack")
-                out.buffers.append(place)
-                out.starts += [
-                    Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
-                    Store(place, at, Const(0, place.dtype)),
-                ]
-                out.ends.append(self.store(plan, n, cast(Load(place, at, place.dtype), value.dtype)))
-            else:
-                out.starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
-                out.ends.append(self.store(plan, n, cast(now, value.dtype)))
-        return out
-
     def _blocked(self, plan: MemberPlan) -> Stmt:
         """Lanes along the member's last inner axis, a block at a time."""
         last = plan.inner[-1]
         lanes, blocks, position = lane_blocks(last)
         before = self.env
         self.bind(last, position)
-        body = self._reduce_lanes(plan, lanes)
+        body = reduce_lanes(self, [plan], lanes)
         self.env = before
         return serial([*plan.inner[:-1], *blocks], body)
 

@@ -34,7 +34,8 @@ from relay.plan.build import (
     temporary,
     unflattened,
 )  # fmt: skip
-from relay.plan.row_members import Emitter, MemberPlan, Reductions
+from relay.plan.row_members import Emitter
+from relay.plan.row_parts import MemberPlan, Reductions
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum
 
 # Steps of more rows at once are not worth the registers; rows up to so many elements stay in the second-level cache.

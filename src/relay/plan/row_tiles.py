@@ -23,7 +23,8 @@ from relay.plan.reduction import accumulator, combine, initial
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast
 
 if TYPE_CHECKING:
-    from relay.plan.row_members import Emitter, MemberPlan
+    from relay.plan.row_members import Emitter
+    from relay.plan.row_parts import MemberPlan
 
 # Lines, or parts of them, of so many vectors at most.
 _VECTORS = 4

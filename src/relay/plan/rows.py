@@ -41,16 +41,9 @@ from relay.plan.graph import loads, tensor_key
 from relay.plan.moments import row_steps
 from relay.plan.narrow_rows import NarrowRows, narrow_rows
 from relay.plan.nests import Nest
-from relay.plan.row_members import (
-    LANE_BLOCK,
-    Emitter,
-    Lanes,
-    MemberPlan,
-    finds_position,
-    frame_of,
-    lane_blocks,
-    targets,
-)
+from relay.plan.row_lanes import members_across
+from relay.plan.row_members import Emitter
+from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_pipeline import pipelined
 from relay.te.scalar import (
     Axis,
@@ -148,11 +141,25 @@ def _across(
     if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans):
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
-    lanes, blocks, position = lane_blocks(last, _COLUMNS if alone else LANE_BLOCK)
+    return _lane_blocks(emitter, plans, temps, rows[:-1], last, work, _COLUMNS if alone else LANE_BLOCK)
+
+
+def _lane_blocks(
+    emitter: Emitter,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    outer: Sequence[Axis],
+    last: Axis,
+    work: Dim,
+    most: int,
+) -> Stmt:
+    """Lanes across blocks of at most so many elements of the last row, for each of the others."""
+    builder = emitter.builder
+    lanes, blocks, position = lane_blocks(last, most)
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
-    body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
-    return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+    body = allocate(widened, seq(members_across(emitter, plans, lanes)))
+    return parallel_rows(builder, [*outer, *blocks], dim_mul(work, lanes.size), body)
 
 
 def _turned(
@@ -170,7 +177,7 @@ def _turned(
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     lines, before, after = narrow.turned(builder, lanes, first)
     emitter.bind(last, position)
-    members = [emitter.member(p, lanes) for p in plans]
+    members = members_across(emitter, plans, lanes)
     body = allocate([*widened, *lines], seq([*before, *members, *after]))
     return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
 
@@ -181,6 +188,8 @@ def _columns(
     """Reductions over all rows of a matrix, lanes across its columns. Each thread has a share of them, which it takes in
     blocks as wide as the first-level cache holds sums: memory is read in long runs. A column's sum is the same whatever its
     share."""
+    if isinstance(last.extent, int) and isinstance(work, int) and last.extent * work <= PARALLEL_COST:
+        return _lane_blocks(emitter, plans, temps, [], last, work, _COLUMNS)
     extent, one = extent_of(last.extent), Const(1, "int64")
     size = _COLUMNS if not isinstance(last.extent, int) else min(_COLUMNS, last.extent)
     tasks, share, task, own, block = (Axis(hint, last.extent) for hint in ("tasks", "share", "task", "own", "block"))
@@ -190,7 +199,7 @@ def _columns(
     lanes = Lanes(lane, minimum(size, binary("sub", own, first)), size)
     widened = _widen(builder, plans, temps, lane, size)
     emitter.bind(last, binary("add", binary("add", binary("mul", task, share), first), lane))
-    body = allocate(widened, seq([emitter.member(p, lanes) for p in plans]))
+    body = allocate(widened, seq(members_across(emitter, plans, lanes)))
     blocks = For(block, ceiling(own, Const(size, "int64")), body)
     mine = minimum(share, binary("sub", extent, binary("mul", task, share)))
     run = For(task, ceiling(extent, share), bound([(own, mine)], blocks), "parallel", 1)

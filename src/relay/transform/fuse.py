@@ -1,6 +1,6 @@
 """Operator fusion: groups of operator calls become primitives, one kernel each.
 
-The grouping follows the papers (operator fusion by post-dominators) in three steps over the data flow of each block:
+The grouping follows the papers (operator fusion by post-dominators) in four steps over the data flow of each block:
 
 1. An operator joins its immediate post-dominator, together with everything on the paths between, when their tensor
 expressions can
@@ -8,7 +8,8 @@ expressions can
 2. A group whose result is read by another at the same indices joins it even when the result is also used elsewhere: a
 kernel with
    several outputs.
-3. Views and projections at a group's border leave it: they cost nothing outside.
+3. Groups that reduce the same tensor over the same axes join (`relay.transform.siblings`).
+4. Views and projections at a group's border leave it: they cost nothing outside.
 
 What joins what is decided by how an operator's expression accesses its inputs (`relay.transform.access`): a
 contraction takes index maps before it and elementwise operators of its own shape after it; reductions take anything
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -47,6 +48,7 @@ from relay.transform.blocks import (  # fmt: skip
 from relay.transform.dims import DimUses, first_binders
 from relay.transform.grouping import Group, Grouping, Node
 from relay.transform.primitive import as_primitive_call
+from relay.transform.siblings import join_siblings
 from relay.transform.uses import use_counts
 from relay.typing.effects import Effects
 
@@ -199,7 +201,7 @@ class Fuser:
         grouping.by_dominators()
         needs = self._needs(bindings, reads, nodes)
         if self.options.outputs:
-            self._several_outputs(grouping, needs, list(nodes))
+            join_siblings(grouping, self._several_outputs(grouping, needs, list(nodes)))
         return grouping, needs
 
     def nodes(self, bindings: Sequence[Binding]) -> dict[int, Node]:
@@ -298,8 +300,11 @@ class Fuser:
             out.update([v] if definition is None else (f for f in definition.fields if isinstance(f, Var)))
         return out
 
-    def _several_outputs(self, grouping: Grouping, needs: list[set[int]], position: list[int]) -> None:
-        """Step 2. A group joins those that it reads elementwise at its own shape, where that makes no cycle.
+    def _several_outputs(
+        self, grouping: Grouping, needs: list[set[int]], position: list[int]
+    ) -> Iterator[tuple[int, Group]]:
+        """Step 2. A group joins those that it reads elementwise at its own shape, where that makes no cycle. Gives the groups
+        with their levels.
 
         Every unit has a level above those of the units it needs. Units of one level do not depend on each other, so a
         group may join those of the highest level among what it needs, if it joins all of them: the joint unit still
@@ -325,6 +330,7 @@ class Fuser:
                 joint = _Unit(level + 1, group)
             for p in members:
                 unit[p] = joint
+        return ((u.level, u.group) for u in dict.fromkeys(unit.values()) if u.group is not None)
 
 
 def _bind_results(outputs: Sequence[Var], call: Call) -> list[Binding]:

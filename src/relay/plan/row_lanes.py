@@ -1,0 +1,157 @@
+"""Reductions whose lanes run across rows: an accumulator for each lane, reduced axes serial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from relay.ir.dim import known_equal
+from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.plan.build import allocate, extent_of, seq, serial, vectorized
+from relay.plan.reduction import accumulator, combine, initial, position_update
+from relay.plan.row_parts import Lanes, MemberPlan, Reductions, targets
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, select
+
+if TYPE_CHECKING:
+    from relay.plan.row_members import Emitter
+
+# Steps of a reduction across rows that are taken at once.
+_STEPS_AT_ONCE = 4
+
+
+def members_across(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> list[Stmt]:
+    """All members for a block of rows, lanes across them. Reductions over the same axes of which none needs another share
+    their loops."""
+    parts: list[list[MemberPlan]] = []
+    for plan in plans:
+        sibling = _sibling(emitter, parts, plan)
+        if sibling is None:
+            parts.append([plan])
+        else:
+            sibling.append(plan)
+    return [emitter.member(p[0], lanes) if len(p) == 1 else reduce_lanes(emitter, p, lanes) for p in parts]
+
+
+def _sibling(emitter: Emitter, parts: Sequence[list[MemberPlan]], plan: MemberPlan) -> list[MemberPlan] | None:
+    """Reductions over the same axes before which a reduction may as well be done."""
+    if not plan.member.kept.is_reduction or plan.inner:
+        return None
+    reads, writes = emitter.reads(plan), {id(t.buffer) for t in targets(emitter.builder, plan)}
+    for part in reversed(parts):
+        first = part[0]
+        if first.member.kept.is_reduction and not first.inner and len(first.reduced) == len(plan.reduced):
+            same = all(known_equal(a.extent, b.extent) for a, b in zip(first.reduced, plan.reduced, strict=True))
+            if same and all(reads.isdisjoint(_writes(emitter, p)) for p in part):
+                return part
+        if any(_writes(emitter, p) & (reads | writes) or emitter.reads(p) & writes for p in part):
+            return None
+    return None
+
+
+def _writes(emitter: Emitter, plan: MemberPlan) -> set[int]:
+    return {id(t.buffer) for t in targets(emitter.builder, plan)}
+
+
+def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> Stmt:
+    """A block of elements of reductions over the same axes: an accumulator per lane, all reduced axes serial. Several steps of
+    a long axis are taken at once, in order, so that accumulators come from the cache once for all of them."""
+    at = (lanes.variable,)
+    reduced, before = plans[0].reduced, emitter.env
+    for plan in plans[1:]:
+        for own, axis in zip(plan.reduced, reduced, strict=True):
+            emitter.bind(own, axis)
+    bound, each = emitter.env, [_reductions(emitter, plan, lanes) for plan in plans]
+    whole = Reductions()
+    for part in each:
+        whole.add(part)
+    last = reduced[-1] if reduced else None
+
+    def across(body: list[Stmt]) -> Stmt:
+        return vectorized(lanes.variable, lanes.count, seq(body))
+
+    def updates(position: Scalar) -> list[Stmt]:
+        return [
+            u
+            for plan, part in zip(plans, each, strict=True)
+            for u in _updates(emitter, plan, part.buffers, at, position)
+        ]
+
+    def at_once(values: Sequence[Scalar]) -> list[Stmt]:
+        """The steps of the last axis at these places, in order."""
+        out: list[Stmt] = []
+        for value in values:
+            assert last is not None
+            emitter.bind(last, value)
+            out += updates(value)
+            emitter.env = bound
+        return out
+
+    if last is None:
+        steps = across(updates(Const(0, "int64")))
+    elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
+        every = at_once([Const(n, "int64") for n in range(last.extent)])
+        steps = serial(reduced[:-1], across(every))
+    else:
+        extent = extent_of(last.extent)
+        groups = binary("floordiv", extent, _STEPS_AT_ONCE)
+        group, single = Axis(last.name + "g", last.extent), Axis(last.name + "s", _STEPS_AT_ONCE)
+        first, done = binary("mul", group, _STEPS_AT_ONCE), binary("mul", groups, _STEPS_AT_ONCE)
+        loops: list[Stmt] = [
+            For(group, groups, across(at_once([binary("add", first, n) for n in range(_STEPS_AT_ONCE)]))),
+            For(single, binary("sub", extent, done), across(at_once([binary("add", done, single)]))),
+        ]
+        steps = serial(reduced[:-1], seq(loops))
+    emitter.env = before
+    return allocate(whole.buffers, seq([across(whole.starts), steps, across(whole.ends)]))
+
+
+def _updates(
+    emitter: Emitter, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...], position: Scalar
+) -> list[Stmt]:
+    """One step of each reduction of a member, that of the elements at ``position``, into the accumulators in order."""
+    left = iter(buffers)
+    updates: list[Stmt] = []
+    for value in emitter.values(plan):
+        if not isinstance(value, Reduce):
+            continue
+        acc = next(left)
+        now, element = Load(acc, at, acc.dtype), cast(value.body, acc.dtype)
+        if value.kind not in ("argmax", "argmin"):
+            updates.append(Store(acc, at, combine(value.kind, now, element)))
+            continue
+        place = next(left)
+        flag, new = Axis(emitter.builder.fresh("better"), 1, "bool"), Axis(emitter.builder.fresh("e"), 1, acc.dtype)
+        stores = (
+            Store(place, at, select(flag, cast(position, place.dtype), Load(place, at, place.dtype))),
+            Store(acc, at, select(flag, new, now)),
+        )
+        better = LetScalar(flag, position_update(value.kind, now, new), Seq(stores))
+        updates.append(LetScalar(new, element, better))
+    return updates
+
+
+def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
+    """Accumulators for each lane, what is done with them before and at the end."""
+    at, out = (lanes.variable,), Reductions()
+    for n, value in enumerate(emitter.values(plan)):
+        if not isinstance(value, Reduce):
+            out.ends.append(emitter.store(plan, n, value))
+            continue
+        acc = Buffer(emitter.builder.fresh("acc"), (lanes.size,), accumulator(value), "stack")
+        out.buffers.append(acc)
+        now = Load(acc, at, acc.dtype)
+        if value.kind in ("argmax", "argmin"):
+            # Positions of the elements' own width, where they fit: as many of them as of elements lie in a register.
+            extent = plan.reduced[-1].extent if plan.reduced else 1
+            narrow = isinstance(extent, int) and extent < 1 << 31
+            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", "stack")
+            out.buffers.append(place)
+            out.starts += [
+                Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),
+                Store(place, at, Const(0, place.dtype)),
+            ]
+            out.ends.append(emitter.store(plan, n, cast(Load(place, at, place.dtype), value.dtype)))
+        else:
+            out.starts.append(Store(acc, at, initial(value.kind, acc.dtype)))
+            out.ends.append(emitter.store(plan, n, cast(now, value.dtype)))
+    return out

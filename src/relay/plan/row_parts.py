@@ -1,0 +1,86 @@
+"""What the steps of a row nest are made of: its members with their loops, accumulators, lanes across rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from relay.ir.dim import ceil_div
+from relay.loop.ir import Buffer, Stmt
+from relay.plan.build import Builder, Storage, extent_of
+from relay.plan.expand import Env
+from relay.plan.nests import Member
+from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, minimum
+from relay.te.tensor import stage_bodies
+
+# Rows of a block whose lanes run across the rows.
+LANE_BLOCK = 256
+
+
+@dataclass(slots=True, eq=False)
+class MemberPlan:
+    """A member with its loops: ``inner`` and ``reduced`` axes after normalisation."""
+
+    member: Member
+    inner: list[Axis]
+    reduced: list[Axis]
+    stores: list[Storage] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Reductions:
+    """Accumulators, and what is done with them before the loop, in it, in one after it (``finds``) and at the end."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    starts: list[Stmt] = field(default_factory=list)
+    updates: list[Stmt] = field(default_factory=list)
+    finds: list[Stmt] = field(default_factory=list)
+    ends: list[Stmt] = field(default_factory=list)
+
+    def add(self, other: Reductions) -> None:
+        """Another member's, in the same loop."""
+        self.buffers += other.buffers
+        self.starts += other.starts
+        self.updates += other.updates
+        self.ends += other.ends
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lanes:
+    """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements."""
+
+    variable: Axis
+    count: Scalar
+    size: int
+
+
+def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:
+    """Lanes across blocks of an axis, of at most so many elements: the lanes, the loop over blocks (none for a single block)
+    and the axis in terms of both."""
+    size = most if not isinstance(axis.extent, int) else min(most, axis.extent)
+    lane = Axis("lane", size)
+    if size == axis.extent:
+        return Lanes(lane, Const(size, "int64"), size), [], lane
+    block = Axis("block", ceil_div(axis.extent, size))
+    start = binary("mul", block, size)
+    return (
+        Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size),
+        [block],
+        binary("add", start, lane),
+    )
+
+
+def targets(builder: Builder, plan: MemberPlan) -> list[Storage]:
+    origin = id(plan.member.kept.origin)
+    return [builder.storage[origin, n] for n in range(len(plan.member.kept.dtypes))]
+
+
+def frame_of(member: Member, aliases: dict[Axis, Axis], env: Env) -> dict[Axis, Scalar]:
+    out: dict[Axis, Scalar] = dict(env)
+    for own in member.rows:
+        row = aliases.get(own, own)
+        out[own] = env.get(row, row)
+    return out
+
+
+def finds_position(plan: MemberPlan) -> bool:
+    return any(isinstance(b, Reduce) and b.kind in ("argmax", "argmin") for b in stage_bodies(plan.member.kept.stage))
