@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan, make_plan
+from relay.te.scalar import Const
 from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
@@ -211,6 +213,14 @@ def test_columns_are_shared_out_and_their_sums_do_not_depend_on_it(columns: int 
     for others in results[1:]:
         for mine, other in zip(results[0], others, strict=True):
             np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("shape", [(N, 24), (20, 100)])
+def test_few_columns_have_vectors_of_a_known_size(shape: tuple[Any, int]) -> None:
+    """What one thread does anyway is not shared out: lanes that nobody counts at run time."""
+    plan = check(primitive([tensor(shape)], lambda m, x: m("logsumexp", x, axis=0)), {V: 9})
+    lanes = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert lanes and all(isinstance(s.extent, Const) for s in lanes)
 
 
 def test_sums_of_rows_are_not_in_flight() -> None:

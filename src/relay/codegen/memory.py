@@ -75,16 +75,24 @@ class Memory:
         dtype = place.dtype
         if place.private > 1:
             used = mask if guarded and offset.const is None else ""
-            return Value(self._private_load(place, offset, used), dtype, place.private)
+            text = self._private_load(place, offset, used)
+            return Value(text if used else self._active(text, mask, dtype, place.private), dtype, place.private)
         if offset.is_uniform:
             return self._load_one(place, offset, lanes, mask if guarded else "")
         if place.local:
-            text = self._load_local(place, offset, mask, guarded)
-            return Value(self._from_local(text, dtype, offset.lanes), dtype, offset.lanes)
+            text = self._from_local(self._load_local(place, offset, mask, guarded), dtype, offset.lanes)
+            return Value(self._active(text, mask, dtype, offset.lanes), dtype, offset.lanes)
         if is_packed(dtype):
             return Value(self._nibbles.load(place, offset, mask), dtype, offset.lanes)
         text = self._load_vector(place, offset, mask, memory_type(dtype))
         return Value(self.c.from_memory(text, dtype, offset.lanes), dtype, offset.lanes)
+
+    def _active(self, text: str, mask: str, dtype: str, lanes: int) -> str:
+        """0 in the lanes that are not active: what nobody wrote may be numbers with which arithmetic takes a hundred times as long."""
+        if not mask or not is_float(dtype):
+            return text
+        type_ = vec(register_type(dtype), lanes)
+        return self.a.select_text(mask, text, "zeroinitializer", type_, lanes)
 
     def store(self, place: Place, offset: Value, value: Value, mask: str, guarded: bool = False) -> None:
         """Write elements; a uniform value is written to every place. ``guarded``: the first lanes may be inactive, and lie anywhere."""

@@ -138,7 +138,7 @@ def _across(
 ) -> Stmt:
     """Lanes across blocks of the last of the rows."""
     builder, last = emitter.builder, rows[-1]
-    if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans):
+    if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans) and _shared(last.extent, work):
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
     return _lane_blocks(emitter, plans, temps, rows[:-1], last, work, _COLUMNS if alone else LANE_BLOCK)
@@ -180,6 +180,14 @@ def _turned(
     members = members_across(emitter, plans, lanes)
     body = allocate([*widened, *lines], seq([*before, *members, *after]))
     return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+
+
+def _shared(columns: Dim, work: Dim) -> bool:
+    """Whether more than one thread may get columns, each of which takes ``work``."""
+    if isinstance(columns, int) and columns <= _SHARED_VECTORS:
+        return False
+    total = dim_mul(columns, work)
+    return not isinstance(total, int) or total >= 2 * PARALLEL_COST
 
 
 def _columns(
