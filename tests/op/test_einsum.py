@@ -51,6 +51,19 @@ def _log_softmax_cotangent(y: Array, g: Array, axis: int) -> Any:
     return (h.wide(g) - np.exp(h.wide(y)) * h.wide(g).sum(axis, keepdims=True)).astype(y.dtype)
 
 
+def _draw_logsumexp_cotangent(d: Draw) -> Drawn:
+    shape, kind = h.shape(d, 1, 3, 1), h.dtype(d, h.FLOATS)
+    axis, keepdims = h.axis(d, len(shape)), d(st.booleans())
+    left = tuple(1 if n == axis % len(shape) else s for n, s in enumerate(shape) if keepdims or n != axis % len(shape))
+    return (h.array(d, shape, kind), h.array(d, left, kind)), {"axis": axis, "keepdims": keepdims}
+
+
+def _logsumexp_cotangent(x: Array, g: Array, axis: int, keepdims: bool) -> Any:
+    share = np.exp(h.wide(x) - h.wide(x).max(axis, keepdims=True))
+    spread = h.wide(g) if keepdims else np.expand_dims(h.wide(g), axis)
+    return (share / share.sum(axis, keepdims=True) * spread).astype(x.dtype)
+
+
 CASES = [
     Case("einsum", _draw_einsum, _einsum),
     Case("nn.softmax_cotangent", _draw_cotangent, _softmax_cotangent),
@@ -60,6 +73,7 @@ CASES = [
         _log_softmax_cotangent,
         tolerance={"float16": 1e-2, "bfloat16": 6e-2},
     ),
+    Case("logsumexp_cotangent", _draw_logsumexp_cotangent, _logsumexp_cotangent),
 ]
 
 

@@ -18,9 +18,9 @@ from relay.ir.expr import Attrs, Expr, Proj, Tuple
 from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.op.build import call, constant
-from relay.op.reduction import kept_index, reduction
+from relay.op.reduction import kept_index, reduction, shift_of
 from relay.op.registry import operator
-from relay.op.support import accumulation_dtype, axis_of, require_float, require_same_dtype
+from relay.op.support import Axes, accumulation_dtype, axes_of, axis_of, require_float, require_same_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,10 @@ def _softmax(at: Applied) -> Expr:
 
 def _log_softmax(at: Applied) -> Expr:
     return call("nn.log_softmax_cotangent", at.outputs[0], at.cotangents[0], **dict(at.attrs))
+
+
+def _logsumexp(at: Applied) -> Expr:
+    return call("logsumexp_cotangent", at.args[0], at.cotangents[0], **dict(at.attrs))
 
 
 def _attention(at: Applied) -> Expr | None:
@@ -228,6 +232,37 @@ def log_softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int 
     return te.compute(shape, body, "log_softmax_cotangent")
 
 
+@operator("logsumexp_cotangent")
+def logsumexp_cotangent(
+    data: te.Tensor, cotangent: te.Tensor, *, axis: Axes = None, keepdims: bool = False, exclude: bool = False
+) -> te.Tensor:
+    """``softmax(x) * g`` over axes: the cotangent of the operand x of `logsumexp`, from x and the cotangent g of the result.
+
+    What is derived goes through the maximum as well, whose share is zero. Where all elements are -inf the cotangent is 0."""
+    require_float(data, "logsumexp_cotangent")
+    require_same_dtype("logsumexp_cotangent", data, cotangent)
+    axes = axes_of(axis, data.ndim, "the operand of logsumexp_cotangent", exclude=exclude)
+    kept = [n for n in range(data.ndim) if keepdims or n not in axes]
+    te.require(cotangent.ndim == len(kept), f"the cotangent of logsumexp has rank {cotangent.ndim}, not {len(kept)}")
+    for n, extent in zip(kept, cotangent.shape, strict=True):
+        te.require_equal(1 if n in axes else data.shape[n], extent, "the shapes of logsumexp and its cotangent")
+    shift = shift_of(data, axes)
+    dtype = shift.dtype
+    exponent = te.compute(
+        data.shape, lambda *i: te.exp(te.cast(data[i], dtype) - shift[kept_index(i, axes)]), "logsumexp_exp"
+    )
+    total = reduction(exponent, axes, True, lambda v, over, _: te.sum(v, over), "logsumexp_sum")
+
+    def share(*i: te.Scalar) -> te.Scalar:
+        g = te.cast(cotangent[tuple(i[n] for n in kept)], dtype)
+        return te.select(te.compare("eq", total[i], te.const(0.0, dtype)), te.const(0.0, dtype), g / total[i])
+
+    shares = te.compute(total.shape, share, "logsumexp_share")
+    return te.compute(
+        data.shape, lambda *i: te.cast(exponent[i] * shares[kept_index(i, axes)], data.dtype), "logsumexp_cotangent"
+    )
+
+
 def _common(a: te.Tensor, b: te.Tensor, op: str) -> tuple[Dim, ...]:
     te.require(a.ndim == b.ndim, f"the operands of {op} have ranks {a.ndim} and {b.ndim}")
     return tuple(
@@ -257,6 +292,7 @@ RULES: Mapping[str, Rule] = {
     "nn.relu": _relu,
     "nn.softmax": _softmax,
     "nn.log_softmax": _log_softmax,
+    "logsumexp": _logsumexp,
     "nn.attention": _attention,
     "sort": _sort,
     "topk": _topk,

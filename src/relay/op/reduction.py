@@ -138,19 +138,25 @@ def std(data: Any, *, axis: Axes = None, keepdims: bool = False, exclude: bool =
     return call("sqrt", call("variance", data, axis=axis, keepdims=keepdims, exclude=exclude))
 
 
+def shift_of(data: te.Tensor, axes: Sequence[int]) -> te.Tensor:
+    """What `logsumexp` subtracts before it exponentiates: the maximum over the axes, which are kept, in the accumulation dtype."""
+    dtype = accumulation_dtype(data.dtype)
+    largest = reduction(data, axes, True, lambda v, over, _: te.max(v, over), "logsumexp_max")
+    # An infinite maximum would give inf - inf; what is subtracted only has to be of the right size.
+    return elementwise(
+        largest,
+        lambda v: te.select(te.isfinite(v), te.cast(v, dtype), te.const(0.0, dtype)),
+        "logsumexp_shift",
+    )
+
+
 @operator("logsumexp")
 def logsumexp(data: te.Tensor, *, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> te.Tensor:
     """log(sum(exp(x))) over axes, without overflow. ``data``: any shape, floating point."""
     require_float(data, "logsumexp")
     axes = axes_of(axis, data.ndim, "the operand of logsumexp", exclude=exclude)
-    dtype = accumulation_dtype(data.dtype)
-    largest = reduction(data, axes, True, lambda v, over, _: te.max(v, over), "logsumexp_max")
-    # An infinite maximum would give inf - inf; what is subtracted only has to be of the right size.
-    shift = elementwise(
-        largest,
-        lambda v: te.select(te.isfinite(v), te.cast(v, dtype), te.const(0.0, dtype)),
-        "logsumexp_shift",
-    )
+    shift = shift_of(data, axes)
+    dtype = shift.dtype
     total = reduction(
         data,
         axes,
