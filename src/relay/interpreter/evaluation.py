@@ -431,8 +431,12 @@ class Machine:
                 raise ExecutionError(f"cannot make a closure of {kind_of(function)}", span)
             return replace(function, first=(*function.first, *args[1:]))
         if name == CHECK_EQUAL:
-            if attrs["left"] != attrs["right"]:
-                raise ShapeError(f"{attrs.get('why', 'two sizes')}: {attrs['left']} and {attrs['right']} differ", span)
+            left, right, why = attrs["left"], attrs["right"], attrs.get("why", "two sizes")
+            if attrs.get("relation") == "<=":
+                if left > right:  # type: ignore[operator]
+                    raise ShapeError(f"{why}: {left} is more than {right}", span)
+            elif left != right:
+                raise ShapeError(f"{why}: {left} and {right} differ", span)
             return ()
         op = registry.get(name)
         check_arity(op, len(args), span)

@@ -308,10 +308,13 @@ class _Emitter:
         if name == CHECK_EQUAL:
             left, right, why = call.attrs["left"], call.attrs["right"], call.attrs["why"]
             where = f" ({call.span})" if call.span else ""
-            # A size that must vanish stands for "equal, or one of them 1" (see `te.broadcast_dims`): it says nothing by itself.
-            shown = "must agree or be 1" if right == 0 else "must agree: {0} and {1}"
-            text = f"{why} {shown} in @{self.frame.name}{where}"
-            opcode = "CheckLe" if call.attrs.get("relation") == "<=" else "CheckEq"
+            opcode, shown = "CheckEq", " must agree: {0} and {1}"
+            if call.attrs.get("relation") == "<=":
+                opcode, shown = "CheckLe", ": {0} is more than {1}"
+            elif right == 0:
+                # A size that must vanish stands for "equal, or one of them 1" (see `te.broadcast_dims`): it says nothing by itself.
+                shown = " must agree or be 1"
+            text = f"{why}{shown} in @{self.frame.name}{where}"
             self.asm.emit(opcode, self.sizes.register(left), self.sizes.register(right), self.unit.message(text))  # type: ignore[arg-type]
             self.frame.assign(var, ())
             return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from relay import te
-from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mul, dim_sub
+from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mul, dim_sub, known_equal
 from relay.op.registry import operator
 from relay.op.shapes import padded
 from relay.op.support import (
     SCHEDULER_NOTES,
+    DimLike,
     require_number,
     require_rank,
     require_same_dtype,
@@ -52,7 +53,7 @@ def _convolution(
     strides: tuple[int, ...],
     padding: Padding,
     dilation: tuple[int, ...],
-    groups: int,
+    groups: DimLike,
     channels: int | None,
     kernel_size: tuple[int, ...] | None,
     layouts: tuple[str, str, str],
@@ -77,7 +78,7 @@ def _convolution(
     dtype = out_dtype if out_dtype and out_dtype != "void" else require_same_dtype(op, data, weight)
     stride, dilate = each(strides, count, "strides"), each(dilation, count, "dilation")
     before, after = borders(padding, count)
-    te.require(groups > 0, f"groups must be positive, not {groups}")
+    te.require_at_most(1, groups, f"the groups of {op} must be positive")
     size = dict(zip(data_layout, data.shape, strict=True))
     kernel = dict(zip(kernel_layout, weight.shape, strict=True))
     te.require_equal(size["C"], dim_mul(kernel["I"], groups), f"the input channels of {op} and those of its weight")
@@ -86,7 +87,8 @@ def _convolution(
     for axis, given in zip(space, kernel_size or (), strict=False):
         te.require_equal(kernel[axis], given, f"the {axis} size of {op}'s weight and its kernel_size")
     per_group = dim_floordiv(kernel["O"], groups)
-    if groups > 1:
+    grouped = not known_equal(groups, 1)
+    if grouped:
         te.require_equal(dim_mul(per_group, groups), kernel["O"], f"the output channels and the groups of {op}")
     out_size: dict[str, Dim] = {"N": size["N"], "C": kernel["O"]}
     for n, axis in enumerate(space):
@@ -100,7 +102,7 @@ def _convolution(
     def body(*i: te.Scalar) -> te.Scalar:
         at = dict(zip(out_layout, i, strict=True))
         channel: te.Scalar = inner["I"]
-        if groups > 1:
+        if grouped:
             channel = (at["C"] // te.size(per_group)) * te.size(kernel["I"]) + channel
         read: dict[str, te.Scalar] = {"N": at["N"], "C": channel}
         for n, axis in enumerate(space):
@@ -120,7 +122,7 @@ def conv2d(
     strides: tuple[int, ...] = (1, 1),
     padding: Padding = (0, 0),
     dilation: tuple[int, ...] = (1, 1),
-    groups: int = 1,
+    groups: DimLike = 1,
     channels: int | None = None,
     kernel_size: tuple[int, ...] | None = None,
     data_layout: str = "NCHW",
@@ -147,7 +149,7 @@ def conv1d(
     strides: tuple[int, ...] = (1,),
     padding: Padding = (0,),
     dilation: tuple[int, ...] = (1,),
-    groups: int = 1,
+    groups: DimLike = 1,
     channels: int | None = None,
     kernel_size: tuple[int, ...] | None = None,
     data_layout: str = "NCW",
@@ -171,7 +173,7 @@ def conv2d_transpose(
     padding: Padding = (0, 0),
     output_padding: tuple[int, ...] = (0, 0),
     dilation: tuple[int, ...] = (1, 1),
-    groups: int = 1,
+    groups: DimLike = 1,
     channels: int | None = None,
     kernel_size: tuple[int, ...] | None = None,
     data_layout: str = "NCHW",
@@ -203,7 +205,7 @@ def conv2d_transpose(
     extra = output_padding * 2 if len(output_padding) == 1 else output_padding
     fits = len(extra) == 2 and all(0 <= e < max(s, d) for e, s, d in zip(extra, stride, dilate, strict=True))
     te.require(fits, f"output_padding must be two numbers from 0 to less than strides or dilation: {output_padding}")
-    te.require(groups > 0, f"groups must be positive, not {groups}")
+    te.require_at_most(1, groups, f"the groups of {op} must be positive")
     size = dict(zip(data_layout, data.shape, strict=True))
     kernel = dict(zip(kernel_layout, weight.shape, strict=True))
     te.require_equal(size["C"], kernel["I"], f"the input channels of {op} and those of its weight")
@@ -213,7 +215,8 @@ def conv2d_transpose(
     for axis, given in zip(space, kernel_size or (), strict=False):
         te.require_equal(kernel[axis], given, f"the {axis} size of {op}'s weight and its kernel_size")
     per_group = dim_floordiv(kernel["I"], groups)
-    if groups > 1:
+    grouped = not known_equal(groups, 1)
+    if grouped:
         te.require_equal(dim_mul(per_group, groups), kernel["I"], f"the input channels and the groups of {op}")
     out_size: dict[str, Dim] = {"N": size["N"], "C": made}
     for n, axis in enumerate(space):
@@ -222,7 +225,7 @@ def conv2d_transpose(
     at = {a: te.reduce_axis(size[a], a.lower()) for a in "NC" + space}
     taps = {a: te.reduce_axis(kernel[a], f"k{a.lower()}") for a in "O" + space}
     channel: te.Scalar = taps["O"]
-    if groups > 1:
+    if grouped:
         channel = (at["C"] // te.size(per_group)) * te.size(kernel["O"]) + channel
     place: dict[str, te.Scalar] = {"N": at["N"], "C": channel}
     for n, axis in enumerate(space):

@@ -101,14 +101,14 @@ def one_hot(
     on_value: te.Tensor,
     off_value: te.Tensor,
     *,
-    depth: int,
+    depth: DimLike,
     axis: int = -1,
     dtype: str = "float32",
 ) -> te.Tensor:
     """A new ``axis`` of size ``depth`` that holds ``on_value`` at each index and ``off_value`` elsewhere (both scalars)."""
     require_integer(indices, "the indices of one_hot")
     te.require(on_value.ndim == 0 and off_value.ndim == 0, "the on and off values of one_hot must be scalars")
-    te.require(depth >= 0, f"the depth of one_hot must not be negative: {depth}")
+    te.require_at_most(0, depth, "the depth of one_hot must not be negative")
     at = axis_of(axis, indices.ndim, "the indices of one_hot", extra=1)
 
     def body(*i: te.Scalar) -> te.Scalar:

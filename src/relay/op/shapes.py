@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from relay import te
-from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul, dim_sub
+from relay.ir.dim import Dim, dim_add, dim_bounds, dim_floordiv, dim_max, dim_mul, dim_sub, known_equal
 from relay.op.registry import operator
-from relay.op.support import axis_of, require_same_dtype
+from relay.op.support import DimLike, axis_of, require_same_dtype
 
 
 @operator("transpose")
@@ -125,7 +125,7 @@ def stack(data: tuple[te.Tensor, ...], *, axis: int = 0) -> te.Tensor:
 
 
 @operator("split")
-def split(data: te.Tensor, *, indices_or_sections: int | tuple[int, ...], axis: int = 0) -> tuple[te.Tensor, ...]:
+def split(data: te.Tensor, *, indices_or_sections: int | tuple[DimLike, ...], axis: int = 0) -> tuple[te.Tensor, ...]:
     """A tuple of parts along ``axis``: that many equal ones, or those that begin at 0 and at each of the given positions."""
     at = axis_of(axis, data.ndim, "the operand of split")
     extent = data.shape[at]
@@ -137,8 +137,8 @@ def split(data: te.Tensor, *, indices_or_sections: int | tuple[int, ...], axis: 
         te.require_equal(dim_mul(part, count), extent, "the axis of split and its equal sections")
         bounds += [dim_mul(part, n) for n in range(1, count)]
     else:
-        ascending = all(a <= b for a, b in zip((0, *indices_or_sections), indices_or_sections, strict=False))
-        te.require(ascending, f"the positions of split must ascend: {indices_or_sections}")
+        for before, after in zip((0, *indices_or_sections), indices_or_sections, strict=False):
+            te.require_at_most(before, after, "the positions of split must ascend")
         bounds += indices_or_sections
         te.require_at_most(bounds[-1], extent, "the last position of split within the axis")
     bounds.append(extent)
@@ -151,9 +151,10 @@ def _part(data: te.Tensor, at: int, start: Dim, extent: Dim) -> te.Tensor:
 
 
 @operator("tile")
-def tile(data: te.Tensor, *, reps: tuple[int, ...]) -> te.Tensor:
+def tile(data: te.Tensor, *, reps: tuple[DimLike, ...]) -> te.Tensor:
     """``data`` as a whole ``reps[n]`` times along each axis; the shorter of shape and ``reps`` is led by ones."""
-    te.require(all(r >= 0 for r in reps), f"the repetitions of tile must not be negative: {reps}")
+    for r in reps:
+        te.require_at_most(0, r, "the repetitions of tile must not be negative")
     rank = max(data.ndim, len(reps))
     times = (1,) * (rank - len(reps)) + reps
     own = (1,) * (rank - data.ndim) + data.shape
@@ -167,34 +168,40 @@ def tile(data: te.Tensor, *, reps: tuple[int, ...]) -> te.Tensor:
 
 
 @operator("repeat")
-def repeat(data: te.Tensor, *, repeats: int, axis: int = 0) -> te.Tensor:
+def repeat(data: te.Tensor, *, repeats: DimLike, axis: int = 0) -> te.Tensor:
     """Each element ``repeats`` times in a row along ``axis``."""
-    te.require(repeats >= 0, f"the repeats of repeat must not be negative: {repeats}")
+    te.require_at_most(0, repeats, "the repeats of repeat must not be negative")
     at = axis_of(axis, data.ndim, "the operand of repeat")
     shape = (*data.shape[:at], dim_mul(data.shape[at], repeats), *data.shape[at + 1 :])
-    return te.compute(shape, lambda *i: data[(*i[:at], i[at] // max(repeats, 1), *i[at + 1 :])], "repeat")
+    return te.compute(shape, lambda *i: data[(*i[:at], i[at] // te.size(dim_max(repeats, 1)), *i[at + 1 :])], "repeat")
 
 
 def padded(
-    data: te.Tensor, before: Sequence[int], after: Sequence[int], value: te.Scalar, name: str = "pad"
+    data: te.Tensor, before: Sequence[Dim], after: Sequence[Dim], value: te.Scalar, name: str = "pad"
 ) -> te.Tensor:
     """``data`` with a border of ``value``; negative widths cut."""
-    shape = tuple(dim_add(d, b + a) for d, b, a in zip(data.shape, before, after, strict=True))
-    if not any(before) and not any(after):
+    if all(known_equal(w, 0) for w in (*before, *after)):
         return data
+    shape = tuple(dim_add(d, dim_add(b, a)) for d, b, a in zip(data.shape, before, after, strict=True))
 
     def body(*i: te.Scalar) -> te.Scalar:
         inside: te.Scalar | None = None
         for n, index in enumerate(i):
-            low = index >= before[n] if before[n] > 0 else None
-            high = index < te.size(dim_add(data.shape[n], before[n])) if after[n] > 0 else None
+            low = index >= te.size(before[n]) if _may_add(before[n]) else None
+            high = index < te.size(dim_add(data.shape[n], before[n])) if _may_add(after[n]) else None
             for test in (low, high):
                 if test is not None:
                     inside = test if inside is None else inside & test
-        read = data[tuple(index - b for index, b in zip(i, before, strict=True))]
+        read = data[tuple(index - te.size(b) for index, b in zip(i, before, strict=True))]
         return read if inside is None else te.select(inside, read, value)
 
     return te.compute(shape, body, name)
+
+
+def _may_add(width: Dim) -> bool:
+    """Whether a width of a border may be more than 0."""
+    most = dim_bounds(width)[1]
+    return most is None or most > 0
 
 
 @operator("nn.pad")
@@ -202,7 +209,7 @@ def pad(
     data: te.Tensor,
     pad_value: te.Tensor | None = None,
     *,
-    pad_width: tuple[tuple[int, int], ...],
+    pad_width: tuple[tuple[DimLike, DimLike], ...],
     pad_mode: Literal["constant", "edge", "reflect"] = "constant",
 ) -> te.Tensor:
     """``data`` with ``pad_width[n] = (before, after)`` elements added along each axis (negative: taken away).
@@ -211,9 +218,10 @@ def pad(
     at its first and last element (``reflect``: no width may reach the axis's size).
     """
     te.require(len(pad_width) == data.ndim, f"nn.pad has {len(pad_width)} pairs of widths for rank {data.ndim}")
-    before, after = [b for b, _ in pad_width], [a for _, a in pad_width]
+    before: list[Dim] = [b for b, _ in pad_width]
+    after: list[Dim] = [a for _, a in pad_width]
     for n, (b, a) in enumerate(pad_width):
-        te.require_at_most(0, dim_add(data.shape[n], b + a), f"the size of axis {n} after nn.pad")
+        te.require_at_most(0, dim_add(data.shape[n], dim_add(b, a)), f"the size of axis {n} after nn.pad")
     if pad_mode == "constant":
         value: te.Scalar = te.const(0, data.dtype)
         if pad_value is not None:
@@ -223,28 +231,31 @@ def pad(
         return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out
     least = 1 if pad_mode == "edge" else 0
     for n, (b, a) in enumerate(pad_width):
-        te.require_at_most(max(b, a, 0) + 1 if least == 0 else 1, data.shape[n], f"the {pad_mode} padding of axis {n}")
+        widest = dim_max(dim_max(b, a), 0)
+        te.require_at_most(
+            dim_add(widest, 1) if least == 0 else 1, data.shape[n], f"the {pad_mode} padding of axis {n}"
+        )
 
     def along(source: te.Tensor, n: int) -> te.Tensor:
         last = te.size(dim_sub(source.shape[n], 1))
 
         def body(*i: te.Scalar) -> te.Scalar:
-            moved = i[n] - before[n]
+            moved = i[n] - te.size(before[n])
             if pad_mode == "reflect":
-                if before[n] > 0:
+                if _may_add(before[n]):
                     moved = te.maximum(moved, -moved)
-                if after[n] > 0:
+                if _may_add(after[n]):
                     moved = te.minimum(moved, last * 2 - moved)
             else:
                 moved = te.minimum(te.maximum(moved, 0), last)
             return source[(*i[:n], moved, *i[n + 1 :])]
 
-        wide = dim_add(source.shape[n], before[n] + after[n])
+        wide = dim_add(source.shape[n], dim_add(before[n], after[n]))
         return te.compute([wide if k == n else d for k, d in enumerate(source.shape)], body, "pad")
 
     # One axis after the other, so that the derivative of each has only the borders of one axis.
     out = data
     for n in range(data.ndim):
-        if before[n] or after[n]:
+        if not (known_equal(before[n], 0) and known_equal(after[n], 0)):
             out = along(out, n)
     return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out

@@ -1,0 +1,79 @@
+"""Attributes that count elements take sizes (`Dim[...]`): interpreted, compiled, differentiated, and what is wrong with one is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from tests.generator.compare import difference
+
+HEAD = '#[version = "0.0.5"]\n'
+# The body of a function of x: (n, 6) and w: (k, 1, 3), and what it gives.
+PROGRAMS: dict[str, tuple[str, Any]] = {
+    "padded to a multiple of 8": (
+        "nn.pad(%x, pad_width=[[0, Dim[(n + 7) // 8 * 8 - n]], [0, 0]])",
+        lambda x, k: np.pad(x, ((0, -len(x) % 8), (0, 0))),
+    ),
+    "causal padding": (
+        "nn.pad(%x, 2f, pad_width=[[Dim[k - 1], Dim[1 - k]], [0, 0]])",
+        lambda x, k: np.concatenate([np.full((k - 1, 6), 2, "float32"), x])[: len(x)],
+    ),
+    "mirrored": (
+        'nn.pad(%x, pad_width=[[0, 0], [Dim[k - 1], Dim[k - 2]]], pad_mode="reflect")',
+        lambda x, k: np.pad(x, ((0, 0), (k - 1, k - 2)), mode="reflect"),
+    ),
+    "split": (
+        "split(%x, indices_or_sections=[Dim[min(n, k)], Dim[n]], axis=0).0",
+        lambda x, k: x[:k],
+    ),
+    "repeated": ("repeat(%x, repeats=Dim[k], axis=1)", lambda x, k: np.repeat(x, k, 1)),
+    "tiled": ("tile(%x, reps=[Dim[k], 1])", lambda x, k: np.tile(x, (k, 1))),
+    "one of k": (
+        "nn.matmul(one_hot(argmax(%x, axis=[1]), 1f, 0f, depth=Dim[k + 6]), ones(shape=[Dim[k + 6], 2]) * sum(%x))",
+        lambda x, k: np.full((len(x), 2), x.sum()),
+    ),
+    "a group for each channel": (
+        "nn.conv1d(expand_dims(repeat(%x, repeats=Dim[k], axis=0), axis=0), repeat(%w, repeats=Dim[n], axis=0), groups=Dim[k * n])",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sizes(name: str) -> None:
+    body, expected = PROGRAMS[name]
+    ret = {"a group for each channel": "(1, k * n, 4)", "one of k": "(n, 2)"}.get(name)
+    module = relay.parse(
+        f"""{HEAD}def @main[n: Dim, k: Dim](%x: Tensor[(n, 6), float32], %w: Tensor[(k, 1, 3), float32])
+  {f"-> Tensor[{ret}, float32] " if ret else ""}{{ {body} }}"""
+    )
+    exe = relay.compile(module)
+    slope: Any = relay.grad(module)
+    derived = relay.compile(slope)
+    for n, k in ((1, 2), (5, 3), (8, 4)):
+        x = np.random.default_rng(n).standard_normal((n, 6)).astype("float32")
+        w = np.random.default_rng(k).standard_normal((k, 1, 3)).astype("float32")
+        found = exe(x, w)
+        assert difference(relay.evaluate(module, x, w), found) is None
+        if expected is not None:
+            np.testing.assert_allclose(np.asarray(found), expected(x, k), rtol=1e-5)
+        assert difference(relay.evaluate(slope, x, w), derived(x, w)) is None
+
+
+@pytest.mark.parametrize("run", ["interpreted", "compiled", "differentiated and interpreted", "differentiated"])
+def test_what_is_cut_is_there(run: str) -> None:
+    """A size that only a run knows and that is too small, said alike wherever it is met."""
+    module: Any = relay.parse(
+        f"""{HEAD}def @main[n: Dim, k: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k,), float32]) {{
+  sum(nn.pad(%x, pad_width=[[Dim[0 - k], 0]])) + sum(%w)
+}}"""
+    )
+    if "differentiated" in run:
+        module = relay.grad(module)
+    call = relay.compile(module) if run in ("compiled", "differentiated") else lambda *a: relay.evaluate(module, *a)
+    call(np.ones(3, "float32"), np.ones(3, "float32"))
+    with pytest.raises(relay.RelayError, match=r"the size of axis 0 after nn\.pad"):
+        call(np.ones(3, "float32"), np.ones(4, "float32"))
