@@ -8,44 +8,19 @@ JAX differentiates loops of a known number of steps only, and has no dynamic pro
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from table import Table, add_out
-from turns import PAUSE, medians
-
-import relay
+from entries import Array, Case, letters, main, number
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "loops.relay"
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """An entry with what it is given for a number of steps; whether it has a gradient, here and in JAX."""
-
-    arguments: Callable[[int, Callable[..., Array]], list[Array]]
-    gradient: bool = True
-    by_jax: bool = True
-
-
-def letters(n: int) -> Array:
-    return np.random.default_rng(n).integers(0, 5, n).astype(np.int32)
 
 
 def definite(n: int, f: Callable[..., Array]) -> Array:
     a = f(n, n)
     return (a @ a.T / n + np.eye(n)).astype(np.float32)
-
-
-def number(value: float) -> Array:
-    return np.asarray(value, np.float32)
 
 
 CASES = {
@@ -151,70 +126,5 @@ def in_jax() -> dict[str, Callable[..., Any]]:
     return {f.__name__: f for f in found}
 
 
-def leaves(value: Any) -> list[Array]:
-    return [a for v in value for a in leaves(v)] if isinstance(value, tuple | list) else [np.asarray(value)]
-
-
-def programs(name: str, steps: int, threads: int, jax_one: Callable[..., Any] | None) -> dict[str, dict[str, Any]]:
-    """What is measured of a case: ``forward`` and ``gradient``, each as calls of systems."""
-    case, rng = CASES[name], np.random.default_rng(0)
-    given = case.arguments(steps, lambda *shape: rng.standard_normal(shape).astype(np.float32))
-    wanted = tuple(n for n, a in enumerate(given) if a.dtype == np.float32 and a.ndim)
-    module = relay.load_module(EXAMPLE)
-    forward = relay.compile(module, entries=(name,), threads=threads)
-    out: dict[str, dict[str, Any]] = {"forward": {"relay": lambda: forward.run(name, *given)}}
-    if case.gradient:
-        derived = relay.compile(relay.grad(module, wanted, entry=name), entries=(name,), threads=threads)
-        out["gradient"] = {"relay": lambda: derived.run(name, *given)}
-    if jax_one is None:
-        return out
-    import jax
-    import jax.numpy as jnp
-
-    held = [jnp.asarray(a) for a in given]
-    run = jax.jit(jax_one)
-    out["forward"]["jax"] = lambda: jax.block_until_ready(run(*held))
-    if case.by_jax:
-
-        def total(*arguments: Any) -> Any:
-            return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(jax_one(*arguments)))
-
-        back = jax.jit(jax.grad(total, wanted))
-        out["gradient"]["jax"] = lambda: jax.block_until_ready(back(*held))
-    return out
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=64, help="steps, or rows of a sixteenth, of each loop")
-    parser.add_argument("--programs", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    add_out(parser)
-    args = parser.parse_args()
-    # JAX has no option for this: what it may use is what the process may use.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
-    try:
-        peers = in_jax()
-    except ImportError:
-        peers = {}
-    title = f"Loops of {args.steps} steps, forward and with gradients, {args.threads} thread(s)"
-    table = Table(f"loops-{args.threads}", title, "us", "program", ["relay", "jax", "jax / ours"])
-    print(table.head())
-    for name in args.programs:
-        for what, calls in programs(name, args.steps, args.threads, peers.get(name)).items():
-            found = {system: leaves(call()) for system, call in calls.items()}
-            # A comparison that decides when to stop may go the other way where sums are rounded otherwise.
-            for a, b in zip(found["relay"], found.get("jax", found["relay"]), strict=True):
-                apart = np.linalg.norm(np.subtract(a, b, dtype=np.float64)) / max(1.0, float(np.linalg.norm(a)))
-                assert apart < 2e-2, f"{name}, {what}: JAX differs by {apart}"
-            times = medians(calls, args.rounds, dict.fromkeys(calls, PAUSE), 0.02)
-            figures = {system: t * 1e6 for system, t in times.items()}
-            if "jax" in figures:
-                figures["jax / ours"] = figures["jax"] / figures["relay"]
-            print(table.add(name if what == "forward" else f"{name}, gradient", figures), flush=True)
-    table.keep(args.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, EXAMPLE, CASES, in_jax)

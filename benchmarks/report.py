@@ -27,6 +27,7 @@ PROGRAMS = {
     "gradients": True,
     "convolutions": True,
     "loops": True,
+    "models": True,
     "capsule": False,
 }
 

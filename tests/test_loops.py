@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loops import CASES, Array, leaves
+from entries import Array, arguments, differentiated, leaves
+from loops import CASES
 
 import relay
 
@@ -71,17 +72,12 @@ def edit_distance(a: Array, b: Array) -> Array:
 BY_NUMPY = {f.__name__: f for f in (selective_scan, retention, all_paths, memory, centres, edit_distance)}
 
 
-def arguments(name: str, steps: int) -> list[Array]:
-    rng = np.random.default_rng(steps)
-    return CASES[name].arguments(steps, lambda *shape: rng.standard_normal(shape).astype(np.float32))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_results(name: str) -> None:
     module = relay.load_module(MODULE)
     exe = relay.compile(module, entries=(name,))
     for steps in (1, 6):
-        given = arguments(name, steps)
+        given = arguments(CASES[name], steps)
         expected = leaves(relay.evaluate(module, *given, entry=name))
         for a, b in zip(leaves(exe.run(name, *given)), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
@@ -91,9 +87,9 @@ def test_results(name: str) -> None:
 
 def test_what_is_iterated_until_it_is_right() -> None:
     exe = relay.compile(relay.load_module(MODULE), entries=("transport", "solve"))
-    plan, _ = leaves(exe.run("transport", *arguments("transport", 8)))
+    plan, _ = leaves(exe.run("transport", *arguments(CASES["transport"], 8)))
     np.testing.assert_allclose(plan.sum(0), 1.0, rtol=1e-3)
-    a, b = arguments("solve", 12)
+    a, b = arguments(CASES["solve"], 12)
     found, steps = leaves(exe.run("solve", a, b))
     np.testing.assert_allclose(a @ found, b, atol=1e-3)
     assert 1 < int(steps) < 100
@@ -102,9 +98,8 @@ def test_what_is_iterated_until_it_is_right() -> None:
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.gradient])
 def test_gradients(name: str) -> None:
     module = relay.load_module(MODULE)
-    given = arguments(name, 3)
-    wanted = tuple(n for n, a in enumerate(given) if a.dtype == np.float32 and a.ndim)
-    gradient: Any = relay.grad(module, wanted, entry=name)
+    given = arguments(CASES[name], 3)
+    gradient: Any = relay.grad(module, differentiated(given), entry=name)
     found = relay.compile(gradient, entries=(name,)).run(name, *given)
     for a, b in zip(leaves(found), leaves(relay.evaluate(gradient, *given, entry=name)), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(b).max())))

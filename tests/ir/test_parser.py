@@ -157,7 +157,7 @@ def test_prelude_is_merged_as_far_as_it_is_used() -> None:
         "id", "compose", "flip", "hd", "tl", "nth", "length", "update", "map", "foldl", "foldr", "foldr1", "sum", "concat",
         "filter", "zip", "rev", "map_accuml", "map_accumr",
         "unfoldl", "unfoldr", "tmap", "size", "iterate",
-        "while", "for", "row_count", "fold_rows", "scan_rows", "scan_rows_from", "map_rows",
+        "while", "for", "row_count", "fold_rows", "scan", "scan_from", "scan_rows", "map_rows",
     }  # fmt: skip
     assert wanted == set(prelude.load().functions)
 
