@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 
 # Seconds in which other systems' threads stop spinning for work: OpenMP's do after 200 milliseconds.
 PAUSE = 0.25
+# Seconds of calls after a pause that are not timed: on an Intel Xeon (a virtual machine) memory behind the second-level cache is half as
+# fast for four milliseconds.
+WARM = 0.008
 
 Call = Callable[[], object]
 
@@ -18,8 +21,8 @@ def medians(
     """Median seconds of a call of each system.
 
     ``pauses``: how long a system waits before its turn, in which the threads of the one before stop spinning. In each turn as
-    many calls are timed (up to ``most``) as take ``turn`` seconds, one at least, after as many that are not: they bring back what
-    others drove out of the caches, and the clock that the pause let fall.
+    many calls are timed (up to ``most``) as take ``turn`` seconds, one at least, after as many that are not, for ``WARM`` seconds
+    at least where there are pauses: they bring back what others drove out of the caches, and the clocks that the pause let fall.
     """
     repeats: dict[str, int] = {}
     for name, call in calls.items():
@@ -31,8 +34,10 @@ def medians(
     for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(pauses.get(name, 0.0))
-            for _ in range(repeats[name]):
+            start, untimed = time.perf_counter(), 0
+            while untimed < repeats[name] or (pauses and time.perf_counter() - start < WARM):
                 call()
+                untimed += 1
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 call()
