@@ -11,7 +11,7 @@ import pytest
 import relay
 from relay import pipeline
 from relay.codegen.kernels import prepared
-from relay.loop.ahead import asking_ahead
+from relay.loop.ahead import asking_ahead, operands_ahead
 from relay.loop.evaluate import evaluate
 from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Stmt, Store
 from relay.loop.target import Target
@@ -74,6 +74,30 @@ def test_results_are_asked_for_beside_them() -> None:
     assert not asked_results(asking_ahead(added, TARGET))
     assert not asked_results(asking_ahead(plain, Target(TARGET.triple, l2_bytes=2 << 10)))
     np.testing.assert_array_equal(result(plain), result(made))
+
+
+def test_operands_are_asked_for_where_neighbours_are_neighbours() -> None:
+    """Once for each place, not what a cache holds, what lies apart, or what a variable of the body decides."""
+    x = Buffer("x", (ROWS * WIDTH * 4,), "float32")
+    value, apart = Load(x, TO, "float32"), Load(x, (binary("mul", J, 4),), "float32")
+    place = Axis("p", 1 << 62)
+    named = Load(x, (binary("add", place, J),), "float32")
+    body = LetScalar(place, cast(Load(AT, (ROW,), "int32"), "int64"), Store(Y, TO, binary("add", named, value)))
+    twice = binary("mul", binary("add", value, apart), value)
+    for given in (Store(Y, TO, twice), body):
+        (found,) = operands_ahead(given, J, TARGET)
+        assert found.buffer is x and not found.write
+    assert not operands_ahead(body, J, Target(TARGET.triple, l2_bytes=1 << 20))
+    assert not operands_ahead(body, ROW, TARGET)
+
+
+def test_dear_elementwise_kernels_ask_for_operands_and_results() -> None:
+    text = """#[version = "0.0.5"]
+def @main[m: Dim](%x: Tensor[(m, 700), float32], %b: Tensor[(700,), float32]) { BODY }"""
+    for body, writes in {"tanh(%x)": [False, True], "tanh(%x + %b)": [False, True], "%x + 1f": []}.items():
+        made = pipeline.build(relay.parse(text.replace("BODY", body)), relay.Options())
+        found = [p for k in made.plan.kernels for p in asked(prepared(k.kernel, made.target))]
+        assert sorted(p.write for p in found) == writes
 
 
 def test_rows_by_way_of_variables_are_found() -> None:

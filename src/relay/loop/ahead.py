@@ -31,6 +31,8 @@ _AHEAD, _MOST_ROWS, _UNKNOWN_ROWS = 16 << 10, 32, 4
 _SHORTEST, _LONGEST = 64, 32 << 10
 # Bytes between a result's line that is asked for and one that is written: of 256 to 3072 (with looked-up rows 8192) all took equally long.
 _RESULTS_AHEAD = 1 << 10
+# And between an operand's line that is asked for and one that is read: 4 and 16 KB took equally long, 1 KB up to a third longer.
+_OPERANDS_AHEAD = 4 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,14 +159,39 @@ class _Search:
 
 def results_ahead(stores: Iterable[Store], target: Target) -> list[Prefetch]:
     """What asks for results, one after the other in memory, that the second-level cache may not hold."""
-    asked: list[Prefetch] = []
-    for store in stores:
-        most = dim_bounds(buffer_bytes(store.buffer))[1]
-        if store.buffer.scope == "operand" and (most is None or most > target.l2_bytes):
-            ahead = _RESULTS_AHEAD * 8 // dtype_bits(store.buffer.dtype)
-            (at,) = store.indices
-            asked.append(Prefetch(store.buffer, (binary("add", at, ahead),), write=True))
-    return asked
+    return [
+        _later(store.buffer, store.indices[0], _RESULTS_AHEAD, True)
+        for store in stores
+        if _may_be_far(store.buffer, target)
+    ]
+
+
+def operands_ahead(body: Stmt, lane: Axis, target: Target) -> list[Prefetch]:
+    """What asks for operands that lie one after the other in memory along a vector loop and that the second-level cache may not hold.
+
+    For loops between whose loads lies so much arithmetic that few lines are waited for at a time. Where stores go past the caches these
+    hold what loads need to wait for lines: gelu of 16,384 x 768 takes 0.35 of the time on an Intel Xeon, of 4096 x 768 0.83."""
+    indices = Indices()
+    inside = {s.var for s in statements(body) if isinstance(s, LetScalar)}
+    found: dict[tuple[Buffer, Dim], Prefetch] = {}
+    for load in (n for s in statements(body) for root in expressions(s) for n in always_read(root)):
+        buffer = load.source
+        if not isinstance(buffer, Buffer) or len(load.indices) != 1 or not _may_be_far(buffer, target):
+            continue
+        (at,) = load.indices
+        place = indices.poly(at)
+        if indices.coefficient(place, lane) == 1 and not any(isinstance(n, Axis) and n in inside for n in walk(at)):
+            found.setdefault((buffer, place), _later(buffer, at, _OPERANDS_AHEAD, False))
+    return list(found.values())
+
+
+def _may_be_far(buffer: Buffer, target: Target) -> bool:
+    most = dim_bounds(buffer_bytes(buffer))[1]
+    return buffer.scope == "operand" and (most is None or most > target.l2_bytes)
+
+
+def _later(buffer: Buffer, at: Scalar, bytes_: int, write: bool) -> Prefetch:
+    return Prefetch(buffer, (binary("add", at, bytes_ * 8 // dtype_bits(buffer.dtype)),), write)
 
 
 def asking_ahead(kernel: Kernel, target: Target) -> Kernel:

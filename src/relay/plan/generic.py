@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ahead import results_ahead
+from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.loop.walk import statements
 from relay.plan.build import (
@@ -66,11 +66,13 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
         return innermost(space.env)
     dear = any(n.dtype != "int64" and is_dear(n) for v in values for n in walk(v))
 
-    def looped(env: Env) -> Stmt:
-        """The body of a vector loop. Between so much arithmetic a processor does not look far enough ahead to what is written."""
-        body = innermost(env)
-        stores = [s for s in statements(body) if isinstance(s, Store)] if dear else []
-        return seq([*results_ahead(stores, builder.target), body])
+    def looped(lane: Axis, extent: Scalar, env: Env) -> Stmt:
+        """A vector loop. Between so much arithmetic a processor does not look far enough ahead to what is read and written."""
+        body, asked = innermost(env), list[Stmt]()
+        if dear:
+            asked += operands_ahead(body, lane, builder.target)
+            asked += results_ahead([s for s in statements(body) if isinstance(s, Store)], builder.target)
+        return vectorized(lane, extent, seq([*asked, body]))
 
     if len(axes) == 1:
         return _flat(builder, axes[0], work, space.env, looped)
@@ -79,7 +81,7 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
         return turned
     last = axes[-1]
     outer, between = _parallel_axes(axes[:-1])
-    body = serial(between, vectorized(last, extent_of(last.extent), looped(space.env)))
+    body = serial(between, looped(last, extent_of(last.extent), space.env))
     inside = dim_mul(shape_size(tuple(a.extent for a in (*between, last))), work)
     return parallel_rows(builder, outer, inside, body)
 
@@ -177,10 +179,10 @@ def _parallel_axes(axes: Sequence[Axis]) -> tuple[list[Axis], list[Axis]]:
     return list(axes), []
 
 
-def _flat(builder: Builder, axis: Axis, work: int, env: Env, innermost: Callable[[Env], Stmt]) -> Stmt:
+def _flat(builder: Builder, axis: Axis, work: int, env: Env, looped: Callable[[Axis, Scalar, Env], Stmt]) -> Stmt:
     extent = axis.extent
     if isinstance(extent, int) and extent * work <= PARALLEL_COST:
-        return vectorized(axis, extent_of(extent), innermost(env))
+        return looped(axis, extent_of(extent), env)
     size = max(_BLOCK, PARALLEL_COST // work // _BLOCK * _BLOCK)
     blocks: Dim = ceil_div(extent, size)
     lane = Axis("i", size)
@@ -191,7 +193,7 @@ def _flat(builder: Builder, axis: Axis, work: int, env: Env, innermost: Callable
         inner = {k: builder.evaluate([v], {axis: position})[0] for k, v in env.items()}
         inner[axis] = position
         count = minimum(size, binary("sub", extent_of(extent), start))
-        return vectorized(lane, count, innermost(inner))
+        return looped(lane, count, inner)
 
     return parallel(builder, blocks, size * work, block, "block")
 

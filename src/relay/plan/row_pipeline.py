@@ -4,7 +4,7 @@ A row's steps wait for one another (a softmax's exponentials for the maximum, it
 waits for its reduction, with little else to do meanwhile. So one loop over the elements takes the first step of a row, the
 second of the row before, the third of the row before that (software pipelining: loop skewing, then fusion). It waits
 once for all of them at its end, reads from memory while another row's arithmetic goes on, and is left once a row.
-Between so much arithmetic a processor does not look far enough ahead to the lines that are written, so they are asked for.
+Between so much arithmetic a processor does not look far enough ahead to the lines that are read and written, so they are asked for.
 
 That is done where a step computes something dear of each element: norms, which read and add, gain little while their rows
 are in a cache, and lose a quarter when they are not, because memory is read fastest in one run at a time.
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
-from relay.loop.ahead import results_ahead
+from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
 from relay.loop.walk import statements
 from relay.plan.build import (
@@ -205,9 +205,11 @@ class _Pipeline:
         every = [e for _, e, _ in parts]
         # Rows mostly follow one another, so what lies behind an element is written later.
         stores = [s for element in every for s in statements(element) if isinstance(s, Store)]
+        target = self.builder.target
+        asked = [*operands_ahead(every[0], shared, target), *results_ahead(stores, target)]
         elements = Branch(
             full,
-            loop([*results_ahead(stores, self.builder.target), *every]),
+            loop([*asked, *every]),
             loop([Branch(cond, e) for cond, (_, e, _) in zip(inside, parts, strict=True)]),
         )
         starts = [s for reductions, _, _ in parts for s in reductions.starts]
