@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import relay
 from tests.generator.compare import difference
@@ -26,7 +29,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
-bert, gpt2, train_gpt = example("bert"), example("gpt2"), example("train_gpt")
+bert, gpt2, llama, train_gpt = (example(name) for name in ("bert", "gpt2", "llama", "train_gpt"))
 
 
 def ids_of(count: int, vocabulary: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -79,6 +82,68 @@ def test_gpt2_cache() -> None:
         read = np.concatenate([text, np.array(expected, np.int32)])
         expected.append(int(gpt2.reference(c, weights, read).argmax()))
     assert generated == expected
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "biased", "tied"), [(4, 2, False, False), (3, 1, True, True), (2, 2, True, False)]
+)
+def test_llama(heads: int, groups: int, biased: bool, tied: bool) -> None:
+    """A text is written as by one read of all tokens after the other, and ends at the token that ends it."""
+    c = llama.Config(
+        layers=2,
+        width=24,
+        heads=heads,
+        groups=groups,
+        size=8,
+        inner=40,
+        vocabulary=60,
+        positions=30,
+        biased=biased,
+        tied=tied,
+    )
+    weights = llama.seeded_weights(c)
+    module = llama.program(c, weights)
+    generate = relay.compile(module)
+    for n in (1, 7):
+        ids = ids_of(n, c.vocabulary)
+        expected: list[int] = []
+        for _ in range(6):
+            expected.append(int(llama.reference(c, weights, np.array([*ids, *expected])).argmax()))
+        assert np.asarray(generate(ids, np.int32(6), np.int32(-1))).tolist() == expected
+        until = expected.index(expected[3]) + 1
+        assert np.asarray(generate(ids, np.int32(6), np.int32(expected[3]))).tolist() == expected[:until]
+    assert np.asarray(relay.evaluate(module, ids, np.int32(6), np.int32(-1))).tolist() == expected
+
+
+def test_a_llama_checkpoint(tmp_path: Path) -> None:
+    """Weights of 16 bits in several files, with a tensor that the program does not have."""
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    given = {
+        "model_type": "qwen2",
+        "vocab_size": 70,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+    } | sizes
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    c = llama.read_config(tmp_path / "config.json")
+    weights = {name: a.astype(ml_dtypes.bfloat16) for name, a in llama.seeded_weights(c).items()}
+    names = sorted(weights)
+    save_file({n: weights[n] for n in names[:9]}, tmp_path / "model-00001-of-00002.safetensors")
+    rest = {n: weights[n] for n in names[9:]} | {"rotary.inv_freq": np.ones(4, np.float32)}
+    save_file(rest, tmp_path / "model-00002-of-00002.safetensors")
+    ids = ids_of(5, 70)
+    (token,) = np.asarray(relay.compile(llama.program(c, relay.load_weights(tmp_path)))(ids, np.int32(1), np.int32(-1)))
+    assert token == llama.reference(c, weights, ids).argmax()
+    (tmp_path / "config.json").write_text(json.dumps(given | {"rope_scaling": {"rope_type": "yarn"}}))
+    with pytest.raises(ValueError, match="plain rotary positions"):
+        llama.read_config(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("attention", ["SPELLED", "OPERATOR"])

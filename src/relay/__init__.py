@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from relay.ir.expr import Call
     from relay.ir.module import Module
     from relay.ir.value import AdtValue
+    from relay.ir.weights import load_weights
     from relay.loading import infer_type, load_module, parse, parse_expr
     from relay.op.custom_gradients import gradient_rule
     from relay.op.registry import operator
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdtValue", "Call", "Executable", "Function", "Limits", "Module", "Options", "Pipeline", "RelayError", "Tensor",
-    "build_library", "compile", "const", "evaluate", "grad", "gradient_rule", "infer_type", "jvp", "load", "load_module", "op", "operator",
-    "parse", "parse_expr", "pipeline", "te", "transform", "value_and_grad", "var",
+    "build_library", "compile", "const", "evaluate", "grad", "gradient_rule", "infer_type", "jvp", "load", "load_module", "load_weights",
+    "op", "operator", "parse", "parse_expr", "pipeline", "te", "transform", "value_and_grad", "var",
 ]  # fmt: skip
 
 # Where the names live that are not modules.
@@ -48,6 +49,7 @@ _HOMES = {
     "ir.expr": ("Call",),
     "ir.module": ("Module",),
     "ir.value": ("AdtValue",),
+    "ir.weights": ("load_weights",),
     "loading": ("infer_type", "load_module", "parse", "parse_expr"),
     "op.custom_gradients": ("gradient_rule",),
     "op.registry": ("operator",),

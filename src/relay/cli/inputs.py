@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,6 @@ from relay.ir.types import is_integer
 Array = npt.NDArray[Any]
 Spec = Mapping[str, Any]
 RANDOM_SIZE = 16  # a dimension that nobody fixes
-
-
-def load_weights(path: Path) -> dict[str, Array]:
-    """Named arrays from a ``.safetensors`` or ``.npz`` file."""
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
-        from safetensors.numpy import load_file
-
-        return load_file(path)
-    except FileNotFoundError as error:
-        raise FileError(f"no such file: {path}") from error
-    except Exception as error:
-        raise FileError(f"cannot read weights from {path}: {error}") from error
 
 
 def arguments(params: Sequence[Spec], given: Sequence[str], dims: Sequence[str], seed: int) -> list[object]:

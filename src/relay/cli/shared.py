@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import relay
-from relay.cli import inputs
 from relay.cli.arguments import Argument, Option
 from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.files import write_whole
+from relay.ir.weights import load_weights
 
 if TYPE_CHECKING:
     from relay.ir.module import Module
@@ -31,7 +31,10 @@ PrecisionOption = Annotated[
     str, Option(help="Of matrix products with constant weights: float32, bf16 or int8-weights.")
 ]
 Entry = Annotated[str, Option(help="The function to call.")]
-Weights = Annotated[Path | None, Option(help="Bind parameters by name from a .safetensors or .npz file.")]
+Weights = Annotated[
+    Path | None,
+    Option(help="Bind parameters by name from a .safetensors or .npz file, or a folder of .safetensors files."),
+]
 Inputs = Annotated[
     list[str] | None, Option("-i", "--input", help="name=value: a number, a nested list, FILE.npy or random.")
 ]
@@ -69,7 +72,7 @@ def require_seconds(seconds: float) -> None:
 def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
     """The typed program of a file, with weights bound."""
     module = relay.load_module(existing(path))
-    return module.bind(inputs.load_weights(weights), entry=entry) if weights else module
+    return module.bind(load_weights(weights), entry=entry) if weights else module
 
 
 def read_executable(path: Path, entry: str, weights: Path | None, **options: Any) -> relay.Executable:

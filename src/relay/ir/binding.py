@@ -17,12 +17,16 @@ from relay.ir.text_types import TypeText
 from relay.ir.types import FuncType, TensorType, Type
 from relay.ir.walk import substitute
 
+# Floats of files that a parameter takes as well: each number is one of the wider type.
+_WIDENED = {"float32": ("float16", "bfloat16"), "float64": ("float16", "bfloat16", "float32")}
+
 
 def bind_parameters(function: Function, name: str, values: Mapping[str, npt.ArrayLike | Constant]) -> Function:
     """``function`` (called ``name`` in messages) with these parameters replaced by constants.
 
-    A dimension variable that a bound parameter's type mentions becomes the number found there. Raises RelayError for a name that
-    is no parameter, TypeError_ for a wrong dtype or a parameter that is no tensor, ShapeError for a wrong rank or size.
+    A dimension variable that a bound parameter's type mentions becomes the number found there; narrower floats are
+    widened. Raises RelayError for a name that is no parameter, TypeError_ for a wrong dtype or a parameter that is no tensor,
+    ShapeError for a wrong rank or size.
     """
     by_name = {p.name: p for p in function.params}
     for given in values:
@@ -75,6 +79,12 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
         constant = make_constant(value, wanted.dtype if wanted is not None and isinstance(wanted.dtype, str) else None)
     if wanted is None:
         return _typed(constant)
+    if (
+        isinstance(wanted.dtype, str)
+        and constant.dtype in _WIDENED.get(wanted.dtype, ())
+        and isinstance(constant.data, np.ndarray)
+    ):
+        constant = make_constant(constant.data.astype(wanted.dtype))
     if isinstance(wanted.dtype, str) and wanted.dtype != constant.dtype:
         hint = f"convert it: array.astype({wanted.dtype!r})"
         raise TypeError_(f"{what} must be {wanted.dtype}, the array is {constant.dtype}", parameter.span, hint)

@@ -11,6 +11,7 @@ import mmap
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
@@ -43,6 +44,12 @@ class TensorFile:
         length = int.from_bytes(self._map[:8], "little")
         self._header: dict[str, Any] = json.loads(self._map[8 : 8 + length])
         self._start = 8 + length
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All tensors, those of bfloat16 as such."""
+        names = [n for n in self._header if n != "__metadata__"]
+        found = {n: self.tensor(n) for n in names}
+        return {n: a.view(ml_dtypes.bfloat16) if self._header[n]["dtype"] == "BF16" else a for n, a in found.items()}
 
     def tensor(self, key: str) -> npt.NDArray[np.generic]:
         """One tensor. Raises FileError when there is none of this name or its dtype is unknown."""

@@ -75,7 +75,7 @@ class Module:
         return module_text(self, complete=False)
 
     def bind(self, values: Mapping[str, npt.ArrayLike | Constant], entry: str = "main") -> Module:
-        """Parameters of ``@entry`` by name become constants.
+        """Parameters of ``@entry`` by name become constants. Arrays of narrower floats are widened to what a parameter takes.
 
         Raises RelayError for unknown names, TypeError_ and ShapeError for arrays that do not fit the parameter's type.
         """
