@@ -11,12 +11,12 @@ import mmap
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from relay.ir.diagnostics import FileError
+from relay.ir.dtypes import numpy_dtype
 
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32", "U64": "uint64",
@@ -49,7 +49,9 @@ class TensorFile:
         """All tensors, those of bfloat16 as such."""
         names = [n for n in self._header if n != "__metadata__"]
         found = {n: self.tensor(n) for n in names}
-        return {n: a.view(ml_dtypes.bfloat16) if self._header[n]["dtype"] == "BF16" else a for n, a in found.items()}
+        return {
+            n: a.view(numpy_dtype("bfloat16")) if self._header[n]["dtype"] == "BF16" else a for n, a in found.items()
+        }
 
     def tensor(self, key: str) -> npt.NDArray[np.generic]:
         """One tensor. Raises FileError when there is none of this name or its dtype is unknown."""
