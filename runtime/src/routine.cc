@@ -395,6 +395,47 @@ void sort_by_digits(const T* line, int64_t stride, bool descending, Digits<T>& m
   for (size_t i = 0; i < n; ++i) order[i] = from[i].at;
 }
 
+// The positions of a line of fewer elements in order, by how many keys are before each: all are compared with all, many at a time and
+// without a branch. There are whole vectors of keys.
+template <class Key>
+[[gnu::always_inline]] inline void sort_by_ranks(const Key* keys, int64_t n, int64_t* order) {
+  alignas(64) Key places[least_by_digits] = {};
+  auto count = static_cast<Key>(n), padded = static_cast<Key>((n + 15) & ~int64_t{15});
+  for (Key j = 0; j < count; ++j) {
+    Key key = keys[j];
+    for (Key i = 0; i < padded; ++i) {
+      Key earlier = key < keys[i], tied = key == keys[i], behind = j < i;
+      places[i] += earlier | (tied & behind);
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) order[places[i]] = i;
+}
+
+#if defined(__x86_64__)
+template <class Key>
+[[gnu::target("avx2")]] void sort_by_ranks_in_long_vectors(const Key* keys, int64_t n, int64_t* order) {
+  sort_by_ranks(keys, n, order);
+}
+#endif
+
+template <class T>
+void sort_short_line(const T* line, int64_t stride, bool descending, std::vector<int64_t>& order) {
+  // Signed, as processors compare them.
+  using Key = std::make_signed_t<typename Digits<T>::Key>;
+  using Bits = std::make_unsigned_t<Key>;
+  alignas(64) Key keys[least_by_digits] = {};
+  auto n = static_cast<int64_t>(order.size());
+  for (int64_t i = 0; i < n; ++i) {
+    Bits key = key_of(line[i * stride]);
+    keys[i] = static_cast<Key>((descending ? ~key : key) ^ Bits{1} << (8 * sizeof(Bits) - 1));
+  }
+#if defined(__x86_64__)
+  static const bool long_vectors = cpu_has("avx2");
+  if (long_vectors) return sort_by_ranks_in_long_vectors(keys, n, order.data());
+#endif
+  sort_by_ranks(keys, n, order.data());
+}
+
 // For the lines along the axis from one on up to another, their elements' positions in order: f(line's first element, outer
 // and inner number, positions). Only the first `wanted` positions of each line are in order.
 template <class T, class F>
@@ -436,8 +477,11 @@ void each_order(const T* x, const Lines& lines, int64_t from, int64_t to, bool d
       }
     }
     order.resize(static_cast<size_t>(lines.size));
-    if (lines.size >= least_by_digits && lines.size <= UINT32_MAX) {
-      sort_by_digits(line, lines.inner, descending, memory, order);
+    if (lines.size <= UINT32_MAX) {
+      if (lines.size < least_by_digits)
+        sort_short_line(line, lines.inner, descending, order);
+      else
+        sort_by_digits(line, lines.inner, descending, memory, order);
       f(line, o, i, order);
       continue;
     }

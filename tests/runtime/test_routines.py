@@ -107,6 +107,31 @@ def test_topk_of_long_lines(dtype: str, ascending: bool) -> None:
             np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1).T)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"]
+)
+@pytest.mark.parametrize("ascending", [True, False])
+def test_short_lines_in_order(dtype: str, ascending: bool) -> None:
+    """Lines whose elements are compared all with all, and the first that are not: ties, both zeros, infinities, elements that are no
+    numbers, the ends of the integers."""
+    random = np.random.default_rng(1)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    for n in (0, 1, 2, 7, 15, 16, 17, 33, 63, 64, 65):
+        x = random.integers(0, 20, size=(4, n)).astype(kind)
+        if dtype in ("float16", "bfloat16", "float32", "float64"):
+            values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1.5]).astype(kind)
+            x[1] = random.choice(values, size=n)
+            x[2] = np.nan
+        elif dtype != "bool":
+            x[1] = random.choice(np.array([np.iinfo(kind).min, np.iinfo(kind).max, 0, 1], kind), size=n)
+        key = x.astype(np.float64) if kind.kind not in "iu" else x
+        order = np.argsort(key, axis=1, kind="stable")
+        if not ascending:
+            order = n - 1 - np.argsort(np.flip(key, 1), axis=1, kind="stable")[:, ::-1]
+        np.testing.assert_array_equal(run("argsort", x, 1, ascending, INT64), order)
+        np.testing.assert_array_equal(run("argsort", np.ascontiguousarray(x.T), 0, ascending, INT64), order.T)
+
+
 def test_brain_floats_and_bools() -> None:
     x = np.array([2.5, -1, 0, 2.5, -0.0], ml_dtypes.bfloat16)
     np.testing.assert_array_equal(run("unique", x).astype(np.float32), [-1, 0, 2.5])
