@@ -28,6 +28,7 @@ PROGRAMS = {
     "convolutions": True,
     "loops": True,
     "models": True,
+    "layers": True,
     "capsule": False,
 }
 

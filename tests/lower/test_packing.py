@@ -108,3 +108,22 @@ def test_loops_within_loops_and_entries_pack_nothing_ahead() -> None:
     alone = LOOP.replace("ROWS", "4").replace("MAIN", ONCE)
     plan = pipeline.build(relay.parse(alone), Options(cache=False, entries=("loop",))).plan
     assert not any("pack" in k.kernel.name for k in plan.kernels)
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(4, 1), (1, 0)])
+def test_a_layer_of_the_library_packs_what_its_steps_multiply_by(batch: int, expected: int) -> None:
+    """The loop is begun by a function between, that runs once."""
+    text = f"""#[version = "0.0.5"]
+    import nn
+    def @main[t: Dim](%xs: Tensor[(t, {batch}, 24), float32], %h: Tensor[({batch}, 96), float32], %w: Tensor[(288, 24), float32],
+        %u: Tensor[(288, 96), float32], %b: Tensor[(288,), float32]) -> Tensor[(t, {batch}, 96), float32] {{
+      @gru(%xs, %h, %w, %u, %b, %b * 0.5f).0
+    }}"""
+    assert packs(text) == expected
+    module = relay.parse(text)
+    exe = relay.compile(module, cache=False)
+    for steps in (0, 1, 5):
+        shapes = ((steps, batch, 24), (batch, 96), (288, 24), (288, 96), (288,))
+        given = [RNG.uniform(-0.3, 0.3, shape).astype(np.float32) for shape in shapes]
+        found, wanted = exe(*given), relay.evaluate(module, *given)
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5, atol=1e-6)

@@ -45,8 +45,8 @@ PlanOf = Callable[[Call, frozenset[int]], KernelPlan]
 
 
 def carried_operands(module: Module, entries: Collection[str]) -> dict[Var, str]:
-    """The large parameters of loops that every iteration passes on, and whose loop each is; of loops that only entries begin, so that
-    what is done before one is done once in a run."""
+    """The large parameters of loops that every iteration passes on, and whose loop each is; of loops that are begun once in a run, as is
+    what is done before one: by entries, or by functions that entries call and that are in no recursion."""
     calls: dict[str, list[tuple[str, Call]]] = {}
     others: set[str] = set()
     for name, function in module.functions.items():
@@ -59,12 +59,24 @@ def carried_operands(module: Module, entries: Collection[str]) -> dict[Var, str]
                     others.update(a.name for a in value.args if isinstance(a, GlobalVar))
                 else:
                     others.update(a.name for a in operands(value) if isinstance(a, GlobalVar))
+    once: dict[str, bool] = {}
+
+    def runs_once(name: str) -> bool:
+        """Whether a function is called from straight code only, as often as that says."""
+        if name not in once:
+            once[name] = False  # what comes back to it is a recursion
+            if name in calls:
+                once[name] = name not in others and all([runs_once(caller) for caller, _ in calls[name]])
+            else:
+                once[name] = name in entries
+        return once[name]
+
     out: dict[Var, str] = {}
     for name, function in module.functions.items():
         if name in entries or name in others or BESIDE in function.attrs or tail_loop(name, function) is None:
             continue
         inside = [call for caller, call in calls[name] if caller == name]
-        if all(caller == name or (caller in entries and caller not in calls) for caller, _ in calls[name]):
+        if all(caller == name or runs_once(caller) for caller, _ in calls[name]):
             for n, param in enumerate(function.params):
                 if _elements(param) >= _LEAST_ELEMENTS and all(call.args[n] is param for call in inside):
                     out[param] = name
