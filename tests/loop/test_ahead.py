@@ -13,7 +13,7 @@ from relay import pipeline
 from relay.codegen.kernels import prepared
 from relay.loop.ahead import asking_ahead, operands_ahead
 from relay.loop.evaluate import evaluate
-from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Stmt, Store
+from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store
 from relay.loop.target import Target
 from relay.loop.verify import verify
 from relay.loop.walk import statements
@@ -100,6 +100,25 @@ def @main[m: Dim](%x: Tensor[(m, 700), float32], %b: Tensor[(700,), float32]) { 
         assert sorted(p.write for p in found) == writes
 
 
+@pytest.mark.parametrize("body", ["nn.layer_norm(%x, %g, %g)", "argmax(%x, axis=1)", "sum(%x * %x, axis=1)"])
+def test_reductions_ask_where_operands_are_far(body: str) -> None:
+    """Where all of an operand is more than the second-level cache holds; a row's result is the same bits either way."""
+    text = f"""#[version = "0.0.5"]
+def @main[m: Dim](%x: Tensor[(m, 700), float32], %g: Tensor[(700,), float32]) {{ {body} }}"""
+    made = pipeline.build(relay.parse(text), relay.Options())
+    kernels = [prepared(k.kernel, made.target) for k in made.plan.kernels]
+    held = [b for k in kernels for b in statements(k.body) if isinstance(b, Branch) and b.orelse is not None]
+    there = [b for b in held if b.orelse is not None and any(isinstance(s, Prefetch) for s in statements(b.then))]
+    assert there and not any(isinstance(s, Prefetch) for b in there for s in statements(b.orelse or Seq(())))
+    rng = np.random.default_rng(3)
+    rows_ = made.target.l2_bytes // (4 * 700) + 2
+    x, g = rng.standard_normal((rows_, 700)).astype("f"), rng.standard_normal(700).astype("f")
+    exe = relay.compile(text)
+    many = np.asarray(exe(x, g))
+    np.testing.assert_array_equal(many[:3], np.asarray(exe(x[:3], g)))
+    np.testing.assert_allclose(many[:3], np.asarray(relay.evaluate(relay.parse(text), x[:3], g)), 2e-5, 2e-5)
+
+
 def test_rows_by_way_of_variables_are_found() -> None:
     """The loop's variable is another's, and the place has a name."""
     step, place = Axis("r", ROWS), Axis("p", 1 << 62)
@@ -169,7 +188,8 @@ def @main[m: Dim](%t: Tensor[(3000, 300), float32], %i: Tensor[(m,), int32]) { g
     module = relay.parse(text)
     made = pipeline.build(module, relay.Options())
     found = [p for k in made.plan.kernels for p in asked(prepared(k.kernel, made.target))]
-    assert sorted(p.write for p in found) == [False, True, True]  # the table's rows, its gradient's, and the cotangent
+    # The table's rows, what is summed; the rows themselves, and the gradient's.
+    assert sorted(p.write for p in found) == [False, False, True, True]
     rng = np.random.default_rng(2)
     table, places = rng.standard_normal((3000, 300)).astype("f"), rng.integers(0, 3000, 50).astype("i4")
     expected = np.zeros_like(table)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_min, dim_mul
+from relay.loop.ahead import where_far
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store
 from relay.loop.walk import same
 from relay.plan.build import allocate, extent_of, seq
@@ -172,7 +173,7 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
                     guess,
                     seq(
                         [
-                            For(every, extent_of(every.extent), pass_, "vectorized"),
+                            where_far(For(every, extent_of(every.extent), pass_, "vectorized"), builder.target),
                             emitter.store(found.total, 0, total),
                             *(emitter.member(p, None) for p in found.between),
                             LetScalar(off, precise, emitter.store(found.spread, 0, spread)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay.ir.dim import Dim, known_equal
+from relay.loop.ahead import where_far
 from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
 from relay.plan.expand import Env, is_dear
@@ -132,7 +133,8 @@ class Emitter:
             if body and last is not None:
                 kind: LoopKind = "vectorized" if self._wide(plan) else "serial"
                 loop = For(last, extent_of(last.extent), seq(body), kind)
-                passes.append(serial(plan.reduced[:-1], hoisted(loop)))
+                whole = where_far(loop, self.builder.target, hoisted) if kind == "vectorized" else hoisted(loop)
+                passes.append(serial(plan.reduced[:-1], whole))
             else:
                 passes += body
         return allocate(parts.buffers, seq([*passes, *parts.ends]))
