@@ -134,7 +134,7 @@ class Waking {
  private:
   static constexpr int64_t shortly = 50'000, long_enough = 400'000, most_cost = 30'000;
   // So many times what waking costs: later regions are smaller, and what a thread reads is not in its caches.
-  static constexpr int64_t in_region = 5, in_burst = 8, unexpected = 12, enough = 32;
+  static constexpr int64_t in_region = 6, in_burst = 12, unexpected = 16, enough = 32;
   int64_t last_ = 0, cost_ = 0, spent_ = 0, expected_ = 0;
   std::atomic<int64_t> window_{shortly};
 };
