@@ -25,12 +25,12 @@ WEIGHT = frozenset({1})
 V = DimVar("n")
 
 
-def plan_of(rows: object, columns: int, depth: int, biased: bool = False) -> KernelPlan:
+def plan_of(rows: object, columns: int, depth: int, biased: bool = False, ahead: frozenset[int] = WEIGHT) -> KernelPlan:
     given = [tensor((rows, depth)), tensor((columns, depth)), *([tensor((columns,))] if biased else [])]
     fn = primitive(
         given, lambda m, x, w, *b: m("tanh", m("add", m("nn.dense", x, w), b[0])) if b else m("nn.dense", x, w)
     )
-    return make_plan(fn, SMALL, WEIGHT, fresh_name())
+    return make_plan(fn, SMALL, ahead, fresh_name())
 
 
 def goes_back(plan: KernelPlan) -> bool:
@@ -41,15 +41,17 @@ def goes_back(plan: KernelPlan) -> bool:
     ("rows", "columns", "depth"),
     [(1, 300, 100), (1, 450, 200), (3, 512, 64), (1, 70, 200), (5, 300, 100), (11, 70, 200), (24, 150, 300)],
 )
-def test_the_order_changes_nothing(rows: int, columns: int, depth: int) -> None:
-    """For one thread, for several with a part each, which are not all as long, and for more than there are panels."""
-    plan = plan_of(rows, columns, depth, biased=True)
+@pytest.mark.parametrize("ahead", [WEIGHT, frozenset[int]()])
+def test_the_order_changes_nothing(rows: int, columns: int, depth: int, ahead: frozenset[int]) -> None:
+    """For one thread, for several with a part each, which are not all as long, and for more than there are panels; of packed weights,
+    and of such that are read where they are."""
+    plan = plan_of(rows, columns, depth, biased=True, ahead=ahead)
     assert goes_back(plan)
     native = Native(plan.kernel, SMALL)
     x: Any = random((rows, depth), "float32")
     w: Any = random((columns, depth), "float32", 1)
     b: Any = random((columns,), "float32", 2)
-    packed = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})[0]
+    packed = evaluate([plan.packs[0].packed], {plan.packs[0].source: w})[0] if ahead else w
     found = []
     for workers in (1, 2, 3, 64):
         for turn in (0, 1):

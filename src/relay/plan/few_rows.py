@@ -20,9 +20,10 @@ from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
-from relay.plan.product import size_of, unflatten
+from relay.plan.product import narrow, size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
+from relay.plan.there_and_back import stays_in_part, turned_round
 from relay.plan.unpacked import Unpacked, fewest_unpacked, is_unpacked
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
 
@@ -293,7 +294,15 @@ class _Dotted:
             shared.finish_rows(nothing, extent_of(rows), first, across, held, nothing, width),
         ])  # fmt: skip
         work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), width), rows), FMA_DISCOUNT)
-        return parallel_rows(shared.builder, [*p.batch, chunk], work, allocate([held], body))
+        body = allocate([held], body)
+        if (
+            isinstance(columns, int)
+            and chunk.extent != 1
+            and stays_in_part(shared, rows, columns, narrow(p.form.right).dtype)
+        ):
+            at = Axis("at", chunk.extent)
+            return parallel_rows(shared.builder, [at], work, bound([(chunk, turned_round(at, chunk.extent))], body))
+        return parallel_rows(shared.builder, [*p.batch, chunk], work, body)
 
     def _tile(self, row: Scalar, rows: int, column: Scalar, at: Scalar, beside: int, held: Buffer, width: int) -> Stmt:
         """The dot products of ``rows`` rows with ``beside`` columns, all over k at once."""

@@ -23,14 +23,20 @@ def is_kept_in_part(nest: ProductNest, rows: Dim, panels: Dim, runs: Sequence[Pa
     """Whether the second-level cache keeps a good part of all panels, but not all, from one call to the next (a recurrent network's
     weights). From first to last, each call would drive out what the next one reads first; every other call goes back, from what was read
     last. With more rows multiply-adds take longer than reading."""
-    p = nest.p
-    if not isinstance(rows, int) or rows > _MOST_ROWS or not isinstance(panels, int) or panels < 2:
-        return False
-    depth = size_of(p.reduced)
-    if p.form.guard is not None or p.form.turned or p.outer or p.batch or not isinstance(depth, int):
+    if not isinstance(panels, int) or panels < 2:
         return False
     columns = sum(run.tile.columns * run.count for run in runs if isinstance(run.count, int))
-    size, cache = columns * depth * dtype_bits(packed.dtype) // 8, nest.builder.target.l2_bytes
+    return stays_in_part(nest, rows, columns, packed.dtype)
+
+
+def stays_in_part(nest: ProductNest, rows: Dim, columns: int, dtype: str) -> bool:
+    """The same of a right operand's columns, wherever they lie."""
+    p, depth = nest.p, size_of(nest.p.reduced)
+    if not isinstance(rows, int) or rows > _MOST_ROWS or not isinstance(depth, int):
+        return False
+    if p.form.guard is not None or p.form.turned or p.outer or p.batch:
+        return False
+    size, cache = columns * depth * dtype_bits(dtype) // 8, nest.builder.target.l2_bytes
     return cache // 2 < size <= _MOST_CACHES * cache
 
 
