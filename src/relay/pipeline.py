@@ -45,6 +45,7 @@ from relay.transform import (
     DropUnread,
     EtaExpand,
     ExpandCompositions,
+    FindSoftmax,
     FixInvariants,
     FoldConstants,
     FuseAttention,
@@ -134,7 +135,9 @@ def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
     # tangents have no such kernel.
     attend: list[Pass] = [*fold, FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
-    differentiate: list[Pass] = [*inline, *attend, Gradient(entries=options.entries), dead, *evaluate]
+    # Softmax has a gradient that reads its result alone; of what is spelled out, only what is small or unknown is left for later.
+    softmax: list[Pass] = [FindSoftmax(), DeadCode()] if level >= 3 else []
+    differentiate: list[Pass] = [*inline, *softmax, *attend, Gradient(entries=options.entries), dead, *evaluate]
     return [
         ToBlocks(),
         EtaExpand(),
@@ -151,6 +154,7 @@ def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
         NameDims(),
         *([DropIdentities(facts)] if level >= 3 else []),
         *tidy,
+        *softmax,
         *([*batch, *tidy] if level >= 3 else []),
         *(share if level >= 3 else []),
         *reduced_precision(options),

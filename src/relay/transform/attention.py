@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from relay.transform.matrix_products import (
     shape_of,
 )
 from relay.transform.pattern import Definition, Pattern, is_constant, is_op, match, wildcard
+from relay.transform.softmaxes import softmax_of, softmax_over
 from relay.transform.uses import use_counts
 
 
@@ -75,7 +76,8 @@ _SCALED: tuple[tuple[Pattern, bool], ...] = (
     (is_op("multiply")(_C, _X), False),
     (is_op("divide")(_X, _C), True),
 )
-_SUM, _MASK = is_op("add"), wildcard()
+_NEGATED = is_op("negative")(_X)
+_MASK = wildcard()
 # Half of causal scores are never made, and what blocks of others hold is in a near cache: they are worth a kernel where they are fewer.
 _CAUSAL_COUNTS = 8
 # Steps between the two products that are looked at.
@@ -99,43 +101,61 @@ class _Finder:
 
     def attention(self, value: Expr) -> Block | None:
         """What takes the place of the last product; None where it is none, or has no such form."""
-        for last in matrix_products(value, self.definition):
-            if in_order(last.left_axes) and self._read_once(value):
-                found = self._around(value, last)
+        total: Expr | None = None
+        product = value
+        if isinstance(value, Call) and match(is_op("divide")(_X, _MASK), value, self.definition) is not None:
+            # The weights may be divided by their sum after they are multiplied.
+            if not self._once(value.args[0]):
+                return None
+            product, total = self.definition(value.args[0]), value.args[1]
+        for last in matrix_products(product, self.definition):
+            if in_order(last.left_axes) and self._read_once(product) and (total is None or in_order(last.axes)):
+                found = self._around(value, last, total)
                 if found is not None:
                     return found
                 self.made.clear()
         return None
 
-    def _around(self, value: Expr, last: MatrixProduct) -> Block | None:
-        """The same for one way to see the last product."""
-        softmax = self._through_views(last.left)
-        if softmax is None or not isinstance(softmax, Call):
-            return None
-        if match(is_op("nn.softmax"), softmax, self.definition) is None:
-            return None
+    def _around(self, value: Expr, last: MatrixProduct, total: Expr | None) -> Block | None:
+        """The same for one way to see the last product, whose result is divided by ``total``."""
+        found: tuple[Expr, int, int] | None
+        if total is not None:
+            found = softmax_over(last.left, total, self.definition, self.uses, of_any_size=True)
+            softmax = self.definition(last.left)
+        else:
+            softmax = self._through_views(last.left) or last.left
+            if isinstance(softmax, Call) and match(is_op("nn.softmax"), softmax, self.definition) is not None:
+                found = softmax.args[0], cast(int, registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"]), 1
+            else:
+                # Where exponents overflow that are not shifted, only the operator may have numbers; what is infinite gives nan in both.
+                found = softmax_of(softmax, self.definition, self.uses, of_any_size=True)
         shape = shape_of(softmax)
-        if shape is None or not is_sized(softmax):
+        if found is None or shape is None or not is_sized(softmax):
             return None
-        if registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"] not in (-1, len(shape) - 1):
+        scores, axis, reads = found
+        if axis % len(shape) != len(shape) - 1:
             return None
         if len(shape) < 2 or any(d == 0 for d in shape) or not _keeps_matrices(shape, shape_of(last.left)):
             return None
         try:
-            return self._replacement(value, last, softmax.args[0], shape)
+            return self._replacement(value, last, scores, shape, reads)
         except RelayError:  # sizes that are equal at run time but not known to be: left as it is
             return None
 
-    def _replacement(self, value: Expr, last: MatrixProduct, scores: Expr, shape: tuple[Dim, ...]) -> Block | None:
+    def _replacement(
+        self, value: Expr, last: MatrixProduct, scores: Expr, shape: tuple[Dim, ...], reads: int
+    ) -> Block | None:
+        """What takes the place of a value around two products; the softmax reads its ``scores`` so often."""
         scale, masks, chosen = 1.0, list[Expr](), list[Expr]()
-        # What the scores of whole matrices are multiplied with (False) or divided by (True).
+        # What the scores of whole matrices or rows are multiplied with (False) or divided by (True).
         factors: list[tuple[Expr, bool]] = []
         # The score of what is hidden, and whether that counts like other scores.
         hidden: float | None = None
         first: MatrixProduct | None = None
         while first is None:
-            if not self._once(scores):
+            if not isinstance(scores, Var) or self.uses[scores] != reads:
                 return None
+            reads = 1
             step = self.definition(scores)
             if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
                 return None
@@ -152,9 +172,9 @@ class _Finder:
                 scores, by = factor
                 scale *= by
                 continue
-            by_matrix = self._scaled_by_matrix(step, shape)
-            if by_matrix is not None:
-                scores, number, divides = by_matrix
+            by_rows = self._scaled_by_rows(step, shape)
+            if by_rows is not None:
+                scores, number, divides = by_rows
                 factors.append((number, divides))
                 continue
             if factors or scale <= 0:  # a mask under a scale is scaled too
@@ -269,13 +289,15 @@ class _Finder:
         return self._bind("logical_not", (mask,))
 
     def _added(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr] | None:
-        """Scores and mask of a step that adds one."""
-        if shape_of(step) != shape or match(_SUM, step, self.definition) is None:
+        """Scores and mask of a step that adds one, or subtracts what it is the negative of."""
+        assert isinstance(step.fn, OpRef)
+        if shape_of(step) != shape or step.fn.name not in ("add", "subtract"):
             return None
+        taken = step.fn.name == "subtract"
         # Of two operands of the full shape the scores are the one that a product leads to.
-        for scores, mask in (step.args, step.args[::-1]):
+        for scores, mask in (step.args, step.args[::-1])[: 1 if taken else 2]:
             if shape_of(scores) == shape and is_sized(mask) and self._leads_to_product(scores):
-                return scores, mask
+                return scores, self._bind("negative", (mask,)) if taken else mask
         return None
 
     def _leads_to_product(self, e: Expr) -> bool:
@@ -289,7 +311,11 @@ class _Finder:
                 return True
             if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
                 continue
-            if _scaled(step, self.definition) is not None or is_view(step) or step.fn.name in ("add", "where"):
+            if (
+                _scaled(step, self.definition) is not None
+                or is_view(step)
+                or step.fn.name in ("add", "subtract", "where")
+            ):
                 todo += step.args
         return False
 
@@ -385,8 +411,8 @@ class _Finder:
             sources.append(step.args[0])
         return (sources[0], sources[1]) if len(times) == 1 else (key, value)
 
-    def _scaled_by_matrix(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr, bool] | None:
-        """Scores, a tensor that has one number for each matrix of them, and whether they are divided by it."""
+    def _scaled_by_rows(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr, bool] | None:
+        """Scores, a tensor that has one number for each matrix or each row of them, and whether they are divided by it."""
         assert isinstance(step.fn, OpRef)
         if step.fn.name not in ("multiply", "divide") or shape_of(step) != shape:
             return None
@@ -395,7 +421,7 @@ class _Finder:
             size = shape_of(factor)
             if size is None or shape_of(scores) != shape or not is_sized(factor) or isinstance(factor, Constant):
                 continue
-            if all(d == 1 for d in size[-2:]) and self._leads_to_product(scores):
+            if all(d == 1 for d in size[-1:]) and self._leads_to_product(scores):
                 return scores, factor, divides
         return None
 
@@ -421,7 +447,10 @@ class _Finder:
 
 
 def _scaled(step: Expr, definition: Definition) -> tuple[Expr, float] | None:
-    """What is multiplied or divided by a constant of one element, and the factor."""
+    """What is multiplied or divided by a constant of one element, or negated, and the factor."""
+    negated = match(_NEGATED, step, definition)
+    if negated is not None and isinstance(negated[_X], Var):
+        return negated[_X], -1.0
     for pattern, inverse in _SCALED:
         found = match(pattern, step, definition)
         if found is None:

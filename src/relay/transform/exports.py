@@ -39,6 +39,7 @@ from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
 from relay.transform.room import RoomForRows
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
+from relay.transform.softmaxes import FindSoftmax
 from relay.transform.specialise import Specialise
 from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
@@ -56,6 +57,7 @@ __all__ = [
     "DropUnread",
     "EtaExpand",
     "ExpandCompositions",
+    "FindSoftmax",
     "FixInvariants",
     "FoldConstants",
     "FuseAttention",
