@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from relay.codegen import polynomials as p
-from relay.codegen.registers import INFINITY, Kit, Register
+from relay.codegen.registers import INFINITY, MAGIC, Kit, Register
 from relay.codegen.turns import reduced
 
 # pi/2 as a sum, the leading part to few enough bits that multiples of it up to 2**20 are exact, or (to be multiplied and
@@ -16,6 +16,10 @@ _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
 _PI_2_LOW = _HALF_PI[1]
 # Numbers up to here are reduced by subtracting multiples of them.
 _FAR, _FAR_SHORT = 3e13, 1e6
+# pi as a sum of floats. With multiplications and subtractions rounded once, taking multiples of it from numbers up to the limit
+# is exact but for the last two parts, and the multiple chosen is off the nearest by a thousandth at most.
+_PI_FLOATS = (3.1415927410125732, -8.742277657347586e-08, -3.4302490200117637e-15)
+_NEAR_FLOATS = 1e5
 
 
 def _quadrant(kit: Kit, given: Register) -> tuple[Register, Register]:
@@ -49,7 +53,8 @@ def _cos_polynomial(kit: Kit, r: Register, coefficients: Sequence[float]) -> Reg
     return main + kit.fma(z * z, kit.polynomial(z, coefficients), lost)
 
 
-def _sin_cos(kit: Kit, x: Register, turn: int) -> Register:
+def _by_quadrants(kit: Kit, x: Register, turn: int) -> Register:
+    """The sine (turn 0) or cosine (turn 1), from that of what is left of the angle within an eighth of a turn."""
     single = x.element == "float"
     r, n = _quadrant(kit, x)
     r = kit.narrow(r) if single else r
@@ -58,11 +63,39 @@ def _sin_cos(kit: Kit, x: Register, turn: int) -> Register:
     s = _sin_polynomial(kit, r, p.SIN_F32 if single else p.SIN_F64)
     c = _cos_polynomial(kit, r, p.COS_F32 if single else p.COS_F64)
     value = kit.where(odd, c, s)
-    return kit.where((n & 2).equals(2), -value, value)
+    value = kit.where((n & 2).equals(2), -value, value)
+    return value if turn else kit.where(x.equals(0.0), x, value)
+
+
+def _by_half_turns(kit: Kit, x: Register, turn: int) -> Register:
+    """The sine (turn 0) or cosine (turn 1) of floats, in floats: less a whole number of half turns (for the cosine a half more)
+    an angle is within a quarter turn, where the sine is one odd polynomial; each half turn changes its sign. For machines that
+    multiply and subtract with one rounding. Numbers beyond the limit take the way of the others."""
+    magnitude = kit.abs(x)
+    shifted = kit.fma(magnitude, 1 / math.pi, MAGIC["float"] if turn == 0 else 0.5)
+    shifted = shifted if turn == 0 else shifted + MAGIC["float"]
+    whole = shifted - MAGIC["float"]
+    r, halves = magnitude, whole if turn == 0 else whole - 0.5
+    for part in _PI_FLOATS:
+        r = kit.fma(halves, -part, r)
+    z = r * r
+    value = kit.fma(r * z, kit.polynomial(z, p.SIN_HALF_TURN_F32), r)
+    sign = kit.bits(shifted) << 31
+    if turn == 0:
+        sign = sign ^ (kit.bits(x) & -(1 << 31))
+    value = kit.from_bits(kit.bits(value) ^ sign)
+    far = magnitude > _NEAR_FLOATS
+    # Lane by lane: a result does not depend on what else is in its vector.
+    (value,) = kit.rarely(far, (value,), lambda: (kit.where(far, _by_quadrants(kit, x, turn), value),))
+    return value
+
+
+def _sin_cos(kit: Kit, x: Register, turn: int) -> Register:
+    return (_by_half_turns if x.element == "float" and kit.a.target.fma else _by_quadrants)(kit, x, turn)
 
 
 def sin(kit: Kit, x: Register) -> Register:
-    return kit.where(x.equals(0.0), x, _sin_cos(kit, x, 0))
+    return _sin_cos(kit, x, 0)
 
 
 def cos(kit: Kit, x: Register) -> Register:

@@ -17,8 +17,9 @@ rsqrt                           2       2
 pow                             1       16
 =============================== ======= =======
 
-That is with AVX-512, where exp, erf and tanh are looked up in tables and sigmoid is made from an approximate reciprocal; elsewhere
-sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however large. mod is exact,
+That is with AVX-512, where exp, erf, tanh, log, log2 and log10 are looked up in tables and sigmoid is made from an approximate
+reciprocal; elsewhere sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however
+large. mod is exact,
 floor_mod is it with the divisor added (rounded once) where signs differ, floor_divide is NumPy's (`relay.codegen.remainders`).
 float16 and bfloat16 are computed as float32.
 """

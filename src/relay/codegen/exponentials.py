@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from relay.codegen import log_tables as t
 from relay.codegen import polynomials as p
 from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
 
@@ -190,7 +191,25 @@ def _log_limits(kit: Kit, x: Register, result: Register) -> Register:
     return kit.where(x < 0.0, NAN, result)
 
 
+def _log_by_table(kit: Kit, x: Register, table: t.LogTable) -> Register:
+    """Exponent and mantissa are the machine's: those of zero, infinity, subnormal and negative numbers are as the result needs
+    them."""
+    m = kit.mantissa(x)
+    exponent = kit.exponent(x)
+    exponent = kit.where(m < 1.0, exponent + 1.0, exponent)
+    piece = kit.bits(m) >> 19
+    f = kit.fma(m, kit.looked_up(table.inverses, piece), kit.const(-1.0, "float"))
+    slope, slope_rest = table.slope
+    polynomial = kit.polynomial(f, table.coefficients)
+    small = kit.fma(f, slope, f * kit.fma(f, polynomial, slope_rest)) if slope_rest else kit.fma(f * f, polynomial, f)
+    high, low = table.exponent
+    large = kit.fma(exponent, high, kit.looked_up(table.values, piece))
+    return large + (kit.fma(exponent, low, small) if low else small)
+
+
 def log(kit: Kit, x: Register) -> Register:
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, lambda kit, x: _log_by_table(kit, x, t.LOG_TABLE_F32))
     m, e = _frexp(kit, x)
     f = m - 1.0
     high, low = _LN2[x.element]
@@ -199,6 +218,8 @@ def log(kit: Kit, x: Register) -> Register:
 
 
 def log2(kit: Kit, x: Register) -> Register:
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, lambda kit, x: _log_by_table(kit, x, t.LOG2_TABLE_F32))
     m, e = _frexp(kit, x)
     f = m - 1.0
     return _log_limits(kit, x, _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(2), e))
@@ -220,6 +241,8 @@ def _times_constant(kit: Kit, f: Register, rest: Register, factor: float, e: Reg
 
 
 def log10(kit: Kit, x: Register) -> Register:
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, lambda kit, x: _log_by_table(kit, x, t.LOG10_TABLE_F32))
     m, e = _frexp(kit, x)
     f = m - 1.0
     high, low = _LOG10_2[x.element]

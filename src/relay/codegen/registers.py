@@ -259,6 +259,17 @@ class Kit:
         given += [(x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
         return Register(self, self.a.b.call("llvm.x86.avx512.mask.range.ps.512", x.type, *given), x.element)
 
+    def mantissa(self, x: Register) -> Register:
+        """What ``|x|`` less its power of two is in [3/4, 3/2), of `TABLE` floats: nan of negative numbers, of zeros and infinities
+        1 or -1."""
+        given = [(x.type, x.text), ("i32", "11"), (x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+        return Register(self, self.a.b.call("llvm.x86.avx512.mask.getmant.ps.512", x.type, *given), x.element)
+
+    def exponent(self, x: Register) -> Register:
+        """The exponent of ``|x|``, a whole number, of `TABLE` floats: of zeros and infinities minus infinity and infinity."""
+        given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+        return Register(self, self.a.b.call("llvm.x86.avx512.mask.getexp.ps.512", x.type, *given), x.element)
+
     def approximate_reciprocal(self, x: Register) -> Register:
         """``1 / x`` to 14 bits, of `TABLE` positive normal floats, where the machine has tables."""
         given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1")]
