@@ -10,10 +10,12 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.executable.disassembler import disassemble
 from relay.ir.dim import dim_text
+from relay.ir.expr import Call, OpRef
 from relay.ir.module import Module
+from relay.ir.walk import post_order
 from relay.loop.printer import kernel_text
 from relay.options import Options
-from relay.transform import Gradient
+from relay.transform import FuseAttention, Gradient, unfused_attentions
 from relay.transform.ad.notes import NOTE as GRADIENT_NOTE
 from relay.transform.batching.requests import ANSWERS
 from relay.transform.batching.structure import NOTE, BatchStructure
@@ -120,10 +122,25 @@ def gradient(module: Module, options: Options) -> View:
     return [("recursive functions", "\n".join(lines) or "none")]
 
 
+def attention(module: Module, options: Options) -> View:
+    """The attentions that were found, and for each two products with a softmax between them that are none: why."""
+    steps = [s for s in pipeline.build(module, options).steps if isinstance(s.transformation, FuseAttention)]
+    if not steps:
+        return [("attention", "not looked for: that takes -O3")]
+    calls = [n for f in steps[-1].after.functions.values() for n in post_order(f) if isinstance(n, Call)]
+    count = sum(isinstance(c.fn, OpRef) and c.fn.name == "nn.attention" for c in calls)
+    # Before its gradient is taken, if there is one, which spells other products of the shares.
+    step = steps[0]
+    assert isinstance(step.transformation, FuseAttention)
+    apart = [f"{where}: {why}" for where, why in unfused_attentions(step.before, step.transformation.least)]
+    return [("attention", f"{count} of one kernel"), ("not fused", "\n".join(apart) or "none")]
+
+
 VIEWS: Mapping[str, Callable[[Module, Options], View]] = {
     "passes": passes,
     "batching": batching,
     "gradient": gradient,
+    "attention": attention,
     "plans": plans,
     "loops": loops,
     "bytecode": bytecode,

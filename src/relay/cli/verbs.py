@@ -222,7 +222,7 @@ def opt(
 def inspect(
     file: Program,
     show: Annotated[
-        str, Option(help="passes, batching, gradient, plans, loops, bytecode, llvm, asm, memory or times.")
+        str, Option(help="passes, batching, gradient, attention, plans, loops, bytecode, llvm, asm, memory or times.")
     ] = "bytecode",
     entry: Entry = "main",
     weights: Weights = None,

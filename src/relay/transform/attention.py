@@ -62,7 +62,7 @@ class FuseAttention(Pass):
             uses = use_counts(body_of(function))
 
             def visit(scope: Scope, var: Var, value: Expr) -> Expr:
-                return _Finder(driver.definition, uses, self.least).attention(value) or value
+                return AttentionFinder(driver.definition, uses, self.least).attention(value) or value
 
             driver = Forward(visit)
             return driver.function(function)
@@ -86,18 +86,21 @@ _HIDDEN: tuple[tuple[Pattern, bool], ...] = (
     (is_op("where")(_MASK, _X, _C), False),
     (is_op("where")(_MASK, _C, _X), True),
 )
+_ANOTHER_VIEW = "a view between the products has other rows and keys"
 # Stands for masks that cannot be one.
 _APART: Expr = Var("apart")
 
 
 @dataclass(slots=True, eq=False)
-class _Finder:
-    """Looks from the last product back to the first. ``made`` are the bindings of the replacement, in order."""
+class AttentionFinder:
+    """Looks from the last product back to the first. ``made`` are the bindings of the replacement, in order; ``why`` says why there
+    is none, where that is known."""
 
     definition: Definition
     uses: Counter[Var]
     least: int
     made: dict[Var, Call] = field(default_factory=dict)
+    why: str = ""
 
     def attention(self, value: Expr) -> Block | None:
         """What takes the place of the last product; None where it is none, or has no such form."""
@@ -109,7 +112,9 @@ class _Finder:
                 return None
             product, total = self.definition(value.args[0]), value.args[1]
         for last in matrix_products(product, self.definition):
-            if in_order(last.left_axes) and self._read_once(product) and (total is None or in_order(last.axes)):
+            if not in_order(last.left_axes):
+                self.why = self.why or "the second product does not read the weights as rows by keys"
+            elif self._read_once(product) and (total is None or in_order(last.axes)):
                 found = self._around(value, last, total)
                 if found is not None:
                     return found
@@ -123,24 +128,39 @@ class _Finder:
             found = softmax_over(last.left, total, self.definition, self.uses, of_any_size=True)
             softmax = self.definition(last.left)
         else:
-            softmax = self._through_views(last.left) or last.left
+            softmax = self._through_views(last.left)
             if isinstance(softmax, Call) and match(is_op("nn.softmax"), softmax, self.definition) is not None:
                 found = softmax.args[0], cast(int, registry.get("nn.softmax").complete_attrs(softmax.attrs)["axis"]), 1
             else:
                 # Where exponents overflow that are not shifted, only the operator may have numbers; what is infinite gives nan in both.
                 found = softmax_of(softmax, self.definition, self.uses, of_any_size=True)
         shape = shape_of(softmax)
-        if found is None or shape is None or not is_sized(softmax):
-            return None
+        if found is None or shape is None:
+            return self._none(self._between(softmax, last.left))
+        if not is_sized(softmax):
+            return self._none("the scores have a size that is only known at run time (?)")
         scores, axis, reads = found
         if axis % len(shape) != len(shape) - 1:
-            return None
+            return self._none("the softmax is not over the last axis of the scores")
         if len(shape) < 2 or any(d == 0 for d in shape) or not _keeps_matrices(shape, shape_of(last.left)):
-            return None
+            return self._none(_ANOTHER_VIEW)
         try:
             return self._replacement(value, last, scores, shape, reads)
-        except RelayError:  # sizes that are equal at run time but not known to be: left as it is
-            return None
+        except RelayError as error:  # sizes that are equal at run time but not known to be: left as it is
+            return self._none(error.message)
+
+    def _none(self, why: str) -> Block | None:
+        """No replacement, and why."""
+        self.why = why
+        return None
+
+    def _between(self, step: Expr, weights: Expr) -> str:
+        """Why weights are not seen as a softmax."""
+        if isinstance(step, Var):
+            return f"%{step.name} is read {self.uses[step]} times, not by the second product alone"
+        if isinstance(weights, Var) and not self._once(weights):
+            return f"%{weights.name} is read {self.uses[weights]} times, not by the second product alone"
+        return f"{_name(step)} stands between the softmax and the second product"
 
     def _replacement(
         self, value: Expr, last: MatrixProduct, scores: Expr, shape: tuple[Dim, ...], reads: int
@@ -153,19 +173,21 @@ class _Finder:
         hidden: float | None = None
         first: MatrixProduct | None = None
         while first is None:
-            if not isinstance(scores, Var) or self.uses[scores] != reads:
-                return None
+            if not isinstance(scores, Var):
+                return self._none("the scores are no product")
+            if self.uses[scores] != reads:
+                return self._none(f"%{scores.name} is read {self.uses[scores]} times, not by the softmax alone")
             reads = 1
             step = self.definition(scores)
             if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
-                return None
+                return self._none(f"%{scores.name} is no product")
             first = self._scores(step)
             if first is not None:
                 break
             if is_view(step):
                 scores = step.args[0]
                 if not _keeps_matrices(shape, shape_of(scores)):
-                    return None
+                    return self._none(_ANOTHER_VIEW)
                 continue
             factor = _scaled(step, self.definition)
             if factor is not None:
@@ -178,20 +200,20 @@ class _Finder:
                 factors.append((number, divides))
                 continue
             if factors or scale <= 0:  # a mask under a scale is scaled too
-                return None
+                return self._none(f"{step.fn.name} is scaled afterwards, by a tensor or a number below zero")
             where = self._hidden(step, shape)
             if where is not None:
                 scores, mask, least = where
                 least = float(np.asarray(least * scale, numpy_dtype(dtype_of(scores))))
                 # One score for all that is hidden, and nothing added to it that would tell it from others.
                 if hidden not in (None, least) or (masks and np.isfinite(least)):
-                    return None
+                    return self._none("hidden keys have different scores")
                 hidden = least
                 chosen.append(mask)
                 continue
             added = self._added(step, shape)
             if added is None:
-                return None
+                return self._none(f"{step.fn.name} stands between the first product and the softmax")
             scores, mask = added
             if scale != 1.0:
                 by_scale = constant(np.asarray(scale, numpy_dtype(dtype_of(mask))), dtype_of(mask))
@@ -204,7 +226,7 @@ class _Finder:
         k = self._operand(key, first.right_axes, lead, first.shared > 0)
         v = self._operand(last.right, exchanged(last.right_axes), lead, last.shared > 0)
         if q is None or k is None or v is None:
-            return None
+            return self._none("batches and heads of query, key and value do not fit each other")
         k, v = self._unrepeated(k, v)
         args = [q, k, v]
         m, n = shape[-2:]
@@ -213,10 +235,10 @@ class _Finder:
             later = [x for x in later if x in chosen]
         count = m * n if isinstance(m, int) and isinstance(n, int) else self.least
         if count * (_CAUSAL_COUNTS if later else 1) < self.least:
-            return None
+            return self._none("the matrices of scores are small, so that their gradient is taken of the parts")
         joined = self._joined([x for x in masks if x not in later], [x for x in chosen if x not in later], hidden)
         if joined is _APART:
-            return None
+            return self._none("one mask is added and another gives hidden keys a finite score")
         apart = _unmerged(q, self._known)
         if any(d != 1 for number, _ in factors for d in shape_of(number) or ()):
             apart = None
@@ -319,14 +341,14 @@ class _Finder:
                 todo += step.args
         return False
 
-    def _through_views(self, e: Expr) -> Expr | None:
-        """What is read through views that nothing else reads."""
+    def _through_views(self, e: Expr) -> Expr:
+        """What is read through views that nothing else reads, or the variable that something else reads."""
         while self._once(e):
             step = self.definition(e)
             if not isinstance(step, Call) or not is_view(step):
                 return step
             e = step.args[0]
-        return None
+        return e
 
     def _scores(self, step: Expr) -> MatrixProduct | None:
         """The product that scores are, with the keys along their last axis."""
@@ -444,6 +466,13 @@ class _Finder:
         var = Var(op.rsplit(".", 1)[-1], None, call.ty)
         self.made[var] = call
         return var
+
+
+def _name(value: Expr) -> str:
+    """What computes a value, in words."""
+    if isinstance(value, Call) and isinstance(value.fn, OpRef):
+        return value.fn.name
+    return "what is no operator" if not isinstance(value, Constant) else "a constant"
 
 
 def _scaled(step: Expr, definition: Definition) -> tuple[Expr, float] | None:

@@ -44,6 +44,7 @@ from relay.transform.specialise import Specialise
 from relay.transform.sum_fusion import SumFusion
 from relay.transform.to_blocks import ToBlocks
 from relay.transform.trim import DropIdentities, DropUnread
+from relay.transform.unfused import unfused_attentions
 
 __all__ = [
     "BatchStructure",
@@ -91,4 +92,5 @@ __all__ = [
     "available_passes",
     "make_pass",
     "parse_passes",
+    "unfused_attentions",
 ]
