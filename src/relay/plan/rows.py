@@ -141,25 +141,11 @@ def _across(
     if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans) and _shared(last.extent, work):
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
-    return _lane_blocks(emitter, plans, temps, rows[:-1], last, work, _COLUMNS if alone else LANE_BLOCK)
-
-
-def _lane_blocks(
-    emitter: Emitter,
-    plans: Sequence[MemberPlan],
-    temps: Sequence[Buffer],
-    outer: Sequence[Axis],
-    last: Axis,
-    work: Dim,
-    most: int,
-) -> Stmt:
-    """Lanes across blocks of at most so many elements of the last row, for each of the others."""
-    builder = emitter.builder
-    lanes, blocks, position = lane_blocks(last, most)
+    lanes, blocks, position = lane_blocks(last, _COLUMNS if alone else LANE_BLOCK)
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
     body = allocate(widened, seq(members_across(emitter, plans, lanes)))
-    return parallel_rows(builder, [*outer, *blocks], dim_mul(work, lanes.size), body)
+    return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
 
 
 def _turned(
@@ -196,8 +182,6 @@ def _columns(
     """Reductions over all rows of a matrix, lanes across its columns. Each thread has a share of them, which it takes in
     blocks as wide as the first-level cache holds sums: memory is read in long runs. A column's sum is the same whatever its
     share."""
-    if isinstance(last.extent, int) and isinstance(work, int) and last.extent * work <= PARALLEL_COST:
-        return _lane_blocks(emitter, plans, temps, [], last, work, _COLUMNS)
     extent, one = extent_of(last.extent), Const(1, "int64")
     size = _COLUMNS if not isinstance(last.extent, int) else min(_COLUMNS, last.extent)
     tasks, share, task, own, block = (Axis(hint, last.extent) for hint in ("tasks", "share", "task", "own", "block"))
