@@ -234,6 +234,21 @@ def test_a_stored_triangle_is_a_causal_mask(kind: str, rows: int, begin: int) ->
     assert "nn.attention" in operators(after) and ("causal=True" in str(after)) == (begin + rows == 9)
 
 
+@pytest.mark.parametrize(("rows", "begin", "step"), [(9, 0, 1), (7, 2, 1), (7, 1, 1), (9, 0, 2)])
+def test_stored_positions_make_a_causal_mask(rows: int, begin: int, step: int) -> None:
+    """Positions that were computed when the program was compiled, compared with each other."""
+    positions = [np.arange(0, 9 * step, step, dtype=np.int32), np.arange(begin, begin + rows, dtype=np.int32)[:, None]]
+    text = f"""def @main(%q: Tensor[(6, {rows}, 8), float32], %k: Tensor[(6, 9, 8), float32], %v: Tensor[(6, 9, 5), float32]) {{
+      let %seen = meta[relay.Constant][0] <= meta[relay.Constant][1];
+      let %s = where(%seen, nn.batch_matmul(%q, %k) * 0.3f, -1e30f);
+      nn.batch_matmul(nn.softmax(%s), {VALUES}) }}"""
+    before = infer(parse_module(VERSION + text, constants=positions))
+    after = run(before, FuseAttention(), DeadCode())
+    same_results(before, after, *arrays((6, rows, 8), (6, 9, 8), (6, 9, 5)))
+    causal = begin + rows == 9 and step == 1
+    assert "nn.attention" in operators(after) and ("causal=True" in str(after)) == causal
+
+
 def test_constants_keep_the_kernels_of_products() -> None:
     text = "def @main(%q: Tensor[(7, 8), float32]) { nn.dense(nn.softmax(nn.dense(%q, meta[relay.Constant][0])), meta[relay.Constant][1]) }"
     module = infer(parse_module(VERSION + text, constants=arrays((11, 8), (5, 11))))

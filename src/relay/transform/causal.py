@@ -139,7 +139,10 @@ def _element(
         if isinstance(tensor.stage, Compute) and not isinstance(tensor.stage.bodies[tensor.index], Reduce):
             return Inline(tensor.stage, tensor.index)
         data = stored.get(tensor_key(tensor))
-        found = None if data is None else _triangle(data, index)
+        found: Scalar | None = None
+        if data is not None:
+            found = _triangle(data, index)
+            found = _positions(data, index) if found is None else found
         return found if found is not None else Load(tensor, index, tensor.dtype)
 
     zeros = (Const(0, "int64"),) * (len(out.shape) - 2)
@@ -164,6 +167,20 @@ def _triangle(data: Array, index: Sequence[Scalar]) -> Scalar | None:
     dtype = str(data.dtype)
     here = compare("le", index[-1], binary("add", index[-2], diagonal))
     return select(here, Const(low.item(), dtype), Const(high.item(), dtype))
+
+
+def _positions(data: Array, index: Sequence[Scalar]) -> Scalar | None:
+    """An element of stored integers that grow by the same along the one axis that has more than one, as arithmetic: of positions that
+    were computed when the program was compiled."""
+    wide = [n for n, size in enumerate(data.shape) if size != 1]
+    if len(wide) != 1 or str(data.dtype) not in _INTEGERS:
+        return None
+    values = data.reshape(-1).astype(np.int64)
+    steps = np.diff(values)
+    if not len(steps) or np.any(steps != steps[0]):
+        return None
+    here = binary("add", binary("mul", index[wide[0]], int(steps[0])), int(values[0]))
+    return cast(here, str(data.dtype))
 
 
 def _in_int64(node: Scalar) -> Scalar:
