@@ -17,8 +17,8 @@ rsqrt                           2       2
 pow                             1       16
 =============================== ======= =======
 
-That is with AVX-512, where exp, erf, tanh, log, log2 and log10 are looked up in tables and sigmoid is made from an approximate
-reciprocal; elsewhere sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however
+That is with AVX-512, where exp, erf, tanh, log, log2 and log10 are looked up in tables, sigmoid and rsqrt are made from an
+approximation; elsewhere sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however
 large. mod is exact,
 floor_mod is it with the divisor added (rounded once) where signs differ, floor_divide is NumPy's (`relay.codegen.remainders`).
 float16 and bfloat16 are computed as float32.
@@ -122,6 +122,20 @@ def _sign(kit: Kit, x: Register) -> Register:
     return kit.where(kit.is_nan(x), x, signed)
 
 
+def _rsqrt(kit: Kit, x: Register) -> Register:
+    """By an approximation and one step of Newton's method, where the machine has it: it neither divides nor takes a root."""
+    if x.element == "float" and kit.has_tables:
+        return kit.widened(x, _rsqrt_by_approximation)
+    return 1.0 / kit.sqrt(x)
+
+
+def _rsqrt_by_approximation(kit: Kit, x: Register) -> Register:
+    near = kit.approximate_inverse_root(x)
+    left = kit.fma(-(x * near), near, kit.const(1.0, "float"))
+    # Of zeros, infinity and negative numbers nothing is left to be counted in, and the approximation is the result.
+    return kit.where(kit.is_nan(left), near, kit.fma(near * left, 0.5, near))
+
+
 _DIVISIONS: dict[str, Callable[[Kit, Register, Register], Register]] = {
     "floordiv": remainders.floored_quotient, "mod": remainders.floored, "truncmod": remainders.truncated,
 }  # fmt: skip
@@ -134,7 +148,7 @@ def _rounder(name: str) -> Callable[[Kit, Register], Register]:
 _FLOAT: dict[str, Callable[[Kit, Register], Register]] = {
     "neg": lambda kit, x: -x, "abs": lambda kit, x: kit.abs(x), "sqrt": lambda kit, x: kit.sqrt(x), "sign": _sign,
     "floor": _rounder("floor"), "ceil": _rounder("ceil"), "trunc": _rounder("trunc"), "round": _rounder("roundeven"),
-    "rsqrt": lambda kit, x: 1.0 / kit.sqrt(x),
+    "rsqrt": _rsqrt,
     **{name: getattr(exponentials, name) for name in (
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sinh", "cosh", "tanh", "erf", "sigmoid",
     )},

@@ -275,6 +275,12 @@ class Kit:
         given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1")]
         return Register(self, self.a.b.call("llvm.x86.avx512.rcp14.ps.512", x.type, *given), x.element)
 
+    def approximate_inverse_root(self, x: Register) -> Register:
+        """``1 / sqrt(x)`` to 14 bits, of `TABLE` floats, subnormal ones too, where the machine has tables: infinity of zeros, 0 of
+        infinity, nan of negative numbers."""
+        given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1")]
+        return Register(self, self.a.b.call("llvm.x86.avx512.rsqrt14.ps.512", x.type, *given), x.element)
+
     def two_product(self, x: Register, y: Register) -> tuple[Register, Register]:
         """The product and its rounding error (doubles), exactly: their sum is ``x * y``."""
         product = x * y
