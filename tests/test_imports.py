@@ -79,8 +79,9 @@ def test_numpy_is_imported_before_what_imports_a_part_of_it() -> None:
         assert of_numpy[:1] in ([], ["numpy"]), name
 
 
+# typing first: dataclasses looks into it without waiting until another thread has imported it whole.
 PROGRAM = """
-import importlib, random, sys, threading
+import importlib, random, sys, threading, typing
 random.seed(int(sys.argv[1]))
 sys.setswitchinterval(1e-5)
 modules = sys.argv[2:]
