@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from entries import Array, arguments, differentiated, leaves
+from entries import Array, arguments, leaves
 from loops import CASES
 
 import relay
+from tests.entries_of_examples import check_gradients, check_results
 
 MODULE = Path(__file__).parent.parent / "examples" / "loops.relay"
 
@@ -74,15 +74,7 @@ BY_NUMPY = {f.__name__: f for f in (selective_scan, retention, all_paths, memory
 
 @pytest.mark.parametrize("name", CASES)
 def test_results(name: str) -> None:
-    module = relay.load_module(MODULE)
-    exe = relay.compile(module, entries=(name,))
-    for steps in (1, 6):
-        given = arguments(CASES[name], steps)
-        expected = leaves(relay.evaluate(module, *given, entry=name))
-        for a, b in zip(leaves(exe.run(name, *given)), expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
-        if name in BY_NUMPY:
-            np.testing.assert_allclose(expected[0], BY_NUMPY[name](*given), rtol=2e-3, atol=2e-4)
+    check_results(MODULE, name, CASES[name], (1, 6), BY_NUMPY)
 
 
 def test_what_is_iterated_until_it_is_right() -> None:
@@ -97,9 +89,4 @@ def test_what_is_iterated_until_it_is_right() -> None:
 
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.gradient])
 def test_gradients(name: str) -> None:
-    module = relay.load_module(MODULE)
-    given = arguments(CASES[name], 3)
-    gradient: Any = relay.grad(module, differentiated(given), entry=name)
-    found = relay.compile(gradient, entries=(name,)).run(name, *given)
-    for a, b in zip(leaves(found), leaves(relay.evaluate(gradient, *given, entry=name)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(b).max())))
+    check_gradients(MODULE, name, CASES[name], 3)

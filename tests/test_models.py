@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from entries import Array, arguments, differentiated, leaves
+from entries import Array, arguments, leaves
 from models import CASES
 
 import relay
+from tests.entries_of_examples import check_gradients, check_results
 
 MODULE = Path(__file__).parent.parent / "examples" / "models.relay"
 
@@ -105,15 +105,7 @@ STEPS = {"viterbi": (1, 3), "crf": (1, 3), "ctc": (1, 6)}
 
 @pytest.mark.parametrize("name", CASES)
 def test_results(name: str) -> None:
-    module = relay.load_module(MODULE)
-    exe = relay.compile(module, entries=(name,))
-    for steps in STEPS.get(name, (1, 7)):
-        given = arguments(CASES[name], steps)
-        expected = leaves(relay.evaluate(module, *given, entry=name))
-        for a, b in zip(leaves(exe.run(name, *given)), expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
-        if name in BY_NUMPY:
-            np.testing.assert_allclose(expected[0], BY_NUMPY[name](*given), rtol=2e-3, atol=2e-4)
+    check_results(MODULE, name, CASES[name], STEPS.get(name, (1, 7)), BY_NUMPY)
 
 
 def test_a_pointer_names_each_row_once() -> None:
@@ -124,12 +116,7 @@ def test_a_pointer_names_each_row_once() -> None:
 
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.gradient])
 def test_gradients(name: str) -> None:
-    module = relay.load_module(MODULE)
-    given = arguments(CASES[name], 4)
-    gradient: Any = relay.grad(module, differentiated(given), entry=name)
-    found = relay.compile(gradient, entries=(name,)).run(name, *given)
-    for a, b in zip(leaves(found), leaves(relay.evaluate(gradient, *given, entry=name)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(b).max())))
+    check_gradients(MODULE, name, CASES[name], 4)
 
 
 def test_bound_to_weights() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from relay.ir.dim import Dim
 from relay.ir.expr import Call, Var
-from relay.ir.types import TensorType
 from relay.transform.grouping import Group, Grouping
+from relay.transform.matrix_products import shape_of
 
 # A tensor, how many of its leading axes are rows, and these; or the result's shape, where there are none.
 _Over = tuple[Var, int, tuple[Dim, ...]]
@@ -39,20 +39,16 @@ def _reduced(grouping: Grouping, group: Group) -> Iterator[_Over]:
     if shape is None or any(n.access.windows for n in reductions):
         return
     made = {n.var for n in nodes}
-    domains = {_shape(a) for n in reductions if isinstance(n.value, Call) for a in n.value.args[:1]}
+    sources = (a for n in reductions if isinstance(n.value, Call) for a in n.value.args[:1])
+    domains = {shape_of(a) for a in sources if isinstance(a, Var)}
     seen: set[Var] = set()
     for node in nodes:
         if not isinstance(node.value, Call):
             continue
         for atom in node.value.args:
-            if isinstance(atom, Var) and atom not in made and atom not in seen and _shape(atom) in domains:
+            if isinstance(atom, Var) and atom not in made and atom not in seen and shape_of(atom) in domains:
                 seen.add(atom)
                 yield atom, rows, shape[:rows] if rows else shape
-
-
-def _shape(atom: object) -> tuple[Dim, ...] | None:
-    ty = atom.ty if isinstance(atom, Var) else None
-    return ty.shape if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else None
 
 
 def _with_producer(grouping: Grouping, tensor: Var, readers: Group) -> None:
