@@ -96,6 +96,7 @@ inline void Run::AllocTensorReg(Value* r, const int32_t* pc) {
 inline void Run::AllocReuse(Value* r, const int32_t* pc) {
   int32_t n = pc[6];
   read_dims(r, pc + 7, n, dims_);
+  if (pc[1] == pc[2] && is_own(r[pc[1]], static_cast<DType>(pc[4]), pc[5], static_cast<uint32_t>(n), dims_)) return;
   instruction::set(r[pc[1]], Value::of(allocate_reuse(r[pc[2]], to_int64(r[pc[3]]), static_cast<DType>(pc[4]), pc[5],
                                                       static_cast<uint32_t>(n), dims_)));
 }

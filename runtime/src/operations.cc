@@ -256,11 +256,13 @@ void* odd_buffer(const Kernel& kernel, uint32_t index, Value& v, uint32_t* devic
   const KernelOperand& operand = kernel.operands[index];
   auto inputs = static_cast<uint32_t>(kernel.operands.size()) - kernel.outputs;
   const char* name = kernel.name.c_str();
-  if (!is_tensor(v, operand.dtype, operand.rank))
+  Tensor* tensor = as_tensor(v);
+  bool fits = tensor == nullptr ? is_tensor(v, operand.dtype, operand.rank)
+                                : tensor->dtype == operand.dtype && (tensor->rank == 0) == (operand.rank == 0);
+  if (!fits)
     fail(Status::failed, "kernel %s: operand %u must be a tensor of %s and rank %u and is %s", name, index,
          dtype_name(operand.dtype), operand.rank, describe(v).c_str());
   if (v.kind == Kind::scalar) return &v.bits;
-  Tensor* tensor = as_tensor(v);
   if (index >= inputs && tensor->storage->read_only)
     fail(Status::failed, "kernel %s: output %u is on memory that must not be written", name, index - inputs);
   if (reinterpret_cast<uintptr_t>(tensor->data()) & (operand.alignment - 1u))

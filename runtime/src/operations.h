@@ -38,6 +38,18 @@ inline bool is_already(const Value& v, const Value& storage, int64_t offset, DTy
   return true;
 }
 
+// Whether a value is a tensor of these dims that nobody else holds, on storage that the run allocated for it.
+inline bool is_own(const Value& v, DType dtype, int32_t device, uint32_t rank, const int64_t* dims) {
+  Tensor* tensor = as_tensor(v);
+  if (tensor == nullptr || !unique(tensor) || !unique(tensor->storage) || tensor->dtype != dtype ||
+      tensor->rank != rank || tensor->offset != 0 || tensor->storage->capacity == 0 || tensor->storage->read_only ||
+      tensor->storage->device != device)
+    return false;
+  for (uint32_t i = 0; i < rank; ++i)
+    if (tensor->shape()[i] != dims[i]) return false;
+  return true;
+}
+
 // The listed registers as sizes.
 inline void read_dims(const Value* registers, const int32_t* list, int32_t n, int64_t* dims) {
   for (int32_t i = 0; i < n; ++i) dims[i] = to_int64(registers[list[i]]);

@@ -135,7 +135,7 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
   for (uint32_t i = 0; i < n; ++i, ++operand) {
     Value& v = registers[buffer_list[i]];
     Tensor* tensor = as_tensor(v);
-    if (tensor != nullptr && tensor->dtype == operand->dtype && tensor->rank == operand->rank &&
+    if (tensor != nullptr && tensor->dtype == operand->dtype && (tensor->rank == 0) == (operand->rank == 0) &&
         tensor->storage->device == host_device && !(i >= inputs && tensor->storage->read_only) &&
         !(reinterpret_cast<uintptr_t>(tensor->data()) & (operand->alignment - 1u))) [[likely]] {
       buffers[i] = tensor->data();

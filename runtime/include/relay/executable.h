@@ -56,7 +56,7 @@ struct NativeFunction {
 
 struct KernelOperand {
   DType dtype;
-  uint8_t rank;
+  uint8_t rank;  // as declared; a kernel reads elements and is told sizes, so any tensor with axes stands for one with axes
   uint16_t alignment;  // bytes that the address must be a multiple of
   int32_t in_place;    // for an output: the input it may share memory with, or -1
 };

@@ -7,7 +7,7 @@ memory `relay.lower.kernel_calls`'.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -42,8 +42,9 @@ from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
 from relay.lower import escape
-from relay.lower.frame import Frame, Place, is_scalar, leaves
-from relay.lower.kernel_calls import Arena, KernelCalls
+from relay.lower.exchange import Carried, Exchanges, find_exchanges
+from relay.lower.frame import Frame, Place, is_scalar, leaves, type_dims
+from relay.lower.kernel_calls import Arena, KernelCalls, is_view
 from relay.lower.liveness import Uses, dying
 from relay.lower.tail_loops import TailLoop, tail_loop
 from relay.lower.unit import Unit
@@ -67,6 +68,10 @@ class _Emitter:
         self.uses = Uses()
         self.loop = tail_loop(name, fn)
         self.keeps = self.loop is not None and run(self.kernels.keeps_memory(self.loop.tails))
+        self.exchanges = Exchanges()
+        if self.loop is not None and self.keeps:
+            self.exchanges = find_exchanges(name, fn, self.loop, self.kernels.only_reads, is_view)
+            self.kernels.exchanged = frozenset(self.exchanges.results)
         self.top = self.asm.label()  # of the loop
         self.arenas: list[Arena] = []  # of the blocks in tail position that are open
 
@@ -74,6 +79,7 @@ class _Emitter:
         body = self.fn.body
         assert isinstance(body, Block), f"@{self.frame.name} is not in blocks"
         run(self.uses.analyse(body))
+        self.uses.find_buffers(body, self.unit.planned.keys())
         if self.loop is None:
             for register, param in enumerate(self.fn.params):
                 self.frame.assign(param, register)
@@ -92,6 +98,8 @@ class _Emitter:
         arenas, keys = yield self.kernels.arenas(block, dst is None, self.keeps, ends)
         coming = arenas[::-1]
         open_: list[Arena] = []
+        exchanged = {self._carried(c): v for c, v in self.exchanges.carried.get(id(block), {}).items()}
+        self.frame.kept |= exchanged.keys()
         last = len(block.bindings) - 1
         for position, binding in enumerate(block.bindings):
             self.asm.span(str(binding.value.span) if binding.value.span else "")
@@ -102,7 +110,7 @@ class _Emitter:
                     self.arenas.append(open_[-1])
             tail = dst is None and position == last and block.result is binding.var
             if tail and self._is_call(binding.value):
-                self._tail_call(binding.value, ends[position])
+                self._tail_call(binding.value, ends[position], exchanged)
                 break
             if isinstance(binding.value, If | Match):
                 yield self._control(binding, after[position] - {binding.var}, tail)
@@ -128,6 +136,7 @@ class _Emitter:
                 self._hand_over(block.result, result, live_out, dst)
         for arena in open_ if dst is None else ():
             self.arenas.remove(arena)
+        self.frame.kept -= exchanged.keys()
 
     def _hand_over(self, value: Expr, result: int, live_out: frozenset[Var], dst: int) -> None:
         """A block's result is in ``dst`` behind it, and nowhere else unless a variable is read there that it is of."""
@@ -318,6 +327,9 @@ class _Emitter:
             self.asm.emit(opcode, self.sizes.register(left), self.sizes.register(right), self.unit.message(text))  # type: ignore[arg-type]
             self.frame.assign(var, ())
             return
+        if name != CLOSURE and name != DEVICE_COPY and self._is_buffer(var, name, call):
+            self.frame.share(var, self.frame.value(call.args[0]))
+            return
         out = self.asm.reg()
         if name == CLOSURE:
             fn, *captured = call.args
@@ -336,6 +348,14 @@ class _Emitter:
         else:
             raise CompileError(f"operator {name} was left outside of a kernel in @{self.frame.name}", call.span)
         self.frame.assign(var, out)
+
+    def _is_buffer(self, var: Var, name: str, call: Call) -> bool:
+        """Whether a view is nothing but an operand of kernels, which read elements and are told sizes: the tensor itself will do."""
+        if registry.get(name).kind != "view" or var not in self.uses.buffers or not isinstance(call.args[0], Var):
+            return False
+        if not isinstance(var.ty, TensorType) or is_scalar(var.ty) or is_scalar(call.args[0].ty):
+            return False
+        return all(self.sizes.known(v) for v in type_dims(var.ty))
 
     def _view(self, out: int, var: Var, source: int) -> None:
         assert isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple) and isinstance(var.ty.dtype, str)
@@ -369,10 +389,10 @@ class _Emitter:
     def _is_call(value: Expr) -> bool:
         return isinstance(value, Call) and not isinstance(value.fn, Function | OpRef | ConstructorRef)
 
-    def _tail_call(self, value: Expr, ends: set[Var]) -> None:
+    def _tail_call(self, value: Expr, ends: set[Var], exchanged: Mapping[int, Expr]) -> None:
         assert isinstance(value, Call)
         if self.loop is not None and isinstance(value.fn, GlobalVar) and value.fn.name == self.frame.name:
-            self._again(self.loop, value, ends)
+            self._again(self.loop, value, ends, exchanged)
             return
         args = [self.frame.value(a) for a in value.args]
         if isinstance(value.fn, GlobalVar):
@@ -402,8 +422,17 @@ class _Emitter:
         for param in self.fn.params:
             self.frame.bind_dims(self.frame.places[param], param.ty)
 
-    def _again(self, loop: TailLoop, call: Call, ends: set[Var]) -> None:
-        """The next iteration: the parameters that change get their values, and what else is held is released."""
+    def _carried(self, parameter: Carried) -> int:
+        """The register of a parameter that is carried, or of a field of it."""
+        number, index = parameter
+        where = self.frame.places[self.fn.params[number]]
+        register = where if index is None or isinstance(where, int) else where[index]
+        assert isinstance(register, int)
+        return register
+
+    def _again(self, loop: TailLoop, call: Call, ends: set[Var], exchanged: Mapping[int, Expr]) -> None:
+        """The next iteration: the parameters that change get their values, and what else is held is released. The parameters in
+        registers that are ``exchanged`` give what they were to the registers of what they become."""
         moves: list[tuple[int, int]] = []
         for number, (param, arg) in enumerate(zip(self.fn.params, call.args, strict=True)):
             if number in loop.invariant:
@@ -427,6 +456,8 @@ class _Emitter:
         held = {r for r in held if self.frame.owners.get(r, frozenset()) <= dead} - self.frame.kept
         held |= set(self.frame.temporaries)
         self.frame.temporaries.clear()
+        moves += ((self.frame.value(given), register) for register, given in exchanged.items())
+        held |= exchanged.keys()
         targets = {target for target, _ in moves}
         for register in sorted(held - self._move(moves, held) - targets):
             self.asm.emit("Kill", register)

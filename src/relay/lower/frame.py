@@ -23,9 +23,6 @@ from relay.lower.unit import Unit
 Place = int | tuple["Place", ...]
 TUPLE_TAG = -1
 
-# Who reads the registers of constants, to the end: what the program holds is not released with a tuple that it is in.
-_PROGRAM = frozenset({Var("program")})
-
 
 def is_scalar(ty: Type | None) -> bool:
     """A rank-0 tensor, which lives unboxed in a register."""
@@ -92,11 +89,9 @@ class Frame:
             if self.sizes.looping:
                 self.asm.emit_first("LoadConst", found, number)
                 self.constants.maps[-1][number] = found
-                self.owners.maps[-1][found] = _PROGRAM
             else:
                 self.asm.emit("LoadConst", found, number)
                 self.constants[number] = found
-                self.owners[found] = _PROGRAM
         return found
 
     def value(self, atom: Expr) -> int:
@@ -136,6 +131,11 @@ class Frame:
                 self.temporaries.remove(register)
             self.owners[register] = self.owners.get(register, frozenset()) | {var}
         self.bind_dims(place_, var.ty, only)
+
+    def share(self, var: Var, register: int) -> None:
+        """The variable is the elements of what this register holds, in another shape: nobody but kernels may look."""
+        self.places[var] = register
+        self.owners[register] = self.owners.get(register, frozenset()) | {var}
 
     def _name(self, name: str, place_: Place) -> None:
         """Debuggers see the variable; the fields of a tuple that is only taken apart as ``x.0``."""

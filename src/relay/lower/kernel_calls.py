@@ -17,6 +17,7 @@ from relay.ir.expr import Block, Call, Expr, Function, Var
 from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
+from relay.lower.exchange import Result
 from relay.lower.frame import Frame, said_dims, type_dims
 from relay.lower.rooms import Room, find_rooms
 from relay.lower.scalars import emit_scalars
@@ -52,6 +53,7 @@ class KernelCalls:
         self.frame = frame
         self.devices = devices
         self.rooms: dict[tuple[Var, int], Room] = {}  # by the variable of the call and the result's number
+        self.exchanged: frozenset[Result] = frozenset()  # results whose registers hold the memory that they are made in
 
     def device(self, var: Var) -> int:
         return self.devices.get(var, HOST)
@@ -191,6 +193,8 @@ class KernelCalls:
                 continue
             donor = self._donor(call, planned, index, ty, ends)
             size = self.frame.sizes.register(tensor_bytes(ty))
+            if donor is None and (var, index) in self.exchanged:
+                donor = out
             if donor is not None:
                 self.frame.asm.emit("AllocReuse", out, donor, size, ty.dtype, device, dims)
             else:
@@ -231,6 +235,11 @@ class KernelCalls:
         self.frame.asm.emit("InvokeKernel", self.frame.unit.kernel(planned), workspace, buffers, dims)
         if workspace is not None:
             self.frame.asm.emit("Kill", workspace)
+
+    def only_reads(self, call: Call, number: int) -> bool:
+        """Whether a call of a kernel never writes over an operand, by its position."""
+        planned = self.frame.unit.planned.get(id(call.fn))
+        return planned is None or all(source != number for source, _ in planned.plan.kernel.in_place)
 
     def _donor(self, call: Call, planned: Planned, output: int, ty: TensorType, ends: set[Var]) -> int | None:
         """The register of an operand that dies here, whose storage this output may take over if nobody else holds it."""

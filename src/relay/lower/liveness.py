@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from relay.ir.expr import Block, Expr, Function, If, Match, Var
+from relay.ir.expr import Block, Call, Expr, Function, If, Match, Var
 from relay.ir.trampoline import Step
 from relay.ir.walk import children, pattern_vars
+from relay.transform.blocks import operands
 
 
 @dataclass(slots=True, eq=False)
@@ -14,6 +16,7 @@ class Uses:
     """The free variables of every block of a function body, found once bottom-up (a primitive's body is not entered)."""
 
     of_block: dict[int, frozenset[Var]] = field(default_factory=dict)
+    buffers: set[Var] = field(default_factory=set)  # what nothing but kernels reads
 
     def analyse(self, block: Block) -> Step[frozenset[Var]]:
         """Fill in the table for a block and every block inside it."""
@@ -28,6 +31,21 @@ class Uses:
             free |= {block.result} - bound
         self.of_block[id(block)] = frozenset(free)
         return self.of_block[id(block)]
+
+    def find_buffers(self, body: Block, kernels: Collection[int]) -> None:
+        """Find the variables of a function body that nothing but calls of these primitives (by their ids) reads."""
+        others: set[Expr] = set()
+        todo = [body]
+        while todo:
+            block = todo.pop()
+            others.add(block.result)
+            for binding in block.bindings:
+                self.buffers.add(binding.var)
+                value = binding.value
+                todo += nested_blocks(value)
+                if not isinstance(value, Call) or id(value.fn) not in kernels:
+                    others.update(a for a in operands(value) if isinstance(a, Var))
+        self.buffers -= others
 
     def of_value(self, value: Expr) -> set[Var]:
         """The variables a binding's value reads, those of nested blocks included."""
