@@ -35,6 +35,25 @@ def @main(%x: Tensor[(3,), float32]) -> ((Tensor[(3,), float32], Tensor[(3,), fl
   let %s = %p.0 + %p.1;
   (%p, %s * %p.0)
 }""",
+    "a constant in tuples that are released": """
+def @swapped(%t: (Tensor[(3,), float32], Tensor[(3,), float32]), %n: int32) -> (Tensor[(3,), float32], Tensor[(3,), float32]) {
+  if (%n > 0) { let %r = @swapped((%t.1 * 2f, %t.0), %n - 1); (%r.1, tanh(%r.0)) } else { %t }
+}
+def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
+  let %c = cumsum(ones(shape=[3], dtype="float32"), axis=0);
+  let %a = @swapped((%c, %x), 2);
+  let %b = @swapped((%c, tanh(%a.0)), 1);
+  %a.1 + %b.0 + %b.1 + %c
+}""",
+    "a constant in data that a loop hands on": """
+type Option[A] { Some(A), None, }
+def @turned(%o: Option[(Tensor[(3,), float32], Tensor[(3,), float32])], %n: int32) -> Option[(Tensor[(3,), float32], Tensor[(3,), float32])] {
+  if (%n > 0) { match (%o) { Some(%p) => @turned(Some((%p.1, %p.0)), %n - 1), None => %o } } else { %o }
+}
+def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
+  let %c = cumsum(ones(shape=[3], dtype="float32"), axis=0);
+  match (@turned(Some((%c, %x)), 3)) { Some(%p) => tanh(%p.0) * %p.1 + %c, None => %c }
+}""",
     "a loop in constant space": """
 def @loop(%n: int32, %x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
   if (%n == 0) { %x } else { let %m = %n - 1; @loop(%m, %x * 0.5f + 1f) }

@@ -96,15 +96,63 @@ def _draw_cotangents(d: Draw) -> Drawn:
     return (query, key, value, *given_, tuple(mask)), attrs
 
 
+def scored(
+    query: Array, key: Array, value: Array, operands: tuple[Array, ...], *, masked: bool, weighed: bool, **attrs: Any
+) -> Array:
+    """``3 * tanh((scale * q k^T) * x + y)`` with a mask, and weighed shares, head by head."""
+    *lead, m, d = query.shape
+    n = key.shape[-2]
+    own = list(operands)
+    mask = own.pop(0) if masked else None
+    factor = own.pop() if weighed else np.ones((), bool)
+    x, y = (np.broadcast_to(a.astype(np.float64), (*lead, m, n)) for a in own)
+    out = np.zeros((*lead, m, value.shape[-1]))
+    scale = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
+    for at in np.ndindex(*lead):
+        theirs = (*at[:-1], at[-1] * key.shape[len(lead) - 1] // query.shape[len(lead) - 1]) if at else at
+        scores = query[at].astype(np.float64) @ key[theirs].astype(np.float64).T * scale
+        scores = 3 * np.tanh(scores * x[at] + y[at])
+        if mask is not None:
+            mine = np.broadcast_to(mask, (*lead, m, n))[at]
+            scores = np.where(mine, scores, -np.inf) if mask.dtype == bool else scores + mine.astype(np.float64)
+        if attrs.get("causal"):
+            scores[np.triu_indices(m, 1 + n - m, n)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        shares = weights / weights.sum(-1, keepdims=True)
+        own_factor = np.broadcast_to(factor, (*lead, m, n))[at]
+        weights = np.where(own_factor, shares, 0) if factor.dtype == bool else shares * own_factor.astype(np.float64)
+        out[at] = weights @ value[theirs].astype(np.float64)
+    return out.astype(query.dtype)
+
+
+# 0 is the product, 1 and 2 the operands, then the steps.
+_STEPS = (("multiply", (0, 1)), ("add", (3, 2)), ("tanh", (4,)), ("multiply", (3.0, 5)))
+
+
+def _draw_scored(d: Draw) -> Drawn:
+    (query, key, value, *mask), attrs = _draw(d(st.booleans()))(d)
+    whole, kind = (*query.shape[:-1], key.shape[-2]), dtype_name(query.dtype)
+    beside = [h.array(d, h.broadcastable(d, whole), kind, -2, 2) for _ in range(2)]
+    weighed = d(st.booleans())
+    factor = [h.array(d, h.broadcastable(d, whole), d(st.sampled_from([kind, "bool"])), -2, 2)] if weighed else []
+    flags = {"score": _STEPS, "masked": bool(mask), "weighed": weighed}
+    return (query, key, value, (*mask, *beside, *factor)), {**attrs, **flags}
+
+
+def _scored_by_numpy(*arrays: Any, score: object, **attrs: Any) -> Array:
+    return scored(*arrays, **attrs)
+
+
 CASES = [
     Case("nn.attention", _draw(False), attend),
     Case("nn.attention_cotangents", _draw_cotangents, cotangents, symbolic=False),
+    Case("nn.scored_attention", _draw_scored, _scored_by_numpy, symbolic=False),
 ]
 # How many heads share a key has to be a number.
 SHARED = Case("nn.attention", _draw(True), attend, symbolic=False)
 
 
-@pytest.mark.parametrize("case", [*CASES, SHARED], ids=["heads", "cotangents", "shared"])
+@pytest.mark.parametrize("case", [*CASES, SHARED], ids=["heads", "cotangents", "scored", "shared"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_against_numpy(case: Case, data: st.DataObject) -> None:

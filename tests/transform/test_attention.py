@@ -94,8 +94,10 @@ def test_masks(shape: str, scores: str) -> None:
         # Not a softmax over the keys.
         f"nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k), axis=1), {VALUES})",
         f"nn.batch_matmul(sigmoid(nn.batch_matmul(%q, %k)), {VALUES})",
-        # The mask is made of the scores.
-        f"let %s = nn.batch_matmul(%q, %k); nn.batch_matmul(nn.softmax(where(%s > 0f, %s, -9f)), {VALUES})",
+        # What is made of the scores looks at more than one of them.
+        f"let %s = nn.batch_matmul(%q, %k); nn.batch_matmul(nn.softmax(%s - mean(%s, axis=-1, keepdims=True)), {VALUES})",
+        # Each score is that of the query before it.
+        f"let %s = nn.batch_matmul(%q, %k); nn.batch_matmul(nn.softmax(tanh(reverse(%s, axis=1))), {VALUES})",
         # The weights are transposed.
         "nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k)), %q, transpose_a=True, transpose_b=False)",
     ],

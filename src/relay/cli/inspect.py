@@ -128,7 +128,7 @@ def attention(module: Module, options: Options) -> View:
     if not steps:
         return [("attention", "not looked for: that takes -O3")]
     calls = [n for f in steps[-1].after.functions.values() for n in post_order(f) if isinstance(n, Call)]
-    count = sum(isinstance(c.fn, OpRef) and c.fn.name == "nn.attention" for c in calls)
+    count = sum(isinstance(c.fn, OpRef) and c.fn.name in ("nn.attention", "nn.scored_attention") for c in calls)
     # Before its gradient is taken, if there is one, which spells other products of the shares.
     step = steps[0]
     assert isinstance(step.transformation, FuseAttention)

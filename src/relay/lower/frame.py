@@ -23,6 +23,9 @@ from relay.lower.unit import Unit
 Place = int | tuple["Place", ...]
 TUPLE_TAG = -1
 
+# Who reads the registers of constants, to the end: what the program holds is not released with a tuple that it is in.
+_PROGRAM = frozenset({Var("program")})
+
 
 def is_scalar(ty: Type | None) -> bool:
     """A rank-0 tensor, which lives unboxed in a register."""
@@ -89,9 +92,11 @@ class Frame:
             if self.sizes.looping:
                 self.asm.emit_first("LoadConst", found, number)
                 self.constants.maps[-1][number] = found
+                self.owners.maps[-1][found] = _PROGRAM
             else:
                 self.asm.emit("LoadConst", found, number)
                 self.constants[number] = found
+                self.owners[found] = _PROGRAM
         return found
 
     def value(self, atom: Expr) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from relay import te
 from relay.ir.dim import Dim, dim_sub
 from relay.ir.types import is_float
+from relay.op import registry
 from relay.op.registry import operator
 from relay.op.support import accumulation_dtype, require_float, require_same_dtype
+from relay.te.autodiff import vjp
 
 _OP = "nn.attention"
 _COTANGENTS = "nn.attention_cotangents"
+_SCORED = "nn.scored_attention"
 
 
 @operator(_OP)
@@ -38,13 +42,44 @@ def attention(
     that sees no key gives nan, or with a finite ``hidden`` the mean of all values; what a key without weight has for a
     value must be finite. Floats of 16 bits are computed in float32.
     """
-    it = _attended(_OP, query, key, value, mask, scale, causal, hidden)
+    return _weighed(_attended(_OP, query, key, value, mask, scale, causal, hidden), value)
+
+
+@operator(_SCORED)
+def scored_attention(
+    query: te.Tensor,
+    key: te.Tensor,
+    value: te.Tensor,
+    operands: tuple[te.Tensor, ...],
+    *,
+    score: tuple[Any, ...] = (),
+    masked: bool = False,
+    weighed: bool = False,
+    scale: float | None = None,
+    causal: bool = False,
+    hidden: float = -math.inf,
+) -> te.Tensor:
+    """`nn.attention` of a function of each score: ``(softmax(score(scale * query @ key^T) + mask) * factor) @ value``.
+
+    ``score`` are steps ``(operator, (operand, ...), attributes)`` of operators that compute each element from those at its place
+    (with broadcasting), the last of which gives the score; without any it is the scaled product. Attributes may be missing. An
+    operand is the number of a value (0: the scaled product (..., h, m, n); then the ``operands``; then the results of the steps), or
+    a float: a constant. With ``masked`` the first of the ``operands`` is the mask, with ``weighed`` the last one is the factor
+    (broadcast to the scores; of booleans false is 0): neither is counted. Floats of 16 bits are computed in float32.
+    """
+    mask, others, weights = _told_apart(_SCORED, operands, masked, weighed)
+    return _weighed(_attended(_SCORED, query, key, value, mask, scale, causal, hidden, others, score, weights), value)
+
+
+def _weighed(it: _Attended, value: te.Tensor) -> te.Tensor:
+    """The values, weighed with the shares of their keys."""
     j = te.reduce_axis(it.n, "j")
 
     def attended(*i: te.Scalar) -> te.Scalar:
         *outer, row, column = i
         right = te.cast(value[(*it.shared(tuple(outer)), j, column)], it.dtype)
-        return te.sum(it.share[(*outer, row, j)] * right, j)
+        at = (*outer, row, j)
+        return te.sum(it.weight(at, it.share[at]) * right, j)
 
     out = te.compute((*it.lead, it.m, value.shape[-1]), attended, "attended")
     return out if it.dtype == it.given else te.compute(out.shape, lambda *i: te.cast(out[i], it.given), "attention")
@@ -59,20 +94,23 @@ def attention_cotangents(
     cotangent: te.Tensor,
     masks: tuple[te.Tensor, ...],
     *,
+    score: tuple[Any, ...] = (),
+    masked: bool = True,
+    weighed: bool = False,
     scale: float | None = None,
     causal: bool = False,
     hidden: float = -math.inf,
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
     """The cotangents of the query, key and value of `nn.attention`, from these, its result and the cotangent of that, and its
-    mask (``masks`` has one or none).
+    mask (``masks`` has one or none). Those of `nn.scored_attention` with its ``score``, its operands the ``masks``.
 
     Dao et al., FlashAttention (2022), appendix B.2: with the shares P of the keys, ``dV = P^T dO``, ``dP = dO V^T``,
     ``dS = P * (dP - sum(dO * O))``, ``dQ = scale * dS K``, ``dK = scale * dS^T Q``, where heads that share a key add up. A
     query that sees no key counts for nothing (its result is nan), unless ``hidden`` is finite.
     """
-    te.require(len(masks) <= 1, f"{_OP} has one mask at most, not {len(masks)}")
-    mask = masks[0] if masks else None
-    it = _attended(_COTANGENTS, query, key, value, mask, scale, causal, hidden)
+    te.require(len(masks) <= 1 or bool(score) or weighed, f"{_OP} has one mask at most, not {len(masks)}")
+    mask, others, weights = _told_apart(_COTANGENTS, masks, masked and bool(masks), weighed)
+    it = _attended(_COTANGENTS, query, key, value, mask, scale, causal, hidden, others, score, weights)
     columns = value.shape[-1]
     names = "b" * (query.ndim - 4) + "bhme"[-query.ndim :]
     for n, (size, name) in enumerate(zip((*it.lead, it.m, columns), names, strict=True)):
@@ -98,12 +136,20 @@ def attention_cotangents(
     of_shares = te.compute(it.share.shape, of_share, "of_shares")
 
     def of_score(*i: te.Scalar) -> te.Scalar:
-        return it.of_seen(i, it.share[i] * (of_shares[i] - inner[i[:-1]]) * it.factor, te.const(0, it.dtype))
+        return it.share[i] * (it.weight(i, of_shares[i]) - inner[i[:-1]])
 
     def counted(*i: te.Scalar) -> te.Scalar:
-        return it.of_seen(i, it.share[i], te.const(0, it.dtype)) if hidden == -math.inf else it.share[i]
+        weight = it.weight(i, it.share[i])
+        return it.of_seen(i, weight, te.const(0, it.dtype)) if hidden == -math.inf else weight
 
-    of_scores = te.compute(it.share.shape, of_score, "of_scores")
+    of_result = te.compute(it.share.shape, of_score, "of_result")
+    (passed,) = [of_result] if it.scored is it.scaled else vjp([it.scored], [of_result], [it.scaled])
+
+    def of_raw(*i: te.Scalar) -> te.Scalar:
+        nothing = te.const(0, it.dtype)
+        return nothing if passed is None else it.of_seen(i, passed[i] * it.factor, nothing)
+
+    of_scores = te.compute(it.share.shape, of_raw, "of_scores")
     shares = te.compute(it.share.shape, counted, "shares")
     j = te.reduce_axis(it.n, "j")
 
@@ -142,8 +188,9 @@ def attention_cotangents(
 class _Attended:
     """What attention and its cotangents share: the sizes, the share of each key in each row (*lead, m, n).
 
-    ``group``: how many heads of the query share one of the key (None: all share one). ``of_seen(i, a, b)``: a where the row
-    sees the key, else b.
+    ``weight(i, x)``: a share x as the value is weighed with it, times a factor of its own. ``group``: how many heads of the query
+    share one of the key (None: all share one). ``of_seen(i, a, b)``: a where the row sees the key, else b. ``scored``: what a
+    function of each score made of the ``scaled`` products.
     """
 
     lead: tuple[Dim, ...]
@@ -152,7 +199,10 @@ class _Attended:
     group: int | None
     factor: te.Scalar
     of_seen: Callable[[tuple[te.Scalar, ...], te.Scalar, te.Scalar], te.Scalar]
+    weight: Callable[[tuple[te.Scalar, ...], te.Scalar], te.Scalar]
     share: te.Tensor
+    scaled: te.Tensor
+    scored: te.Tensor
     given: str
 
     @property
@@ -162,9 +212,7 @@ class _Attended:
 
     def shared(self, outer: tuple[te.Scalar, ...]) -> tuple[te.Scalar, ...]:
         """The key's index for an index of the query's leading axes."""
-        if not outer or self.group == 1:
-            return outer
-        return (*outer[:-1], te.const(0, "int64") if self.group is None else outer[-1] // self.group)
+        return _shared(outer, self.group)
 
 
 def _attended(
@@ -176,6 +224,9 @@ def _attended(
     scale: float | None,
     causal: bool,
     hidden: float,
+    operands: Sequence[te.Tensor] = (),
+    steps: Sequence[Any] = (),
+    weights: te.Tensor | None = None,
 ) -> _Attended:
     """The shares of the keys, with the operands checked."""
     require_float(query, op)
@@ -192,34 +243,37 @@ def _attended(
     n = te.require_equal(key.shape[-2], value.shape[-2], f"the lengths of {op}'s key and value")
     group = _group(op, lead, key, value)
     factor: te.Scalar = te.const(scale, dtype) if scale is not None else _default_scale(depth, dtype)
-    if mask is not None:
-        te.require(
-            mask.dtype == "bool" or is_float(mask.dtype),
-            f"the mask of {op} must hold booleans or floats, not {mask.dtype}: cast it",
-        )
-        te.require(mask.ndim <= query.ndim, f"the mask of {op} has rank {mask.ndim}, more than the scores")
-        whole = (*lead, m, n)
-        for own, dim in zip(mask.shape, whole[len(whole) - mask.ndim :], strict=True):
-            if not te.known_is(own, 1):
-                te.require_equal(own, dim, f"the mask and the scores of {op}")
+    for beside, what in ((mask, "mask"), (weights, "factor")):
+        if beside is not None:
+            _require_broadcastable(beside, (*lead, m, n), f"the {what} of {op}")
 
     def of_seen(i: tuple[te.Scalar, ...], score: te.Scalar, unseen: te.Scalar) -> te.Scalar:
         if mask is not None and mask.dtype == "bool":
             score = te.select(te.broadcast_index(mask, i), score, unseen)
         return te.select(i[-1] <= i[-2] + te.size(dim_sub(n, m)), score, unseen) if causal else score
 
-    it = _Attended(tuple(lead), m, n, group, factor, of_seen, query, given)
+    def weight_of(i: tuple[te.Scalar, ...], share: te.Scalar) -> te.Scalar:
+        if weights is None:
+            return share
+        factor: te.Scalar = te.broadcast_index(weights, i)
+        return (
+            te.select(factor, share, te.const(0, dtype)) if weights.dtype == "bool" else share * te.cast(factor, dtype)
+        )
+
     d = te.reduce_axis(depth, "d")
 
     def score(*i: te.Scalar) -> te.Scalar:
         *outer, row, column = i
         left = te.cast(query[(*outer, row, d)], dtype)
-        return te.sum(left * te.cast(key[(*it.shared(tuple(outer)), column, d)], dtype), d)
+        return te.sum(left * te.cast(key[(*_shared(tuple(outer), group), column, d)], dtype), d)
 
     raw = te.compute((*lead, m, n), score, "scores")
 
+    scaled = te.compute(raw.shape, lambda *i: raw[i] * factor, "scaled")
+    scored = _scored(op, scaled, operands, steps)
+
     def masked(*i: te.Scalar) -> te.Scalar:
-        out = raw[i] * factor
+        out: te.Scalar = scored[i]
         if mask is not None and mask.dtype != "bool":
             out = out + te.cast(te.broadcast_index(mask, i), dtype)
         return of_seen(i, out, te.const(hidden, dtype))
@@ -230,7 +284,68 @@ def _attended(
     weight = te.compute((*lead, m, n), lambda *i: te.exp(scores[i] - largest[i[:-1]]), "weight")
     t = te.reduce_axis(n, "t")
     total = te.compute((*lead, m), lambda *i: te.sum(weight[(*i, t)], t), "total")
-    return replace(it, share=te.compute((*lead, m, n), lambda *i: weight[i] / total[i[:-1]], "share"))
+    share = te.compute((*lead, m, n), lambda *i: weight[i] / total[i[:-1]], "share")
+    return _Attended(tuple(lead), m, n, group, factor, of_seen, weight_of, share, scaled, scored, given)
+
+
+def _require_broadcastable(tensor: te.Tensor, scores: tuple[Dim, ...], what: str) -> None:
+    """Booleans or floats that broadcast to the scores."""
+    te.require(
+        tensor.dtype == "bool" or is_float(tensor.dtype),
+        f"{what} must hold booleans or floats, not {tensor.dtype}: cast it",
+    )
+    te.require(tensor.ndim <= len(scores), f"{what} has rank {tensor.ndim}, more than the scores")
+    for own, dim in zip(tensor.shape, scores[len(scores) - tensor.ndim :], strict=True):
+        if not te.known_is(own, 1):
+            te.require_equal(own, dim, f"{what} and its scores")
+
+
+def _told_apart(
+    op: str, operands: tuple[te.Tensor, ...], masked: bool, weighed: bool
+) -> tuple[te.Tensor | None, tuple[te.Tensor, ...], te.Tensor | None]:
+    """The mask, if there is one, the operands of the steps, and the factor of the shares, if there is one."""
+    te.require(len(operands) >= masked + weighed, f"{op} has no operands that would be its mask and its factor")
+    mask, operands = (operands[0], operands[1:]) if masked else (None, operands)
+    return (mask, operands[:-1], operands[-1]) if weighed else (mask, operands, None)
+
+
+def _scored(op: str, scaled: te.Tensor, operands: Sequence[te.Tensor], steps: Sequence[Any]) -> te.Tensor:
+    """What the steps of a function of each score make of the scaled products."""
+    dtype = scaled.dtype
+
+    def wide(x: te.Tensor) -> te.Tensor:
+        if x.dtype == dtype or not is_float(x.dtype):
+            return x
+        te.require(
+            accumulation_dtype(x.dtype) == dtype, f"an operand of {op} is {x.dtype}, wider than what it computes in"
+        )
+        return te.compute(x.shape, lambda *i: te.cast(x[i], dtype), x.name)
+
+    values = [scaled, *map(wide, operands)]
+
+    def operand(number: object) -> te.Tensor:
+        if isinstance(number, float):
+            return te.compute((), lambda: te.const(number, dtype), "constant")
+        known = isinstance(number, int) and 0 <= number < len(values)
+        te.require(known, f"a step of the score of {op} takes numbers of values before it and floats, not {number!r}")
+        return values[number] if isinstance(number, int) else scaled
+
+    for step in steps:
+        te.require(isinstance(step, tuple) and 2 <= len(step) <= 3, f"{step!r} is no step of the score of {op}")
+        name, numbers, *attrs = step
+        it = registry.get(name)
+        te.require(it.kind == "expression", f"{name} is no tensor expression: it cannot be a step of the score of {op}")
+        made = it.define(*map(operand, numbers), **it.complete_attrs(attrs[0] if attrs else {}))
+        te.require(isinstance(made, te.Tensor), f"{name} has more than one result")
+        te.require(made.ndim <= scaled.ndim, f"{name} gives rank {made.ndim}, more than the scores have")
+        values.append(made)
+    scored = values[-1] if steps else scaled
+    te.require(
+        scored.dtype == dtype and scored.ndim == scaled.ndim, f"the score of {op} is no {dtype} for each key of a row"
+    )
+    for own, dim in zip(scored.shape, scaled.shape, strict=True):
+        te.require_equal(own, dim, f"the function of each score of {op} and the scores")
+    return scored
 
 
 def _group(op: str, lead: list[Dim], key: te.Tensor, value: te.Tensor) -> int | None:
@@ -252,6 +367,13 @@ def _group(op: str, lead: list[Dim], key: te.Tensor, value: te.Tensor) -> int | 
         f"the {heads} heads of {op}'s query are not a multiple of the key's {shared}",
     )
     return heads // shared
+
+
+def _shared(outer: tuple[te.Scalar, ...], group: int | None) -> tuple[te.Scalar, ...]:
+    """The key's index for an index of the query's leading axes."""
+    if not outer or group == 1:
+        return outer
+    return (*outer[:-1], te.const(0, "int64") if group is None else outer[-1] // group)
 
 
 def _default_scale(depth: Dim, dtype: str) -> te.Scalar:

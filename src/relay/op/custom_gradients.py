@@ -131,6 +131,25 @@ def _attention(at: Applied) -> Expr | None:
     return Proj(call("nn.attention_cotangents", *operands, **dict(at.attrs)), at.index)
 
 
+def _scored_attention(at: Applied) -> Expr | None:
+    if at.index > 2:
+        return None
+    query, key, value, others = at.args
+    return Proj(
+        call(
+            "nn.attention_cotangents",
+            query,
+            key,
+            value,
+            at.outputs[0],
+            at.cotangents[0],
+            others,
+            **{"masked": False, **at.attrs},
+        ),
+        at.index,
+    )
+
+
 def _sort(at: Applied) -> Expr:
     order = call("argsort", at.args[0], **dict(at.attrs))
     axis = at.attrs.get("axis", -1)
@@ -294,6 +313,7 @@ RULES: Mapping[str, Rule] = {
     "nn.log_softmax": _log_softmax,
     "logsumexp": _logsumexp,
     "nn.attention": _attention,
+    "nn.scored_attention": _scored_attention,
     "sort": _sort,
     "topk": _topk,
     "rows.slice": _rows_slice,

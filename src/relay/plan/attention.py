@@ -17,7 +17,7 @@ product for each key, and keys and values are streamed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -59,7 +59,7 @@ class Attention:
     ``kept`` is the second product, with a body that reads what the whole reads. ``score`` is what the softmax is taken
     of, over the variable ``raw`` that stands for the first product. ``space`` has one group: the result's axes but for
     ``column``, split where an index divides one. Keys at or before ``limit`` (a polynomial of the row's axes) are seen;
-    None: all. The score of the others is ``hidden``.
+    None: all. The score of the others is ``hidden``. Values are weighed with ``weight``, a multiple of the variable ``share``.
     """
 
     kept: Kept
@@ -76,6 +76,8 @@ class Attention:
     rows: tuple[Axis, ...]
     limit: Dim | None
     hidden: float
+    share: Axis
+    weight: Scalar
 
     @property
     def dtype(self) -> str:
@@ -149,19 +151,28 @@ class Finder:
         if pair is None:
             return None
         for left, value in (pair, pair[::-1]):
-            share = self.stage(left)
-            if share is not None and not share.is_reduction:
-                found = self._softmax(kept, keys, left, value)
+            for share in self._shares(left):
+                found = self.scores(share, keys)
                 if found is not None:
-                    return found
+                    self.absorbed |= found.absorbed
+                    weight = Axis("share", 1, share.dtype)
+                    return self._made(kept, keys, found, value, weight, replaced(left, share, weight))
         return None
 
-    def _softmax(self, kept: Kept, keys: Axis, share: Scalar, value: Scalar) -> Attention | None:
-        found = self.scores(share, keys)
-        if found is None:
-            return None
-        self.absorbed |= found.absorbed
-        return self._made(kept, keys, found, value)
+    def _shares(self, weight: Scalar) -> list[Load]:
+        """What may be the share of a key that a ``weight`` is a multiple of."""
+        match weight:
+            case Load():
+                stage = self.stage(weight)
+                return [weight] if stage is not None and not stage.is_reduction else []
+            case Binary(op="mul", a=a, b=b):
+                return [s for one, other in ((a, b), (b, a)) for s in self._shares(one) if not _reads(other, s)]
+            case Select(cond=cond, a=a, b=Const(value=0)):
+                return [s for s in self._shares(a) if not _reads(cond, s)]
+            case Select(cond=cond, a=Const(value=0), b=b):
+                return [s for s in self._shares(b) if not _reads(cond, s)]
+            case _:
+                return []
 
     def scores(self, share: Scalar, keys: Axis) -> Scores | None:
         """What the softmax over the keys is taken of, whose ``share`` this is, if it is one of a product."""
@@ -178,10 +189,8 @@ class Finder:
         summed, topped = self.body(total, keys, "sum"), self.body(largest, keys, "max")
         if summed is None or topped is None or not same(summed, weight) or not same(topped, score):
             return None
-        inside = [share, weight, total, largest]
-        while (inner := self.body(score, None)) is not None:
-            inside.append(score)
-            score = inner
+        inside: list[Scalar] = [share, weight, total, largest]
+        score = self.opened(score, inside)
         products = [n for n in walk(score) if isinstance(n, Load) and self._is_sum(n)]
         if not products or any(not same(p, products[0]) for p in products):
             return None
@@ -198,6 +207,28 @@ class Finder:
         absorbed = {id(s.origin) for s in map(self.stage, (*inside, products[0])) if s is not None}
         return Scores(depth, query, key, score, raw, products[0], absorbed)
 
+    def opened(self, value: Scalar, inside: list[Scalar], shut: Callable[[Load], bool] = lambda _: False) -> Scalar:
+        """A value with what it reads of stages that are made of a product, but reduce nothing, in their place, and so on; these go
+        ``inside``. What is ``shut`` stays."""
+
+        def visit(node: Scalar) -> Scalar:
+            if not isinstance(node, Load) or shut(node) or self._is_sum(node):
+                return node
+            body = self.body(node, None)
+            if body is None or not any(self._leads_to_sum(n) for n in walk(body)):
+                return node
+            inside.append(node)
+            return transform(body, visit)
+
+        return transform(value, visit)
+
+    def _leads_to_sum(self, value: Scalar) -> bool:
+        """Whether an element is a sum of products, or made of one without another reduction."""
+        if not isinstance(value, Load):
+            return False
+        body = self.body(value, None)
+        return self._is_sum(value) or (body is not None and any(self._leads_to_sum(n) for n in walk(body)))
+
     def product(self, value: Scalar) -> tuple[Axis, Scalar, Scalar] | None:
         """Of an element that is a sum of products: the axis that it is summed over, and the factors."""
         kept = self.stage(value)
@@ -205,11 +236,13 @@ class Finder:
         pair = None if found is None else factors(found[1])
         return None if found is None or pair is None else (found[0], *pair)
 
-    def _made(self, kept: Kept, keys: Axis, found: Scores, value: Scalar) -> Attention | None:
+    def _made(
+        self, kept: Kept, keys: Axis, found: Scores, value: Scalar, share: Axis, weight: Scalar
+    ) -> Attention | None:
         """Check the operands and sort the axes."""
         depth, query, key, score, raw = found.depth, found.query, found.key, found.score, found.raw
         wide = [a for a in kept.stage.axes if a.extent != 1]
-        inner = axes_of(query) | axes_of(key) | axes_of(score)
+        inner = axes_of(query) | axes_of(key) | axes_of(score) | axes_of(weight)
         columns = [a for a in wide if a in axes_of(value) and a not in inner]
         sizes = [depth.extent, *(c.extent for c in columns)]
         if len(columns) != 1 or any(not isinstance(s, int) or not 1 < s <= LARGEST_HEAD for s in sizes):
@@ -240,12 +273,29 @@ class Finder:
         limit, rows = self.seen(score, keys, space, rows)
         # One body with all that is read, for those who look at the stage's loads.
         whole = transform(score, lambda n: cast(binary("mul", query, key), raw.dtype) if n is raw else n)
+        if weight is not share:
+            whole = replaced(weight, share, whole)
         body = Reduce("sum", (keys, depth), binary("mul", whole, cast(value, raw.dtype)), kept.dtypes[0])
         kept = replace(kept, stage=Compute(kept.stage.name, kept.stage.axes, (body,)))
         hidden = hidden_score(score)
         hidden = -inf if hidden is None else hidden
         return Attention(
-            kept, query, key, value, score, raw, keys, depth, column, space, batch, tuple(rows), limit, hidden
+            kept,
+            query,
+            key,
+            value,
+            score,
+            raw,
+            keys,
+            depth,
+            column,
+            space,
+            batch,
+            tuple(rows),
+            limit,
+            hidden,
+            share,
+            weight,
         )
 
     def seen(self, score: Scalar, keys: Axis, space: Space, rows: list[Axis]) -> tuple[Dim | None, list[Axis]]:
@@ -337,6 +387,15 @@ def hidden_score(score: Scalar) -> float | None:
 
 def factors(value: Scalar) -> tuple[Scalar, Scalar] | None:
     return (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else None
+
+
+def replaced(value: Scalar, old: Scalar, new: Scalar) -> Scalar:
+    """A value with another in the place of what is the same as ``old``."""
+    return transform(value, lambda n: new if n is old or (isinstance(n, Load) and same(n, old)) else n)
+
+
+def _reads(value: Scalar, load: Load) -> bool:
+    return any(isinstance(n, Load) and n.source is load.source for n in walk(value))
 
 
 def source_of(value: Scalar) -> Load | None:

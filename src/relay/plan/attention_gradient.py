@@ -130,6 +130,8 @@ class _GradientFinder(Finder):
         whole = self.body(weights, None)
         if whole is None:
             return None
+        between: list[Scalar] = []
+        whole = self.opened(whole, between, lambda load: self.scores(load, keys) is not None)
         reads = [n for n in walk(whole) if isinstance(n, Load) and self.stage(n) is not None]
         shares = [(n, s) for n in reads if (s := self.scores(n, keys)) is not None]
         products = [(n, p) for n in reads if (p := self._with_values(n, keys)) is not None]
@@ -180,7 +182,7 @@ class _GradientFinder(Finder):
         if not all(_nothing_unseen(w, scores.score) for w in nothing):
             limit = None
         self.absorbed |= scores.absorbed | inside
-        self.absorbed |= {id(s.origin) for s in map(self.stage, (weights, product)) if s is not None}
+        self.absorbed |= {id(s.origin) for s in map(self.stage, (weights, product, *between)) if s is not None}
         # One body with all that is read, for those who look at the stage's loads.
         body = whole
         for value_read in (*operands, scores.score):
@@ -190,7 +192,7 @@ class _GradientFinder(Finder):
         batch = tuple(a for a in outer if a not in rows)
         of = Attention(
             kept, scores.query, scores.key, value, scores.score, scores.raw, keys, scores.depth, column, space, batch,
-            tuple(rows), limit, hidden,
+            tuple(rows), limit, hidden, shared, shared,
         )  # fmt: skip
         return AttentionGradient(of, cotangent, weight, counted, shared, of_share, along, of_key, values)
 

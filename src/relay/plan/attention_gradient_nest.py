@@ -206,7 +206,7 @@ class _Gradient(Lines):
             step: list[Stmt] = [
                 self.look(row, row, r, first, seen, self.pitch),
                 self.shrink_total(row, r),
-                self.weigh(row, r, seen, self.pitch),
+                self.weigh(row, row, r, first, seen, self.pitch),
             ]
             body = seq([*self.scores(start, count, seen), For(r, count, seq(step))])
             body = body if self.a.limit is None else Branch(compare("gt", seen, 0), body)
@@ -252,7 +252,7 @@ class _Gradient(Lines):
         if self.is_one_block:
             step += [
                 self.look(row, row, r, first, seen, self.pitch),
-                self.weigh(row, r, seen, self.pitch),
+                self.weigh(row, row, r, first, seen, self.pitch),
                 self.invert(row),
             ]
         bindings, env = self.row(row)

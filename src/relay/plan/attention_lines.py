@@ -217,21 +217,24 @@ class Lines:
         fall = binary("sub", Load(self.buffers["before"], (held,), dtype), Load(self.buffers["top"], (line,), dtype))
         return LetScalar(scale, unary("exp", fall), body)
 
-    def weigh(self, line: Scalar, held: Scalar, seen: Scalar, size: int) -> Stmt:
-        """Scores become weights, and are added to the total."""
+    def weigh(self, line: Scalar, row: Scalar, held: Scalar, first: Scalar, seen: Scalar, size: int) -> Stmt:
+        """Scores become shares, which are added to the total, and weights."""
         dtype, scores, lane, zero = self.a.dtype, self.buffers["scores"], Axis("j", size), Const(0, "int64")
         total, at = self.buffers["total"], (binary("add", binary("mul", held, size), lane),)
         new, e = Axis("new", 1, dtype), Axis("e", 1, dtype)
         sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
         more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
         weight = unary("exp", binary("sub", Load(scores, at, dtype), new))
-        body = LetScalar(e, weight, Seq((Store(scores, at, e), more)))
+        bindings, env = self.row(row) if self.a.weight is not self.a.share else ([], {})
+        weighed = self.element(self.a.weight, {**env, self.a.keys: binary("add", first, lane), self.a.share: e})
+        body = LetScalar(e, weight, Seq((Store(scores, at, weighed), more)))
         steps: list[Stmt] = [
             Store(sum_, (zero,), Load(total, (line,), dtype)),
             For(lane, seen, body, "vectorized"),
             Store(total, (line,), Load(sum_, (zero,), dtype)),
         ]
-        return LetScalar(new, Load(self.buffers["top"], (line,), dtype), Alloc(sum_, Seq(tuple(steps))))
+        bindings.append((new, Load(self.buffers["top"], (line,), dtype)))
+        return bound(bindings, Alloc(sum_, Seq(tuple(steps))))
 
     def finish(self, line: Scalar, row: Scalar) -> Stmt:
         """A line's sums over its total, through the epilogue, to the outputs."""

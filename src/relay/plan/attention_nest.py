@@ -226,7 +226,7 @@ class _Tiles(Lines):
         return seq([
             For(i, left, self.look(line, binary("add", start, line), i, first, seen, self.block)),
             *shrink,
-            For(i, left, self.weigh(line, i, seen, self.block)),
+            For(i, left, self.weigh(line, binary("add", start, line), i, first, seen, self.block)),
         ])  # fmt: skip
 
     def gather(self, height: int, offset: Axis, first: Scalar, seen: Axis, begin: int) -> Stmt:

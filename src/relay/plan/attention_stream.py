@@ -129,7 +129,7 @@ class Stream(Lines):
             self.dots(begin, seen, lines, each),
             lines(lambda line, row: self.look(line, row, line, begin, seen, self.pitch)),
             *(shrink if kb.extent != 1 else []),
-            lines(lambda line, _: self.weigh(line, line, seen, self.pitch)),
+            lines(lambda line, row: self.weigh(line, row, line, begin, seen, self.pitch)),
             self.gather(begin, seen, lines, each),
         ])  # fmt: skip
         body = LetScalar(seen, minimum(self.block, binary("sub", keys, begin)), body)

@@ -35,10 +35,8 @@ def internal_call(name: str, args: Sequence[Expr], ty: Type, attrs: Attrs = NO_A
 
 
 def constant(data: npt.NDArray[np.generic], dtype: str) -> Constant:
-    """A typed constant (of a read-only copy where the array can be written)."""
-    if data.flags.writeable:
-        data = data.copy()
-        data.flags.writeable = False
+    """A typed constant of an array made for it: it is read-only from here on. (Weights are large: no copy.)"""
+    data.flags.writeable = False
     return Constant(data, dtype, TensorType(data.shape, dtype))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import permutations
-from typing import cast
+from typing import TypeVar, cast
 
 from relay.ir.dim import ANY, Dim, known_equal
 from relay.ir.expr import Call, Constant, Expr, OpRef, Tuple
@@ -13,6 +13,8 @@ from relay.op import registry
 from relay.op.contractions import equation_labels
 from relay.transform.build import type_of
 from relay.transform.pattern import Definition
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +97,15 @@ def _multiplies(value: Call, left: Expr, right: Expr) -> bool:
     return isinstance(kind.dtype, str) and is_float(kind.dtype) and not isinstance(right, Constant)
 
 
-def exchanged(axes: tuple[int, ...]) -> tuple[int, ...]:
+def turned(product: MatrixProduct) -> list[MatrixProduct]:
+    """The same product with its operands in the other order, if the one that becomes the right one may be that."""
+    if product.shared or isinstance(product.left, Constant):
+        return []
+    p = product
+    return [MatrixProduct(p.right, p.left, p.right_axes, p.left_axes, exchanged(p.axes))]
+
+
+def exchanged(axes: tuple[_T, ...]) -> tuple[_T, ...]:
     """The same with the last two exchanged."""
     return (*axes[:-2], axes[-1], axes[-2])
 

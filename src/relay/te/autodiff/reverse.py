@@ -26,8 +26,8 @@ Key = tuple[int, int]
 def vjp(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], inputs: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """The cotangents of ``inputs`` (placeholders) for those of ``outputs`` (None: zero); None for one that is zero whatever the
-    sizes are. Raises NotDifferentiable."""
+    """The cotangents of ``inputs`` for those of ``outputs`` (None: zero); None for one that is zero whatever the sizes are. Inputs are
+    placeholders, or tensors on the way to the outputs, which count as given. Raises NotDifferentiable."""
     run = _Reverse(outputs, inputs)
     for output, cotangent in zip(outputs, cotangents, strict=True):
         if cotangent is not None and run.is_active(output.stage):
@@ -48,13 +48,11 @@ class _Reverse:
     def __init__(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         self.order = stages(outputs)
         self.terms: dict[Key, list[Term]] = {}
-        wanted = {id(t.stage) for t in inputs if is_float(t.dtype)}
+        self.given = {id(t.stage) for t in inputs if is_float(t.dtype)}
         self.active: set[int] = set()
         for each in self.order:
-            if isinstance(each, Placeholder):
-                if id(each) in wanted:
-                    self.active.add(id(each))
-            elif any(self._reads_active(body) for body in stage_bodies(each)):
+            computed = not isinstance(each, Placeholder)
+            if id(each) in self.given or (computed and any(self._reads_active(body) for body in stage_bodies(each))):
                 self.active.add(id(each))
 
     def _reads_active(self, body: Scalar) -> bool:
@@ -83,7 +81,7 @@ class _Reverse:
 
     def stage(self, each: Stage) -> None:
         """Pass the cotangents of a stage on to what it reads."""
-        if isinstance(each, Placeholder) or not self.is_active(each):
+        if isinstance(each, Placeholder) or id(each) in self.given or not self.is_active(each):
             return
         if isinstance(each, Scan):
             cotangent = self.cotangent(Tensor(each, 0, each.shape, each.state.dtype))
@@ -164,7 +162,12 @@ class _Reverse:
         """The expression of a stage that puts each element of one tensor to at most one place, at a fixed distance along each axis
         (a border, a slice, a permutation); None for any other."""
         stage_ = tensor.stage
-        if not isinstance(stage_, Compute) or len(stage_.bodies) != 1 or isinstance(stage_.bodies[0], Reduce):
+        if (
+            id(stage_) in self.given
+            or not isinstance(stage_, Compute)
+            or len(stage_.bodies) != 1
+            or isinstance(stage_.bodies[0], Reduce)
+        ):
             return None
         (body,) = stage_.bodies
         inner = body
