@@ -68,6 +68,23 @@ def test_causal() -> None:
     attend([(2, M, 32), (2, N, 32), (2, N, 32)], *sizes, causal=True)
 
 
+@pytest.mark.parametrize("hidden", [float("-inf"), -1e30, -2.0])
+@pytest.mark.parametrize("window", [(0, 0), (3, 5), (40, 0), (300, -1), (70, 300), (1000, 1000)])
+def test_windows(window: tuple[int, int], hidden: float) -> None:
+    """Blocks of keys that no row of a tile or a task sees, at either end, are left out."""
+    sizes = [
+        {VM: m, VN: n} for m, n in [(1, 300), (3, 700), (7, 7), (64, 64), (700, 700), (40, 600), (270, 530), (270, 100)]
+    ]
+    # Rows whose windows lie before the first key see nothing, and have no numbers.
+    sizes = [s for s in sizes if s[VN] >= s[VM] or hidden != float("-inf")]
+    attend([(2, M, 16), (2, N, 16), (2, N, 16)], *sizes, window=window, hidden=hidden)
+
+
+def test_windows_of_heads_that_share_keys() -> None:
+    attend([(1, 6, 300, 16), (1, 2, 600, 16), (1, 2, 600, 16)], window=(40, 3))
+    attend([(1, 6, M, 16), (1, 1, N, 16), (1, 1, N, 16)], {VM: 33, VN: 700}, causal=True, window=(256, -1))
+
+
 @pytest.mark.parametrize("hidden", [-1e30, -3e4, -2.0])
 def test_hidden_keys_that_count(hidden: float) -> None:
     """A finite score of hidden keys counts where no other is far above it: rows that see no key, or only keys of lower scores."""

@@ -42,7 +42,9 @@ PROGRAMS = {
         (nn.batch_matmul(%x, %y, transpose_b=False), nn.batch_matmul(%x, %z),
          nn.batch_matmul(%z, transpose(%y, axes=[0, 2, 1])), nn.matmul(%x, reshape(take(%z, 0, axis=0), newshape=[4, 3]))) }""",
     "attention": """def @main[n: Dim](%q: Tensor[(2, n, 4), float32], %k: Tensor[(2, n, 4), float32], %m: Tensor[(n, n), float32]) {
-        (nn.attention(%q, %k, %k), nn.attention(%q, %k, %q, causal=True), nn.attention(%q, %k, %q, %m, scale=0.3f)) }""",
+        (nn.attention(%q, %k, %k), nn.attention(%q, %k, %q, causal=True),
+         nn.attention(%q, %k, %k, window=[2, 1]), nn.attention(%q, %k, %k, causal=True, window=[1, -1]),
+         nn.attention(%q, %k, %q, %m, scale=0.3f)) }""",
     "cached": """def @main[n: Dim, m: Dim](%q: Tensor[(2, n, 4), float32], %k: Tensor[(2, n + m, 4), float32], %m: Tensor[(m,), float32]) {
         (nn.attention(%q, %k, %k, causal=True), exp(%m)) }""",
     "spelled": """def @main[n: Dim](%q: Tensor[(2, n, 4), float32], %k: Tensor[(2, n, 4), float32]) {

@@ -29,6 +29,7 @@ def attention(
     *,
     scale: float | None = None,
     causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
     hidden: float = -math.inf,
 ) -> te.Tensor:
     """``softmax(scale * query @ key^T + mask) @ value`` over the last two axes, one product for every head.
@@ -37,12 +38,13 @@ def attention(
     (..., g, n, e); the result is (..., h, m, e). Heads may be missing (rank 2). Where g is less than h, it divides h and
     h // g neighbouring heads of the query share a head of the key (Ainslie et al., GQA, 2023). ``mask`` broadcasts to
     (..., h, m, n): floats are added to the scores, of booleans the true ones are let through. ``scale`` is 1/sqrt(d)
-    unless given. With ``causal`` a query sees no later key, where the last query belongs to the last key. ``hidden`` is
+    unless given. With ``causal`` a query sees no later key, where the last query belongs to the last key; with a ``window`` it sees so
+    many keys before its own and so many behind it (-1: all). ``hidden`` is
     the score of a key that is not let through or not seen: -inf, or a finite one, which counts like any other. A query
     that sees no key gives nan, or with a finite ``hidden`` the mean of all values; what a key without weight has for a
     value must be finite. Floats of 16 bits are computed in float32.
     """
-    return _weighed(_attended(_OP, query, key, value, mask, scale, causal, hidden), value)
+    return _weighed(_attended(_OP, query, key, value, mask, scale, causal, window, hidden), value)
 
 
 @operator(_SCORED)
@@ -57,6 +59,7 @@ def scored_attention(
     weighed: bool = False,
     scale: float | None = None,
     causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
     hidden: float = -math.inf,
 ) -> te.Tensor:
     """`nn.attention` of a function of each score: ``(softmax(score(scale * query @ key^T) + mask) * factor) @ value``.
@@ -68,7 +71,9 @@ def scored_attention(
     (broadcast to the scores; of booleans false is 0): neither is counted. Floats of 16 bits are computed in float32.
     """
     mask, others, weights = _told_apart(_SCORED, operands, masked, weighed)
-    return _weighed(_attended(_SCORED, query, key, value, mask, scale, causal, hidden, others, score, weights), value)
+    return _weighed(
+        _attended(_SCORED, query, key, value, mask, scale, causal, window, hidden, others, score, weights), value
+    )
 
 
 def _weighed(it: _Attended, value: te.Tensor) -> te.Tensor:
@@ -99,6 +104,7 @@ def attention_cotangents(
     weighed: bool = False,
     scale: float | None = None,
     causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
     hidden: float = -math.inf,
 ) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
     """The cotangents of the query, key and value of `nn.attention`, from these, its result and the cotangent of that, and its
@@ -110,7 +116,7 @@ def attention_cotangents(
     """
     te.require(len(masks) <= 1 or bool(score) or weighed, f"{_OP} has one mask at most, not {len(masks)}")
     mask, others, weights = _told_apart(_COTANGENTS, masks, masked and bool(masks), weighed)
-    it = _attended(_COTANGENTS, query, key, value, mask, scale, causal, hidden, others, score, weights)
+    it = _attended(_COTANGENTS, query, key, value, mask, scale, causal, window, hidden, others, score, weights)
     columns = value.shape[-1]
     names = "b" * (query.ndim - 4) + "bhme"[-query.ndim :]
     for n, (size, name) in enumerate(zip((*it.lead, it.m, columns), names, strict=True)):
@@ -223,6 +229,7 @@ def _attended(
     mask: te.Tensor | None,
     scale: float | None,
     causal: bool,
+    window: tuple[int, int],
     hidden: float,
     operands: Sequence[te.Tensor] = (),
     steps: Sequence[Any] = (),
@@ -243,6 +250,8 @@ def _attended(
     n = te.require_equal(key.shape[-2], value.shape[-2], f"the lengths of {op}'s key and value")
     group = _group(op, lead, key, value)
     factor: te.Scalar = te.const(scale, dtype) if scale is not None else _default_scale(depth, dtype)
+    te.require(all(n >= -1 for n in window), f"the window of {op} counts places (-1: all), not {window}")
+    before, after = window[0], 0 if causal else window[1]
     for beside, what in ((mask, "mask"), (weights, "factor")):
         if beside is not None:
             _require_broadcastable(beside, (*lead, m, n), f"the {what} of {op}")
@@ -250,7 +259,10 @@ def _attended(
     def of_seen(i: tuple[te.Scalar, ...], score: te.Scalar, unseen: te.Scalar) -> te.Scalar:
         if mask is not None and mask.dtype == "bool":
             score = te.select(te.broadcast_index(mask, i), score, unseen)
-        return te.select(i[-1] <= i[-2] + te.size(dim_sub(n, m)), score, unseen) if causal else score
+        place = i[-2] + te.size(dim_sub(n, m))
+        if before >= 0:
+            score = te.select(i[-1] >= place - before, score, unseen)
+        return te.select(i[-1] <= place + after, score, unseen) if after >= 0 else score
 
     def weight_of(i: tuple[te.Scalar, ...], share: te.Scalar) -> te.Scalar:
         if weights is None:

@@ -58,8 +58,8 @@ class Attention:
 
     ``kept`` is the second product, with a body that reads what the whole reads. ``score`` is what the softmax is taken
     of, over the variable ``raw`` that stands for the first product. ``space`` has one group: the result's axes but for
-    ``column``, split where an index divides one. Keys at or before ``limit`` (a polynomial of the row's axes) are seen;
-    None: all. The score of the others is ``hidden``. Values are weighed with ``weight``, a multiple of the variable ``share``.
+    ``column``, split where an index divides one. Keys from ``since`` to ``limit`` (polynomials of the row's axes) are
+    seen; None: all there. The score of the others is ``hidden``. Values are weighed with ``weight``, a multiple of the variable ``share``.
     """
 
     kept: Kept
@@ -74,6 +74,7 @@ class Attention:
     space: Space
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
+    since: Dim | None
     limit: Dim | None
     hidden: float
     share: Axis
@@ -270,7 +271,7 @@ class Finder:
         (outer,) = space.groups
         batch = tuple(a for a in outer if any(self.indices.coefficient(p, a) != 0 for p in polys[1:]))
         rows = [a for a in outer if a not in batch]
-        limit, rows = self.seen(score, keys, space, rows)
+        since, limit, rows = self.seen(score, keys, space, rows)
         # One body with all that is read, for those who look at the stage's loads.
         whole = transform(score, lambda n: cast(binary("mul", query, key), raw.dtype) if n is raw else n)
         if weight is not share:
@@ -292,49 +293,57 @@ class Finder:
             space,
             batch,
             tuple(rows),
+            since,
             limit,
             hidden,
             share,
             weight,
         )
 
-    def seen(self, score: Scalar, keys: Axis, space: Space, rows: list[Axis]) -> tuple[Dim | None, list[Axis]]:
-        """The last key that a row sees, if later ones are hidden from it (`Attention.limit`), and the rows with those first that
-        decide it."""
-        limit = self.limit(score, keys, space)
-        if limit is None:
-            return None, rows
+    def seen(
+        self, score: Scalar, keys: Axis, space: Space, rows: list[Axis]
+    ) -> tuple[Dim | None, Dim | None, list[Axis]]:
+        """The first and the last key that a row sees, if others are hidden from it (`Attention.since`, `Attention.limit`), and the rows
+        with those first that decide it."""
+        since, limit = self.bounds(score, keys, space)
+        found = [b for b in (since, limit) if b is not None]
         # What decides which keys are seen grows with the row: its axis comes first.
-        steps = {a: self.indices.coefficient(limit, a) for group in space.groups for a in group}
-        moving = [a for a in rows if steps[a] != 0]
-        known = all(isinstance(steps[a], int) and steps[a] >= 0 for a in moving)  # type: ignore[operator]
-        if not known or len(moving) > 1 or any(s is None for s in steps.values()):
-            return None, rows
-        return limit, [*moving, *(a for a in rows if a not in moving)]
+        steps = {a: [self.indices.coefficient(b, a) for b in found] for group in space.groups for a in group}
+        moving = [a for a in rows if any(s != 0 for s in steps[a])]
+        known = all(isinstance(s, int) and s >= 0 for a in moving for s in steps[a])
+        if not known or len(moving) > 1 or any(s is None for each in steps.values() for s in each):
+            return None, None, rows
+        return since, limit, [*moving, *(a for a in rows if a not in moving)]
 
-    def limit(self, score: Scalar, keys: Axis, space: Space) -> Dim | None:
-        """The last key that is seen, where a select hides all later ones."""
+    def bounds(self, score: Scalar, keys: Axis, space: Space) -> tuple[Dim | None, Dim | None]:
+        """The first and the last key that is seen, where selects hide all others."""
         hidden = hidden_score(score)
-        if not isinstance(score, Select) or hidden is None or not hidden <= _UNSEEN:
-            return None
-        match score.cond:
-            case Compare(op="le" | "lt", a=low, b=high):
-                pass
-            case Compare(op="ge" | "gt", a=high, b=low):
-                pass
-            case _:
-                return None
-        if low.dtype != "int64":
-            return None
+        if hidden is None or not hidden <= _UNSEEN:
+            return None, None
+        since: Dim | None = None
+        limit: Dim | None = None
         frame = self.expander.frame(space.env)
-        room = dim_sub(
-            self.indices.poly(self.expander.evaluate(high, frame)),
-            self.indices.poly(self.expander.evaluate(low, frame)),
-        )
-        if self.indices.coefficient(room, keys) != -1:
-            return None
-        limit = dim_sub(room, 1) if score.cond.op in ("lt", "gt") else room
-        return dim_add(limit, self.indices.axis(keys))
+        for seen in seen_where(score):
+            match seen:
+                case Compare(op="le" | "lt", a=low, b=high):
+                    pass
+                case Compare(op="ge" | "gt", a=high, b=low):
+                    pass
+                case _:
+                    continue
+            if low.dtype != "int64":
+                continue
+            room = dim_sub(
+                self.indices.poly(self.expander.evaluate(high, frame)),
+                self.indices.poly(self.expander.evaluate(low, frame)),
+            )
+            room = dim_sub(room, 1) if seen.op in ("lt", "gt") else room
+            match self.indices.coefficient(room, keys):
+                case -1 if limit is None:
+                    limit = dim_add(room, self.indices.axis(keys))
+                case 1 if since is None:
+                    since = dim_sub(self.indices.axis(keys), room)
+        return since, limit
 
     # -- stages under the axes of the result
 
@@ -383,6 +392,22 @@ class Finder:
 def hidden_score(score: Scalar) -> float | None:
     """The score of what a select hides."""
     return float(score.b.value) if isinstance(score, Select) and isinstance(score.b, Const) else None
+
+
+def seen_where(value: Scalar) -> list[Scalar]:
+    """What holds where the selects around a value do not give their one other number."""
+    found: list[Scalar] = []
+    other = value.b if isinstance(value, Select) else value
+    while isinstance(value, Select) and isinstance(value.b, Const) and same(value.b, other):
+        todo = [value.cond]
+        while todo:
+            cond = todo.pop()
+            if isinstance(cond, Binary) and cond.op == "and" and cond.dtype == "bool":
+                todo += [cond.b, cond.a]
+            else:
+                found.append(cond)
+        value = value.a
+    return found
 
 
 def factors(value: Scalar) -> tuple[Scalar, Scalar] | None:

@@ -26,6 +26,7 @@ from relay.plan.attention import (
     factors,
     hidden_score,
     position,
+    seen_where,
     source_of,
 )
 from relay.plan.build import Accesses, Space
@@ -174,13 +175,13 @@ class _GradientFinder(Finder):
         rows = [a for a in outer if a in summed[0]]
         if summed[0] != summed[1] or any(self.indices.coefficient(p, a) != 0 for p in found.polys[1:3] for a in rows):
             return None
-        limit, rows = self.seen(scores.score, keys, space, rows)
+        since, limit, rows = self.seen(scores.score, keys, space, rows)
         hidden = hidden_score(scores.score)
         hidden = -inf if hidden is None else hidden
         # What is hidden is left out only where nothing is made of it.
         nothing = [weight] if hidden != -inf else [weight, counted]
         if not all(_nothing_unseen(w, scores.score) for w in nothing):
-            limit = None
+            since = limit = None
         self.absorbed |= scores.absorbed | inside
         self.absorbed |= {id(s.origin) for s in map(self.stage, (weights, product, *between)) if s is not None}
         # One body with all that is read, for those who look at the stage's loads.
@@ -192,7 +193,7 @@ class _GradientFinder(Finder):
         batch = tuple(a for a in outer if a not in rows)
         of = Attention(
             kept, scores.query, scores.key, value, scores.score, scores.raw, keys, scores.depth, column, space, batch,
-            tuple(rows), limit, hidden, shared, shared,
+            tuple(rows), since, limit, hidden, shared, shared,
         )  # fmt: skip
         return AttentionGradient(of, cotangent, weight, counted, shared, of_share, along, of_key, values)
 
@@ -320,6 +321,7 @@ def _reduced(rows: Rows) -> set[Scalar]:
 
 def _nothing_unseen(value: Scalar, score: Scalar) -> bool:
     """Whether a value is 0 where the score is hidden."""
-    if not isinstance(value, Select) or not isinstance(score, Select):
+    if not isinstance(value, Select) or not isinstance(value.b, Const) or value.b.value != 0:
         return False
-    return isinstance(value.b, Const) and value.b.value == 0 and same(value.cond, score.cond)
+    zero = seen_where(value)
+    return all(any(same(cond, z) for z in zero) for cond in seen_where(score))

@@ -77,7 +77,7 @@ class _Gradient(Lines):
         self.everything = Buffer(self.builder.fresh("everything"), (1,), self.a.dtype, "stack")
         if self.is_one_block and self.asks_for_all:
             # So few keys are not worth looking at twice.
-            self.a = replace(self.a, limit=None)
+            self.a = replace(self.a, since=None, limit=None)
 
     # -- sizes
 
@@ -91,7 +91,7 @@ class _Gradient(Lines):
     @property
     def asks_for_all(self) -> bool:
         """Whether keys that are left out may turn out to weigh something."""
-        return self.a.limit is not None and isfinite(self.a.hidden)
+        return self.hides and isfinite(self.a.hidden)
 
     @property
     def block(self) -> int:
@@ -181,14 +181,16 @@ class _Gradient(Lines):
         return body if part.extent == 1 else For(part, ceiling(extent_of(rows), Const(height, "int64")), body)
 
     def visible(self, start: Scalar, count: Scalar, first: Scalar, across: Scalar) -> Scalar:
-        """How many keys of a block (``across`` from ``first`` on) some of the rows see, up to a whole tile of keys."""
-        if self.a.limit is None:
+        """How many keys of a block (``across`` from ``first`` on) some of the rows see, up to a whole tile of keys; none if what they see
+        begins after it."""
+        if not self.hides:
             return across
-        seen = self.seen(binary("add", start, binary("sub", count, 1)))
+        begin, end = self.begin(start), self.seen(binary("add", start, binary("sub", count, 1)))
         if self.asks_for_all:
             every = compare("gt", Load(self.everything, (_ZERO,), self.a.dtype), 0.0)
-            seen = select(every, extent_of(self.n_keys), seen)
-        tiles = ceiling(maximum(binary("sub", seen, first), 0), Const(_HEIGHT, "int64"))
+            begin, end = select(every, _ZERO, begin), select(every, extent_of(self.n_keys), end)
+        end = select(compare("lt", begin, binary("add", first, across)), end, _ZERO)
+        tiles = ceiling(maximum(binary("sub", end, first), 0), Const(_HEIGHT, "int64"))
         return minimum(across, binary("mul", tiles, _HEIGHT))
 
     # -- maxima and totals
@@ -209,7 +211,7 @@ class _Gradient(Lines):
                 self.weigh(row, row, r, first, seen, self.pitch),
             ]
             body = seq([*self.scores(start, count, seen), For(r, count, seq(step))])
-            body = body if self.a.limit is None else Branch(compare("gt", seen, 0), body)
+            body = body if not self.hides else Branch(compare("gt", seen, 0), body)
             return LetScalar(seen, self.visible(start, count, first, across), body)
 
         packed = self.pack_panels(self.buffers["key_panels"], self.a.key, self.a.depth, first, across, self.width)
@@ -274,7 +276,7 @@ class _Gradient(Lines):
             self.add("of_keys", _ZERO, seen, across_rows(weights), "queries", self.depth, count),
             self.add("of_values", _ZERO, seen, across_rows(scores), "cotangents", self.columns, count),
         ])  # fmt: skip
-        body = body if self.a.limit is None else Branch(compare("gt", seen, 0), body)
+        body = body if not self.hides else Branch(compare("gt", seen, 0), body)
         return LetScalar(seen, self.visible(start, count, first, across), body)
 
     def scores(self, start: Scalar, count: Axis, seen: Axis) -> list[Stmt]:

@@ -133,12 +133,24 @@ class Lines:
 
         return read
 
+    @property
+    def hides(self) -> bool:
+        """Whether it is known which keys a row sees."""
+        return self.a.since is not None or self.a.limit is not None
+
     def seen(self, row: Scalar) -> Scalar:
-        """How many keys the row sees."""
-        assert self.a.limit is not None
-        env = unflatten(self.a.rows, row)
-        (limit,) = self.builder.evaluate([self.builder.indices.scalar(dim_add(self.a.limit, 1))], env)
-        return maximum(minimum(limit, extent_of(self.n_keys)), 0)
+        """The first key that the row does not see any more."""
+        if self.a.limit is None:
+            return extent_of(self.n_keys)
+        return maximum(minimum(self._bound(dim_add(self.a.limit, 1), row), extent_of(self.n_keys)), 0)
+
+    def begin(self, row: Scalar) -> Scalar:
+        """The first key that the row sees."""
+        return Const(0, "int64") if self.a.since is None else maximum(self._bound(self.a.since, row), 0)
+
+    def _bound(self, bound: Dim, row: Scalar) -> Scalar:
+        (value,) = self.builder.evaluate([self.builder.indices.scalar(bound)], unflatten(self.a.rows, row))
+        return value
 
     def pack_panels(self, target: Buffer, value: Scalar, along: Axis, first: Scalar, count: Scalar, width: int) -> Stmt:
         """``count`` keys from ``first`` on in panels ``[panel][along][lane]``, of what they have along an axis. Past the last key come

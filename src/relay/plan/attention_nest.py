@@ -91,7 +91,7 @@ class _Tiles(Lines):
         far above that score is one in which they weigh something: then all is done again with all keys."""
         line = Axis("i", size)
         clear = For(line, count, self.clear(line))
-        if self.a.limit is None or not isfinite(self.a.hidden):
+        if not self.hides or not isfinite(self.a.hidden):
             return seq([clear, self.blocks(start, count, size, None)])
         dtype, zero, attempt = self.a.dtype, Const(0, "int64"), Axis("attempt", 2)
         again = Buffer(self.builder.fresh("again"), (1,), dtype, "stack")
@@ -109,32 +109,47 @@ class _Tiles(Lines):
 
     def blocks(self, start: Scalar, count: Scalar, size: int, attempt: Axis | None) -> Stmt:
         """All rows over the blocks of keys; from the second attempt on over those that they do not see, too."""
-        a, block = self.a, self.block
-        blocks = Axis("kb", ceil_div(self.n_keys, block))
+        block = self.block
+        number, blocks = Axis("number", ceil_div(self.n_keys, block)), Axis("kb", ceil_div(self.n_keys, block))
         kb: Scalar = Const(0, "int64") if blocks.extent == 1 else blocks
-        first = binary("mul", kb, block)
+        first, zero = binary("mul", kb, block), Const(0, "int64")
         whole, visible = extent_of(self.n_keys), extent_of(self.n_keys)
+        skipped: Scalar = zero
+        begin: Scalar = zero
         group, offset = Axis("group", size // self.height + 1), Axis("offset", size)
         seen, left = Axis("seen", block + 1), Axis("left", self.height + 1)
-        if a.limit is not None:
-            ends = binary("add", start, binary("sub", binary("add", offset, left), 1))
+        if self.hides:
+            begins = binary("add", start, offset)
+            ends = binary("add", begins, binary("sub", left, 1))
             whole, visible = self.seen(binary("add", start, binary("sub", count, 1))), self.seen(ends)
+            skipped, begin = self.begin(start), self.begin(begins)
             if attempt is not None:
                 early = compare("eq", attempt, 0)
                 whole, visible = (select(early, v, extent_of(self.n_keys)) for v in (whole, visible))
-        body = self.group(self.height, start, offset, left, first, seen, kb)
+                skipped, begin = (select(early, v, zero) for v in (skipped, begin))
+        later = compare("gt", zero if isinstance(kb, Const) else number, 0)
+        body = self.group(self.height, start, offset, left, first, seen, later)
         if self.height > 1:
-            lower = self.group(self.height - 1, start, offset, left, first, seen, kb)
+            lower = self.group(self.height - 1, start, offset, left, first, seen, later)
             body = Branch(compare("eq", left, self.height), body, lower)
-        if a.limit is not None:
+        if self.hides:
             body = Branch(compare("gt", seen, 0), body)
-        body = LetScalar(seen, maximum(minimum(block, binary("sub", visible, first)), 0), body)
+        many = maximum(minimum(block, binary("sub", visible, first)), 0)
+        if self.a.since is not None:
+            many = select(compare("lt", begin, binary("add", first, block)), many, zero)
+        body = LetScalar(seen, many, body)
         body = self.groups(body, group, offset, left, count, size)
         across = Axis("across", block + 1)
         packed = [self.pack_panels(self.buffers["keys"], self.a.key, self.a.depth, first, across, self.width)]
         packed += [] if self.reads_values_along_columns else [self.pack_values(first, across)]
         body = LetScalar(across, minimum(block, binary("sub", extent_of(self.n_keys), first)), seq([*packed, body]))
-        return body if blocks.extent == 1 else For(blocks, ceiling(whole, Const(block, "int64")), body)
+        if blocks.extent == 1:
+            return body
+        # What no row sees before the first of them does.
+        before, width = Axis("before", ceil_div(self.n_keys, block)), Const(block, "int64")
+        body = LetScalar(blocks, binary("add", before, number), body)
+        turns = maximum(binary("sub", ceiling(whole, width), before), 0)
+        return LetScalar(before, binary("floordiv", skipped, block), For(number, turns, body))
 
     def groups(self, body: Stmt, group: Axis, offset: Axis, left: Axis, count: Scalar, size: int) -> Stmt:
         """``body`` for ``left`` rows from ``offset`` on, until all ``count`` rows had their turn.
@@ -170,12 +185,12 @@ class _Tiles(Lines):
     # -- a few rows
 
     def group(
-        self, height: int, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, kb: Scalar
+        self, height: int, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, later: Scalar
     ) -> Stmt:
         """A few rows over a block of keys, in tiles of so many rows."""
         return seq([
             self.products(height, start, offset, seen),
-            self.softmax(start, offset, left, first, seen, kb),
+            self.softmax(start, offset, left, first, seen, later),
             *(self.gather(height, offset, first, seen, c) for c in range(0, self.columns, self.width)),
         ])  # fmt: skip
 
@@ -215,14 +230,14 @@ class _Tiles(Lines):
             end.append(For(lane, lanes, Store(scores, (to,), now), "vectorized"))
         return Alloc(tile, seq([*begin, For(d, Const(self.depth, "int64"), seq(steps)), *end]))
 
-    def softmax(self, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, kb: Scalar) -> Stmt:
+    def softmax(self, start: Scalar, offset: Axis, left: Axis, first: Scalar, seen: Axis, later: Scalar) -> Stmt:
         """The weights of the block's keys, and everything so far under the new maximum.
 
         Each step is done for all rows before the next: rows do not wait for one another.
         """
-        i, later = Axis("i", self.height), not isinstance(kb, Const)
+        i = Axis("i", self.height)
         line = binary("add", offset, i)
-        shrink = [Branch(compare("gt", kb, 0), For(i, left, self.shrink(line, i)))] if later else []
+        shrink = [] if isinstance(later, Const) else [Branch(later, For(i, left, self.shrink(line, i)))]
         return seq([
             For(i, left, self.look(line, binary("add", start, line), i, first, seen, self.block)),
             *shrink,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from operator import and_
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from relay.transform.attention_scores import ANOTHER_VIEW, ScoreReader, Scores, 
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, type_of
-from relay.transform.causal import hides_later_keys
+from relay.transform.causal import Window, window_of
 from relay.transform.matrix_products import (
     MatrixProduct,
     dtype_of,
@@ -200,7 +201,8 @@ class AttentionFinder:
         args = [q, k, v]
         m, n = shape[-2:]
         masks, chosen = scores.masks, scores.chosen
-        later = [x for x in (*chosen, *masks) if hides_later_keys(x, made.known, m, n)]
+        windows = {x: w for x in (*chosen, *masks) if (w := window_of(x, made.known, m, n)) is not None}
+        later = list(windows)
         if any(x in masks for x in later) and hidden is not None and np.isfinite(hidden):
             later = [x for x in later if x in chosen]
         count = m * n if isinstance(m, int) and isinstance(n, int) else self.least
@@ -223,8 +225,11 @@ class AttentionFinder:
         for number, divides in scores.factors:
             args[0] = made.bind("divide" if divides else "multiply", (args[0], number))
         attrs: dict[str, Attr] = {"scale": scores.scale * by_query * by_key}
-        if later:
+        window = reduce(and_, (windows[x] for x in later), Window())
+        if window == Window(None, 0):
             attrs["causal"] = True
+        elif later:
+            attrs["window"] = tuple(-1 if bound is None else bound for bound in (window.before, window.after))
         if hidden is not None and np.isfinite(hidden):
             attrs["hidden"] = hidden
         if scores.steps or factor is not None:

@@ -1,6 +1,7 @@
-"""Masks that hide later keys: seen by what a program computes them from, however it spells that.
+"""Masks that hide keys by their distance: seen by what a program computes them from, however it spells that.
 
     cols <= rows + offset,   not (cols > rows),   where(cols <= rows, 0, -inf),   (1 - tril) * -inf,   a stored triangle
+    cols <= rows and cols > rows - width,   abs(rows - cols) <= width,   a stored band
 
 A mask is computed from the positions of its elements by operators with expressions. Composed, these are one expression of a
 row and a key, and what is asked of it is whether it compares the two.
@@ -9,6 +10,8 @@ row and a key, and what is asked of it is whether it compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -34,12 +37,14 @@ from relay.te.scalar import (
     Load,
     Reduce,
     Scalar,
+    Unary,
     binary,
     cast,
     children,
     compare,
     select,
     transform,
+    unary,
     walk,
 )
 from relay.te.tensor import Compute, Tensor
@@ -47,38 +52,72 @@ from relay.transform.build import type_of
 from relay.transform.pattern import Definition
 
 Array = npt.NDArray[np.generic]
+# Comparisons in a mask that are looked at.
+_MOST_COMPARISONS = 3
 # Operations behind a mask that are looked at.
 _MOST_STEPS = 32
 _INTEGERS = ("int32", "int64")
+_OTHERWISE = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le"}
 
 
-def hides_later_keys(mask: Expr, definition: Definition, rows: Dim, keys: Dim) -> bool:
-    """Whether a mask (..., rows, keys) of scores lets row ``r`` see exactly the keys up to ``r + keys - rows``: of booleans the
-    true ones are let through, floats are 0 there and -inf elsewhere."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The keys that a row sees: from ``before`` places before its own one to ``after`` places behind it; None: all there."""
+
+    before: int | None = None
+    after: int | None = None
+
+    def __and__(self, other: Window) -> Window:
+        """What both see."""
+
+        def least(a: int | None, b: int | None) -> int | None:
+            return b if a is None else a if b is None else min(a, b)
+
+        return Window(least(self.before, other.before), least(self.after, other.after))
+
+
+def window_of(mask: Expr, definition: Definition, rows: Dim, keys: Dim) -> Window | None:
+    """The window of keys that a mask (..., rows, keys) of scores lets each row see, where it lets through exactly those: of booleans the
+    true ones are let through, floats are 0 there and -inf elsewhere. Row ``r`` has its own place at key ``r + keys - rows``."""
     graph, stored = _computation(mask, definition)
     if graph is None:
-        return False
+        return None
     (out,) = graph.outputs
     if len(out.shape) < 2 or out.shape[-2:] != (rows, keys) or any(d != 1 for d in out.shape[:-2]):
-        return False
+        return None
     row, key = Axis("row", rows), Axis("key", keys)
     indices = Indices()
     value = _element(out, (row, key), indices, stored)
     if value is None:
-        return False
-    compared = [n for n in walk(value) if isinstance(n, Compare) and not any(isinstance(k, Compare) for k in _under(n))]
-    if not compared or any(not same(c, compared[0]) for c in compared):
-        return False
-    room = _room(compared[0], indices)
-    if room is None:
-        return False
-    wanted = dim_add(dim_sub(indices.axis(row), indices.axis(key)), dim_sub(keys, rows))
-    answers = [_decided(value, compared[0], truth) for truth in (True, False)]
+        return None
+    compared: list[Compare] = []
+    for node in walk(value):
+        if isinstance(node, Compare) and not any(isinstance(k, Compare) for k in _under(node)):
+            compared += [] if any(same(node, c) for c in compared) else [node]
+    if not 0 < len(compared) <= _MOST_COMPARISONS:
+        return None
     seen, hidden = (True, False) if out.dtype == "bool" else (0.0, -np.inf)
-    if answers == [seen, hidden]:
-        return room == wanted
-    # Hidden where the room is 0 or more: seen where one less than what is missing is.
-    return answers == [hidden, seen] and dim_sub(-1, room) == wanted
+    ways = list(product((True, False), repeat=len(compared)))
+    answers = [_decided(value, dict(zip(map(id, compared), way, strict=True)), compared) for way in ways]
+    if answers.count(seen) != 1 or answers.count(hidden) != len(ways) - 1:
+        return None
+    # Seen is exactly what all comparisons say in one way.
+    apart = dim_add(dim_sub(indices.axis(row), indices.axis(key)), dim_sub(keys, rows))
+    before, after = list[int](), list[int]()
+    for comparison, truth in zip(compared, ways[answers.index(seen)], strict=True):
+        rooms = _rooms(comparison, truth, indices)
+        if rooms is None:
+            return None
+        for room in rooms:
+            later, earlier = dim_sub(room, apart), dim_add(room, apart)
+            if isinstance(later, int):
+                after.append(later)
+            elif isinstance(earlier, int):
+                before.append(earlier)
+            else:
+                return None
+    found = Window(*(min(bounds) if bounds else None for bounds in (before, after)))
+    return found if all(n is None or n >= 0 for n in (found.before, found.after)) else None
 
 
 def _computation(mask: Expr, definition: Definition) -> tuple[TeGraph | None, Mapping[tuple[int, int], Array]]:
@@ -141,7 +180,7 @@ def _element(
         data = stored.get(tensor_key(tensor))
         found: Scalar | None = None
         if data is not None:
-            found = _triangle(data, index)
+            found = _band(data, index)
             found = _positions(data, index) if found is None else found
         return found if found is not None else Load(tensor, index, tensor.dtype)
 
@@ -151,22 +190,26 @@ def _element(
     return None if any(isinstance(n, Load | Reduce) for n in walk(value)) else value
 
 
-def _triangle(data: Array, index: Sequence[Scalar]) -> Scalar | None:
-    """An element of a stored matrix that has one value up to a diagonal and another above it, as a comparison."""
+def _band(data: Array, index: Sequence[Scalar]) -> Scalar | None:
+    """An element of a stored matrix that has one value between two diagonals and another outside of them, as comparisons."""
     if data.ndim < 2 or data.size != data.shape[-1] * data.shape[-2] or data.dtype.kind not in "bifu":
         return None
     height, width = data.shape[-2:]
     matrix = data.reshape(height, width)
-    low, high = matrix[-1, 0], matrix[0, -1]
-    if low == high:
+    if not np.array_equal(matrix[1:, 1:], matrix[:-1, :-1]):
         return None
-    diagonal = int((matrix[0] == low).sum()) - 1
-    below = np.arange(width) <= np.arange(height)[:, None] + diagonal
-    if not np.array_equal(matrix, np.where(below, low, high)):
+    # The diagonals, from the lowest to the highest, and where the value changes.
+    diagonals = np.concatenate([matrix[::-1, 0], matrix[0, 1:]])
+    changes = np.flatnonzero(diagonals[1:] != diagonals[:-1])
+    if not 1 <= len(changes) <= 2 or (len(changes) == 2 and diagonals[0] != diagonals[-1]):
         return None
-    dtype = str(data.dtype)
-    here = compare("le", index[-1], binary("add", index[-2], diagonal))
-    return select(here, Const(low.item(), dtype), Const(high.item(), dtype))
+    dtype, first = str(data.dtype), 1 - height
+    high = compare("le", index[-1], binary("add", index[-2], int(changes[-1]) + first))
+    if len(changes) == 1:
+        return select(high, Const(diagonals[0].item(), dtype), Const(diagonals[-1].item(), dtype))
+    low = compare("ge", index[-1], binary("add", index[-2], int(changes[0]) + 1 + first))
+    inside, outside = (Const(diagonals[n].item(), dtype) for n in (changes[-1], 0))
+    return select(low, select(high, inside, outside), outside)
 
 
 def _positions(data: Array, index: Sequence[Scalar]) -> Scalar | None:
@@ -190,34 +233,43 @@ def _in_int64(node: Scalar) -> Scalar:
             return Const(int(node.value), "int64")
         case Cast() if node.dtype in _INTEGERS and node.a.dtype == "int64":
             return node.a
+        case Unary(op="abs") if node.dtype == "int32" and node.a.dtype == "int64":
+            return unary("abs", node.a)
         case Binary() if node.dtype == "int32" and node.a.dtype == node.b.dtype == "int64":
             return binary(node.op, node.a, node.b)
         case _:
             return node
 
 
-def _room(decides: Compare, indices: Indices) -> Dim | None:
-    """A polynomial that is 0 or more exactly where the comparison of two integers holds."""
+def _rooms(decides: Compare, truth: bool, indices: Indices) -> list[Dim] | None:
+    """Polynomials that are all 0 or more exactly where the comparison of two integers has this answer."""
     left, right = (transform(operand, _in_int64) for operand in (decides.a, decides.b))
     if left.dtype != "int64" or right.dtype != "int64":
         return None
-    a, b = indices.poly(left), indices.poly(right)
-    match decides.op:
-        case "le":
-            return dim_sub(b, a)
-        case "lt":
-            return dim_sub(dim_sub(b, a), 1)
-        case "ge":
-            return dim_sub(a, b)
-        case "gt":
-            return dim_sub(dim_sub(a, b), 1)
-        case _:
-            return None
+    op = decides.op if truth else _OTHERWISE.get(decides.op)
+    if op in ("ge", "gt"):
+        left, right, op = right, left, "le" if op == "ge" else "lt"
+    if op not in ("le", "lt"):
+        return None
+    b = indices.poly(right)
+    if op == "lt":
+        b = dim_sub(b, 1)
+    if isinstance(left, Unary) and left.op == "abs":
+        a = indices.poly(left.a)
+        return [dim_sub(b, a), dim_add(b, a)]
+    return [dim_sub(b, indices.poly(left))]
 
 
-def _decided(value: Scalar, decides: Compare, truth: bool) -> bool | float | None:
-    """The value where a comparison has this answer, if nothing else matters."""
-    closed = transform(value, lambda n: Const(truth, "bool") if isinstance(n, Compare) and same(n, decides) else n)
+def _decided(value: Scalar, truths: Mapping[int, bool], compared: Sequence[Compare]) -> bool | float | None:
+    """The value where comparisons have these answers, if nothing else matters."""
+
+    def close(node: Scalar) -> Scalar:
+        for c in compared if isinstance(node, Compare) else ():
+            if same(node, c):
+                return Const(truths[id(c)], "bool")
+        return node
+
+    closed = transform(value, close)
     if not all(isinstance(n, Const) or children(n) for n in walk(closed)):
         return None
     stage = te.compute((), lambda: cast(closed, "float64" if value.dtype != "bool" else "bool"), "decided")

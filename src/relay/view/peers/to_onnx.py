@@ -239,13 +239,18 @@ class _Translator:
             mask = self.name(flat[3])
             masked = dtype_of(flat[3]) == "bool"
             scores = self.node("Where", mask, scores, lowest) if masked else self.node("Add", scores, mask)
-        if step.attrs["causal"]:
+        window: Any = step.attrs["window"]
+        before, after = window[0], 0 if step.attrs["causal"] else window[1]
+        if max(before, after) >= 0:
             rows, columns = self.dim(shapes[0][-2]), self.dim(shapes[1][-2])
             zero, one = self.array(0), self.array(1)
             seen = self.node("Range", zero, self.reshape(columns, ()), one)
             own = self.node("Range", self.reshape(self.node("Sub", columns, rows), ()), self.reshape(columns, ()), one)
-            allowed = self.node("LessOrEqual", seen, self.node("Unsqueeze", own, self.array([1])))
-            scores = self.node("Where", allowed, scores, lowest)
+            own = self.node("Unsqueeze", own, self.array([1]))
+            for op, bound in (("LessOrEqual", after), ("GreaterOrEqual", -before)):
+                if bound >= 0 if op == "LessOrEqual" else before >= 0:
+                    allowed = self.node(op, seen, self.node("Add", own, self.array(bound)))
+                    scores = self.node("Where", allowed, scores, lowest)
         return self.node("MatMul", self.node("Softmax", scores, axis=-1), self.name(flat[2]))
 
     def _reduction(self, step: Step, operand: Operand) -> str:

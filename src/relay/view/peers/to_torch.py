@@ -191,17 +191,24 @@ class _Translator:
     def _attention(self, step: Step, flat: list[Operand]) -> Any:
         """Causal masks of torch begin with the first query and key, ours end with the last: the same only for equal lengths."""
         shapes = [shape_of_operand(a) for a in flat]
-        causal = bool(step.attrs["causal"])
+        attrs: Any = step.attrs
+        before, after = attrs["window"]
+        causal = bool(attrs["causal"]) or after == 0
         heads = len(shapes[0]) >= 3 and shapes[0][-3] != shapes[1][-3]
         mask = self.tensor(flat[3]) if len(flat) > 3 else None
-        if causal and mask is not None:
-            raise untranslated(step, "PyTorch", "causal with a mask")
+        if mask is not None and (causal or max(before, after) >= 0):
+            raise untranslated(step, "PyTorch", "causal, or with a window, and a mask")
         if mask is not None and step.attrs["hidden"] != -math.inf:
             raise untranslated(step, "PyTorch", "with a finite score for hidden keys")
-        if causal and shapes[0][-2] != shapes[1][-2]:
+        after = 0 if causal else after
+        if before >= 0 or after > 0 or (causal and shapes[0][-2] != shapes[1][-2]):
             rows, columns = self.dim(shapes[0][-2]), self.dim(shapes[1][-2])
-            ones = self.call(self.torch.ones, rows, columns, dtype=self.torch.bool)
-            mask, causal = self.call(self.torch.tril, ones, self.call(operator.sub, columns, rows)), False
+            mask, causal = self.call(self.torch.ones, rows, columns, dtype=self.torch.bool), False
+            shift = self.call(operator.sub, columns, rows)
+            if after >= 0:
+                mask = self.call(self.torch.tril, mask, self.call(operator.add, shift, after))
+            if before >= 0:
+                mask = self.call(self.torch.triu, mask, self.call(operator.sub, shift, before))
         # PyTorch's fused kernels take four axes.
         lead = [
             self.call(self.torch.unsqueeze, self.tensor(a), 0) if len(shapes[0]) == 3 else self.tensor(a)
