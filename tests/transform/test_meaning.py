@@ -121,7 +121,7 @@ PROGRAMS: dict[str, tuple[str, tuple[object, ...]]] = {
         """def @main(%x: Tensor[(2, 3), float32]) {
              let %z = zeros(shape=(2, 3), dtype="float32");
              let %s = split(add(%z, 3f), indices_or_sections=[1], axis=0);
-             if (less(add(2f, 3f), 6f)) { (add(%x, %s.0), shape_of(%x)) } else { (%z, shape_of(%z)) }
+             if (less(add(2f, 3f), 6f)) { (add(%x, %s.0), shape_of(%x), ndarray_size(%x)) } else { (%z, shape_of(%z), ndarray_size(%z)) }
            }""",
         (array(2, 3),),
     ),

@@ -118,7 +118,8 @@ def _known_shape(name: str, call: Call) -> Constant | None:
     if not all(isinstance(d, int) for d in ty.shape) or not isinstance(out.dtype, str):
         return None
     shape = np.array(ty.shape, np.int64)
-    return constant((shape if name == "shape_of" else np.prod(shape)).astype(out.dtype), out.dtype)
+    found = shape if name == "shape_of" else np.array(shape.prod())
+    return constant(found.astype(out.dtype), out.dtype)
 
 
 def _bytes(ty: Type | None) -> int | None:
