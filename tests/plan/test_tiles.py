@@ -64,6 +64,14 @@ def test_few_rows_are_few_tiles_where_each_waits_for_its_panel() -> None:
     assert all(panel_runs(HOST, "float32", rows, 384)[0].tile.columns == 64 for rows in range(1, 33))
 
 
+def test_any_number_of_rows_is_high_tiles_where_multiply_adds_wait_for_panels() -> None:
+    waiting = replace(HOST, cpu="sapphirerapids")
+    for columns in (384, 750, 768):
+        (run, *_) = panel_runs(waiting, "float32", N, columns)
+        assert (run.tile.rows, run.tile.columns) == (8, 48), columns
+        assert panel_runs(HOST, "float32", N, columns)[0].tile.columns == 64, columns
+
+
 @pytest.mark.parametrize("rows", [7, 16, 24])
 def test_few_rows_of_processors_that_wait(rows: int) -> None:
     waiting = replace(HOST, cpu="sapphirerapids", l2_bytes=64 << 10)
