@@ -1,12 +1,13 @@
 """Tree-structured networks (`examples/tree_lstm.relay`, `examples/child_sum.relay`), one tree at a time and all of them as one batch.
 
-    python benchmarks/trees.py [--trees 32] [--threads 1] [--systems relay,...]
+    python benchmarks/trees.py [--trees 32] [--threads 1] [--pause 2] [--systems relay,...]
 
 Trees have random splits and 5 to 50 leaves, 19 on average; float32, input 300, state 150, microseconds a leaf, medians of rounds in which
 the systems take turns. The walk over the structure is inside the timing, the conversion of Python values (once, before) is not.
 PyTorch runs the recursion node by node, and level by level as a person would write it (``torch levels``); JAX loops over levels of a
 fixed width, compiled once for all trees; onnxruntime over levels, of tables made in Python each time, or (``onnx tables``)
-before. ``level 2`` is ours without batching. The floor counts, level by level, the larger of
+before. ``level 2`` is ours without batching. ``--pause`` adds rows of trees that come one by one, so many milliseconds after each other:
+requests of their own, for which threads and clocks have to wake. The floor counts, level by level, the larger of
 arithmetic at peak and weights from cache, both measured in the run; of a batch, the arithmetic alone.
 """
 
@@ -122,13 +123,28 @@ def systems(
     return made
 
 
-def measure(runs: dict[str, Run], which: Sequence[int], rounds: int) -> dict[str, float]:
-    """Median seconds of each system for these trees; the systems take turns, with a pause in which the others' threads park."""
+def with_pauses(run: Run, which: Sequence[int], pause: float) -> float:
+    """Seconds that a system takes for these trees, one by one, with pauses of so many seconds before each that do not count."""
+    took = 0.0
+    for n in which:
+        time.sleep(pause)
+        start = time.perf_counter()
+        run([n])
+        took += time.perf_counter() - start
+    return took
+
+
+def measure(runs: dict[str, Run], which: Sequence[int], rounds: int, pause: float = 0.0) -> dict[str, float]:
+    """Median seconds of each system for these trees (one by one with a ``pause`` between, in seconds); the systems take turns, with a
+    pause in which the others' threads park."""
     times: dict[str, list[float]] = {system: [] for system in runs}
     for _ in range(rounds):
         for system, run in runs.items():
             time.sleep(0.25)
             run(which[:2])
+            if pause:
+                times[system].append(with_pauses(run, which, pause))
+                continue
             start = time.perf_counter()
             run(which)
             times[system].append(time.perf_counter() - start)
@@ -140,6 +156,9 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--pause", type=float, default=0.0, metavar="MS", help="rows of trees with such pauses between them, too"
+    )
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     add_out(parser)
     given = parser.parse_args()
@@ -162,9 +181,12 @@ def main() -> None:
             error = np.abs(np.asarray(run([0, 1])[0]) - expected).max()
             assert error < 1e-4, f"{name}, {system}: differs from the interpreter by {error}"
         every, scale = range(len(trees)), 1e6 / sum(counts)
-        for case, suffix in (("one at a time", ""), ("at once", " at once")):
+        cases = [("one at a time", "", 0.0), ("at once", " at once", 0.0)]
+        if given.pause:
+            cases.insert(1, (f"one each {given.pause:g} ms", "", given.pause / 1e3))
+        for case, suffix, pause in cases:
             chosen = {s.removesuffix(" at once"): r for s, r in runs.items() if s.endswith(" at once") == bool(suffix)}
-            found = {s: t * scale for s, t in measure(chosen, every, given.rounds).items()}
+            found = {s: t * scale for s, t in measure(chosen, every, given.rounds, pause).items()}
             groups = [trees] if suffix else [[t] for t in trees]
             least = sum(floor(g, name == "binary", flops, None if suffix else cache) for g in groups)
             print(table.add(f"{name}, {case}", {**found, FLOOR: least * scale}), flush=True)
