@@ -53,6 +53,30 @@ CORNERS = [
         ),
     ),
     Corner(
+        "values of int64, which no kernel may take for an index of known range",
+        """def @main[n: Dim](%x: Tensor[(n, 3), int64], %w: Tensor[(4, 3), int64], %s: Tensor[(1,), int64]) {
+          let %y = nn.dense(%x, %w);
+          let %z = %x * 2i64 - %s;
+          let %top = max(%x, axis=[1], keepdims=True);
+          (less(%y, %s), less(%s, nn.dense(%x, %w) + 1i64), %z, less(%z, 0i64), less(%x, %top), equal(sum(%x, axis=[0]), 0i64),
+            where(less(cumsum(%x, axis=0), 0i64), %x, %z))
+        }""",
+        (
+            np.array([[3, -4, 1], [0, 0, 0], [-7, 2, 5]]),
+            np.array([[1, -2, 3], [0, 1, 0], [-1, -1, -1], [2, 0, 5]]),
+            np.array([-2]),
+        ),
+        lambda x, w, s: (
+            x @ w.T < s,
+            s < x @ w.T + 1,
+            2 * x - s,
+            2 * x - s < 0,
+            x < x.max(1, keepdims=True),
+            x.sum(0) == 0,
+            np.where(np.cumsum(x, 0) < 0, x, 2 * x - s),
+        ),
+    ),
+    Corner(
         "sizes as values, in arithmetic, as a bound and as an index",
         """import prelude
         def @rows[n: Dim, d: Dim](%x: Tensor[(n, d), float32]) -> Tensor[(d,), float32] {

@@ -69,6 +69,7 @@ class Generator:
         self.nesting = 0  # functions being generated; recursion is not nested
         self.globals_left = 3
         self._names = 0
+        self._literals: dict[tuple[tuple[int, ...], str], list[Constant]] = {}
 
     # -- small pieces
 
@@ -170,9 +171,14 @@ class Generator:
         return call("clip", e, a_min=0.0 if t.dtype == "uint8" else -far, a_max=far)
 
     def literal(self, t: T) -> Constant:
-        """A constant of a static type."""
+        """A constant of a static type, now and then one that the program has elsewhere."""
         assert t.static
-        return constant(array(self.choices, tuple(int(s) for s in t.shape), t.dtype))
+        shape = tuple(int(s) for s in t.shape)
+        before = self._literals.setdefault((shape, t.dtype), [])
+        if before and self.choices.chance(40):
+            return constant(self.choices.pick(before).data)
+        before.append(constant(array(self.choices, shape, t.dtype)))
+        return before[-1]
 
     def leaf(self, t: T, scope: Scope) -> Expr:
         """A variable or constant, or the shortest way to the type from a variable that has the sizes."""

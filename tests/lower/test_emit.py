@@ -47,8 +47,7 @@ def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {
 }""",
     "a constant in data that a loop hands on": """
 type Option[A] { Some(A), None, }
-def @turned(%o: Option[(Tensor[(3,), float32], Tensor[(3,), float32])], %n: int32)
-    -> Option[(Tensor[(3,), float32], Tensor[(3,), float32])] {
+def @turned[A](%o: Option[(A, A)], %n: int32) -> Option[(A, A)] {
   if (%n > 0) { match (%o) { Some(%p) => @turned(Some((%p.1, %p.0)), %n - 1), None => %o } } else { %o }
 }
 def @main(%x: Tensor[(3,), float32]) -> Tensor[(3,), float32] {

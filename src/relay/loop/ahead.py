@@ -13,6 +13,7 @@ an Intel Xeon, 0.72 after a pause). The result computes what the kernel does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, dim_bounds, dim_sub
@@ -271,7 +272,7 @@ def _asking(loop: For, rows: list[_Row], results: list[Prefetch]) -> Stmt:
         bindings.append((later, minimum(binary("add", over.var, distance), binary("sub", over.extent, 1))))
         env: dict[Axis, Scalar] = {over.var: later}
         for let in row.between:
-            name = Axis(let.var.name, let.var.extent, let.var.dtype)
+            name = copy(let.var)
             bindings.append((name, substitute(let.value, env)))
             env[let.var] = name
         start = Axis("ahead", 1 << 62)

@@ -13,10 +13,11 @@ from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
 from relay.te.index import Indices
 from relay.te.layout import division
-from relay.te.scalar import (
+from relay.te.scalar import (  # fmt: skip
     Axis,
     Const,
     Load,
+    Named,
     Scalar,
     Select,
     Size,
@@ -27,7 +28,7 @@ from relay.te.scalar import (
     rebuild,
     substitute,
     walk,
-)  # fmt: skip
+)
 from relay.te.tensor import Tensor
 
 # Work below this many simple operations is not worth waking another thread for.
@@ -300,7 +301,7 @@ def _worth(node: Scalar) -> bool:
 def _named(node: Scalar, lets: dict[int, tuple[Axis, Scalar]]) -> Scalar:
     found = lets.get(id(node))
     if found is None:
-        found = lets[id(node)] = (Axis(f"v{len(lets)}", 1, node.dtype), node)
+        found = lets[id(node)] = (Named(f"v{len(lets)}", node.dtype), node)
     return found[0]
 
 

@@ -25,7 +25,7 @@ from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.there_and_back import stays_in_part, turned_round
 from relay.plan.unpacked import Unpacked, fewest_unpacked, is_unpacked
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
+from relay.te.scalar import Axis, Const, Load, Named, Scalar, binary, compare, maximum, minimum, select
 
 # More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer, and the fewer where
 # multiply-adds wait for caches.
@@ -168,14 +168,14 @@ class _Streamed:
             shared.env = {k: place}
             found = shared.left_rows(row, rows, [*outer, step])
             bindings += found.bindings
-            left += [(Axis(f"a{r}_{u}", 1, dtype), e) for r, e in enumerate(found.elements)]
+            left += [(Named(f"a{r}_{u}", dtype), e) for r, e in enumerate(found.elements)]
         shared.env = {}
 
         def added(lane: Scalar) -> Stmt:
             right: list[tuple[Axis, Scalar]] = []
             for u, place in enumerate(places):
                 shared.env = {k: place}
-                right.append((Axis(f"b{u}", 1, dtype), shared.right_element(chunk.column(lane))))
+                right.append((Named(f"b{u}", dtype), shared.right_element(chunk.column(lane))))
             shared.env = {}
             inside: list[Stmt] = []
             for r in range(rows):
@@ -310,8 +310,8 @@ class _Dotted:
         *outer, k = shared.p.reduced
         sums = Buffer(shared.builder.fresh("dots"), (rows * beside,), dtype, "register")
         left = shared.left_rows(row, rows, [*outer, k])
-        right = [(Axis(f"b{c}", 1, dtype), shared.right_element(binary("add", column, c))) for c in range(beside)]
-        named = [(Axis(f"a{r}", 1, dtype), e) for r, e in enumerate(left.elements)]
+        right = [(Named(f"b{c}", dtype), shared.right_element(binary("add", column, c))) for c in range(beside)]
+        named = [(Named(f"a{r}", dtype), e) for r, e in enumerate(left.elements)]
         clear: list[Stmt] = []
         adds: list[Stmt] = []
         for r in range(rows):
@@ -369,8 +369,8 @@ class _Dotted:
             shared.env = {k: binary("add", begin, lane)}
             left = shared.left_rows(row, rows, [begin, lane])
             right = [shared.right_element(binary("add", column, c)) for c in range(beside)]
-            named = [(Axis(f"b{c}", 1, dtype), here(e)) for c, e in enumerate(right)]
-            named += [(Axis(f"a{r}", 1, dtype), here(e)) for r, e in enumerate(left.elements)]
+            named = [(Named(f"b{c}", dtype), here(e)) for c, e in enumerate(right)]
+            named += [(Named(f"a{r}", dtype), here(e)) for r, e in enumerate(left.elements)]
             adds = self._ahead(column, beside, rows)
             shared.env = {}
             for n in range(rows * beside):

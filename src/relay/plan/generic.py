@@ -33,7 +33,7 @@ from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Scalar, always_read, binary, minimum, transform, walk
+from relay.te.scalar import Axis, Const, Load, Named, Scalar, always_read, binary, minimum, transform, walk
 from relay.te.tensor import stage_bodies
 
 Frames = Callable[[Member], dict[Axis, Scalar]]
@@ -136,7 +136,7 @@ def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) 
             held[id(load)] = Load(block_of, (binary("add", binary("mul", row, _TURNED), lane),), load.dtype)
     inside = {last: binary("add", starts[last], lane), along: binary("add", starts[along], row)}
     # Those that are turned are kept apart: the others are read where they are.
-    names = {key: Axis(f"x{n}", 1, load.dtype) for n, (key, load) in enumerate(held.items())}
+    names = {key: Named(f"x{n}", load.dtype) for n, (key, load) in enumerate(held.items())}
     rest = _replaced(value, names)
     changed, at_place = builder.evaluate([rest, place], inside)
     changed = _replaced(changed, {id(name): held[key] for key, name in names.items()})
@@ -220,7 +220,7 @@ def pointwise_values(
         where = builder.storage.get(key)
         if where is not None:
             stores.append(builder.flat(where, [frame.get(a, a) for a in member.kept.stage.axes]))
-        builder.values[key] = Axis("e", 1, value.dtype)
+        builder.values[key] = Named("e", value.dtype)
     builder.values.clear()
     return values, stores
 
@@ -235,7 +235,7 @@ def pointwise_statements(
         where = builder.storage.get(key)
         name: Axis | None = None
         if key in read:
-            name = Axis(builder.fresh("e"), 1, value.dtype)
+            name = Named(builder.fresh("e"), value.dtype)
             builder.values[key] = name
         store = None
         if where is not None:

@@ -26,7 +26,7 @@ from relay.loop.walk import same
 from relay.plan.build import allocate, extent_of, seq
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import MemberPlan
-from relay.te.scalar import Axis, Binary, Const, Load, Reduce, Scalar, binary, cast, compare, select, unary, walk
+from relay.te.scalar import Axis, Binary, Const, Load, Named, Reduce, Scalar, binary, cast, compare, select, unary, walk
 
 # The share of a row whose mean stands for its mean, and rows that are too short to gain by it.
 _SHARE, _SHORTEST = 16, 256
@@ -116,7 +116,7 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
     every = Axis("j", along.extent)
     names = ("origin", "part", "first", "second")
     origin, part, first, second = sums = [Buffer(builder.fresh(n), (1,), dtype, "register") for n in names]
-    start, near, apart, off = (Axis(builder.fresh(n), 1, dtype) for n in ("start", "near", "apart", "off"))
+    start, near, apart, off = (Named(builder.fresh(n), dtype) for n in ("start", "near", "apart", "off"))
 
     def now(buffer: Buffer) -> Scalar:
         return Load(buffer, (zero,), dtype)

@@ -24,6 +24,7 @@ from relay.te.scalar import (
     Cast,
     Const,
     Load,
+    Named,
     Scalar,
     binary,
     cast,
@@ -87,7 +88,7 @@ class ProductNest:
         return Accesses((self.builder.indices.poly(left.indices[0]), *found.polys), found.fixed | decides)
 
     def _pointwise(self, env: Env) -> tuple[list[Scalar], list[Scalar]]:
-        given = self._given(Axis("c", 1, self.p.form.accumulate))
+        given = self._given(Named("c", self.p.form.accumulate))
         return pointwise_values(self.builder, self.members, self._frames(env), given)
 
     def _frames(self, env: Env) -> Callable[[Member], dict[Axis, Scalar]]:

@@ -10,7 +10,7 @@ from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.plan.build import allocate, extent_of, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial, position_update
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, targets
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, select
+from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, select
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -120,7 +120,7 @@ def _updates(
             updates.append(Store(acc, at, combine(value.kind, now, element)))
             continue
         place = next(left)
-        flag, new = Axis(emitter.builder.fresh("better"), 1, "bool"), Axis(emitter.builder.fresh("e"), 1, acc.dtype)
+        flag, new = Named(emitter.builder.fresh("better"), "bool"), Named(emitter.builder.fresh("e"), acc.dtype)
         stores = (
             Store(place, at, select(flag, cast(position, place.dtype), Load(place, at, place.dtype))),
             Store(acc, at, select(flag, new, now)),

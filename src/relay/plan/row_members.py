@@ -14,10 +14,11 @@ from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_lanes import reduce_lanes
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_tiles import sums_across_lines, sums_along_lines
-from relay.te.scalar import (
+from relay.te.scalar import (  # fmt: skip
     Axis,
     Const,
     Load,
+    Named,
     Reduce,
     ReduceKind,
     Scalar,
@@ -29,7 +30,7 @@ from relay.te.scalar import (
     transform,
     unary,
     walk,
-)  # fmt: skip
+)
 from relay.te.tensor import Scan, stage_bodies
 
 
@@ -253,7 +254,7 @@ class Emitter:
                 body += [(None, Const(0, "int64"), update) for update in parts.updates]
                 continue
             for n, (value, where) in enumerate(zip(values, targets(self.builder, plan), strict=True)):
-                name = Axis(self.builder.fresh("e"), 1, value.dtype)
+                name = Named(self.builder.fresh("e"), value.dtype)
                 body.append((name, value, self.store(plan, n, name)))
                 if where.buffer.dtype == value.dtype:
                     names[id(where.buffer)] = name

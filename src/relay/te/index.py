@@ -37,6 +37,7 @@ from relay.te.scalar import (
     CompareOp,
     Const,
     Load,
+    Named,
     Scalar,
     Size,
     Unary,
@@ -64,12 +65,12 @@ class Indices:
         self._memo: dict[int, tuple[Scalar, Dim]] = {}
 
     def axis(self, axis: Axis) -> Dim:
-        """The variable of an axis; an axis of one element is 0. It ranges over ``[0, extent)``."""
-        if axis.extent == 1 and axis.dtype == "int64":
+        """The variable of an axis; an axis of one element is 0. It ranges over ``[0, extent)``, a named value over all numbers."""
+        counts = axis.dtype == "int64" and not isinstance(axis, Named)
+        if counts and axis.extent == 1:
             return 0
         found = self._axes.get(axis)
         if found is None:
-            counts = axis.dtype == "int64"
             found = self._new(axis, 0 if counts else None, dim_sub(axis.extent, 1) if counts else None)
             self._axes[axis] = found
         return found

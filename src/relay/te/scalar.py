@@ -9,7 +9,7 @@ Nodes are frozen and compared by identity; trees may share (they are DAGs), so w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from relay.ir.dim import Dim, SymDim
@@ -151,6 +151,13 @@ class Axis(Operators):
     name: str
     extent: Dim
     dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Named(Axis):
+    """A scalar variable that holds a value: any number of its dtype, where an `Axis` is an index of a known range."""
+
+    extent: Dim = field(default=1, init=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

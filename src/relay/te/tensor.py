@@ -36,7 +36,21 @@ from relay.ir.dim import (
     known_equal,
 )
 from relay.te.inner import stray_axis, without_inner_reductions
-from relay.te.scalar import Axis, Const, Load, Operators, Reduce, ReduceKind, Scalar, Size, Source, minimum, walk, wrap
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Named,
+    Operators,
+    Reduce,
+    ReduceKind,
+    Scalar,
+    Size,
+    Source,
+    minimum,
+    walk,
+    wrap,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +183,7 @@ def scan(
 ) -> Tensor:
     """A recurrence along axis ``dim``: ``init(*other)`` gets the indices without that axis, ``update(state, *indices)`` all."""
     axes = _axes(shape)
-    state = Axis("state", 1, dtype)
+    state = Named("state", dtype)
     others = tuple(a for n, a in enumerate(axes) if n != dim)
     first = _body(init(*others), dtype, others, name, root=False)
     step = _body(update(state, *axes), dtype, (*axes, state), name, root=False)

@@ -8,7 +8,7 @@ from relay.ir.types import is_float
 from relay.te.autodiff.arithmetic import div, mul, zero
 from relay.te.autodiff.scalar import tangent
 from relay.te.autodiff.stages import copied, hits, other_factors, renamed, source_of, stage, states
-from relay.te.scalar import Axis, Load, Reduce, Scalar, substitute
+from relay.te.scalar import Axis, Load, Named, Reduce, Scalar, substitute
 from relay.te.tensor import Compute, Placeholder, Scan, Tensor, stages
 
 Key = tuple[int, int]
@@ -79,7 +79,7 @@ class _Forward:
     def scan(self, scan: Scan) -> Tensor | None:
         """The recurrence of tangents, along with the states that the recurrence itself went through."""
         before = states(scan)
-        moved = Axis("state", 1, scan.state.dtype)
+        moved = Named("state", scan.state.dtype)
 
         def own(node: Scalar) -> Scalar | None:
             return moved if node is scan.state else self._load(node)

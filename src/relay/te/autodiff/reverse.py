@@ -17,7 +17,7 @@ from relay.te.autodiff.gather import Term, added, gathered
 from relay.te.autodiff.scalar import adjoints
 from relay.te.autodiff.stages import axes_of, copied, hits, other_factors, source_of, stage, states
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Const, Load, Reduce, Scalar, Select, Size, compare, substitute, walk
+from relay.te.scalar import Axis, Binary, Const, Load, Named, Reduce, Scalar, Select, Size, compare, substitute, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, const, size, stage_bodies, stages
 
 Key = tuple[int, int]
@@ -199,7 +199,7 @@ class _Reverse:
         def back(exclusive: bool) -> Tensor:
             axes = copied(scan.axes)
             own: dict[Axis, Scalar] = dict(zip(scan.axes, axes, strict=True))
-            later = Axis("state", 1, dtype)
+            later = Named("state", dtype)
             reach = later if scan.exclusive else add(cotangent[axes], later)
             assert reach is not None
             # The derivative by the state, of the expression at these axes with the state that it had.

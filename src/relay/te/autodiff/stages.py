@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim, dim_mul, shape_size
 from relay.te import numeric
 from relay.te.autodiff.arithmetic import choose, zero
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, Size, binary, compare, substitute
+from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, Size, binary, compare, substitute
 from relay.te.tensor import Compute, Scan, Tensor, const
 
 
@@ -82,7 +82,7 @@ def other_factors(axes: Sequence[Axis], body: Reduce) -> Tensor:
     parts: list[Tensor] = []
     for reverse in (False, True):
         at = copied((*axes, flat))
-        state = Axis("state", 1, element.dtype)
+        state = Named("state", element.dtype)
         update = binary("mul", state, element[at])
         one = const(1.0, element.dtype)
         scan = Scan("products", at, len(axes), state, one, update, reverse=reverse, exclusive=True)
