@@ -296,6 +296,38 @@ def test_int8_weights(columns: int) -> None:
     assert plan.variant == "matrix" and plan.packs[0].packed.dtype == "int8"
 
 
+@pytest.mark.parametrize(("dtype", "columns"), [("int8", 190), ("int8", 64), ("float16", 70)])
+@pytest.mark.parametrize("l1_bytes", [6 << 10, 48 << 10])
+def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: int, l1_bytes: int) -> None:
+    """Processors whose units that multiply also convert: the first tile over a panel, or a block of k of it, leaves behind what it has
+    widened. A single tile has nobody to leave it to."""
+    target = replace(parse_target("x86-64-v4"), l1_bytes=l1_bytes, l2_bytes=64 << 10)
+    weight = tensor((columns, 300), dtype)
+
+    def build(m: Maker, x: Expr, w: Expr, s: Expr) -> Expr:
+        return m("nn.relu", m("multiply", m("nn.dense", x, w, out_dtype="float32"), s))
+
+    fn = primitive([tensor((N, 300)), weight, tensor((columns,))], build)
+    sizes = [{V: rows} for rows in (0, 1, 2, 6, 7, 12, 13, 48, 49, 200, 410)]
+    plan = check(fn, *sizes, constants=WEIGHT, target=target, tolerance=1e-4)
+    assert plan.packs[0].packed.dtype == dtype
+    assert any(isinstance(s, Alloc) and s.buffer.name.startswith("panel") for s in statements(plan.kernel.body))
+    assert not any(
+        isinstance(s, Alloc) and s.buffer.name.startswith("panel")
+        for s in statements(make_plan(fn, HOST, WEIGHT).kernel.body)
+    )
+    few = primitive([tensor((5, 300)), weight, tensor((columns,))], build)
+    body = check(few, {}, constants=WEIGHT, target=target, tolerance=1e-4).kernel.body
+    assert not any(isinstance(s, Alloc) and s.buffer.name.startswith("panel") for s in statements(body))
+    check(
+        primitive([tensor((31, 300)), weight, tensor((columns,))], build),
+        {},
+        constants=WEIGHT,
+        target=target,
+        tolerance=1e-4,
+    )
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
 def test_the_next_panel_is_asked_for_while_one_is_computed_with(dtype: str) -> None:
     def build(m: Maker, x: Expr, w: Expr) -> Expr:

@@ -4,7 +4,8 @@ Of a few rows, processors that outrun their caches wait for constant panels that
 delivers is what a product takes. It delivers most where what is asked for is asked for shortly before it is needed, in order, and at an
 even pace. So numbers of rows have code of their own by how they get through a panel: a single tile reads it in order and asks for what
 comes a little later (`Reading.ask_behind`); a few tiles go through it by blocks that stay in the first-level cache, and each asks for its
-share of the next block (`Reading.ask_for_share`). More rows are bound by their multiply-adds, and take longer blocks.
+share of the next block (`Reading.ask_for_share`). More rows are bound by their multiply-adds, and take longer blocks. Panels that are
+widened as they are read (`is_widened`) take the same blocks.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _FEW_ROWS = 48
 _PART_OF_CACHE = 4
 
 
-def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None) -> int | None:
+def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None, widened: bool = False) -> int | None:
     """The length of a block of k (of its outermost axis), where a panel of all of it would not stay in the second-level cache beside the
-    one before and the one behind it, or would be long to wait for. ``most``: more rows never come."""
+    one before and the one behind it, or would be long to wait for. ``most``: more rows never come. ``widened``: tiles read the
+    elements of the panel as they are multiplied, not as they are packed."""
     p = nest.p
     depth = size_of(p.reduced)
     if (
@@ -37,9 +39,9 @@ def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None) -> i
     ):
         return None  # (with a guard, sums of all taps are in registers)
     target = nest.builder.target
-    bits = dtype_bits(p.form.accumulate if packed is None else packed.dtype)
+    bits = dtype_bits(p.form.accumulate if packed is None or widened else packed.dtype)
     size = min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) if target.outruns_caches else target.l2_bytes // 2
-    if packed is not None and most is not None and most <= _FEW_ROWS and _is_awaited(nest, packed):
+    if packed is not None and most is not None and most <= _FEW_ROWS and (widened or _is_awaited(nest, packed)):
         if most <= p.tile.rows:
             return None  # a single tile reads its panels in order
         size = target.l1_bytes * 2 // 3
@@ -55,9 +57,18 @@ def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None) -> i
 def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:
     """Up to which numbers of rows there is code of its own, where the number is known when the kernel runs: of a single tile, and of a
     few."""
-    if packed is None or not _is_awaited(nest, packed):
+    if packed is None or not (_is_awaited(nest, packed) or is_widened(nest, packed)):
         return ()
     return min(run.tile.rows for run in nest.p.runs), _FEW_ROWS
+
+
+def is_widened(nest: ProductNest, packed: Buffer) -> bool:
+    """Whether the first of several tiles over a packed panel leaves its elements behind as they are multiplied: processors that outrun
+    their caches convert vectors with the units that multiply, and every tile would do it again."""
+    p, target = nest.p, nest.builder.target
+    narrow = dtype_bits(packed.dtype) < dtype_bits(p.form.accumulate)
+    plain = not p.pairs and p.partial == 1 and not p.form.turned and p.form.guard is None
+    return narrow and plain and target.outruns_caches and target.masked
 
 
 def _is_awaited(nest: ProductNest, packed: Buffer) -> bool:

@@ -193,9 +193,9 @@ class _Tiles(RegisterTiles):
         if left is not None and left.along is not None:
             blocks = left.along[1]
         elif not self.in_blocks and self.partial == 1:
-            blocks = depth_block(shared, self.packed, None if self.there_and_back else self.most)
+            blocks = depth_block(shared, self.packed, None if self.there_and_back else self.most, self.widens)
         made: Buffer | None = None
-        if self.packed is None and not is_in_place(shared):
+        if self.widens or (self.packed is None and not is_in_place(shared)):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
             made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
             buffers.append(made)

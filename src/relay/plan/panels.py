@@ -22,7 +22,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, mi
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
     """Panel ``number`` as one task reads it: ``across`` columns from ``first`` on. ``packed`` has all panels if they were packed
-    before; ``made`` is where the task packs this one (or a block of k of it). With neither, it is read where it is."""
+    before; ``made`` is where the task packs this one (or a block of k of it), or widens what was packed. With neither, it is read where
+    it is."""
 
     nest: ProductNest
     number: Scalar
@@ -35,6 +36,12 @@ class Panel:
 
     def element(self, lane: Axis, begin: Scalar) -> Scalar:
         """The element in a lane, at the current k of the block of k that begins at ``begin``."""
+        if self.made is not None:
+            return Load(self.made, (self._place(lane, begin),), self.made.dtype)
+        return self._operand(lane)
+
+    def _operand(self, lane: Axis) -> Scalar:
+        """The element in a lane, at the current k, of what was packed before, or else of the operand itself."""
         nest, p, packed = self.nest, self.nest.p, self.packed
         if packed is not None:
             index = (*p.batch, self.number, nest.position_in_depth(), lane)
@@ -43,8 +50,6 @@ class Panel:
                 sizes = (*(a.extent for a in p.batch), ceil_div(size_of(p.columns), width), size_of(p.reduced), width)
                 index = (nest.flat(index, sizes),)
             return cast(Load(packed, index, packed.dtype), p.form.accumulate)
-        if self.made is not None:
-            return Load(self.made, (self._place(lane, begin),), self.made.dtype)
         return nest.right_element(binary("add", self.first, lane))
 
     def pair(self, pair: Scalar, half: int, lane: Axis) -> Scalar:
@@ -54,8 +59,10 @@ class Panel:
         return cast(Load(self.packed, index, self.packed.dtype), self.nest.p.form.accumulate)
 
     def where_it_is(self, lane: Axis) -> Scalar:
-        """The element in a lane, read from the operand itself; 0 past the last column."""
-        value = self.nest.right_element(binary("add", self.first, lane))
+        """The element in a lane, read from where the task packs it from; 0 past the last column."""
+        value = self._operand(lane)
+        if self.packed is not None:  # panels have zeros there
+            return value
         if isinstance(self.across, Const) and self.across.value == self.nest.p.tile.columns:
             return value
         return select(compare("lt", lane, self.across), value, initial("sum", value.dtype))
@@ -72,9 +79,11 @@ class Panel:
     @property
     def as_it_goes(self) -> bool:
         """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
-        costs little beside multiply-adds, and memory is waited for while there is arithmetic to do."""
+        costs little beside multiply-adds, and memory is waited for while there is arithmetic to do. Packed elements are widened so."""
         if self.made is None or self.nest.p.form.turned or not self.nest.builder.target.masked:
             return False
+        if self.packed is not None:
+            return True
         along, down = self.nest.right_strides()
         return along == 1 and down is not None
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from relay.ir.dim import dim_floordiv
 from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import bound, extent_of, seq
+from relay.plan.depth_blocks import is_widened
 from relay.plan.left_block import LeftBlock
 from relay.plan.panels import Panel, loops
+from relay.plan.product import size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, LeftRows, ProductNest
 from relay.plan.reading import Reading
 from relay.plan.reduction import initial
@@ -69,6 +71,14 @@ class RegisterTiles:
         return p.partial if self.packed is not None and len(p.reduced) == 1 else 1
 
     @property
+    def widens(self) -> bool:
+        """Whether the first tile over a panel leaves behind what it has widened, for those after it."""
+        if self.packed is None or not is_widened(self.shared, self.packed):
+            return False
+        rows = size_of(self.shared.p.rows)
+        return (rows if isinstance(rows, int) else self.fewest) > self.shared.p.tile.rows
+
+    @property
     def direct(self) -> bool:
         """Whether the epilogue takes its elements from the registers."""
         return is_direct(self.shared, self.run)
@@ -102,7 +112,8 @@ class RegisterTiles:
         if goes:
             begin = Const(0, "int64") if block is None else binary("mul", block[0], block[1])
             copied = [task.panel.kept(lane, begin)]
-            copied.append(shared.ask_below(task.panel.first, width))
+            if self.packed is None:
+                copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []
         by_blocks = task.left is not None and task.left.along is not None
