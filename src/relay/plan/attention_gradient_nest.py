@@ -297,7 +297,7 @@ class _Gradient(Lines):
         counted, weight = Axis("counted", 1, dtype), Axis("weight", 1, dtype)
         env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: raw, g.share: share}
         env[g.of_share] = Load(weights, at, dtype)
-        score = raw if self.is_one_block else unary("exp", binary("sub", self.element(self.a.score, env), top))
+        score = raw if self.is_one_block else self.exponential(self.element(self.a.score, env), top)
         body = bound([
             (raw, Load(scores, at, dtype)),
             (share, binary("mul", score, inverse)),

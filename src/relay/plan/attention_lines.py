@@ -26,6 +26,9 @@ from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compa
 _FMA_DISCOUNT = 4
 # So far below the maximum a score has no weight: the exponential of it is 0.
 NOTHING = {"float32": 110.0, "float64": 750.0}
+# So far below the maximum it counts for nothing beside it: its weight would be a subnormal number, or make some, and arithmetic on these
+# takes many times as long.
+_SLIGHT = {"float32": 80.0, "float64": 700.0}
 
 
 @dataclass(slots=True, eq=False)
@@ -236,7 +239,7 @@ class Lines:
         new, e = Axis("new", 1, dtype), Axis("e", 1, dtype)
         sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
         more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
-        weight = unary("exp", binary("sub", Load(scores, at, dtype), new))
+        weight = self.exponential(Load(scores, at, dtype), new)
         bindings, env = self.row(row) if self.a.weight is not self.a.share else ([], {})
         weighed = self.element(self.a.weight, {**env, self.a.keys: binary("add", first, lane), self.a.share: e})
         body = LetScalar(e, weight, Seq((Store(scores, at, weighed), more)))
@@ -247,6 +250,11 @@ class Lines:
         ]
         bindings.append((new, Load(self.buffers["top"], (line,), dtype)))
         return bound(bindings, Alloc(sum_, Seq(tuple(steps))))
+
+    def exponential(self, score: Scalar, top: Scalar) -> Scalar:
+        """The weight of a score beside a maximum."""
+        fall = binary("sub", score, top)
+        return select(compare("lt", fall, -_SLIGHT[self.a.dtype]), Const(0.0, self.a.dtype), unary("exp", fall))
 
     def finish(self, line: Scalar, row: Scalar) -> Stmt:
         """A line's sums over its total, through the epilogue, to the outputs."""
