@@ -28,7 +28,7 @@ assert VAR is not None
 # The documented bounds (relay.codegen.elementary), float32 and float64.
 BOUNDS: dict[str, tuple[float, float]] = {
     "exp": (2, 2), "exp2": (2, 2), "sigmoid": (2, 4), "log": (2, 2), "log2": (2, 2), "log10": (2, 2), "log1p": (2, 2),
-    "expm1": (2, 4), "tanh": (2, 4), "sinh": (3, 4), "cosh": (2, 4), "sin": (2, 3), "cos": (2, 3), "tan": (1, 4),
+    "expm1": (2, 4), "tanh": (2, 4), "sinh": (3, 4), "cosh": (2, 4), "sin": (2, 3), "cos": (2, 3), "tan": (2, 4),
     "asin": (3, 4), "acos": (3, 4), "atan": (3, 4), "erf": (2, 4), "sqrt": (0.51, 0.51), "rsqrt": (2, 2),
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_error_bounds(op: UnaryOp, dtype: str) -> None:
     ("op", "bound"),
     [
         ("exp", 1.1), ("expm1", 1.8), ("log", 1.1), ("log1p", 0.9), ("log2", 1.2), ("log10", 1.1), ("sigmoid", 1.5), ("tanh", 1.2),
-        ("sinh", 2.5), ("cosh", 1.6), ("erf", 1.16), ("tan", 0.6), ("asin", 2.0), ("acos", 1.3), ("atan", 2.0), ("rsqrt", 1.1),
+        ("sinh", 2.5), ("cosh", 1.6), ("erf", 1.16), ("tan", 1.2), ("asin", 2.0), ("acos", 1.3), ("atan", 2.0), ("rsqrt", 1.1),
         ("sin", 1.9), ("cos", 1.9),
     ],
 )  # fmt: skip

@@ -102,7 +102,42 @@ def cos(kit: Kit, x: Register) -> Register:
     return _sin_cos(kit, x, 1)
 
 
+def _tan_by_quarter_turns(kit: Kit, x: Register) -> Register:
+    """Of floats, in floats: less a whole number of quarter turns an angle is within an eighth of a turn, where the tangent is one odd
+    polynomial, and of odd quarter turns it is -1 over that. What rounding takes from the angle and from the polynomial is kept
+    beside them, because near its poles the tangent is as wrong as they are. For machines that multiply and subtract with one
+    rounding. Numbers beyond the limit take the way of doubles."""
+    shifted = kit.fma(x, 2 / math.pi, MAGIC["float"])
+    whole = shifted - MAGIC["float"]
+    first, second, third = (part / 2 for part in _PI_FLOATS)
+    near = kit.fma(whole, -first, x)
+    less = whole * -second
+    lost = kit.fma(whole, -second, -less)
+    r = near + less
+    back = r - near
+    rest = (near - (r - back)) + (less - back)
+    rest = kit.fma(whole, -third, rest + lost)
+    near, r = r, r + rest
+    rest = rest - (r - near)
+    z = r * r
+    bend = r * z * kit.polynomial(z, p.TAN_F32)
+    tangent = r + bend
+    rest = (bend - (tangent - r)) + rest * kit.fma(tangent, tangent, 1.0)
+    inverse = -1.0 / tangent
+    wrong = kit.fma(inverse, rest, kit.fma(inverse, tangent, 1.0))
+    odd = (kit.bits(shifted) & 1).equals(1)
+    value = kit.where(odd, kit.fma(inverse, wrong, inverse), tangent + rest)
+    value = kit.where(x.equals(0.0), x, value)
+    far = kit.abs(x) > _NEAR_FLOATS
+    (value,) = kit.rarely(far, (value,), lambda: (kit.where(far, _tan_by_quadrants(kit, x), value),))
+    return value
+
+
 def tan(kit: Kit, x: Register) -> Register:
+    return (_tan_by_quarter_turns if x.element == "float" and kit.a.target.fma else _tan_by_quadrants)(kit, x)
+
+
+def _tan_by_quadrants(kit: Kit, x: Register) -> Register:
     """Of floats in double, where neither sine nor cosine is rounded to a float before the division."""
     single = x.element == "float"
     r, n = _quadrant(kit, x)

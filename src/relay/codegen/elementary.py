@@ -10,8 +10,8 @@ exp, exp2                       2       2
 log, log2, log10, log1p         2       2
 sigmoid, tanh, erf              2       4
 sin, cos                        2       3
+tan                             2       4
 expm1, cosh                     2       4
-tan                             1       4
 asin, acos, atan, atan2, sinh   3       4
 rsqrt                           2       2
 pow                             1       16
