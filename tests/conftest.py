@@ -21,6 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many generated programs tests/test_fuzz.py runs (1000 in continuous integration)",
     )
     parser.addoption(
+        "--programs-from",
+        type=int,
+        default=0,
+        help="another number gives other generated programs than those of continuous integration, to both tests of them",
+    )
+    parser.addoption(
         "--gradient-examples",
         type=int,
         default=6,

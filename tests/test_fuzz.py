@@ -1,7 +1,7 @@
 """Generated programs: compiled code against the interpreter, and printing against parsing.
 
-How many programs is ``--fuzz-programs`` (1000 in continuous integration). Runs are deterministic; a failure is shrunk by hypothesis and
-shows the program's text and arguments.
+How many programs is ``--fuzz-programs`` (1000 in continuous integration). Runs are deterministic; ``--programs-from`` gives other
+programs. A failure is shrunk by hypothesis and shows the program's text and arguments.
 """
 
 from __future__ import annotations
@@ -37,10 +37,15 @@ PARTS = 4
 in_parts = pytest.mark.parametrize("part", range(PARTS))
 
 
-def over_programs(count: int, check: Callable[[Program], None], part: int = 0) -> None:
+@pytest.fixture
+def first(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--programs-from"))
+
+
+def over_programs(count: int, check: Callable[[Program], None], part: int, first: int) -> None:
     """Run a check on a part of so many programs, shrinking the first that fails."""
 
-    @seed(part)
+    @seed(first + part)
     @settings(max_examples=-(-count // PARTS), database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(programs())
     def run(p: Program) -> None:
@@ -76,22 +81,22 @@ def untyped_result(p: Program) -> None:
 
 
 @in_parts
-def test_parsing_what_was_printed(examples: int, part: int) -> None:
-    over_programs(examples, round_trip, part)
+def test_parsing_what_was_printed(examples: int, part: int, first: int) -> None:
+    over_programs(examples, round_trip, part, first)
 
 
 @in_parts
-def test_inference_keeps_the_meaning(examples: int, part: int) -> None:
-    over_programs(examples, untyped_result, part)
+def test_inference_keeps_the_meaning(examples: int, part: int, first: int) -> None:
+    over_programs(examples, untyped_result, part, first)
 
 
 @in_parts
-def test_compiled_code_against_the_interpreter(examples: int, part: int) -> None:
-    over_programs(examples, same_result, part)
+def test_compiled_code_against_the_interpreter(examples: int, part: int, first: int) -> None:
+    over_programs(examples, same_result, part, first)
 
 
 @in_parts
-def test_native_code_against_the_virtual_machine(examples: int, part: int) -> None:
+def test_native_code_against_the_virtual_machine(examples: int, part: int, first: int) -> None:
     """The interpreter, the virtual machine and native code agree; what is inlined does not show."""
 
     def check(p: Program) -> None:
@@ -103,7 +108,7 @@ def test_native_code_against_the_virtual_machine(examples: int, part: int) -> No
         different = difference(plain, native)
         assert different is None, different
 
-    over_programs(max(PARTS, examples // 10), check, part)
+    over_programs(max(PARTS, examples // 10), check, part, first)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

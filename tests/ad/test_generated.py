@@ -1,6 +1,7 @@
 """Generated programs: derivatives against finite differences in both modes, before and after partial evaluation, and compiled.
 
-How many programs is ``--gradient-programs`` (150 in continuous integration). A failure shows the program and its arguments.
+How many programs is ``--gradient-programs`` (150 in continuous integration), from the number ``--programs-from`` on. A failure shows the
+program and its arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.ad.generator import Example, example
 
 ARGUMENTS = (0, 1, 2)
 # One of so many is compiled too.
-COMPILED = 25
+COMPILED = 5
 # Tests that share the programs, so that they run side by side.
 PARTS = 12
 
@@ -27,7 +28,8 @@ def check(seed: int, e: Example) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_derivatives_against_finite_differences(request: pytest.FixtureRequest, part: int) -> None:
-    for seed in range(part, int(request.config.getoption("--gradient-programs")), PARTS):
+    count, first = (int(request.config.getoption(name)) for name in ("--gradient-programs", "--programs-from"))
+    for seed in range(first + part, first + count, PARTS):
         check(seed, example(seed))
 
 
