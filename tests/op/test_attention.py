@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,37 @@ from tests.op import harness as h
 from tests.op.harness import Array, Case, Draw, Drawn
 
 
-def attend(query: Array, key: Array, value: Array, mask: Array | None = None, **attrs: Any) -> Array:
-    """Attention as the papers write it, in float64, for every head by itself."""
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    function: Callable[[tuple[int, ...], Array], Array] | None = None,
+    factor: Array | None = None,
+    **attrs: Any,
+) -> Array:
+    """Attention as the papers write it, in float64, for every head by itself; a ``function`` of the place of a head and its scores, and a
+    ``factor`` of the shares (where it is false, these are 0)."""
     *lead, m, d = query.shape
     n = key.shape[-2]
     out = np.zeros((*lead, m, value.shape[-1]))
-    factor = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
+    scale = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
     for at in np.ndindex(*lead):
         theirs = (*at[:-1], at[-1] * key.shape[len(lead) - 1] // query.shape[len(lead) - 1]) if at else at
-        scores = query[at].astype(np.float64) @ key[theirs].astype(np.float64).T * factor
+        scores = query[at].astype(np.float64) @ key[theirs].astype(np.float64).T * scale
+        if function is not None:
+            scores = function(at, scores)
         if mask is not None:
             mine = np.broadcast_to(mask, (*lead, m, n))[at]
             scores = np.where(mine, scores, -np.inf) if mask.dtype == bool else scores + mine.astype(np.float64)
         if attrs.get("causal"):
             scores[np.triu_indices(m, 1 + n - m, n)] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        out[at] = weights / weights.sum(-1, keepdims=True) @ value[theirs].astype(np.float64)
+        shares = weights / weights.sum(-1, keepdims=True)
+        if factor is not None:
+            own = np.broadcast_to(factor, (*lead, m, n))[at]
+            shares = np.where(own, shares, 0) if factor.dtype == bool else shares * own.astype(np.float64)
+        out[at] = shares @ value[theirs].astype(np.float64)
     return out.astype(query.dtype)
 
 
@@ -100,29 +116,11 @@ def scored(
     query: Array, key: Array, value: Array, operands: tuple[Array, ...], *, masked: bool, weighed: bool, **attrs: Any
 ) -> Array:
     """``3 * tanh((scale * q k^T) * x + y)`` with a mask, and weighed shares, head by head."""
-    *lead, m, d = query.shape
-    n = key.shape[-2]
     own = list(operands)
     mask = own.pop(0) if masked else None
-    factor = own.pop() if weighed else np.ones((), bool)
-    x, y = (np.broadcast_to(a.astype(np.float64), (*lead, m, n)) for a in own)
-    out = np.zeros((*lead, m, value.shape[-1]))
-    scale = d**-0.5 if attrs.get("scale") is None else attrs["scale"]
-    for at in np.ndindex(*lead):
-        theirs = (*at[:-1], at[-1] * key.shape[len(lead) - 1] // query.shape[len(lead) - 1]) if at else at
-        scores = query[at].astype(np.float64) @ key[theirs].astype(np.float64).T * scale
-        scores = 3 * np.tanh(scores * x[at] + y[at])
-        if mask is not None:
-            mine = np.broadcast_to(mask, (*lead, m, n))[at]
-            scores = np.where(mine, scores, -np.inf) if mask.dtype == bool else scores + mine.astype(np.float64)
-        if attrs.get("causal"):
-            scores[np.triu_indices(m, 1 + n - m, n)] = -np.inf
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        shares = weights / weights.sum(-1, keepdims=True)
-        own_factor = np.broadcast_to(factor, (*lead, m, n))[at]
-        weights = np.where(own_factor, shares, 0) if factor.dtype == bool else shares * own_factor.astype(np.float64)
-        out[at] = weights @ value[theirs].astype(np.float64)
-    return out.astype(query.dtype)
+    factor = own.pop() if weighed else None
+    x, y = (np.broadcast_to(a.astype(np.float64), (*query.shape[:-1], key.shape[-2])) for a in own)
+    return attend(query, key, value, mask, lambda at, scores: 3 * np.tanh(scores * x[at] + y[at]), factor, **attrs)
 
 
 # 0 is the product, 1 and 2 the operands, then the steps.
