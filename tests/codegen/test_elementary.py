@@ -143,6 +143,22 @@ def test_all_exponents(op: UnaryOp, bound: float) -> None:
 
 
 @with_tables
+@pytest.mark.parametrize("target", ["x86-64-v4", "cpu"])
+def test_square_roots_are_exact(target: str) -> None:
+    """Made from an approximation too: of every stretch of bit patterns, of squares and their neighbours, of few elements."""
+    assert parse_target("x86-64-v4").outruns_caches
+    squares = np.square(np.arange(1, 4097, dtype=np.float32)).view(np.uint32)
+    patterns = [np.arange(0, 1 << 32, 16381, dtype=np.uint64).astype(np.uint32), squares - 1, squares, squares + 1]
+    x = np.concatenate(patterns).view(np.float32)
+    with np.errstate(all="ignore"):
+        want = np.sqrt(x)
+    got = run_unary("sqrt", x, target=target)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.array_equal(np.signbit(got)[~np.isnan(want)], np.signbit(want)[~np.isnan(want)])
+    assert np.array_equal(run_unary("sqrt", x[:7], "serial", target=target), want[:7], equal_nan=True)
+
+
+@with_tables
 @pytest.mark.parametrize(("op", "table"), [("erf", polynomials.ERF_TABLE_F32), ("tanh", polynomials.TANH_TABLE_F32)])
 def test_where_pieces_meet(op: UnaryOp, table: polynomials.OddTable) -> None:
     """Every number near the edge of a piece, which the sum that numbers the pieces may round over it."""

@@ -111,6 +111,10 @@ class Kit:
         name = f"fcmp o{op}" if x.is_float else f"icmp {'' if op == 'eq' else 's'}{op}"
         return self.instruction(f"{name} {x.type} {x.text}, {self._other(x, y).text}", "i1")
 
+    def below(self, x: Register, y: int) -> Register:
+        """Of unsigned integers."""
+        return self.instruction(f"icmp ult {x.type} {x.text}, {self.const(y, x.element).text}", "i1")
+
     def is_nan(self, x: Register) -> Register:
         return self.instruction(f"fcmp uno {x.type} {x.text}, {x.text}", "i1")
 
@@ -280,6 +284,12 @@ class Kit:
         infinity, nan of negative numbers."""
         given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1")]
         return Register(self, self.a.b.call("llvm.x86.avx512.rsqrt14.ps.512", x.type, *given), x.element)
+
+    def zero_or_infinity(self, x: Register) -> Register:
+        """Whether `TABLE` floats are zeros or infinity (above 0), where the machine has tables."""
+        classes = 2 | 4 | 8  # 0, -0, infinity
+        given = [(x.type, x.text), ("i32", str(classes))]
+        return Register(self, self.a.b.call("llvm.x86.avx512.fpclass.ps.512", vec("i1", TABLE), *given), "i1")
 
     def two_product(self, x: Register, y: Register) -> tuple[Register, Register]:
         """The product and its rounding error (doubles), exactly: their sum is ``x * y``."""
