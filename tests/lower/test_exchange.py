@@ -70,6 +70,14 @@ def @go[n: Dim](%t: int64, %x: {V}, %w: {M}) -> {V} {{
   }}
 }}
 def @main[n: Dim](%t: int64, %x: {V}, %w: {M}) -> {V} {{ @go(%t, %x, %w) }}""".replace("%x[0]", "take(%x, 0i64)"),
+    "a state stays and is another one too": f"""
+def @go[n: Dim](%t: int64, %x: {V}, %y: {V}, %z: {V}, %w: {M}) -> ({V}, {V}, {V}) {{
+  if (%t == 0i64) {{ (%x, %y, %z) }} else {{
+    if (sum(%z) > 0f) {{ @go(%t - 1i64, %x, %x, max(expand_dims(%y, axis=1) * %w, axis=[0]) - 1f, %w) }}
+    else {{ @go(%t - 1i64, tanh(%x + reverse(%y, axis=0)), %z, %z, %w) }}
+  }}
+}}
+def @main[n: Dim](%t: int64, %x: {V}, %w: {M}) -> ({V}, {V}, {V}) {{ @go(%t, %x, %x * 0.5f, %x + 0.25f, %w) }}""",
     "the old state leaves with the new one": f"""
 def @go[n: Dim](%t: int64, %x: {V}, %w: {M}) -> ({V}, {V}) {{
   let %z = max(expand_dims(%x, axis=1) * %w, axis=[0]);

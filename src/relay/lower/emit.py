@@ -467,8 +467,10 @@ class _Emitter:
         self.asm.emit("Goto", self.top)
 
     def _move(self, moves: list[tuple[int, int]], held: set[int]) -> set[int]:
-        """All moves (target, source) at once. The last of a ``held`` register takes its value out; returns those emptied."""
+        """All moves (target, source) at once. The last of a ``held`` register takes its value out, unless it is to stay there too;
+        returns those emptied."""
         left = [(target, source) for target, source in moves if target != source]
+        held = held - {target for target, source in moves if target == source}
         emptied: set[int] = set()
         readers = Counter(source for _, source in left)
         ready = [m for m in left if readers[m[0]] == 0]
