@@ -120,3 +120,15 @@ def test_images_made_larger_look_up_whole_vectors() -> None:
     plan, target = check(fn), HOST
     if "avx512f" in target.features:
         assert "permvar" in emit(plan.kernel, target)
+
+
+def test_places_that_a_select_has_read_under_its_own_masks() -> None:
+    """What was computed for a side of a select is not known outside of it: the place is that of no window."""
+    module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n,), float32], %at: Tensor[(n,), int64]) -> Tensor[(n,), float32] {
+  reverse(take(%x, where(%at < 2i64, %at, zeros_like(%at)), axis=0, mode="clip"), axis=0)
+}""")
+    exe, rng = relay.compile(module, check_memory=True), np.random.default_rng(0)
+    for n in (1, 17, 50):
+        args = rng.standard_normal(n).astype(np.float32), rng.integers(0, n, n)
+        np.testing.assert_array_equal(np.asarray(exe(*args)), np.asarray(relay.evaluate(module, *args)))

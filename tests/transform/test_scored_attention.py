@@ -27,6 +27,12 @@ SIZES = {"m": 7, "n": 19}
 CAPPED = f"3f * tanh({SCORES} * 0.2f / 3f)"
 
 
+# A number for each key, where these are the rows.
+KEYS_FIRST = (
+    "nn.batch_matmul(nn.softmax(nn.batch_matmul(%k, %q) * %x0, axis=1), %v, transpose_a=True, transpose_b=False)"
+)
+
+
 def weighed(weights: str) -> str:
     return f"nn.batch_matmul({weights}, {VALUES})"
 
@@ -68,6 +74,7 @@ CASES: list[tuple[list[tuple[str, str]], str]] = [
         [("n, m", "float32"), ("4, n, m", "float32")],
         "nn.batch_matmul(nn.softmax(tanh(nn.batch_matmul(%k, %q)) + %x0, axis=-2) * %x1, %v, transpose_a=True, transpose_b=False)",
     ),
+    ([("4, n, 1", "float32")], KEYS_FIRST),
     ([], 'einsum((nn.softmax(einsum((%q, %k), equation="hqd,hkd->hkq"), axis=1), %v), equation="hkq,hkd->qhd")'),
 ]
 
@@ -137,3 +144,12 @@ def test_later_keys_are_hidden_from_capped_scores() -> None:
     assert "causal=True" in module_text(found)
     arrays = operands([*OWN, ("4, m, n", "float32")])
     assert difference(relay.evaluate(module, *arrays), relay.compile(module, check_memory=True)(*arrays)) is None
+
+
+def test_numbers_for_as_many_keys_as_a_query_has_are_not_for_queries() -> None:
+    module = typed(
+        f"{HEAD}, %x0: Tensor[(4, n, 1), float32]) {{ {KEYS_FIRST} }}".replace(", n: Dim", "").replace("n, ", "32, ")
+    )
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((4, 7, 32), (4, 32, 32), (4, 32, 16), (4, 32, 1))]
+    assert difference(relay.evaluate(module, *arrays), relay.compile(module)(*arrays)) is None

@@ -156,7 +156,8 @@ class Expressions:
             return None
 
         def number(e: Scalar) -> int | None:
-            known = self._get(e).const
+            value = self._find(e)  # None: in a side of a select, whose values are gone behind it
+            known = None if value is None else value.const
             return known if isinstance(known, int) else None
 
         (index,) = node.indices

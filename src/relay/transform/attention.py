@@ -138,7 +138,7 @@ class AttentionFinder:
         if any(d == 0 for d in shape) or not keeps_matrices(shape, shape_of(last.left)):
             return self._none(ANOTHER_VIEW)
         try:
-            read = reader.scores(scores, shape, reads)
+            read = reader.scores(scores, shape, reads, by_keys)
             if read is None:
                 return self._none(reader.why)
             first, of = read

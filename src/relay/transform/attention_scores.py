@@ -88,9 +88,11 @@ class ScoreReader:
     why: str = ""
     table: AccessTable = field(default_factory=AccessTable)
 
-    def scores(self, scores: Expr, shape: tuple[Dim, ...], reads: int) -> tuple[MatrixProduct, Scores] | None:
+    def scores(
+        self, scores: Expr, shape: tuple[Dim, ...], reads: int, by_keys: bool
+    ) -> tuple[MatrixProduct, Scores] | None:
         """The product, and what makes of it what a softmax of this shape is taken of, that reads its ``scores`` so often; None (and
-        ``why``) where there is none."""
+        ``why``) where there is none. ``by_keys``: their rows are the keys'."""
         passed: list[Scores] = []
         try:
             if not isinstance(scores, Var):
@@ -107,7 +109,7 @@ class ScoreReader:
                 product = self.product(step)
                 if product is not None:
                     return product, here
-                passed.append(replace(self._before(step, here, shape), reads=1))
+                passed.append(replace(self._before(step, here, shape, by_keys), reads=1))
         except _Apart as apart:
             self.why = str(apart)
         # The innermost steps are a function of the product that is no scale and no mask.
@@ -117,7 +119,7 @@ class ScoreReader:
                 return found
         return None
 
-    def _before(self, step: Call, here: Scores, shape: tuple[Dim, ...]) -> Scores:
+    def _before(self, step: Call, here: Scores, shape: tuple[Dim, ...], by_keys: bool) -> Scores:
         """What is left to look at before a step that is a view, a scale or a mask."""
         assert isinstance(step.fn, OpRef)
         if is_view(step):
@@ -129,7 +131,7 @@ class ScoreReader:
         factor = scaled(step, self.definition)
         if factor is not None:
             return replace(here, rest=self._variable(factor[0]), scale=here.scale * factor[1])
-        by_rows = self._scaled_by_rows(step, shape)
+        by_rows = self._scaled_by_rows(step, shape, by_keys)
         if by_rows is not None:
             scores, number, divides = by_rows
             return replace(here, rest=self._variable(scores), factors=(*here.factors, (number, divides)))
@@ -423,8 +425,9 @@ class ScoreReader:
                 todo += step.args
         return False
 
-    def _scaled_by_rows(self, step: Call, shape: tuple[Dim, ...]) -> tuple[Expr, Expr, bool] | None:
-        """Scores, a tensor that has one number for each matrix or each row of them, and whether they are divided by it."""
+    def _scaled_by_rows(self, step: Call, shape: tuple[Dim, ...], by_keys: bool) -> tuple[Expr, Expr, bool] | None:
+        """Scores, a tensor that has one number for each matrix or each row of them, and whether they are divided by it. Rows that are
+        the keys' have one number in each matrix: what is a factor of the queries is no number for each key."""
         assert isinstance(step.fn, OpRef)
         if step.fn.name not in ("multiply", "divide") or shape_of(step) != shape:
             return None
@@ -433,7 +436,7 @@ class ScoreReader:
             size = shape_of(factor)
             if size is None or shape_of(scores) != shape or not is_sized(factor) or isinstance(factor, Constant):
                 continue
-            if all(d == 1 for d in size[-1:]) and self._leads_to_product(scores):
+            if all(d == 1 for d in size[-2 if by_keys else -1 :]) and self._leads_to_product(scores):
                 return scores, factor, divides
         return None
 
