@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import relay
 from relay import _runtime
+from tests.generator.compare import difference
 
 HEAD = '#[version = "0.0.5"]\nimport prelude\n'
 V, M = "Tensor[(n,), float32]", "Tensor[(n, n), float32]"
@@ -120,3 +122,39 @@ def test_iterations_allocate_nothing(name: str) -> None:
         exe(np.int64(steps), x, w)
         counts.append(_runtime.pool_statistics()["allocations"] - before)
     assert counts[2] == counts[1]
+
+
+def drawn(random: Random) -> str:
+    """A loop of up to four states, each of which stays, becomes others or is made anew in each of two ways that an iteration may go."""
+    states = [f"%s{n}" for n in range(random.randint(1, 4))]
+
+    def again() -> str:
+        made = [
+            f"max(expand_dims({random.choice(states)}, axis=1) * %w, axis=[0]) - 0.3f",
+            f"tanh({random.choice(states)} + reverse({random.choice(states)}, axis=0))",
+            f"squeeze(expand_dims({random.choice(states)}, axis=0), axis=[0])",
+        ]
+        names = [*states, "%a", "%b"]
+        given = [s if random.random() < 0.3 else random.choice(names) for s in states]
+        a, b = random.choice(made), random.choice(made)
+        return f"let %a = {a}; let %b = {b}; @go(%t - 1i64, {', '.join(given)}, %w)"
+
+    test, last = random.choice(states), ", ".join(random.choice(states) for _ in range(2))
+    params, first = ", ".join(f"{s}: {V}" for s in states), ", ".join(random.choice(("%x", "%y")) for _ in states)
+    return f"""{HEAD}
+def @go[n: Dim](%t: int64, {params}, %w: {M}) -> ({V}, {V}) {{
+  if (%t == 0i64) {{ ({last}) }} else {{ if (take({test}, 0i64) > 0.11f) {{ {again()} }} else {{ {again()} }} }}
+}}
+def @main[n: Dim](%t: int64, %x: {V}, %w: {M}) -> ({V}, {V}) {{ let %y = exp(%x); @go(%t, {first}, %w) }}"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_states_that_stay_and_change_places_at_random(seed: int) -> None:
+    module = relay.parse(drawn(Random(seed)))
+    exe = relay.compile(module, threads=1, executor="aot" if seed % 2 else "vm")
+    rng = np.random.default_rng(seed)
+    for n in (1, 5):
+        x, w = rng.standard_normal(n).astype(np.float32), rng.standard_normal((n, n)).astype(np.float32)
+        for steps in (0, 1, 2, 3, 7):
+            expected = relay.evaluate(module, np.int64(steps), x, w)
+            assert difference(expected, exe(np.int64(steps), x, w)) is None, steps
