@@ -6,15 +6,22 @@ even pace. So numbers of rows have code of their own by how they get through a p
 comes a little later (`Reading.ask_behind`); a few tiles go through it by blocks that stay in the first-level cache, and each asks for its
 share of the next block (`Reading.ask_for_share`). More rows are bound by their multiply-adds, and take longer blocks. Panels that are
 widened as they are read (`is_widened`) take the same blocks.
+
+Where k is so long that the left operand of a number of rows is driven out of the second-level cache by what is read of the panels, a task
+multiplies all its panels by one block of k after the other (`OuterBlock`): it reads the left operand once in place of once for each panel.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from relay.ir.dim import shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer
+from relay.plan.build import extent_of
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
+from relay.te.scalar import Axis, Scalar, binary, compare
 
 # Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
 # other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
@@ -23,6 +30,32 @@ _PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
 _FEW_ROWS = 48
 # Panels of more than this part of the second-level cache: a program's other operands drive them out between two calls.
 _PART_OF_CACHE = 4
+# With k outermost, sums of all panels take this part of the second-level cache at most, those of so many rows (and of up to twice as many)
+# do at least; a few rows of the left operand take more than that part; and the length of a block of k.
+_PART_OF_SUMS, _FEWEST_ROWS, _PART_OF_LEFT, _OUTER_LENGTH = 3, 128, 4, 384
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OuterBlock:
+    """The block of k that a task multiplies all its panels by before the next one: its ``number`` and its ``length``. ``sums`` are
+    where those of a panel wait meanwhile, from ``base`` on. ``behind``: how many elements behind the panel's block begins what is
+    multiplied next, where that is asked for."""
+
+    number: Axis
+    length: int
+    sums: Buffer
+    base: Scalar
+    behind: Scalar | None = None
+
+    @property
+    def along(self) -> tuple[Axis, int]:
+        """Its number and length."""
+        return self.number, self.length
+
+    @property
+    def is_last(self) -> Scalar:
+        """Whether it is the last block of k."""
+        return compare("eq", self.number, binary("sub", extent_of(self.number.extent), 1))
 
 
 def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None, widened: bool = False) -> int | None:
@@ -52,6 +85,28 @@ def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None, wide
     assert isinstance(whole, int) and isinstance(rest, int)
     length = -(-whole // -(-whole // max(1, longest // rest)))
     return length + length % 2 if rest == 1 else length
+
+
+def outer_cut(nest: ProductNest, packed: Buffer, panels: int, fewest: int) -> tuple[int, int] | None:
+    """How many rows a task has at most and how long a block of k is, where k is best gone through outermost: of constant panels that
+    tiles wait for, and of so many rows (``fewest`` at least) that multiply-adds take longer than what they read takes to come, where the
+    left operand does not stay in the second-level cache beside the panels."""
+    p, target = nest.p, nest.builder.target
+    depth, size = size_of(p.reduced), dtype_bits(p.form.accumulate) // 8
+    if fewest <= _FEW_ROWS or nest.builder.weights_stay or p.pairs or p.partial > 1 or p.batch or len(p.reduced) != 1:
+        return None
+    if (
+        not isinstance(depth, int)
+        or depth <= _OUTER_LENGTH
+        or not _is_awaited(nest, packed)
+        or is_widened(nest, packed)
+    ):
+        return None
+    rows = target.l2_bytes // (_PART_OF_SUMS * panels * p.pitch * size)
+    if rows < _FEWEST_ROWS or _FEW_ROWS * depth * size <= target.l2_bytes // _PART_OF_LEFT:
+        return None
+    length = -(-depth // -(-depth // _OUTER_LENGTH))
+    return min(rows, 2 * _FEWEST_ROWS) // p.tile.rows * p.tile.rows, length + length % 2
 
 
 def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:

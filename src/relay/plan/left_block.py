@@ -19,7 +19,7 @@ from relay.loop.ir import LINE_BYTES, Buffer, For, Stmt, Store
 from relay.plan.build import extent_of, temporary
 from relay.plan.product import original, size_of
 from relay.plan.product_nest import LeftRows, ProductNest
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, minimum
 
 # Panels that repay the copy; fewer do where each task has all of them, and a block of k at a time.
 _FEWEST_PANELS, _FEWEST_OF_BLOCKS = 3, 2
@@ -128,13 +128,6 @@ class LeftBlock:
     def begin(self) -> Scalar:
         """Where along k the block begins."""
         return Const(0, "int64") if self.along is None else binary("mul", *self.along)
-
-    @property
-    def is_last(self) -> Scalar:
-        """Whether this is the last block of k."""
-        assert self.along is not None
-        number, _ = self.along
-        return compare("eq", number, binary("sub", extent_of(number.extent), 1))
 
     def copied(self) -> Stmt:
         """Copy the rows."""

@@ -16,14 +16,14 @@ few rows still keep all threads busy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import WORKERS, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
-from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
-from relay.plan.depth_blocks import depth_block, few_row_limits
+from relay.plan.build import PARALLEL_COST, Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq, temporary
+from relay.plan.depth_blocks import OuterBlock, depth_block, few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
 from relay.plan.nests import Member
@@ -42,7 +42,7 @@ from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_rows import task_block
 from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
-from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, maximum, minimum, select
 
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
@@ -115,28 +115,38 @@ def _tasks(
     if task_rows is None and packed is None:
         whole = p.form.guard is None and all(is_direct(nest, run) for run in runs)
         copied = cut(nest, panels, blocks=whole)
-    block = task_block(nest, tile.rows, panels, packed, task_rows) if copied is None else copied.block
+    deep = None
+    if (
+        task_rows is None
+        and packed is not None
+        and isinstance(panels, int)
+        and all(is_direct(nest, run) for run in runs)
+    ):
+        deep = outer_cut(nest, packed, panels, rows if isinstance(rows, int) else fewest)
+    block = (
+        task_block(nest, tile.rows, panels, packed, deep[0] if deep else task_rows) if copied is None else copied.block
+    )
     parts = ceil_div(rows, block)
     if most is not None and most <= block:
         block, parts = most, 1
     panel, part = Axis("panel", panels), Axis("part", parts)
 
-    def of(run: PanelRun, left: LeftBlock | None = None, sums: tuple[Buffer, Scalar] | None = None) -> Stmt:
+    def of(run: PanelRun, left: LeftBlock | None = None, outer: OuterBlock | None = None) -> Stmt:
         tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back)
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
             height = tile_height(nest.builder.target, vectors, tiles.partial)
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
-        return tiles.task(variable(panel), variable(part), block, left, sums)
+        return tiles.task(variable(panel), variable(part), block, left, outer)
 
     there_and_back = packed is not None and is_kept_in_part(nest, rows, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
 
-    def of_any(left: LeftBlock | None = None, sums: tuple[Buffer, Scalar] | None = None) -> Stmt:
-        body = of(runs[-1], left, sums)
+    def of_any(left: LeftBlock | None = None, outer: OuterBlock | None = None) -> Stmt:
+        body = of(runs[-1], left, outer)
         for run in reversed(runs[:-1]):
-            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left, sums), body)
+            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left, outer), body)
         if not there_and_back:
             return body
         return LetScalar(panel, turned_round(position, panels), body)
@@ -157,14 +167,53 @@ def _tasks(
             each_panel = block * p.pitch
             held = temporary(nest.builder.fresh("sums"), copied.panels * each_panel, p.form.accumulate)
             at = binary("mul", variable(inner), each_panel)
-            through = For(inner, count, LetScalar(panel, here, of_any(left, (held, at))))
+            through = For(inner, count, LetScalar(panel, here, of_any(left, OuterBlock(*left.along, held, at))))
             number, _ = left.along
             blocks = For(number, extent_of(number.extent), seq([left.copied(), through]))
             body = allocate([left.buffer, held], blocks)
         return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
+    if deep is not None:
+        assert isinstance(panels, int)
+        return _k_outermost(nest, (panel, part, block), deep[1], work, lambda outer: of_any(None, outer))
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
     return parallel_rows(nest.builder, [*order, part], work, of_any())
+
+
+def _k_outermost(
+    nest: ProductNest, tasks: tuple[Axis, Axis, int], length: int, work: Dim, multiplied: Callable[[OuterBlock], Stmt]
+) -> Stmt:
+    """A product by blocks of k of this ``length``, by each of which a task multiplies all its panels before the next one. ``tasks``: the
+    number of a panel, the number of a part of the rows, and how many these are at most. There are as many tasks as threads: the more
+    panels one has, the fewer read the left operand."""
+    p, (panel, part, block) = nest.p, tasks
+    panels, depth = panel.extent, size_of(p.reduced)
+    assert isinstance(panels, int) and isinstance(depth, int)
+    parts = extent_of(part.extent)
+    each, threads, task, group = (
+        Axis("each", panels + 1),
+        Axis("threads", 1 << 16),
+        Axis("task", 1 << 16),
+        Axis("group", panels),
+    )
+    inner, number = Axis("inner", panels), Axis("kb", -(-depth // length))
+    sums = temporary(nest.builder.fresh("sums"), panels * block * p.pitch, p.form.accumulate)
+    first = binary("mul", group, each)
+    count = minimum(each, binary("sub", panels, first))
+    whole = depth * p.pitch
+    back = binary("sub", length * p.pitch, binary("mul", inner, whole))  # to the first panel, in the next block
+    behind = select(compare("eq", inner, binary("sub", count, 1)), back, whole)
+    outer = OuterBlock(number, length, sums, binary("mul", inner, block * p.pitch), behind)
+    through = For(inner, count, LetScalar(panel, binary("add", first, inner), multiplied(outer)))
+    body = allocate([sums], For(number, extent_of(number.extent), through))
+    groups = ceiling(Const(panels, "int64"), each)
+    places = [(group, binary("floordiv", task, parts)), (part, binary("sub", task, binary("mul", group, parts)))]
+    places = places if part.extent != 1 else [(group, binary("add", task, 0))]
+    worth = binary("floordiv", extent_of(dim_mul(dim_mul(work, panels), part.extent)), PARALLEL_COST)
+    return bound([
+        (threads, maximum(minimum(WORKERS, worth), 1)),
+        (each, ceiling(Const(panels, "int64"), minimum(ceiling(threads, parts), panels))),
+    ], For(task, binary("mul", groups, parts), bound(places, body), "parallel", 1))  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -179,10 +228,10 @@ class _Tiles(RegisterTiles):
         part: Scalar,
         block: int,
         left: LeftBlock | None = None,
-        sums: tuple[Buffer, Scalar] | None = None,
+        outer: OuterBlock | None = None,
     ) -> Stmt:
-        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of. With a copy of a block
-        of k, ``sums`` are where those of the panel wait for the next one: in a buffer, from a place on."""
+        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of. With k outermost: over
+        the block ``outer`` of it."""
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
         first, across = self._columns(panel)
@@ -190,8 +239,8 @@ class _Tiles(RegisterTiles):
         buffers: list[Buffer] = []
         shared.env = {}
         blocks = None
-        if left is not None and left.along is not None:
-            blocks = left.along[1]
+        if outer is not None:
+            blocks = outer.length
         elif not self.in_blocks and self.partial == 1:
             blocks = depth_block(shared, self.packed, None if self.there_and_back else self.most, self.widens)
         made: Buffer | None = None
@@ -203,10 +252,10 @@ class _Tiles(RegisterTiles):
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left)
-        if left is not None and sums is not None:
-            task.held, base = sums
-            return bound(shares, allocate(buffers, self._rows_of_block(task, left, base)))
+        task = Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left, outer)
+        if outer is not None:
+            task.held = outer.sums
+            return bound(shares, allocate(buffers, self._rows_of_block(task, outer)))
         if blocks is not None:
             body = self._blocked_rows(task, blocks)
         elif self.in_blocks and self.packed is not None:
@@ -282,22 +331,20 @@ class _Tiles(RegisterTiles):
 
         return self._each(task, through_memory, finish)
 
-    def _rows_of_block(self, task: Task, left: LeftBlock, base: Scalar) -> Stmt:
-        """All rows of a task over the block of k that ``left`` has: their sums wait in memory, from ``base`` on, for the next block, and
-        go through the epilogue after the last."""
-        assert left.along is not None
-        number, length = left.along
+    def _rows_of_block(self, task: Task, outer: OuterBlock) -> Stmt:
+        """All rows of a task over a block of k: their sums wait in memory for the next block, and go through the epilogue after the
+        last."""
 
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            at = binary("add", base, binary("mul", offset, self.shared.p.tile.columns))
+            at = binary("add", outer.base, binary("mul", offset, self.shared.p.tile.columns))
 
             def finish(tile: Buffer) -> list[Stmt]:
                 done = seq(self.shared.finish_tile(tile, row, task.panel.first, task.panel.across))
-                return [Branch(left.is_last, done, seq(self.shared.hand_over(tile, task.held, at)))]
+                return [Branch(outer.is_last, done, seq(self.shared.hand_over(tile, task.held, at)))]
 
-            return self.micro(task, row, n, offset, (number, length, at), finish)
+            return self.micro(task, row, n, offset, (*outer.along, at), finish)
 
-        return seq([*task.panel.packed_first(left.along), self._each(task, run)])
+        return seq([*task.panel.packed_first(outer.along), self._each(task, run)])
 
     def _turned_rows(self, task: Task) -> Stmt:
         """All rows of a task, and then all its columns."""

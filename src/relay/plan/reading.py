@@ -41,6 +41,8 @@ class Reading:
     fewest: int
     # 1 where panels are gone through from the last to the first; None: that never happens.
     back: Scalar | None = None
+    # How many elements behind this panel's block of k begins what is multiplied next, where that is not the next block or panel.
+    behind: Scalar | None = None
 
     def ask_behind(self, here: Scalar, height: int) -> list[Stmt]:
         """What a single tile of ``height`` rows asks for at step ``here`` along k."""
@@ -76,6 +78,8 @@ class Reading:
 
     def _next(self, chunk: int) -> Scalar:
         """How far behind this one begins what is multiplied next: a panel, or a block of k of so many elements."""
+        if self.behind is not None:
+            return self.behind
         ahead = Const(chunk, "int64")
         if self.back is None:
             return ahead

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from relay.ir.dim import dim_floordiv
 from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, Stmt, Store
 from relay.plan.build import bound, extent_of, seq
-from relay.plan.depth_blocks import is_widened
+from relay.plan.depth_blocks import OuterBlock, is_widened
 from relay.plan.left_block import LeftBlock
 from relay.plan.panels import Panel, loops
 from relay.plan.product import size_of
@@ -39,6 +39,8 @@ class Task:
     held: Buffer
     # Its rows, where they were copied.
     left: LeftBlock | None = None
+    # The block of k, where it is outermost.
+    outer: OuterBlock | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -116,10 +118,9 @@ class RegisterTiles:
                 copied.append(shared.ask_below(task.panel.first, width))
         shared.env = before
         start: list[Stmt] = []
-        by_blocks = task.left is not None and task.left.along is not None
-        if self.direct and (block is None or by_blocks) and not p.form.turned and self.packed is None:
+        if self.direct and (block is None or task.outer is not None) and not p.form.turned and self.packed is None:
             asked = shared.ask_for_results(row, height, task.panel.first, width)
-            start += [Branch(task.left.is_last, seq(asked))] if task.left is not None and by_blocks else asked
+            start += asked if task.outer is None else [Branch(task.outer.is_last, seq(asked))]
         sums: list[Stmt] = []
         zeros: list[Stmt] = []
         updates: list[Stmt] = []
@@ -133,7 +134,7 @@ class RegisterTiles:
             for a, b in terms[i]:
                 total = binary("add", total, binary("mul", a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        if block is not None and by_blocks:
+        if block is not None and task.outer is not None:
             start.append(Branch(compare("eq", block[0], 0), seq(zeros), seq(sums)))
         else:
             start += zeros if block is None else sums
@@ -211,8 +212,9 @@ class RegisterTiles:
         if self.packed is None or form.turned or form.guard is not None:
             return []  # the panels of such a product serve many tasks, and stay in the cache between them
         back = TURN if self.there_and_back else None
+        behind = None if task.outer is None else task.outer.behind
         reading = Reading(
-            self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], task.fewest, back
+            self.shared, self.packed, task.panel.number, self.pairs, block and block[:2], task.fewest, back, behind
         )
         here = variable(axes[0]) if len(axes) == 1 else self.shared.position_in_depth()
         if task.most <= self.shared.p.tile.rows:
