@@ -142,6 +142,22 @@ def test_all_exponents(op: UnaryOp, bound: float) -> None:
     assert error[worst] <= bound, f"{op}({x[worst]!r}): {error[worst]:.3f} ulp"
 
 
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "cpu"])
+@pytest.mark.parametrize("op", ["exp", "exp2", "sigmoid"])
+def test_where_exponentials_end(op: UnaryOp, target: str) -> None:
+    """Around the first normal and the first subnormal result, and far beyond both, to infinity."""
+    for dtype, edges in (
+        ("float32", (-87.3, -104.0, -126.0, -150.0, 88.7, 128.0)),
+        ("float64", (-708.0, -746.0, -1075.0)),
+    ):
+        near = np.array(edges)[:, None] + np.linspace(-2, 2, 2001)
+        far = -np.exp(np.linspace(0, math.log(float(np.finfo(dtype).max)) - 1, 500))
+        x = np.concatenate([near.ravel(), far, -far, [math.inf, -math.inf, math.nan]]).astype(dtype)
+        with np.errstate(all="ignore"):
+            want = reference(op)(x.astype(np.longdouble))
+        assert ulps(run_unary(op, x, target=target), want).max() <= BOUNDS[op][dtype == "float64"] + 1
+
+
 @with_tables
 @pytest.mark.parametrize("target", ["x86-64-v4", "cpu"])
 def test_square_roots_are_exact(target: str) -> None:

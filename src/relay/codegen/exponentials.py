@@ -12,6 +12,12 @@ from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
 _LN2 = {"float": (0.693359375, -2.12194440e-4), "double": (0.6931471803691238, 1.9082149292705877e-10)}
 _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.301029995663157, 8.241712586023572e-13)}
 
+# Exponentials of numbers below these are 0. That is chosen, not computed: to round to 0, or to a subnormal number, takes processors of
+# Intel some 150 cycles.
+_LEAST_EXPONENT = {"float": -104.0, "double": -746.0}
+# Those of these are nothing beside 1, and normal numbers.
+_SLIGHT = {"float": -80.0, "double": -700.0}
+
 
 def _scaled(kit: Kit, x: Register, n: Register) -> Register:
     """``x * 2**n`` for whole n given as a float, rounded once: it overflows and becomes subnormal as it should."""
@@ -56,19 +62,20 @@ def exp(kit: Kit, x: Register) -> Register:
     """``exp(r) * 2**n``, rounded to a subnormal or to infinity as it should be."""
     if x.element == "float" and kit.has_tables:
         return kit.widened(x, _exp_by_table)
-    x = _clamped(kit, x, *((-104.0, 89.0) if x.element == "float" else (-746.0, 710.0)))
-    r, n = _exp_reduced(kit, x)
-    return _scaled(kit, _exp_polynomial(kit, r) + 1.0, n)
+    low, high = _LEAST_EXPONENT[x.element], 89.0 if x.element == "float" else 710.0
+    none = x < low
+    r, n = _exp_reduced(kit, kit.at_most(kit.where(none, 0.0, x), high))
+    return kit.where(none, 0.0, _scaled(kit, _exp_polynomial(kit, r) + 1.0, n))
 
 
 def _exp_by_table(kit: Kit, x: Register) -> Register:
     """``2**n * 2**(k/16) * exp(r)``: the bits of a sum with 1.5 * 2**19 are n and k, and a power of two takes the whole part
-    of its exponent. Where x is so large that r means nothing, r is bounded, and n alone decides."""
-    r, whole, index = _sixteenths(kit, x)
-    r = kit.bounded(r, 0.5)
+    of its exponent."""
+    none = x < _LEAST_EXPONENT["float"]
+    r, whole, index = _sixteenths(kit, kit.at_most(x, 89.0))
     near = r * kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0)
     power = kit.looked_up(p.EXP_TABLE_F32, index)
-    return _scaled(kit, kit.fma(power, near, power), whole)
+    return kit.where(none, 0.0, _scaled(kit, kit.fma(power, near, power), whole))
 
 
 def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:
@@ -81,9 +88,11 @@ def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:
 
 
 def exp2(kit: Kit, x: Register) -> Register:
-    x = _clamped(kit, x, *((-151.0, 129.0) if x.element == "float" else (-1076.0, 1025.0)))
+    low, high = (-151.0, 129.0) if x.element == "float" else (-1076.0, 1025.0)
+    none = x < low
+    x = kit.at_most(kit.where(none, 0.0, x), high)
     whole = kit.nearest(x)
-    return _scaled(kit, _exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0, whole)
+    return kit.where(none, 0.0, _scaled(kit, _exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0, whole))
 
 
 def expm1(kit: Kit, x: Register) -> Register:
@@ -98,29 +107,31 @@ def expm1(kit: Kit, x: Register) -> Register:
 
 def sigmoid(kit: Kit, x: Register) -> Register:
     """``1 / (1 + exp(-x))``, as a quotient of at most 1."""
-    lowest = -104.0 if x.element == "float" else -746.0
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, lambda kit, x: _sigmoid_by_table(kit, x, lowest))
-    negative = -kit.abs(x)
-    r, n = _exp_reduced(kit, kit.where(negative < lowest, lowest, negative))
-    e = _scaled(kit, _exp_polynomial(kit, r) + 1.0, n)
-    return kit.where(x < 0.0, e, kit.const(1.0, x.element)) / (e + 1.0)
+        return kit.widened(x, _sigmoid_by_table)
+    below = x < 0.0
+    none = x < _LEAST_EXPONENT[x.element]
+    negative = -x
+    least = _SLIGHT[x.element]
+    r, n = _exp_reduced(kit, kit.where(none, 0.0, kit.where(below, x, kit.where(negative < least, least, negative))))
+    e = kit.where(none, 0.0, _scaled(kit, _exp_polynomial(kit, r) + 1.0, n))
+    return kit.where(below, e, kit.const(1.0, x.element)) / (e + 1.0)
 
 
-def _sigmoid_by_table(kit: Kit, x: Register, lowest: float) -> Register:
+def _sigmoid_by_table(kit: Kit, x: Register) -> Register:
     """The quotient from an approximate reciprocal and one step of Newton's method, whose remainder is exact: it does not see
     how ``1 + e`` was rounded."""
-    negative = -kit.abs(x)
-    r, whole, index = _sixteenths(kit, kit.where(negative < lowest, lowest, negative))
+    above, none = x >= 0.0, x < _LEAST_EXPONENT["float"]
+    r, whole, index = _sixteenths(kit, kit.negative(x, _SLIGHT["float"], above))
     power = kit.looked_up(p.EXP_TABLE_F32, index)
     # With what the table's entries lost when they were rounded: it would count twice just above a power of two.
     lost = kit.looked_up(p.EXP_TABLE_LOST_F32, index)
     near = kit.fma(r, kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0), lost)
-    e = _scaled(kit, kit.fma(power, near, power), whole)
-    above = kit.where(x < 0.0, e, kit.const(1.0, "float"))
+    e = kit.where(none, 0.0, _scaled(kit, kit.fma(power, near, power), whole))
+    over = kit.where(above, 1.0, e)
     inverse = kit.approximate_reciprocal(e + 1.0)
-    quotient = above * inverse
-    left = kit.fma(-quotient, e, above - quotient)
+    quotient = over * inverse
+    left = kit.fma(-quotient, e, over - quotient)
     return kit.fma(left, inverse, quotient)
 
 

@@ -129,6 +129,10 @@ class Kit:
         a, b = self._other(x, y), self._other(x, z)
         return Register(self, self.a.intrinsic("fmuladd", x.element, self.lanes, x.text, a.text, b.text), x.element)
 
+    def at_most(self, x: Register, limit: float) -> Register:
+        """x, or the limit where x is above it; nan stays."""
+        return self.where(x > limit, limit, x)
+
     def polynomial(self, x: Register, coefficients: Sequence[float]) -> Register:
         """By Horner's rule, lowest power first."""
         total = self.const(coefficients[-1], x.element)
@@ -257,10 +261,12 @@ class Kit:
         name = f"llvm.x86.avx512.mask.scalef.{kind}.{bits}"
         return Register(self, self.a.b.call(name, x.type, *given, *rounding), x.element)
 
-    def bounded(self, x: Register, limit: float) -> Register:
-        """x, or ``limit`` with the sign of x where that is nearer to 0, or where x is nan; `TABLE` floats."""
-        given = [(x.type, x.text), (x.type, self.const(limit, x.element).text), ("i32", "2")]
-        given += [(x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+    def negative(self, x: Register, least: float, mask: Register) -> Register:
+        """``-|x|``, at least ``least``, where the mask holds and x is no nan, elsewhere x; `TABLE` floats."""
+        lanes = self.instruction(f"bitcast {mask.type} {mask.text} to i{TABLE}", f"i{TABLE}")
+        smaller_below_0 = 2 | 3 << 2  # of two sizes, with the sign bit
+        given = [(x.type, x.text), (x.type, self.const(least, x.element).text), ("i32", str(smaller_below_0))]
+        given += [(x.type, x.text), (f"i{TABLE}", lanes.text), ("i32", "4")]
         return Register(self, self.a.b.call("llvm.x86.avx512.mask.range.ps.512", x.type, *given), x.element)
 
     def mantissa(self, x: Register) -> Register:
