@@ -19,7 +19,7 @@ from relay.codegen.target import host_target
 from relay.ir.diagnostics import CompileError, ExecutionError, OperatorError, ShapeError
 from relay.ir.dim import dim_floordiv, dim_sub
 from relay.ir.expr import Binding, Block, Call, Function, OpRef, Var
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, TupleType
 from relay.op import registry
 from relay.op.custom_gradients import RULES
 from relay.op.gradient import differentiable, input_cotangent
@@ -214,13 +214,19 @@ def test_operators_that_differentiation_leaves_out() -> None:
 def test_simpler_cotangents(name: str) -> None:
     generator = np.random.default_rng(3)
     x = generator.uniform(0.2, 1.0, (3, 4))
-    operands: list[Array] = [x]
+    operands: list[Any] = [x]
     given_: dict[str, dict[str, Any]] = {
         "reshape": {"newshape": (2, 6)},
         "expand_dims": {"axis": 1},
         "sort": {"axis": 0, "is_ascend": False},
         "topk": {"k": 2},
         "nn.attention": {"causal": True},
+        "nn.scored_attention": {
+            "score": (("multiply", (0, 1)), ("tanh", (2,))),
+            "masked": True,
+            "weighed": True,
+            "window": (2, 1),
+        },
     }
     attrs = given_.get(name, {})
     if name == "reshape_like":
@@ -233,14 +239,21 @@ def test_simpler_cotangents(name: str) -> None:
         operands.append(generator.uniform(0.2, 1.0, (3, 4)))
     if name == "nn.bias_add":
         operands.append(generator.uniform(0.2, 1.0, (4,)))
-    if name == "nn.attention":
+    if name in ("nn.attention", "nn.scored_attention"):
         operands = [generator.uniform(-1.0, 1.0, s) for s in ((4, 3, 5), (2, 6, 5), (2, 6, 4), (3, 6))]
+    if name == "nn.scored_attention":  # a mask, a factor of each score, one of each share
+        operands[3] = (operands[3], *(generator.uniform(0.2, 1.0, s) for s in ((4, 1, 6), (3, 6))))
     out, many = results(name, operands, attrs)
     cots = [generator.standard_normal(o.shape).astype(o.dtype) for o in out]
     args = [Var(f"x{n}") for n in range(len(operands))]
     outputs, cotangents = [Var(f"y{n}") for n in range(len(out))], [Var(f"g{n}") for n in range(len(out))]
-    types = [TensorType(o.shape, o.dtype.name) for o in operands]
-    ruled = {"add": 2, "subtract": 2, "multiply": 2, "nn.attention": 3}
+    types = [
+        TupleType(tuple(TensorType(a.shape, a.dtype.name) for a in o))
+        if isinstance(o, tuple)
+        else TensorType(o.shape, o.dtype.name)
+        for o in operands
+    ]
+    ruled = {"add": 2, "subtract": 2, "multiply": 2, "nn.attention": 3, "nn.scored_attention": 3}
     for index in range(ruled.get(name, 1)):
         made = input_cotangent(name, attrs, args, types, outputs, cotangents, index)
         assert made is not None
