@@ -124,30 +124,19 @@ def _logsumexp(at: Applied) -> Expr:
 
 
 def _attention(at: Applied) -> Expr | None:
-    if at.index > 2:
-        return None
-    query, key, value, *mask = at.args
-    operands = (query, key, value, at.outputs[0], at.cotangents[0], Tuple(tuple(mask)))
-    return Proj(call("nn.attention_cotangents", *operands, **dict(at.attrs)), at.index)
+    return _attended(at, Tuple(tuple(at.args[3:])), dict(at.attrs))
 
 
 def _scored_attention(at: Applied) -> Expr | None:
+    return _attended(at, at.args[3], {"masked": False, **at.attrs})
+
+
+def _attended(at: Applied, others: Expr, attrs: Attrs) -> Expr | None:
+    """The cotangent of the query, key or value; ``others`` are what else attention is computed from."""
     if at.index > 2:
         return None
-    query, key, value, others = at.args
-    return Proj(
-        call(
-            "nn.attention_cotangents",
-            query,
-            key,
-            value,
-            at.outputs[0],
-            at.cotangents[0],
-            others,
-            **{"masked": False, **at.attrs},
-        ),
-        at.index,
-    )
+    operands = (*at.args[:3], at.outputs[0], at.cotangents[0], others)
+    return Proj(call("nn.attention_cotangents", *operands, **attrs), at.index)
 
 
 def _sort(at: Applied) -> Expr:

@@ -35,6 +35,7 @@ from relay.te.scalar import (
     Compare,
     Const,
     Load,
+    Named,
     Reduce,
     Scalar,
     Select,
@@ -156,7 +157,7 @@ class Finder:
                 found = self.scores(share, keys)
                 if found is not None:
                     self.absorbed |= found.absorbed
-                    weight = Axis("share", 1, share.dtype)
+                    weight = Named("share", share.dtype)
                     return self._made(kept, keys, found, value, weight, replaced(left, share, weight))
         return None
 
@@ -203,7 +204,7 @@ class Finder:
             return None
         depth, left, right = pair
         key, query = (left, right) if first[0] else (right, left)
-        raw = Axis("raw", 1, products[0].dtype)
+        raw = Named("raw", products[0].dtype)
         score = transform(score, lambda n: raw if isinstance(n, Load) and same(n, products[0]) else n)
         absorbed = {id(s.origin) for s in map(self.stage, (*inside, products[0])) if s is not None}
         return Scores(depth, query, key, score, raw, products[0], absorbed)

@@ -34,7 +34,7 @@ from relay.plan.expand import Env
 from relay.plan.graph import TeGraph, loads
 from relay.plan.stages import Kept
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, cast, transform, walk
+from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, binary, cast, transform, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
@@ -158,7 +158,7 @@ class _GradientFinder(Finder):
             self.indices.coefficient(p, a) is None for p, a in zip(found.polys, depths, strict=True)
         ):
             return None
-        shared, of_share = Axis("share", 1, dtype), Axis("of_share", 1, dtype)
+        shared, of_share = Named("share", dtype), Named("of_share", dtype)
         stands = ((share, shared), (product, of_share), (scores.product, scores.raw))
 
         def stand_in(node: Scalar) -> Scalar:

@@ -24,6 +24,7 @@ from relay.te.scalar import (
     Axis,
     Const,
     Load,
+    Named,
     Scalar,
     binary,
     compare,
@@ -293,8 +294,8 @@ class _Gradient(Lines):
         scores, weights = self.buffers["scores"], self.buffers["weights"]
         bindings, env = self.row(line)
         at = (binary("add", binary("mul", held, self.pitch), lane),)
-        top, inverse, raw, share = (Axis(n, 1, dtype) for n in ("top", "inverse", "raw", "share"))
-        counted, weight = Axis("counted", 1, dtype), Axis("weight", 1, dtype)
+        top, inverse, raw, share = (Named(n, dtype) for n in ("top", "inverse", "raw", "share"))
+        counted, weight = Named("counted", dtype), Named("weight", dtype)
         env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: raw, g.share: share}
         env[g.of_share] = Load(weights, at, dtype)
         score = raw if self.is_one_block else self.exponential(self.element(self.a.score, env), top)

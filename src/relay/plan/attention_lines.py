@@ -20,7 +20,21 @@ from relay.plan.generic import pointwise_statements
 from relay.plan.nests import Member
 from relay.plan.product import unflatten
 from relay.plan.reduction import combine, initial
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, maximum, minimum, select, unary
+from relay.te.scalar import (
+    Axis,
+    Cast,
+    Const,
+    Load,
+    Named,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    maximum,
+    minimum,
+    select,
+    unary,
+)
 
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
 _FMA_DISCOUNT = 4
@@ -204,7 +218,7 @@ class Lines:
         bindings, env = self.row(row)
         at = (binary("add", binary("mul", held, size), lane),)
         env = {**env, self.a.keys: binary("add", first, lane), self.a.raw: Load(scores, at, dtype)}
-        score, best = Axis("score", 1, dtype), Buffer(self.builder.fresh("best"), (1,), dtype, "register")
+        score, best = Named("score", dtype), Buffer(self.builder.fresh("best"), (1,), dtype, "register")
         top, before = self.buffers["top"], self.buffers["before"]
         higher = Store(best, (zero,), combine("max", Load(best, (zero,), dtype), score))
         body = LetScalar(score, self.element(self.a.score, env), Seq((Store(scores, at, score), higher)))
@@ -221,7 +235,7 @@ class Lines:
 
     def shrink(self, line: Scalar, held: Scalar) -> Stmt:
         """What was summed under the maximum before, under the new one."""
-        dtype, scale = self.a.dtype, Axis("scale", 1, self.a.dtype)
+        dtype, scale = self.a.dtype, Named("scale", self.a.dtype)
         total, sums, column = self.buffers["total"], self.buffers["sums"], Axis("c", self.columns)
         place = (binary("add", binary("mul", line, self.columns), column),)
         less = Store(sums, place, binary("mul", Load(sums, place, dtype), scale))
@@ -236,7 +250,7 @@ class Lines:
         """Scores become shares, which are added to the total, and weights."""
         dtype, scores, lane, zero = self.a.dtype, self.buffers["scores"], Axis("j", size), Const(0, "int64")
         total, at = self.buffers["total"], (binary("add", binary("mul", held, size), lane),)
-        new, e = Axis("new", 1, dtype), Axis("e", 1, dtype)
+        new, e = Named("new", dtype), Named("e", dtype)
         sum_ = Buffer(self.builder.fresh("sum"), (1,), dtype, "register")
         more = Store(sum_, (zero,), binary("add", Load(sum_, (zero,), dtype), e))
         weight = self.exponential(Load(scores, at, dtype), new)
@@ -260,7 +274,7 @@ class Lines:
         """A line's sums over its total, through the epilogue, to the outputs."""
         dtype, lane = self.a.dtype, Axis("j", self.columns)
         bindings, env = self.row(row)
-        inverse = Axis("inverse", 1, dtype)
+        inverse = Named("inverse", dtype)
         one = Const(1.0, dtype)
         total: Scalar = binary("div", one, Load(self.buffers["total"], (line,), dtype))
         low, _ = dim_bounds(self.n_keys)

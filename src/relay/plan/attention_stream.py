@@ -18,7 +18,7 @@ from relay.plan.attention_lines import Lines
 from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq
 from relay.plan.product import unflatten
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, compare, maximum, minimum, substitute
+from relay.te.scalar import Axis, Cast, Const, Load, Named, Scalar, binary, compare, maximum, minimum, substitute
 
 # A statement for each line, of its number and its row.
 EachLine = Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]
@@ -198,7 +198,7 @@ class Stream(Lines):
         def add(places: Sequence[Scalar]) -> Callable[[Scalar, Scalar], Stmt]:
             def step(line: Scalar, row: Scalar) -> Stmt:
                 lane, zero = Axis("j", self.columns), Const(0, "int64")
-                named = [(Axis(f"w{n}", 1, dtype), self._score(line, p)) for n, p in enumerate(places)]
+                named = [(Named(f"w{n}", dtype), self._score(line, p)) for n, p in enumerate(places)]
                 total = Buffer(self.builder.fresh("total"), (1,), dtype, "register")
                 spot = (binary("add", binary("mul", line, self.columns), lane),)
                 now = Load(total, (zero,), dtype)

@@ -27,7 +27,7 @@ from relay.transform.attention_scores import ANOTHER_VIEW, ScoreReader, Scores, 
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, body_of, is_primitive, map_functions
 from relay.transform.build import constant, type_of
-from relay.transform.causal import Window, window_of
+from relay.transform.mask_windows import Window, window_of
 from relay.transform.matrix_products import (
     MatrixProduct,
     dtype_of,

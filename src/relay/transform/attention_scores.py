@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
@@ -233,16 +233,23 @@ class ScoreReader:
 
     def _leads_to_softmax(self, e: Expr) -> bool:
         """Whether a few steps of the kinds that stand between a softmax and a product lead from here to a softmax."""
+
+        def between(step: Call) -> bool:
+            return is_view(step) or _name(step) in ("multiply", "divide", "where", "cast", "negative")
+
+        return self._leads(e, lambda step: self.softmax(step) is not None, between)
+
+    def _leads(self, e: Expr, is_end: Callable[[Expr], bool], between: Callable[[Call], bool]) -> bool:
+        """Whether a few calls of operators of the kinds that stand ``between`` lead from here to an end."""
         todo = [e]
         for _ in range(_MOST_STEPS):
             if not todo:
                 break
             step = self.definition(todo.pop())
-            if self.softmax(step) is not None:
+            if is_end(step):
                 return True
-            if isinstance(step, Call) and isinstance(step.fn, OpRef):
-                known = is_view(step) or step.fn.name in ("multiply", "divide", "where", "cast", "negative")
-                todo += step.args if known else ()
+            if isinstance(step, Call) and isinstance(step.fn, OpRef) and between(step):
+                todo += step.args
         return False
 
     # -- any function of each score
@@ -408,22 +415,12 @@ class ScoreReader:
 
     def _leads_to_product(self, e: Expr) -> bool:
         """Whether a few steps of the kinds that stand between a product and a softmax lead from here to a product."""
-        todo = [e]
-        for _ in range(_MOST_STEPS):
-            if not todo:
-                break
-            step = self.definition(todo.pop())
-            if self.product(step) is not None:
-                return True
-            if not isinstance(step, Call) or not isinstance(step.fn, OpRef):
-                continue
-            if (
-                scaled(step, self.definition) is not None
-                or is_view(step)
-                or step.fn.name in ("add", "subtract", "where")
-            ):
-                todo += step.args
-        return False
+
+        def between(step: Call) -> bool:
+            factor = scaled(step, self.definition)
+            return factor is not None or is_view(step) or _name(step) in ("add", "subtract", "where")
+
+        return self._leads(e, lambda step: self.product(step) is not None, between)
 
     def _scaled_by_rows(self, step: Call, shape: tuple[Dim, ...], by_keys: bool) -> tuple[Expr, Expr, bool] | None:
         """Scores, a tensor that has one number for each matrix or each row of them, and whether they are divided by it. Rows that are
@@ -439,6 +436,11 @@ class ScoreReader:
             if all(d == 1 for d in size[-2 if by_keys else -1 :]) and self._leads_to_product(scores):
                 return scores, factor, divides
         return None
+
+
+def _name(step: Call) -> str:
+    assert isinstance(step.fn, OpRef)
+    return step.fn.name
 
 
 def _counted(step: Attr, operands: int) -> Attr:
