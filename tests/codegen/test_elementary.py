@@ -257,8 +257,12 @@ def test_binary_functions(op: BinaryOp, dtype: str, target: str) -> None:
     rng = np.random.default_rng(3)
     special = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e30, -7.25]
     pairs = np.array([(p, q) for p in special for q in special])
-    a = np.concatenate([pairs[:, 0], rng.uniform(-20, 20, 4000), np.exp(rng.uniform(-30, 30, 4000))]).astype(dtype)
-    b = np.concatenate([pairs[:, 1], rng.uniform(-9, 9, 4000), rng.uniform(-20, 20, 4000)]).astype(dtype)
+    near = 1 + rng.uniform(-1, 1, 4000) * 10 ** rng.uniform(-6, -1, 4000)
+    a = np.concatenate([pairs[:, 0], rng.uniform(-20, 20, 4000), np.exp(rng.uniform(-30, 30, 4000)), near]).astype(
+        dtype
+    )
+    whole, large = rng.integers(-9, 9, 2000), rng.uniform(-80, 80, 4000) / np.log(near)
+    b = np.concatenate([pairs[:, 1], rng.uniform(-9, 9, 2000), whole, rng.uniform(-20, 20, 4000), large]).astype(dtype)
     with np.errstate(all="ignore"):
         wide_a, wide_b = a.astype(np.longdouble), b.astype(np.longdouble)
         functions = {

@@ -85,6 +85,19 @@ def test_extremes_and_comparisons() -> None:
     assert stored(Select(inside, one, two, "int64"), i) == "select((i + 1) < n, 1, 2)"
 
 
+def test_arithmetic_of_constants() -> None:
+    """What a literal operand leaves of a derivative: ``x ** (3 - 1)``, where the exponent is not 0."""
+    i, x = Axis("i", N), Buffer("x", (N,), "float32")
+    three, zero = Const(3.0, "float32"), Const(0.0, "float32")
+    below = binary("pow", Load(x, (i,), "float32"), binary("sub", three, Const(1.0, "float32")))
+    slope = Select(compare("eq", three, zero), zero, below, "float32")
+    kernel = simplify(Kernel("k", (x,), (x,), (var(N),), loop(i, Store(x, (i,), slope))))
+    assert kernel_text(kernel).splitlines()[-1].strip() == "x[i] = pow(x[i], 2.0)"
+    endless = binary("div", Const(1.0, "float32"), zero)
+    kernel = simplify(Kernel("k", (), (x,), (var(N),), loop(i, Store(x, (i,), endless))))
+    assert kernel_text(kernel).splitlines()[-1].strip() == "x[i] = inf"
+
+
 def test_statements_that_sizes_decide() -> None:
     y = Buffer("y", (N,), "int64")
     i, once, never = Axis("i", N), Axis("once", 1), Axis("never", 0)

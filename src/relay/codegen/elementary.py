@@ -17,7 +17,7 @@ rsqrt                           2       2
 pow                             1       16
 =============================== ======= =======
 
-That is with AVX-512, where exp, erf, tanh, log, log2 and log10 are looked up in tables, sigmoid and rsqrt are made from an
+That is with AVX-512, where exp, erf, tanh, log, log2, log10 and pow are looked up in tables, sigmoid and rsqrt are made from an
 approximation; elsewhere sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however
 large. sqrt is rounded correctly, mod is exact,
 floor_mod is it with the divisor added (rounded once) where signs differ, floor_divide is NumPy's (`relay.codegen.remainders`).
@@ -76,11 +76,7 @@ class Elementary:
                 -1.0: lambda: 1.0 / base,
             }
             return Value(powers[y.const]().text, x.dtype, lanes)
-        if element == "float":
-            return Value(
-                kit.narrow(exponentials.pow(kit, kit.widen(base), kit.widen(other), False)).text, x.dtype, lanes
-            )
-        return Value(exponentials.pow(kit, base, other, True).text, x.dtype, lanes)
+        return Value(exponentials.pow(kit, base, other).text, x.dtype, lanes)
 
 
 def _integer(kit: Kit, op: UnaryOp, x: Register, dtype: str) -> tuple[str, str]:
@@ -151,7 +147,7 @@ def _sqrt_by_approximation(kit: Kit, x: Register) -> Register:
 def _rsqrt(kit: Kit, x: Register) -> Register:
     """By an approximation and one step of Newton's method, where the machine has it: it neither divides nor takes a root."""
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, _rsqrt_by_approximation)
+        return kit.widened(_rsqrt_by_approximation, x)
     return 1.0 / kit.sqrt(x)
 
 

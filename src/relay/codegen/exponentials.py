@@ -61,7 +61,7 @@ def _clamped(kit: Kit, x: Register, low: float, high: float) -> Register:
 def exp(kit: Kit, x: Register) -> Register:
     """``exp(r) * 2**n``, rounded to a subnormal or to infinity as it should be."""
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, _exp_by_table)
+        return kit.widened(_exp_by_table, x)
     low, high = _LEAST_EXPONENT[x.element], 89.0 if x.element == "float" else 710.0
     none = x < low
     r, n = _exp_reduced(kit, kit.at_most(kit.where(none, 0.0, x), high))
@@ -108,7 +108,7 @@ def expm1(kit: Kit, x: Register) -> Register:
 def sigmoid(kit: Kit, x: Register) -> Register:
     """``1 / (1 + exp(-x))``, as a quotient of at most 1."""
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, _sigmoid_by_table)
+        return kit.widened(_sigmoid_by_table, x)
     below = x < 0.0
     none = x < _LEAST_EXPONENT[x.element]
     negative = -x
@@ -138,7 +138,7 @@ def _sigmoid_by_table(kit: Kit, x: Register) -> Register:
 def tanh(kit: Kit, x: Register) -> Register:
     """By a table, or ``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, lambda kit, x: _odd_by_table(kit, x, p.TANH_TABLE_F32))
+        return kit.widened(lambda kit, x: _odd_by_table(kit, x, p.TANH_TABLE_F32), x)
     magnitude = kit.abs(x)
     magnitude = kit.where(magnitude > 20.0, 20.0, magnitude)
     r, n = _exp_reduced(kit, magnitude * 2.0)
@@ -220,7 +220,7 @@ def _log_by_table(kit: Kit, x: Register, table: t.LogTable) -> Register:
 
 def log(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, lambda kit, x: _log_by_table(kit, x, t.LOG_TABLE_F32))
+        return kit.widened(lambda kit, x: _log_by_table(kit, x, t.LOG_TABLE_F32), x)
     m, e = _frexp(kit, x)
     f = m - 1.0
     high, low = _LN2[x.element]
@@ -230,7 +230,7 @@ def log(kit: Kit, x: Register) -> Register:
 
 def log2(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, lambda kit, x: _log_by_table(kit, x, t.LOG2_TABLE_F32))
+        return kit.widened(lambda kit, x: _log_by_table(kit, x, t.LOG2_TABLE_F32), x)
     m, e = _frexp(kit, x)
     f = m - 1.0
     return _log_limits(kit, x, _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(2), e))
@@ -253,7 +253,7 @@ def _times_constant(kit: Kit, f: Register, rest: Register, factor: float, e: Reg
 
 def log10(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, lambda kit, x: _log_by_table(kit, x, t.LOG10_TABLE_F32))
+        return kit.widened(lambda kit, x: _log_by_table(kit, x, t.LOG10_TABLE_F32), x)
     m, e = _frexp(kit, x)
     f = m - 1.0
     high, low = _LOG10_2[x.element]
@@ -292,7 +292,7 @@ def _odd_by_table(kit: Kit, x: Register, table: p.OddTable) -> Register:
 
 def erf(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
-        return kit.widened(x, lambda kit, x: _odd_by_table(kit, x, p.ERF_TABLE_F32))
+        return kit.widened(lambda kit, x: _odd_by_table(kit, x, p.ERF_TABLE_F32), x)
     single = x.element == "float"
     magnitude = _clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
     z = magnitude * magnitude
@@ -335,8 +335,54 @@ def _log_in_parts(kit: Kit, x: Register) -> tuple[Register, Register]:
     return _two_sum(near, near_low + (tail + s_low * 2.0 + e * low))
 
 
-def pow(kit: Kit, x: Register, y: Register, careful: bool) -> Register:
-    """``x ** y`` of doubles, as C defines it; ``careful`` keeps the logarithm in two parts."""
+def _power_by_table(kit: Kit, x: Register, y: Register) -> Register:
+    """``x ** y`` of doubles, x not below 0, to 30 bits within what floats hold. Zero and infinity have infinite logarithms."""
+    table, m, exponent = t.LOG2_TABLE_F64, kit.mantissa(x), kit.exponent(x)
+    exponent = kit.where(m < 1.0, exponent + 1.0, exponent)
+    piece = kit.bits(m) >> 48
+    f = kit.fma(m, kit.looked_up(table.inverses, piece), kit.const(-1.0, "double"))
+    logarithm = kit.fma(f, kit.polynomial(f, table.coefficients), exponent + kit.looked_up(table.values, piece))
+    product = y * logarithm
+    none = product < -151.0
+    bounded = _clamped(kit, product, -151.0, 129.0)
+    # The bits of the sum are whole sixteenths; a power of two takes the whole part of its exponent.
+    shifted = bounded + MAGIC["double"] / 16
+    whole = shifted - MAGIC["double"] / 16
+    near = bounded - whole
+    near = near * kit.polynomial(near, p.EXP2_NEAR_F64)
+    power = kit.looked_up(p.EXP2_TABLE_F64, kit.bits(shifted))
+    return kit.where(none, 0.0, _scaled(kit, kit.fma(power, near, power), whole))
+
+
+def _floats_power(kit: Kit, x: Register, y: Register) -> Register:
+    """``x ** y`` of `TABLE` floats, as C defines it."""
+    magnitude = kit.abs(x)
+    power = kit.where(magnitude.equals(1.0), 1.0, kit.in_doubles(_power_by_table, magnitude, y))
+    (power,) = kit.rarely(kit.bits(x) < 0, (power,), lambda: (_with_sign(kit, x, y, power),))
+    return kit.where(y.equals(0.0), 1.0, power)
+
+
+def _with_sign(kit: Kit, x: Register, y: Register, power: Register) -> Register:
+    """The power of ``|x|`` as that of x: odd integers keep the sign of a base, other integers drop it, fractions of negative
+    numbers have no result."""
+    whole = kit.rounded("trunc", y).equals(y)
+    halves = kit.rounded("trunc", y * 0.5).equals(y * 0.5)
+    negative = kit.copysign(kit.const(1.0, x.element), x) < 0.0
+    power = kit.where(negative & whole & (halves ^ 1), -power, power)
+    return kit.where((x < 0.0) & (x > -INFINITY) & (whole ^ 1), NAN, power)
+
+
+def pow(kit: Kit, x: Register, y: Register) -> Register:
+    """``x ** y``, as C defines it."""
+    if x.element == "double":
+        return _doubles_power(kit, x, y, True)
+    if kit.has_tables:
+        return kit.widened(_floats_power, x, y)
+    return kit.narrow(_doubles_power(kit, kit.widen(x), kit.widen(y), False))
+
+
+def _doubles_power(kit: Kit, x: Register, y: Register, careful: bool) -> Register:
+    """``careful`` keeps the logarithm in two parts."""
     magnitude = kit.abs(x)
     if careful:
         log_high, log_low = _log_in_parts(kit, magnitude)
@@ -359,13 +405,6 @@ def pow(kit: Kit, x: Register, y: Register, careful: bool) -> Register:
     grows = kit.where(magnitude > 1.0, one, -one) * kit.copysign(one, y)
     limit = kit.where(magnitude.equals(1.0), one, kit.where(grows > 0.0, INFINITY, zero))
     result = kit.where(endless, limit, result)
-    # The sign of a negative base: odd integers keep it, other integers drop it, fractions have no result.
-    whole = kit.rounded("trunc", y).equals(y)
-    halves = kit.rounded("trunc", y * 0.5).equals(y * 0.5)
-    odd = whole & (halves ^ 1)
-    negative = kit.copysign(one, x) < 0.0
-    result = kit.where(negative & odd, -result, result)
-    undefined = (x < 0.0) & (magnitude < INFINITY) & (whole ^ 1)
-    result = kit.where(undefined, NAN, result)
+    result = _with_sign(kit, x, y, result)
     result = kit.where(kit.is_nan(x), x, kit.where(kit.is_nan(y), y, result))
     return kit.where(y.equals(0.0), one, kit.where(x.equals(1.0), one, result))

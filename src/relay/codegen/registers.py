@@ -225,30 +225,48 @@ class Kit:
         target = self.a.target
         return target.vector_bits == 32 * TABLE and {"avx512f", "avx512dq"} <= set(target.features)
 
-    def widened(self, x: Register, body: Callable[[Kit, Register], Register]) -> Register:
-        """A function of floats computed on vectors of `TABLE` lanes, whatever the lanes here."""
+    def widened(self, body: Callable[..., Register], *operands: Register) -> Register:
+        """A function of floats, of a kit and registers, computed on vectors of `TABLE` lanes, whatever the lanes here."""
         if self.lanes == TABLE:
-            return body(self, x)
+            return body(self, *operands)
         wide = Kit(self.a, TABLE)
         if self.lanes == 1:
-            y = body(wide, Register(wide, self.a.splat(x.element, x.text, TABLE), x.element))
+            y = body(wide, *(Register(wide, self.a.splat(x.element, x.text, TABLE), x.element) for x in operands))
             return self.instruction(f"extractelement {y.type} {y.text}, i64 0", y.element)
-        order = ", ".join(f"i32 {n % self.lanes}" for n in range(TABLE))
-        y = body(
-            wide,
-            wide.instruction(f"shufflevector {x.type} {x.text}, {x.type} poison, <{TABLE} x i32> <{order}>", x.element),
+        order = [n % self.lanes for n in range(TABLE)]
+        y = body(wide, *(wide.shuffled(x, None, order) for x in operands))
+        return self.shuffled(y, None, range(self.lanes))
+
+    def in_doubles(self, body: Callable[..., Register], *operands: Register) -> Register:
+        """A function of `TABLE` floats computed in doubles, a half of the lanes after the other, and rounded."""
+        half = Kit(self.a, TABLE // 2)
+        low, high = (
+            half.narrow(body(half, *(half.widen(half.shuffled(x, None, lanes)) for x in operands)))
+            for lanes in (range(TABLE // 2), range(TABLE // 2, TABLE))
         )
-        first = ", ".join(f"i32 {n}" for n in range(self.lanes))
+        return self.shuffled(low, high, range(TABLE))
+
+    def shuffled(self, x: Register, y: Register | None, lanes: Sequence[int]) -> Register:
+        """The lanes of two registers, those of the second behind those of the first, as one of this kit."""
+        order = ", ".join(f"i32 {n}" for n in lanes)
+        other = y.text if y else "poison"
         return self.instruction(
-            f"shufflevector {y.type} {y.text}, {y.type} poison, <{self.lanes} x i32> <{first}>", y.element
+            f"shufflevector {x.type} {x.text}, {x.type} {other}, <{self.lanes} x i32> <{order}>", x.element
         )
 
     def looked_up(self, table: Sequence[float], index: Register) -> Register:
-        """The entry of a table for each lane: the low bits of an integer choose."""
-        entries = ", ".join(f"float {float_literal(v)}" for v in table)
-        type_ = vec("float", TABLE)
-        text = self.a.b.call("llvm.x86.avx512.permvar.sf.512", type_, (type_, f"<{entries}>"), (index.type, index.text))
-        return Register(self, text, "float")
+        """The entry of a table for each lane, of `TABLE` floats or half as many doubles: the low bits of an integer choose."""
+        single = index.element == "i32"
+        element, half = "float" if single else "double", TABLE // 2
+        type_ = vec(element, self.lanes)
+        entries = [f"{element} {float_literal(v, element)}" for v in table]
+        given = (index.type, index.text)
+        if single:
+            text = self.a.b.call("llvm.x86.avx512.permvar.sf.512", type_, (type_, f"<{', '.join(entries)}>"), given)
+        else:
+            low, high = ((type_, f"<{', '.join(part)}>") for part in (entries[:half], entries[half:]))
+            text = self.a.b.call("llvm.x86.avx512.vpermi2var.pd.512", type_, low, given, high)
+        return Register(self, text, element)
 
     def scale(self, x: Register, n: Register) -> Register | None:
         """``x * 2**n`` for whole n given as a float, rounded once; None where the machine has no instruction for it."""
@@ -270,15 +288,18 @@ class Kit:
         return Register(self, self.a.b.call("llvm.x86.avx512.mask.range.ps.512", x.type, *given), x.element)
 
     def mantissa(self, x: Register) -> Register:
-        """What ``|x|`` less its power of two is in [3/4, 3/2), of `TABLE` floats: nan of negative numbers, of zeros and infinities
-        1 or -1."""
-        given = [(x.type, x.text), ("i32", "11"), (x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
-        return Register(self, self.a.b.call("llvm.x86.avx512.mask.getmant.ps.512", x.type, *given), x.element)
+        """What ``|x|`` less its power of two is in [3/4, 3/2), of `TABLE` floats or half as many doubles: nan of negative numbers,
+        of zeros and infinities 1 or -1."""
+        kind, mask = _KIND[x.element]
+        given = [(x.type, x.text), ("i32", "11"), (x.type, "zeroinitializer"), (mask, "-1"), ("i32", "4")]
+        return Register(self, self.a.b.call(f"llvm.x86.avx512.mask.getmant.{kind}.512", x.type, *given), x.element)
 
     def exponent(self, x: Register) -> Register:
-        """The exponent of ``|x|``, a whole number, of `TABLE` floats: of zeros and infinities minus infinity and infinity."""
-        given = [(x.type, x.text), (x.type, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
-        return Register(self, self.a.b.call("llvm.x86.avx512.mask.getexp.ps.512", x.type, *given), x.element)
+        """The exponent of ``|x|``, a whole number, of `TABLE` floats or half as many doubles: of zeros and infinities minus
+        infinity and infinity."""
+        kind, mask = _KIND[x.element]
+        given = [(x.type, x.text), (x.type, "zeroinitializer"), (mask, "-1"), ("i32", "4")]
+        return Register(self, self.a.b.call(f"llvm.x86.avx512.mask.getexp.{kind}.512", x.type, *given), x.element)
 
     def approximate_reciprocal(self, x: Register) -> Register:
         """``1 / x`` to 14 bits, of `TABLE` positive normal floats, where the machine has tables."""
@@ -316,4 +337,6 @@ class Kit:
 MAGIC = {"float": 12582912.0, "double": 6755399441055744.0}
 # Entries of a table that one instruction looks up.
 TABLE = 16
+# What instructions on whole vectors of 512 bits call their elements, and the type of their masks.
+_KIND = {"float": ("ps", "i16"), "double": ("pd", "i8")}
 INFINITY, NAN = math.inf, math.nan

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
+import numpy as np
+
 from relay.ir.dim import (
     APPLY,
     AnyDim,
@@ -46,6 +48,7 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
+from relay.te import numeric
 from relay.te.scalar import (
     FALSE,
     TRUE,
@@ -239,6 +242,11 @@ class _Simplifier:
                 return self.index(node)
             case Binary(dtype="bool"):
                 return _logic(node)
+            case Binary(a=Const() as a, b=Const() as b, dtype="float32" | "float64"):
+                with np.errstate(all="ignore"):
+                    return Const(float(numeric.binary(node.op, _number(a), _number(b), node.dtype)), node.dtype)
+            case Compare(a=Const() as a, b=Const() as b):
+                return TRUE if numeric.compare(node.op, _number(a), _number(b), a.dtype) else FALSE
             case Compare():
                 return self.comparison(node)
             case Select():
@@ -462,6 +470,10 @@ def _identity(node: Binary) -> Scalar:
     if node.op == "mul" and any(isinstance(side, Const) and side.value == 0 for side in (a, b)):
         return Const(0, "int64")
     return node
+
+
+def _number(node: Const) -> numeric.Array:
+    return numeric.literal(node.value, node.dtype)
 
 
 def _logic(node: Binary) -> Scalar:
