@@ -286,6 +286,30 @@ def test_pairs_of_bfloat16_are_one_instruction() -> None:
     check(fn, *SOME, constants=WEIGHT)
 
 
+def test_bfloat16_is_widened_once_where_pairs_are_slow() -> None:
+    """Intel's vectors of pairs are multiplied at half the rate: the left operand is widened before all panels, and these by their first
+    tile."""
+    target = replace(_without("avx512bf16"), cpu="sapphirerapids").with_features("avx512bf16")
+    assert target.outruns_caches and not target.multiplies_pairs
+
+    def build(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("nn.relu", m("nn.dense", m("cast", x, dtype="bfloat16"), w, out_dtype="float32"))
+
+    fn = primitive([tensor((N, 130)), tensor((400, 130), "bfloat16")], build)
+    plan = check(fn, *SIZES, constants=WEIGHT, target=target)
+    assert "vdpbf16ps" not in assembly(emit(plan.kernel, target), target)
+    made = {
+        b.name.split(".")[0]: b.dtype for b in (s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc))
+    }
+    assert made["left"] == "float32" and made["panel"] == "float32" and plan.packs[0].packed.dtype == "bfloat16"
+    check(fn, *SOME, target=target)  # weights that are given at run time
+    narrow = primitive(
+        [tensor((N, 130), "bfloat16"), tensor((2, 130), "bfloat16")],
+        lambda m, x, w: m("nn.dense", x, w, out_dtype="float32"),
+    )
+    check(narrow, *SOME, constants=WEIGHT, target=target)
+
+
 @pytest.mark.parametrize("columns", [20, 64, 200])
 def test_int8_weights(columns: int) -> None:
     def build(m: Maker, x: Expr, w: Expr, s: Expr, b: Expr) -> Expr:

@@ -47,6 +47,12 @@ class Target:
         return {"amx-tile", "amx-bf16"} <= set(self.features)
 
     @property
+    def multiplies_pairs(self) -> bool:
+        """Whether vectors of pairs of bfloat16 numbers are multiplied and added (dpbf16ps) as fast as vectors of float32 numbers: Intel's
+        processors do it at half that rate."""
+        return "avx512bf16" in self.features and self.cpu.startswith("znver")
+
+    @property
     def streamed_bytes(self) -> int | None:
         """Results from this size on are not worth a place in the caches: with as much that was read beside them they fill
         three quarters of the last one, so that they are gone before they are read again, and each line of them would be

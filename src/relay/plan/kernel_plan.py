@@ -30,6 +30,7 @@ from relay.plan.product import (
     constant_operand,
     is_narrow,
     is_streamable,
+    is_widened_before,
     left_stage,
     panels,
     product,
@@ -262,8 +263,9 @@ def _products(
                 continue
             if found is None:
                 found = product(kept, form, indices, target, vectors, ids)
-            if found is None:
-                made, form = left_stage(form)
+            widened = found is not None and is_widened_before(found, target)
+            if found is None or widened:
+                made, form = left_stage(form, widened)
                 out.append(made)
                 kept = replace(kept, stage=with_left(kept, form))
                 found = product(kept, form, indices, target, vectors, ids)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
-from relay.ir.types import dtype_bits
+from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
 from relay.plan.build import Accesses, Space, extent_of, row_major
@@ -34,6 +34,8 @@ _DEEP = 64
 _NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
+# The left operand is widened beforehand where more panels than this would widen it.
+_WIDENED_FOR = 2
 # Vectors of a panel beside each other for matrix registers.
 _BLOCK_VECTORS = 2
 
@@ -125,6 +127,7 @@ def product(
     apart: Dim | None = None
     if pairs and target.has_matrix_registers and _is_constant(form.right, constants):
         apart = _row_stride(form, trial, poly, indices)
+    pairs = pairs and (apart is not None or target.multiplies_pairs)
     if apart is not None:
         vectors = _BLOCK_VECTORS
     # Panels that the kernel makes for many tasks are spoken of by column in an expression of their own: they are of one width.
@@ -168,7 +171,7 @@ def _partial_sums(form: Contraction, columns: Dim, reduced: int, target: Target)
 
 
 def _in_pairs(form: Contraction, target: Target) -> bool:
-    """Whether products of neighbours are added in one instruction (dpbf16ps): bfloat16 operands, float32 sums."""
+    """Whether products of neighbours can be added in one instruction: bfloat16 operands, float32 sums."""
     if "avx512bf16" not in target.features or form.accumulate != "float32" or len(form.reduced) != 1:
         return False
     depth = form.reduced[0].extent
@@ -227,11 +230,22 @@ def position(indices: Indices, tensor: Tensor, index: Sequence[Scalar]) -> Dim:
     return total
 
 
-def left_stage(form: Contraction) -> tuple[Kept, Contraction]:
-    """Make the left operand a stage of its own, ``[batch][rows][k]``: that stage, and the contraction reading it."""
+def is_widened_before(p: Product, target: Target) -> bool:
+    """Whether the left operand is best widened before it is multiplied: processors that outrun their caches widen elements with the units
+    that multiply, and would do it again for every panel."""
+    form, columns = p.form, size_of(p.form.columns)
+    narrower = isinstance(form.left, Cast) and narrow(form.left) is not form.left
+    again = form.rows and not (isinstance(columns, int) and columns <= _WIDENED_FOR * p.tile.columns)
+    plain = form.guard is None and not form.turned and not p.pairs
+    return narrower and bool(again) and plain and is_float(form.accumulate) and target.outruns_caches
+
+
+def left_stage(form: Contraction, widened: bool = False) -> tuple[Kept, Contraction]:
+    """Make the left operand a stage of its own, ``[batch][rows][k]``, ``widened`` or as narrow as it is: that stage, and the contraction
+    reading it."""
     own = (*form.batch, *form.rows, *form.reduced)
     fresh = {a: Axis(a.name, a.extent) for a in own}
-    body = substitute(narrow(form.left), dict(fresh))
+    body = substitute(form.left if widened else narrow(form.left), dict(fresh))
     stage = Compute("left", tuple(fresh.values()), (body,))
     tensor = Tensor(stage, 0, stage.shape, body.dtype)
     return Kept(stage, stage, (body.dtype,)), replace(form, left=cast(Load(tensor, own, body.dtype), form.left.dtype))

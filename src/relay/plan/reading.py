@@ -24,7 +24,8 @@ _LINES_AHEAD = 3
 _BITS_AHEAD = 8 * (16 << 10)
 _ROWS_AHEAD = 4
 # The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels are in the
-# second-level cache (900 KB, 2 rows, microseconds: 11.3 with asking, 9.0 without; 6 rows: 15.0 and 16.4).
+# second-level cache (900 KB, 2 rows, microseconds: 11.3 with asking, 9.0 without; 6 rows: 15.0 and 16.4). So they do behind one row of
+# panels that are widened (75 MB of float32 as bfloat16, one row: 2.7 ms with asking, 3.7 without; as int8 1.5 and 2.3).
 _ROWS_AHEAD_WAITING = 2
 
 
@@ -47,7 +48,7 @@ class Reading:
     def ask_behind(self, here: Scalar, height: int) -> list[Stmt]:
         """What a single tile of ``height`` rows asks for at step ``here`` along k."""
         far = self._waits and not self.nest.builder.weights_stay
-        if height < (_ROWS_AHEAD_WAITING if far else _ROWS_AHEAD):
+        if (height * self._widening < _ROWS_AHEAD_WAITING) if far else height < _ROWS_AHEAD:
             return []
         at = binary("add", binary("mul", here, self._row), _BITS_AHEAD // dtype_bits(self.packed.dtype))
         if self.block is not None:
@@ -110,6 +111,11 @@ class Reading:
     @property
     def _waits(self) -> bool:
         return self.nest.builder.target.outruns_caches
+
+    @property
+    def _widening(self) -> int:
+        """How many times as wide elements are multiplied as they are packed: a line takes so many times as long."""
+        return dtype_bits(self.nest.p.form.accumulate) // dtype_bits(self.packed.dtype)
 
     @property
     def _row(self) -> int:
