@@ -47,6 +47,7 @@ from relay.view.comparison import microseconds
 from relay.view.svg import COLOURS, Picture, covering
 from relay.view.timing import interleaved
 
+MODELS = ("bert-base", "minilm", "gpt2")
 ALL_LENGTHS = "5-128"
 # From so many tokens on ours is held against what the machine allows.
 LONG = 32
@@ -424,7 +425,7 @@ def _place(row: Row) -> tuple[str, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", default="bert-base,minilm,gpt2")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="1,2", help="nothing measures no times")
     parser.add_argument("--lengths", default="5,16,64,128", help="all, or sentence lengths and ranges of them")
     parser.add_argument("--systems", default="onnxruntime,onnxruntime-fused,openvino,torch")
@@ -442,6 +443,8 @@ def main() -> None:
     add_out(parser)
     args = parser.parse_args()
     models = args.models.split(",")
+    if unknown := [m for m in models if m not in MODELS]:
+        parser.error(f"no model {unknown[0]!r}: models are {', '.join(MODELS)}")
     lengths = parsed_lengths(args.lengths)
     if args.job and args.job != "measure":
         job(args.job, models[0], args.folder)
