@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
 
+from relay import _runtime
 from relay.executable import (
     Assembler,
     EntryPoint,
@@ -187,3 +189,61 @@ def call_add_one(asm: Assembler) -> None:
     out = fresh_vector(asm, "float32", size, nbytes)
     asm.emit("InvokeKernel", 0, None, [0, out], [size])
     asm.emit("Ret", out)
+
+
+def live() -> dict[str, int]:
+    """The objects alive, without what earlier tests left to Python's collector."""
+    gc.collect()
+    return _runtime.live_objects()
+
+
+def countdown(asm: Assembler) -> None:
+    """main(n): n + (n - 1) + ... by recursion that is not in tail position."""
+    zero, more, out = integer(asm, 0), asm.label(), asm.reg()
+    less, flag = asm.reg(), asm.reg()
+    asm.emit("IMin", flag, 0, integer(asm, 1))
+    done = asm.label()
+    asm.emit("Switch", flag, [done, more])
+    asm.bind(more)
+    asm.emit("ISub", less, 0, integer(asm, 1))
+    asm.emit("Invoke", out, 0, [less], [])
+    asm.emit("IAdd", out, out, 0)
+    asm.emit("Ret", out)
+    asm.bind(done)
+    asm.emit("Ret", zero)
+
+
+def build_list(asm: Assembler) -> None:
+    """main(n): Cons(n, ... Cons(1, Nil)) with tags Cons = 0, Nil = 1, by a loop."""
+    tail, i, one, flag = asm.reg(), asm.reg(), integer(asm, 1), asm.reg()
+    asm.emit("AllocADT", tail, 1, [])
+    asm.emit("LoadConsti", i, "int64", 1)
+    top, body, done = asm.label(), asm.label(), asm.label()
+    asm.bind(top)
+    asm.emit("ISub", flag, 0, i)
+    asm.emit("IMax", flag, flag, integer(asm, -1))
+    asm.emit("IMin", flag, flag, integer(asm, 0))
+    asm.emit("IAdd", flag, flag, one)
+    asm.emit("Switch", flag, [done, body])
+    asm.bind(body)
+    asm.emit("AllocADT", tail, 0, [i, tail])
+    asm.emit("IAdd", i, i, one)
+    asm.emit("Goto", top)
+    asm.bind(done)
+    asm.emit("Ret", tail)
+
+
+def sum_list(asm: Assembler) -> None:
+    """main(list): the sum of its items."""
+    total, item, tag = integer(asm, 0), asm.reg(), asm.reg()
+    top, cons, nil = asm.label(), asm.label(), asm.label()
+    asm.bind(top)
+    asm.emit("GetTag", tag, 0)
+    asm.emit("Switch", tag, [cons, nil])
+    asm.bind(cons)
+    asm.emit("GetField", item, 0, 0)
+    asm.emit("IAdd", total, total, item)
+    asm.emit("GetField", 0, 0, 1)
+    asm.emit("Goto", top)
+    asm.bind(nil)
+    asm.emit("Ret", total)
