@@ -95,6 +95,22 @@ def test_what_leaves_is_written_and_read_where_that_is_cheaper() -> None:
     assert sum(kernel.count("abs") for kernel in found) >= 2
 
 
+def test_what_is_made_of_a_slice_is_recomputed_from_the_slice() -> None:
+    """A slice costs what there is of it to read, not the whole operand: the rows of a step among those of all steps."""
+    text = """def @main(%x: Tensor[(4096, 64), float32], %a: Tensor[(64,), float32], %w: Tensor[(64, 64), float32],
+        %h: Tensor[(16, 64), float32], %d: Tensor[(16, 64), float32]) {{
+      let %t = {cut} * %a;
+      (nn.dense(%h, %w) * %t, sum(%d * %t, axis=[0])) }}"""
+    inputs = array(4096, 64), array(64), array(64, 64), array(16, 64), array(16, 64)
+    rows = fused(text.format(cut="strided_slice(%x, begin=[32], end=[48], axes=[0])"), Machine(), *inputs)
+    assert sum(kernel.count("strided_slice") for kernel in rows) == 2
+    assert all("nn.dense" in kernel or "sum" in kernel for kernel in rows), "no kernel is left for the value alone"
+    # With a distance between rows other lines are read for each.
+    cut = "strided_slice(%x, begin=[0], end=[4096], strides=[256], axes=[0])"
+    apart = fused(text.format(cut=cut), Machine(), *inputs)
+    assert sum(kernel.count("strided_slice") for kernel in apart) == 1
+
+
 def test_nested_blocks_keep_their_values() -> None:
     text = """def @main(%x: Tensor[(8, 32), float32], %c: bool) {
       let %a = abs(%x);

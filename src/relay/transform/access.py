@@ -30,8 +30,9 @@ class Access:
     ``rows``: so many leading axes stay what they are from the inputs through every stage to the outputs (inputs that
     do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
-    last axis is a row of an input, found by an index that is looked up once for it. ``unread``: the
-    arguments, tuples aside, that no element depends on.
+    last axis is a row of an input, found by an index that is looked up once for it. ``slices``: a movement of neighbours
+    to neighbours, which costs what reading the result does. ``unread``: the arguments, tuples aside, that no element
+    depends on.
     """
 
     kind: FusionKind
@@ -41,6 +42,7 @@ class Access:
     windows: bool = False
     permutes: bool = False
     gathers: bool = False
+    slices: bool = False
     work: int = 0
     unread: frozenset[int] = frozenset()
     same: int | None = None
@@ -181,7 +183,8 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     work = sum(_operations(b) for s in computes for b in s.bodies)
     gathers = len(stages) == 1 and not movement and all(_is_gather(b, computes[0]) for b in computes[0].bodies)
     permutes = movement and _permutes(computes[0])
-    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, work=work)
+    slices = movement and all(_is_slice(b, computes[0]) for b in computes[0].bodies)
+    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, work=work)
 
 
 # Operations that take one instruction of a vector of elements; others are counted as several of these.
@@ -265,6 +268,19 @@ def _is_movement(body: Scalar) -> bool:
     while isinstance(body, Cast):
         body = body.a
     return isinstance(body, Load) and not any(_loads(i) for i in body.indices)
+
+
+def _is_slice(body: Scalar, stage: Compute) -> bool:
+    """Whether elements are read in the order of the axes, at a fixed distance from their own places."""
+    axes: list[Scalar] = [a for a in stage.axes if a.extent != 1]
+    read: list[Scalar] = []
+    if not isinstance(body, Load):
+        return False
+    for index in body.indices:
+        at = index.a if isinstance(index, Binary) and index.op == "add" and isinstance(index.b, Const) else index
+        if not isinstance(at, Const) and not (isinstance(at, Axis) and at.extent == 1):
+            read.append(at)
+    return len(read) == len(axes) and all(a is b for a, b in zip(read, axes, strict=True))
 
 
 def _is_gather(body: Scalar, stage: Compute) -> bool:

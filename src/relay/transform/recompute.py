@@ -15,18 +15,21 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from relay.ir.expr import Binding, Call, Function, Var
+from relay.ir.expr import Binding, Call, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.loop.costs import Machine
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import is_primitive, map_functions, operands, renamed
+from relay.transform.cse import attrs_key
 from relay.transform.dead_code import without_dead_code
 from relay.transform.fuse import FuseOps, Fuser
 from relay.transform.grouping import Group, Grouping, Node
 from relay.transform.reward import count, size_of
 from relay.typing.effects import Effects
 
+# An operand, and which slice of it (None: all of it).
+_Part = tuple[Var, object]
 # At most so many operations are repeated for one value, and so many times values of values are looked at.
 _LONGEST, _ROUNDS = 16, 3
 
@@ -140,7 +143,7 @@ class _Block:
                 self.groups.append(group)
                 self.members[id(group)] = members
                 self.results[id(group)] = grouping.outputs(members)
-        self.read: dict[int, dict[Var, float]] = {id(g): self._read(g) for g in self.groups}
+        self.read: dict[int, dict[_Part, float]] = {id(g): self._read(g) for g in self.groups}
 
     def seconds(self) -> float:
         """The time of all kernels, each taken as its traffic, its arithmetic and its call."""
@@ -164,17 +167,18 @@ class _Block:
                 if chain is None:
                     continue
                 sources = self._sources(chain)
-                if not gone.isdisjoint(sources):
+                made_from = {operand for operand, _ in sources}
+                if not gone.isdisjoint(made_from):
                     continue
                 readers = self._worthwhile(node, group, chain, sources)
                 if readers:
                     out.append(_Choice(node, tuple(chain), tuple(readers)))
-                    kept.update(sources)
+                    kept |= made_from
                     gone.add(node.var)
         return out
 
     def _worthwhile(
-        self, node: Node, group: Group, chain: Sequence[int], sources: Mapping[Var, float]
+        self, node: Node, group: Group, chain: Sequence[int], sources: Mapping[_Part, float]
     ) -> list[tuple[int, ...]]:
         """The readers, group by group, that had better compute the value for themselves."""
         readers: dict[int, list[int]] = {}
@@ -205,7 +209,7 @@ class _Block:
 
     def _chain(self, node: Node, group: Group) -> list[int] | None:
         """The operations of a group that make one of its results from what is in memory, in order; None where these are not all
-        elementwise."""
+        elementwise, or slices."""
         members = set(self.members[id(group)])
         stored = {n.number for n in self.results[id(group)]} - {node.number}
         seen: set[int] = set()
@@ -215,7 +219,8 @@ class _Block:
             if n in seen:
                 continue
             access = self.nodes[n].access
-            if not isinstance(self.nodes[n].value, Call) or access.kind not in ("elementwise", "broadcast"):
+            plain = access.slices or access.kind in ("elementwise", "broadcast")
+            if not isinstance(self.nodes[n].value, Call) or not plain:
                 return None
             seen.add(n)
             if len(seen) > _LONGEST:
@@ -252,29 +257,41 @@ class _Block:
                 todo += (c for c in self.nodes[n].consumers if c in held)
         return False
 
-    def _sources(self, chain: Sequence[int]) -> dict[Var, float]:
+    def _sources(self, chain: Sequence[int]) -> dict[_Part, float]:
         """What the operations read, with the seconds that takes."""
         made = {self.nodes[n].var for n in chain}
-        out: dict[Var, float] = {}
+        out: dict[_Part, float] = {}
         for n in chain:
             for atom in operands(self.nodes[n].value)[1:]:
                 if isinstance(atom, Var) and atom not in made and atom not in self.fills:
-                    out[atom] = self.machine.reading(size_of(atom.ty))
+                    out[self._part(n, atom)] = self._reading_part(n, atom)
         return out
 
-    def _read(self, group: Group) -> dict[Var, float]:
+    def _read(self, group: Group) -> dict[_Part, float]:
         """What a group's kernel reads from memory, with the seconds that takes."""
         members = self.members[id(group)]
         made = {self.nodes[n].var for n in members}
-        out: dict[Var, float] = {}
+        out: dict[_Part, float] = {}
         for n in members:
             value = self.nodes[n].value
             unread = self.nodes[n].access.unread
             atoms = value.args if isinstance(value, Call) else (value.tuple,)
             for index, atom in enumerate(atoms):
                 if isinstance(atom, Var) and atom not in made and atom not in self.fills and index not in unread:
-                    out[atom] = self.machine.reading(size_of(atom.ty))
+                    out[self._part(n, atom)] = self._reading_part(n, atom)
         return out
+
+    def _part(self, number: int, operand: Var) -> _Part:
+        """What a node reads of an operand: of a slice, as much as it has."""
+        node = self.nodes[number]
+        if isinstance(node.value, Call) and node.access.slices:
+            assert isinstance(node.value.fn, OpRef)
+            return operand, (node.value.fn.name, attrs_key(node.value.attrs))
+        return operand, None
+
+    def _reading_part(self, number: int, operand: Var) -> float:
+        node = self.nodes[number]
+        return self.machine.reading(size_of((node.var if node.access.slices else operand).ty))
 
     def _reading(self, node: Node) -> float:
         return self.machine.reading(size_of(node.var.ty))
