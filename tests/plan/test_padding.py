@@ -78,10 +78,14 @@ def test_no_lane_computes_with_what_nobody_wrote(
     assert not found
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16", "bfloat16", "bool"])
+@pytest.mark.parametrize(
+    ("wide", "dtype"),
+    [*(("float32", t) for t in ("int8", "uint8", "int16", "float16", "bfloat16", "bool")), ("int64", "int32")],
+)
 @pytest.mark.parametrize("columns", [3, 5, 9, 17, 33, 49, 65, 129])
-def test_one_lane_of_narrow_elements_is_written_alone(dtype: str, columns: int) -> None:
-    """LLVM 22 stores 32 bits for a masked vector of narrowed numbers whose mask has one bit: over the row behind, or the end."""
+def test_one_lane_of_narrow_elements_is_written_alone(wide: str, dtype: str, columns: int) -> None:
+    """LLVM 22 stores all bits that numbers had before they were narrowed for a masked vector of them whose mask has one bit: over the row
+    behind, or the end."""
 
     def build(m: Maker, x: Expr, w: Expr) -> Expr:
         return m("cast", m("nn.dense", x, w), dtype=dtype)
@@ -89,14 +93,20 @@ def test_one_lane_of_narrow_elements_is_written_alone(dtype: str, columns: int) 
     def plain(m: Maker, x: Expr) -> Expr:
         return m("cast", m("multiply", x, x), dtype=dtype)
 
+    def places(m: Maker, x: Expr) -> Expr:
+        return m("argmax", x, axis=0, dtype=dtype)
+
     rows = 20
-    for fn, shapes in (
-        (primitive([tensor((rows, 24)), tensor((columns, 24))], build), [(rows, 24), (columns, 24)]),
-        (primitive([tensor((columns,))], plain), [(columns,)]),
-    ):
+    programs: list[tuple[Function, list[tuple[int, ...]]]] = [
+        (primitive([tensor((rows, 24), wide), tensor((columns, 24), wide)], build), [(rows, 24), (columns, 24)]),
+        (primitive([tensor((columns,), wide)], plain), [(columns,)]),
+    ]
+    if dtype == "int32":
+        programs.append((primitive([tensor((rows, columns), wide)], places), [(rows, columns)]))
+    for fn, shapes in programs:
         graph = te_graph(fn)
         native = Native(make_plan(fn, HOST, frozenset(), fresh_name()).kernel, HOST)
-        given = [random(s, "float32", n) for n, s in enumerate(shapes)]
+        given = [random(s, wide, n) for n, s in enumerate(shapes)]
         (wanted,) = evaluate(graph.outputs, dict(zip(graph.inputs, given, strict=True)), {})
         memory = np.full(wanted.size + 8, 1, wanted.dtype)
         assert native.run(native.bind([*given, memory[: wanted.size]], {})) == 0

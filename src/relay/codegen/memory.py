@@ -312,15 +312,15 @@ class Memory:
         self, type_: str, element: str, lanes: int, text: str, pointer: str, align: int, mask: str, metadata: str
     ) -> None:
         name, masks = f"llvm.masked.store.{mangled(element, lanes)}.p0", vec("i1", lanes)
-        if element in ("i8", "i16"):
+        if element in ("i8", "i16", "i32"):
             mask = self._unseen(mask, lanes)
         self.b.module.declare(name, "void", [type_, "ptr", masks])
         given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
         self.b.do(f"call void @{name}({given}){metadata}")
 
     def _unseen(self, mask: str, lanes: int) -> str:
-        """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores 32 bits of a value that was narrowed
-        to fewer."""
+        """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores all bits of a value that was
+        narrowed."""
         masks, bits, word = vec("i1", lanes), f"i{lanes}", "i32" if lanes <= 32 else "i64"
         text = self.b.emit(f"bitcast {masks} {mask} to {bits}")
         if bits != word:
