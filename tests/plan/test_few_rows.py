@@ -94,6 +94,14 @@ def test_other_dtypes(make: object, dtype: str, tolerance: float) -> None:
     check(fn, *ROWS, tolerance=tolerance)
 
 
+@pytest.mark.parametrize("name", ["nn.matmul", "nn.dense"])
+def test_weights_converted_to_a_dtype_as_wide(name: str) -> None:
+    for wide, narrow in (("float32", "int32"), ("int64", "uint64")):
+        weight = tensor((96, 64) if name == "nn.dense" else (64, 96), narrow)
+        fn = primitive([tensor((N, 64), wide), weight], lambda m, x, w, t=wide: m(name, x, w, out_dtype=t))
+        check(fn, {V: 1}, {V: 3}, {V: 30})
+
+
 def test_a_matrix_times_a_vector() -> None:
     """The vector is the left operand: its product with the matrix has no rows."""
     fn = primitive([tensor((500, 300)), tensor((300, 1))], lambda m, a, x: m("squeeze", m("nn.matmul", a, x), axis=[1]))

@@ -154,10 +154,9 @@ class ProductNest:
     def behind_line(self, down: bool = False) -> Behind | None:
         """How many elements behind a line every row of the right operand (along the columns; ``down``: every column, along k) begins.
         None: they begin at lines, or at different places in them, or vectors with masks are dear."""
-        p, indices = self.p, self.builder.indices
-        load = narrow(p.form.right)
+        p, indices, load = self.p, self.builder.indices, self.p.form.right
         along = self.right_strides()[1 if down else 0]
-        if along != 1 or load is not p.form.right or not self.builder.target.masked:
+        if along != 1 or not isinstance(load, Load) or not self.builder.target.masked:
             return None
         (at,) = self.builder.evaluate([load], original(p, {}, indices))
         assert isinstance(at, Load) and isinstance(at.source, Buffer)
