@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from relay.ir.dim import DimVar, as_dim, dim_mul
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt
 from relay.loop.walk import statements
@@ -57,8 +58,9 @@ def test_integers_and_booleans(axis: int, dtype: str) -> None:
     check(primitive([tensor((5, N, 33), dtype)], build), *SIZES)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_first_position_of_the_extreme_with_ties_and_nans(axis: int) -> None:
+def test_first_position_of_the_extreme_with_ties_and_nans(axis: int, dtype: str) -> None:
     def build(m: Maker, x: Expr) -> Expr:
         return m.tuple(m("argmax", x, axis=axis), m("argmin", x, axis=axis))
 
@@ -67,7 +69,7 @@ def test_first_position_of_the_extreme_with_ties_and_nans(axis: int) -> None:
     x[2, 4, 7] = x[4, 8, 30] = np.nan
     x[1, :, 3] = -np.inf
     x[:, 2, 5] = np.inf
-    check(primitive([tensor((5, N, 40))], build), {V: 9}, inputs=[x])
+    check(primitive([tensor((5, N, 40), dtype)], build), {V: 9}, inputs=[x.astype(numpy_dtype(dtype))])
 
 
 @pytest.mark.parametrize("columns", [9, 40, 1500, DimVar("c")])

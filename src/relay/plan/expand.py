@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim
+from relay.ir.types import is_float
 from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
@@ -186,9 +187,7 @@ def is_dear(node: Scalar) -> bool:
     """Whether an operation by itself takes several times what an addition does."""
     if isinstance(node, Unary):
         return _UNARY_COST.get(node.op, 20) >= 6
-    return isinstance(node, Binary) and (
-        node.op in ("pow", "atan2") or (node.op == "div" and node.dtype.startswith("float"))
-    )
+    return isinstance(node, Binary) and (node.op in ("pow", "atan2") or (node.op == "div" and is_float(node.dtype)))
 
 
 def is_expensive(root: Scalar) -> bool:

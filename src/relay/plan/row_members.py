@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay.ir.dim import Dim, known_equal
+from relay.ir.types import is_float
 from relay.loop.ahead import where_far
 from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
@@ -167,7 +168,7 @@ class Emitter:
                 out.buffers.append(place)
                 # The first place where the extreme is met (or a nan, which is then the extreme).
                 hit: Scalar = compare("eq", element, now)
-                if acc.dtype.startswith("float"):
+                if is_float(acc.dtype):
                     hit = binary("or", hit, unary("isnan", element))
                 assert last is not None
                 candidate = select(hit, last, extent_of(last.extent))
