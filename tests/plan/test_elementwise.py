@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from relay.ir.dim import DimVar, as_dim
-from relay.ir.expr import Expr
+from relay.ir.expr import Expr, Function
 from relay.ir.types import TensorType
 from relay.loop.ir import For, Kernel, Transpose
-from relay.loop.walk import statements
+from relay.loop.walk import nodes, statements
+from relay.te.scalar import Load
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -180,3 +183,19 @@ def test_transposed_operands_are_turned_before_they_are_computed_with() -> None:
         return m("where", m("greater", x, z), m("cast", y, dtype="float32"), z)
 
     check(primitive(two, both), {V: 5}, {V: 100})
+
+
+def test_what_no_result_reads_is_not_computed() -> None:
+    """A triangle that lies beyond a matrix reads nothing of it, however that is made."""
+
+    def beyond(made: Callable[[Maker, Expr, Expr], Expr]) -> Function:
+        params = [tensor((4, 32)), tensor((4, 32), "int64")]
+        return primitive(params, lambda m, x, i: m("tril", made(m, x, i), k=-40))
+
+    for made in (
+        lambda m, x, i: m("scatter_elements", x, i, x, axis=1, reduction="add"),
+        lambda m, x, i: m("nn.dense", x, x),
+        lambda m, x, i: m("nn.softmax", x),
+    ):
+        plan = check(beyond(made))
+        assert not any(isinstance(n, Load) for n in nodes(plan.kernel.body))

@@ -191,7 +191,18 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Ke
         else:
             rewritten = Compute(stage.name, stage.axes, new)
         out.append(Kept(stage, rewritten, output_dtypes(stage)))
-    return out
+    return _read(out, graph)
+
+
+def _read(stages: list[Kept], graph: TeGraph) -> list[Kept]:
+    """The stages that the outputs are made of: a triangle that lies beyond a matrix, for one, reads nothing of it."""
+    needed = {id(t.stage) for t in graph.outputs}
+    for kept in reversed(stages):
+        if id(kept.origin) in needed:
+            for load in (n for b in stage_bodies(kept.stage) for n in loads(b)):
+                assert isinstance(load.source, Tensor)
+                needed.add(id(load.source.stage))
+    return [k for k in stages if id(k.origin) in needed]
 
 
 def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int]) -> set[int]:
