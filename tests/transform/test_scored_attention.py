@@ -98,6 +98,23 @@ def test_one_kernel_forward_and_one_back(more: list[tuple[str, str]], body: str)
         assert difference(expected, relay.compile(program, check_memory=True)(*arrays)) is None
 
 
+def test_rows_that_see_no_key_are_zero_where_their_shares_are_dropped() -> None:
+    """Whatever hides the keys: a mask, which drops them too, or their distance, where some are dropped that are not seen."""
+    body = "{{ let %s = where({seen}, nn.batch_matmul(%q, %k), const(-inf, float32)); {weighed} }}"
+    head, later = f"{HEAD}, %x0: Tensor[(4, m, n), bool])", f"{KEYS} > {ROWS} - 3i64"
+    rng = np.random.default_rng(2)
+    q, k, v = operands(OWN)
+    mask = rng.random((4, 7, 19)) > 0.5
+    mask[1], mask[2, :5], mask[0, 1:3] = False, False, False
+    for seen in ("%x0", f"logical_not({later})"):
+        text = f"{head} {body.format(seen=seen, weighed=weighed('where(%x0, nn.softmax(%s), 0f)'))}"
+        program = typed(text)
+        assert "nn.scored_attention" in operators(run(program, NameDims(), Simplify(), FuseAttention(), DeadCode()))
+        expected = relay.evaluate(program, q, k, v, mask)
+        assert not np.asarray(expected)[1].any()
+        assert difference(expected, relay.compile(program)(q, k, v, mask)) is None
+
+
 @pytest.mark.parametrize("options", [{"target": "haswell"}, {"target": "generic"}, {"threads": 2}])
 def test_on_other_targets(options: dict[str, Any]) -> None:
     body = weighed(f"nn.softmax({CAPPED} + %x0) * %x1")

@@ -6,6 +6,7 @@ its weighted values so far are in the task's memory, and so are the ``scores`` o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from relay.te.scalar import (
     Load,
     Named,
     Scalar,
+    Select,
     binary,
     cast,
     compare,
@@ -34,6 +36,7 @@ from relay.te.scalar import (
     minimum,
     select,
     unary,
+    walk,
 )
 
 # A multiply-add is this much cheaper than the simple operation that costs are counted in.
@@ -276,11 +279,11 @@ class Lines:
         bindings, env = self.row(row)
         inverse = Named("inverse", dtype)
         one = Const(1.0, dtype)
+        chosen = any(isinstance(n, Select) for n in walk(self.a.weight))
         total: Scalar = binary("div", one, Load(self.buffers["total"], (line,), dtype))
         low, _ = dim_bounds(self.n_keys)
         if low is None or low < 1:  # a sum over no keys is zero
             total = select(compare("gt", extent_of(self.n_keys), 0), total, one)
-        bindings.append((inverse, total))
         place = binary("add", binary("mul", line, self.columns), lane)
         value = binary("mul", Load(self.buffers["sums"], (place,), dtype), inverse)
         inside = self.frame({**env, self.a.column: lane})
@@ -293,4 +296,22 @@ class Lines:
 
         given = {(id(self.a.kept.origin), 0): cast(value, self.a.kept.dtypes[0])}
         body = pointwise_statements(self.builder, self.members, frame, given)
-        return bound(bindings, For(lane, Const(self.columns, "int64"), body, "vectorized"))
+        result = LetScalar(inverse, total, For(lane, Const(self.columns, "int64"), body, "vectorized"))
+        return bound(bindings, seq([self._without_shares(line, env), result]) if chosen else result)
+
+    def _without_shares(self, line: Scalar, env: Mapping[Axis, Scalar]) -> Stmt:
+        """Where no key is seen, so that shares are nan: sums of those that a condition leaves, which are nan too, or 0 where it leaves
+        none. What lies beyond the keys that a row sees was never weighed."""
+        dtype, zero, key, lane = self.a.dtype, Const(0, "int64"), Axis("key", self.n_keys), Axis("j", self.columns)
+        sum_, total = Buffer(self.builder.fresh("sum"), (1,), dtype, "register"), self.buffers["total"]
+        share = self.element(self.a.weight, {**env, self.a.keys: key, self.a.share: Const(math.nan, dtype)})
+        place = binary("add", binary("mul", line, self.columns), lane)
+        now = Load(sum_, (zero,), dtype)
+        steps = seq([
+            Store(sum_, (zero,), initial("sum", dtype)),
+            For(key, extent_of(self.n_keys), Store(sum_, (zero,), binary("add", now, share))),
+            For(lane, Const(self.columns, "int64"), Store(self.buffers["sums"], (place,), now), "vectorized"),
+            Store(total, (line,), Const(1.0, dtype)),
+        ])  # fmt: skip
+        some = compare("gt", Load(total, (line,), dtype), Const(0.0, dtype))
+        return Branch(unary("not", some), Alloc(sum_, steps))
