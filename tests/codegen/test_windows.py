@@ -12,7 +12,7 @@ from relay.codegen.llvm import emit
 from relay.codegen.values import Value
 from relay.codegen.windows import span
 from relay.ir.dim import as_var, dim_var
-from relay.te.scalar import Axis, Binary, Const, Scalar, binary, walk
+from relay.te.scalar import Axis, Binary, Const, Scalar, Select, binary, walk
 from tests.plan.harness import HOST, check, primitive, tensor
 
 LANES = 16
@@ -83,6 +83,12 @@ def test_what_is_known_of_places_holds() -> None:
             )
             assert np.all(np.diff(at) >= 0) and at[-1] - at[0] <= far, (at, far)
     assert found > 400
+
+
+def test_nothing_is_known_of_a_variable_that_is_never_evaluated() -> None:
+    lane, elsewhere = Axis("l", 1000), Axis("k", 1000)
+    index = binary("add", lane, Select(Const(True, "bool"), Const(1, "int64"), elsewhere, "int64"))
+    assert span(index, {lane: Value("%l", "int64", LANES, stride=1)}.get, lambda _: None, LANES) is None
 
 
 @relay.operator("test.picked_line")

@@ -161,7 +161,7 @@ class Expressions:
             return known if isinstance(known, int) else None
 
         (index,) = node.indices
-        far = span(index, f.axes.__getitem__, number, offset.lanes)
+        far = span(index, f.axes.get, number, offset.lanes)
         if far is None or far >= 2 * offset.lanes:
             return None
         start, moving = f.arith.index(0), f.arith.index(0)

@@ -36,10 +36,11 @@ _FIXED = _Line(Fraction(0), Fraction(0))
 
 
 def span(
-    index: Scalar, value: Callable[[Axis], Value], number: Callable[[Scalar], int | None], lanes: int
+    index: Scalar, value: Callable[[Axis], Value | None], number: Callable[[Scalar], int | None], lanes: int
 ) -> int | None:
     """How far the last lane's place is from the first's at most, of places that never fall from lane to lane; None of others.
-    ``value``: of a variable, ``number``: of an expression that is one number in all lanes."""
+    ``value``: of a variable (None: not known, as in a side of a select that is never evaluated), ``number``: of an expression that is
+    one number in all lanes."""
     forms: dict[int, _Form | None] = {}
     for node in walk(index):
         forms[id(node)] = _form(node, forms, value, number, lanes)
@@ -49,15 +50,15 @@ def span(
 def _form(
     node: Scalar,
     forms: dict[int, _Form | None],
-    value: Callable[[Axis], Value],
+    value: Callable[[Axis], Value | None],
     number: Callable[[Scalar], int | None],
     lanes: int,
 ) -> _Form | None:
     if isinstance(node, Axis):
         at = value(node)
-        if at.is_ramp:
+        if at is not None and at.is_ramp:
             return _Line(Fraction(at.stride), Fraction(0))
-        return _FIXED if at.is_uniform else None
+        return _FIXED if at is not None and at.is_uniform else None
     mine = [forms[id(k)] for k in children(node)]
     if all(f == _FIXED for f in mine):
         return _FIXED
