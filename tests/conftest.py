@@ -7,10 +7,21 @@ import signal
 import pytest
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What a shell starts in the background ignores interrupts, and so would the processes that tests start and interrupt."""
+    config.addinivalue_line(
+        "markers", "programs(count): run for the seeds of so many programs, and more with --fuzz-programs"
+    )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Seeds from `--programs-from` on: as many as the mark says up to 1000 programs of `--fuzz-programs`, and so many for each 1000."""
+    for mark in metafunc.definition.iter_markers("programs"):
+        first, programs = (int(metafunc.config.getoption(name)) for name in ("--programs-from", "--fuzz-programs"))
+        count = max(mark.args[0], mark.args[0] * programs // 1000)
+        metafunc.parametrize("seed", range(first, first + count))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--programs-from",
         type=int,
         default=0,
-        help="another number gives other generated programs than those of continuous integration, to both tests of them",
+        help="another number gives other generated programs than those of continuous integration, to all tests of such",
     )
     parser.addoption(
         "--gradient-examples",
