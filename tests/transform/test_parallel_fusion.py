@@ -179,8 +179,20 @@ def test_parts_that_leave_are_worth_a_copy_where_the_shared_operand_is_large() -
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def test_rows_of_any_number() -> None:
-    text = """def @main[n: Dim, m: Dim](%x: Tensor[(n, 256), float32], %y: Tensor[(m, 256), float32], %w: Tensor[(256, 256), float32]) {
+@pytest.mark.parametrize(("dims", "n", "m", "products"), [("", 2, 3, 1), ("[n: Dim, m: Dim]", "n", "m", 2)])
+def test_rows_of_any_number(dims: str, n: object, m: object, products: int) -> None:
+    """A few rows are copied to read a weight once; of an unknown number, which may be large, arithmetic takes longer than reading."""
+    text = f"""def @main{dims}(%x: Tensor[({n}, 256), float32], %y: Tensor[({m}, 256), float32], %w: Tensor[(256, 256), float32]) {{
       concatenate((transpose(nn.dense(%x, %w)), transpose(nn.dense(%y, %w))), axis=1)
+    }}"""
+    after = joined(typed(text), array(2, 256), array(3, 256), array(256, 256))
+    assert operators(after).count("nn.dense") == products
+
+
+def test_rows_of_any_number_that_lie_side_by_side() -> None:
+    """Constants beside each other cost nothing for any number of rows."""
+    text = """def @main[n: Dim](%x: Tensor[(n, 64), float32], %a: Tensor[(32, 64), float32], %b: Tensor[(32, 64), float32]) {
+      tanh(nn.dense(%x, %a)) * nn.dense(%x, %b)
     }"""
-    assert operators(joined(typed(text), array(2, 256), array(3, 256), array(256, 256))).count("nn.dense") == 1
+    after = joined(bound(text, a=(32, 64), b=(32, 64)), array(3, 64))
+    assert operators(after).count("nn.dense") == 1

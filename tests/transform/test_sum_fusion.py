@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from relay.interpreter.evaluation import evaluate
+from relay.ir.module import Module
 from relay.transform import CommonSubexpressions, DeadCode, NameDims, SumFusion
+from relay.typing import infer
 from tests.transform.support import operators, run, typed
 
 RNG = np.random.default_rng(11)
@@ -25,8 +27,8 @@ def products(steps: int, rows: int, first: int = 6, second: int = 8) -> tuple[st
     return params, [f"nn.matmul(%a{n}, %b{n}, transpose_a=True)" for n in range(steps)]
 
 
-def joined(text: str, *inputs: object) -> list[str]:
-    module = typed(text)
+def joined(text: str | Module, *inputs: object) -> list[str]:
+    module = typed(text) if isinstance(text, str) else text
     after = run(module, NameDims(), SumFusion(), CommonSubexpressions(), DeadCode())
     np.testing.assert_allclose(
         np.asarray(evaluate(module, *inputs)), np.asarray(evaluate(after, *inputs)), rtol=1e-12, atol=1e-12
@@ -90,3 +92,23 @@ def test_outer_products() -> None:
     text = f"def @main(%w: Tensor[(6, 8), float64], {params}) {{ add(add({terms[0]}, {terms[1]}), {terms[2]}) }}"
     names = joined(text, array(6, 8), *[array(1, k) for _ in range(3) for k in (8, 6)])
     assert names.count("nn.dense.vjp1") == 1 and "add" not in names
+
+
+def test_weights_that_are_constants() -> None:
+    """The states of two children by their weights, for all rows of a level: what lies below each other is made by the compiler."""
+    text = """def @main[n: Dim](%g: Tensor[(n, 1, 30), float64], %l: Tensor[(n, 1, 8), float64], %r: Tensor[(n, 1, 8), float64],
+        %u: Tensor[(30, 8), float64], %v: Tensor[(30, 8), float64]) {
+      add.batched(add.batched(%g, nn.dense.batched(%l, %u, mask=[1, 0]), mask=[1, 1]), nn.dense.batched(%r, %v, mask=[1, 0]), mask=[1, 1])
+    }"""
+    module = infer(typed(text).bind({"u": array(30, 8), "v": array(30, 8)}))
+    names = joined(module, array(3, 1, 30), array(3, 1, 8), array(3, 1, 8))
+    assert names == ["concatenate", "nn.dense.batched", "add"]
+
+
+def test_a_constant_beside_a_variable_stays() -> None:
+    text = """def @main(%l: Tensor[(64, 8), float64], %r: Tensor[(64, 8), float64],
+        %u: Tensor[(30, 8), float64], %v: Tensor[(30, 8), float64]) {
+      add(nn.dense(%l, %u), nn.dense(%r, %v))
+    }"""
+    module = infer(typed(text).bind({"u": array(30, 8)}))
+    assert joined(module, array(64, 8), array(64, 8), array(30, 8)).count("nn.dense") == 2

@@ -23,10 +23,11 @@ _LINES_AHEAD = 3
 # prefetchers do better alone.
 _BITS_AHEAD = 8 * (16 << 10)
 _ROWS_AHEAD = 4
-# The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels are in the
-# second-level cache (900 KB, 2 rows, microseconds: 11.3 with asking, 9.0 without; 6 rows: 15.0 and 16.4). So they do behind one row of
-# panels that are widened (75 MB of float32 as bfloat16, one row: 2.7 ms with asking, 3.7 without; as int8 1.5 and 2.3).
-_ROWS_AHEAD_WAITING = 2
+# The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels stay in the
+# second-level cache, where asking takes the place of loads (900 KB, microseconds with asking and without: 2 rows 11.3 and 9.0, 4 rows 13.8
+# and 11.1, 5 rows 14.4 and 13.4, 6 rows as long). So they do behind one row of panels that are widened (75 MB of float32 as bfloat16, one
+# row: 2.7 ms with asking, 3.7 without; as int8 1.5 and 2.3).
+_ROWS_AHEAD_WAITING, _ROWS_AHEAD_STAYING = 2, 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +48,7 @@ class Reading:
 
     def ask_behind(self, here: Scalar, height: int) -> list[Stmt]:
         """What a single tile of ``height`` rows asks for at step ``here`` along k."""
-        far = self._waits and not self.nest.builder.weights_stay
-        if (height * self._widening < _ROWS_AHEAD_WAITING) if far else height < _ROWS_AHEAD:
+        if not self._asks(height):
             return []
         at = binary("add", binary("mul", here, self._row), _BITS_AHEAD // dtype_bits(self.packed.dtype))
         if self.block is not None:
@@ -107,6 +107,14 @@ class Reading:
             return _LINES_AHEAD
         lines = -(-self._row * height // (fewest * self._line))
         return max(1, lines if self._waits else min(_LINES_AHEAD, lines))
+
+    def _asks(self, height: int) -> bool:
+        """Whether a single tile of so many rows asks."""
+        if not self._waits:
+            return height >= _ROWS_AHEAD
+        if self.nest.builder.weights_stay:
+            return height >= _ROWS_AHEAD_STAYING
+        return height * self._widening >= _ROWS_AHEAD_WAITING
 
     @property
     def _waits(self) -> bool:

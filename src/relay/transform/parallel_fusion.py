@@ -65,7 +65,8 @@ class ParallelFusion(Pass):
     Before: typed blocks without ``?``. After: the same values; the parts of a joint result are slices of it, one for each use,
     so that each goes into the kernel that reads it. Products are joined where that saves memory traffic: the shared operand is
     read once; operands that are not constants have to be copied side by side, and a part that no kernel can read through its
-    slice has to be copied out.
+    slice has to be copied out. Operands with a number of rows that is not known are not copied for that: of many rows the arithmetic
+    takes longer than reading the shared operand again.
     """
 
     name: ClassVar[str] = "parallel_fusion"
@@ -292,6 +293,7 @@ class _InBlock:
         needed: list[Binding] = []
         args: list[Expr] = []
         ready, copied, shared = 0, 0, 0
+        known = all(isinstance(size, int) for size in sizes)
         for n, along in enumerate(reads):
             own = [p.call.args[n] for p in parts]
             if along is None:
@@ -338,7 +340,7 @@ class _InBlock:
             total = dim_add(total, size)
         if not isinstance(call.ty, TensorType) or call.ty.shape != (*shape[:axis], total, *shape[axis + 1 :]):
             return None
-        saved = (shared + _LAUNCH) * (len(parts) - 1)
+        saved = (shared * (known or not copied) + _LAUNCH) * (len(parts) - 1)
         return Joint(list(parts), axis, sizes, call, Var("joint", None, call.ty), place, needed, copied, saved)
 
     def _extended(self, joint: Joint) -> Joint | None:

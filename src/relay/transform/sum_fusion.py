@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
+
 from relay import te
 from relay.ir.dim import Dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
@@ -24,7 +26,7 @@ from relay.te.parallel import summed_reads
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
-from relay.transform.build import op_call, type_of
+from relay.transform.build import constant, op_call, type_of
 from relay.transform.cse import atom_key, attrs_key
 from relay.transform.joints import elements, operand_shapes
 from relay.transform.uses import use_counts
@@ -198,7 +200,11 @@ class _Adder:
                     return None
                 args.append(parts[0])
                 continue
-            if any(isinstance(p, Constant) for p in parts):
+            constants = [p for p in parts if isinstance(p, Constant)]
+            if len(constants) == len(parts):
+                args.append(constant(np.concatenate([c.data for c in constants], axis), constants[0].dtype))
+                continue
+            if constants:
                 return None
             types = tuple(type_of(p) for p in parts)
             whole = Tuple(tuple(parts), TupleType(types), first.span)
@@ -248,13 +254,15 @@ def _sum_over(op: registry.Operator, inputs: Sequence[tuple[tuple[Dim, ...], str
 
 
 def _is_addition(value: Expr) -> bool:
-    """Whether this adds two tensors of the result's own type."""
-    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name != "add":
+    """Whether this adds two tensors of the result's own type (for all rows of a level, too)."""
+    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name not in ("add", "add.batched"):
         return False
     return all(type_of(a) == value.ty for a in value.args)
 
 
 def _is_worthwhile(calls: Sequence[Call], along: Sequence[int | None]) -> bool:
-    """Whether the operands to be copied have fewer elements than the results that are not made any more."""
-    copied = sum(elements(c.args[n]) for c in calls for n, axis in enumerate(along) if axis is not None)
+    """Whether the operands to be copied have fewer elements than the results that are not made any more. Constants are copied once, by
+    the compiler."""
+    read = [c.args[n] for c in calls for n, axis in enumerate(along) if axis is not None]
+    copied = sum(elements(arg) for arg in read if not isinstance(arg, Constant))
     return copied < 2 * sum(elements(c) for c in calls[1:])
