@@ -118,18 +118,48 @@ def test_tiles_take_the_operand_where_it_is() -> None:
     assert packs(check(streamed(40, 40, 4096)))
 
 
+# Where multiply-adds wait for caches, and with one that holds little.
+WAITING = replace(HOST, cpu="sapphirerapids")
+SMALL = replace(WAITING, l2_bytes=16 << 10)
+
+
 @pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
 def test_where_multiply_adds_wait_for_caches_more_is_streamed_and_packed() -> None:
-    """An operand is read where it is by one tile, of up to 12 rows, and packed for more; a large one is streamed for up to 6."""
-    target = replace(HOST, cpu="sapphirerapids")
-    assert target.outruns_caches and not replace(target, cpu="znver4").outruns_caches
-    assert [packs(check(streamed(rows, 60, 128), target=target)) for rows in (4, 12, 13)] == [False, False, True]
-    small = replace(target, l2_bytes=8 << 10)
-    sums = ["sums" in str(check(streamed(rows, 60, 75), target=small).kernel.body) for rows in (1, 6, 7, 9)]
-    assert sums == [True, True, False, False]
-    assert [packs(check(streamed(rows, 60, 75), target=small)) for rows in (12, 13)] == [False, True]
-    check(streamed(N, 61, 75), *ROWS, target=small)
-    check(dotted(N, 400, 70), *ROWS, target=target)
+    """A near operand is read where it is by one tile, of up to 12 rows, and packed for more; a large one is streamed for up to 4."""
+    assert WAITING.outruns_caches and not replace(WAITING, cpu="znver4").outruns_caches
+    assert [packs(check(streamed(rows, 60, 128), target=WAITING)) for rows in (4, 12, 13)] == [False, False, True]
+    blocks = ["Prefetch(" in str(check(streamed(rows, 130, 75), target=SMALL).kernel.body) for rows in (1, 4, 5, 9)]
+    assert blocks == [False, False, True, True]
+    check(dotted(N, 400, 70), *ROWS, target=WAITING)
+
+
+@pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
+@pytest.mark.parametrize(("depth", "columns", "rows"), [(130, 75, 17), (33, 140, 13)])
+def test_a_few_rows_go_through_an_operand_by_blocks_of_depth(depth: int, columns: int, rows: int) -> None:
+    """Whole panels and parts of one, whole blocks and a shorter last one; a known number of rows, and any; a dear epilogue."""
+
+    def build(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
+        return m("nn.gelu", m("add", m("nn.matmul", x, w), b))
+
+    fn = primitive([tensor((N, depth)), tensor((depth, columns)), tensor((columns,))], build)
+    plan = check(fn, *({V: n} for n in (0, 1, 4, 5, 12, 13, 24, 25, 60)), target=SMALL)
+    assert "kb" in str(plan.kernel.body)
+    assert not packs(check(streamed(rows, depth, columns), target=SMALL))
+
+
+@pytest.mark.skipif(HOST.vector_bits < 512, reason="where vectors are long")
+def test_blocks_of_depth_change_no_bit() -> None:
+    """Nor does the number of threads, each of which has panels of its own."""
+    arrays = [random(shape, "float32", n) for n, shape in enumerate([(13, 130), (130, 170)])]
+    found = []
+    for target in (SMALL, replace(WAITING, l2_bytes=30 << 10), replace(WAITING, cpu="znver4")):
+        plan = make_plan(streamed(13, 130, 170), target, frozenset(), fresh_name())
+        native = Native(plan.kernel, target)
+        for workers in (1, 2, 3):
+            out = np.zeros((13, 170), np.float32)
+            assert native.run(native.bind([*arrays, out], {}, workers)) == 0
+            found.append(out)
+    assert all(np.array_equal(found[0], other) for other in found)
 
 
 def test_dot_products_ask_for_the_columns_behind_them() -> None:

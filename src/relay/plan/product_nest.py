@@ -216,18 +216,19 @@ class ProductNest:
                 bindings.append((name, value))
                 env[axis] = name
 
-    def ask_below(self, first: Scalar, width: int) -> Stmt:
+    def ask_below(self, first: Scalar, width: int, block: tuple[Scalar, Scalar] | None = None) -> Stmt:
         """Ask for the run of ``width`` elements of the right operand, from column ``first`` on, that is read some rows later
-        than the one at the current k; at the bottom for the first runs of the panel beside it. Nothing promises that a run
-        begins with a line."""
+        than the one at the current k; at the bottom (of a ``block`` of k: where it begins, and how long it is) for the first runs of
+        the panel beside it. Nothing promises that a run begins with a line."""
         p = self.p
         *_, k = p.reduced
         row, column = Axis("ahead", k.extent), Axis("beside", size_of(p.columns))
         below = binary("add", self.env.get(k, k), _ROWS_AHEAD)
-        inside = compare("lt", below, extent_of(k.extent))
+        begin, length = block or (Const(0, "int64"), extent_of(k.extent))
+        inside = compare("lt", below, binary("add", begin, length))
         there = [
             (column, binary("add", first, select(inside, Const(0, "int64"), Const(width, "int64")))),
-            (row, select(inside, below, binary("sub", below, extent_of(k.extent)))),
+            (row, select(inside, below, binary("sub", below, length))),
         ]
         before, self.env = self.env, {**self.env, k: row}
         asked: list[Stmt] = []

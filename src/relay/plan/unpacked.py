@@ -3,7 +3,8 @@
 All of a few rows are one tile, the wider the fewer they are: sums stay in registers over all of k, and the operand is read
 once, in runs as long as the tile is wide. More rows are several tiles of the usual width. The machine's prefetchers do not
 follow such runs from row to row, so each step along k asks for the run some rows below, and at the bottom for the first ones
-of the panel beside it, which is this thread's next.
+of the panel beside it, which is this thread's next. An operand from behind the second-level cache is gone through by blocks of k, with
+each of which all panels of a task are multiplied: what the machine brings beside the runs that are asked for is read soon after.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Behind, Branch, Buffer, For, Stmt, Store, Switch
-from relay.plan.build import allocate, bound, extent_of, parallel_rows, seq, serial, temporary
+from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar, Stmt, Store, Switch
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
 from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
@@ -25,7 +26,7 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum,
 # Numbers of rows that are done this way, and those of them that are one tile, also where tiles wait for caches: there up to so many
 # rows of an operand that is larger than so many second-level caches are streamed.
 FEWEST, _MOST_IN_ONE, _MOST_IN_ONE_WAITING = 4, 8, 12
-_MOST_STREAMED, _LARGE = 6, 2
+_MOST_STREAMED, _LARGE = 4, 2
 # Up to so many rows packing is not repaid: where the operand's rows meet in few places of the second-level cache, where they
 # do not, and for each place in one of its ways.
 _MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 24, 256, 4, 8
@@ -33,6 +34,11 @@ _MOST, _MOST_SPREAD, _ROWS_OF_A_PLACE, _WAYS = 24, 256, 4, 8
 _FAR, _PANELS = 4, 32
 # Reading an element costs as much as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
+# A task goes through an operand by blocks of k that take this part of the second-level cache, and have so many rows of it at least, where
+# the operand has more than a quarter of that cache's size; the sums take half of it at most. So many rows do, more of an operand that the
+# cache does not hold.
+_PART_OF_CACHE, _FEWEST_IN_BLOCK, _AWAITED, _PART_OF_SUMS = 8, 32, 4, 2
+_MOST_IN_BLOCKS, _MOST_IN_BLOCKS_OF_FAR = 16, 48
 
 
 def is_unpacked(nest: ProductNest) -> bool:
@@ -48,6 +54,29 @@ def _is_larger(nest: ProductNest, size: int) -> bool:
     """Whether the right operand (of one product of a batch) is known to have more than so many bytes."""
     elements = size_of([*nest.p.columns, *nest.p.reduced])
     return isinstance(elements, int) and elements * dtype_bits(narrow(nest.p.form.right).dtype) > 8 * size
+
+
+def most_in_blocks(nest: ProductNest) -> int:
+    """Up to how many rows go through the right operand by blocks of k; 0: none do."""
+    p, target = nest.p, nest.builder.target
+    columns = size_of(p.columns)
+    if not target.outruns_caches or p.batch or p.outer or len(p.reduced) != 1 or not isinstance(columns, int):
+        return 0
+    if not _is_larger(nest, target.l2_bytes // _AWAITED):
+        return 0
+    most = _MOST_IN_BLOCKS_OF_FAR if _is_larger(nest, target.l2_bytes) else _MOST_IN_BLOCKS
+    held = target.l2_bytes // _PART_OF_SUMS * 8 // (columns * dtype_bits(p.form.accumulate))
+    return min(most, held) if held >= most_in_one(nest) else 0
+
+
+def block_of_depth(nest: ProductNest) -> int | None:
+    """The length of the blocks of k by which a few rows go through the right operand; None: all at once."""
+    columns, depth = size_of(nest.p.columns), size_of(nest.p.reduced)
+    if not most_in_blocks(nest) or not isinstance(columns, int) or not isinstance(depth, int):
+        return None
+    row = columns * dtype_bits(narrow(nest.p.form.right).dtype) // 8
+    length = max(_FEWEST_IN_BLOCK, nest.builder.target.l2_bytes // (_PART_OF_CACHE * row))
+    return length if length < depth else None
 
 
 def most_in_one(nest: ProductNest) -> int:
@@ -79,7 +108,7 @@ class Unpacked:
         lie in two lines are dear."""
         target = self.shared.builder.target
         if target.outruns_caches:
-            return most_in_one(self.shared)
+            return most_in_one(self.shared) if block_of_depth(self.shared) is None else most_in_blocks(self.shared)
         if not isinstance(self.down, int):
             return _MOST
         way = target.l2_bytes // _WAYS
@@ -125,6 +154,9 @@ class _Tiles:
     def nest(self) -> Stmt:
         shared, p, width = self.shared, self.shared.p, self.tile.columns
         shared.env = {}
+        length = block_of_depth(shared)
+        if length is not None:
+            return self._by_blocks(length)
         behind = self._behind()
         places = size_of(p.columns) if behind is None else dim_add(size_of(p.columns), behind.extent)
         panel = Axis("panel", ceil_div(places, width))
@@ -146,6 +178,89 @@ class _Tiles:
         each = dim_mul(dim_mul(size_of(p.reduced), width), dim_max(rows, _ROWS_TO_READ))
         return parallel_rows(shared.builder, [*p.outer, *p.batch, panel], dim_floordiv(each, FMA_DISCOUNT), body)
 
+    def _by_blocks(self, length: int) -> Stmt:
+        """All panels of a task by one block of k after the other; their sums wait in memory. There are as many tasks as threads."""
+        shared, p, width = self.shared, self.shared.p, self.tile.columns
+        (k,), columns, nothing = p.reduced, size_of(p.columns), Const(0, "int64")
+        assert isinstance(columns, int) and isinstance(k.extent, int)
+        panels = -(-columns // width)
+        threads, each, task = Axis("threads", 1 << 16), Axis("each", panels + 1), Axis("task", panels)
+        inner, number = Axis("inner", panels), Axis("kb", -(-k.extent // length))
+        step, first = Axis("step", length), Axis("column", columns)
+        begin, size = Axis("begin", k.extent), Axis("length", length + 1)
+        sums = temporary(shared.builder.fresh("sums"), panels * self.most * width, p.form.accumulate)
+        base = binary("mul", inner, self.most * width)
+        rows: Dim = self.most if self.exactly else size_of(p.rows)
+        across = shared.across(first, width)
+
+        def tile(row: Scalar, height: int, _: Scalar) -> Stmt:
+            def some(start: Scalar, end: Scalar) -> Stmt:
+                return self._part((row, height), first, end, (begin, step, size), (sums, base))
+
+            return self._either(across, nothing, some)
+
+        def finish(start: Scalar, end: Scalar) -> Stmt:
+            return shared.finish_rows(nothing, extent_of(rows), first, end, sums, base, width)
+
+        body = balanced(nothing, extent_of(rows), self.most, self.tile.rows, tile, fewest=self.fewest)
+        last = compare("eq", number, binary("sub", extent_of(number.extent), 1))
+        body = seq([body, Branch(last, self._either(across, nothing, finish))])
+        count = minimum(each, binary("sub", panels, binary("mul", task, each)))
+        column = binary("mul", binary("add", binary("mul", task, each), inner), width)
+        body = For(inner, count, LetScalar(first, column, body))
+        at = binary("mul", number, length)
+        body = bound([(begin, at), (size, minimum(length, binary("sub", k.extent, at)))], body)
+        body = allocate([sums], For(number, extent_of(number.extent), body))
+        work = dim_floordiv(dim_mul(dim_mul(k.extent, columns), dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT)
+        worth = binary("floordiv", extent_of(work), PARALLEL_COST)
+        return bound([
+            (threads, maximum(minimum(WORKERS, worth), 1)),
+            (each, ceiling(Const(panels, "int64"), minimum(threads, panels))),
+        ], For(task, ceiling(Const(panels, "int64"), each), body, "parallel", 1))  # fmt: skip
+
+    def _part(
+        self,
+        rows: tuple[Scalar, int],
+        first: Scalar,
+        across: Scalar,
+        block: tuple[Axis, Axis, Axis],
+        held: tuple[Buffer, Scalar],
+    ) -> Stmt:
+        """Some rows (the first, and how many) of a tile over a block of k (its begin, the steps in it and how many they are), added to
+        what is ``held`` (from where on)."""
+        shared, p, width, (row, height) = self.shared, self.shared.p, self.tile.columns, rows
+        begin, step, length = block
+        (k,), dtype = p.reduced, p.form.accumulate
+        tile = Buffer(shared.builder.fresh("registers"), (height, width), dtype, "register")
+        lane, lanes = Axis("j", width), Const(width, "int64")
+        shared.env = {k: binary("add", begin, step)}
+        left = shared.left_rows(row, height, [step])
+        right = shared.right_element(binary("add", first, lane))
+        if not isinstance(across, Const):
+            right = select(compare("lt", lane, across), right, initial("sum", dtype))
+        clear: list[Stmt] = []
+        so_far: list[Stmt] = []
+        adds: list[Stmt] = []
+        base = binary("add", held[1], binary("mul", row, width))
+        for i in range(height):
+            place = (Const(i, "int64"), lane)
+            spot = binary("add", binary("add", base, i * width), lane)
+            total = binary("add", Load(tile, place, dtype), binary("mul", left.elements[i], right))
+            clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
+            so_far.append(For(lane, lanes, Store(tile, place, Load(held[0], (spot,), dtype)), "vectorized"))
+            adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
+        loop = For(step, length, seq([shared.ask_below(first, width, (begin, length)), *adds]))
+        shared.env = {}
+        start = Branch(compare("eq", begin, 0), seq(clear), seq(so_far))
+        return left.bind(Alloc(tile, seq([start, loop, *shared.hand_over(tile, held[0], base)])))
+
+    def _either(self, across: Scalar, begin: Scalar, make: Callable[[Scalar, Scalar], Stmt]) -> Stmt:
+        """What is made for columns ``begin`` to ``across`` of a panel; for whole ones, where most are, it has code of its own."""
+        if isinstance(across, Const) or not self.shared.has_known_columns:
+            return make(begin, across)
+        full = compare("eq", across if isinstance(begin, Const) else binary("sub", across, begin), self.tile.columns)
+        return Branch(full, make(Const(0, "int64"), Const(self.tile.columns, "int64")), make(begin, across))
+
     def _behind(self) -> Behind | None:
         """How many elements behind a line panels begin that are to begin at lines: neighbouring panels share no line then, which
         would be brought twice from where memory is far. One panel more is not worth that where there are few and the last cache
@@ -162,25 +277,21 @@ class _Tiles:
         """All rows of columns ``begin`` to ``across`` (at most the tile's) from the first one on. A dear epilogue takes finished tiles
         from memory, so that its code is not needed for every height."""
         shared, width, nothing = self.shared, self.tile.columns, Const(0, "int64")
-        full = compare("eq", across if isinstance(begin, Const) else binary("sub", across, begin), width)
         count = Const(self.most, "int64") if self.exactly else extent_of(size_of(shared.p.rows))
         dear = shared.epilogue_cost() > CHEAP_EPILOGUE
         held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
-        def either(make: Callable[[Scalar, Scalar], Stmt]) -> Stmt:
-            if isinstance(across, Const) or not shared.has_known_columns:
-                return make(begin, across)
-            return Branch(full, make(nothing, Const(width, "int64")), make(begin, across))
-
         def tile(row: Scalar, height: int, _: Scalar) -> Stmt:
-            return either(lambda start, end: self._micro(row, height, first, start, end, held if dear else None))
+            return self._either(
+                across, begin, lambda start, end: self._micro(row, height, first, start, end, held if dear else None)
+            )
 
         def finish(row: Scalar, height: Scalar, _: Scalar) -> Stmt:
             def columns(start: Scalar, end: Scalar) -> Stmt:
                 count = binary("sub", end, start)
                 return shared.finish_rows(row, height, binary("add", first, start), count, held, start, width)
 
-            return either(columns)
+            return self._either(across, begin, columns)
 
         if not dear:
             return balanced(nothing, count, self.most, self.tile.rows, tile, fewest=self.fewest)
