@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relay import te
 from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import parse_target
@@ -20,11 +21,13 @@ from relay.loop.ir import Alloc, Branch, For, Prefetch, Stmt, Switch
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 from relay.loop.walk import statements
+from relay.op import registry
 from relay.plan import make_plan, plan_key
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import plan_graph
 from relay.plan.product_nest import lowest_tile
 from relay.plan.schedule import MODEL, Case, Schedule
+from relay.transform.access import access_of
 from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -83,6 +86,28 @@ def test_transposed_operands(transpose_a: bool, transpose_b: bool) -> None:
 
 def test_a_symbolic_reduced_axis() -> None:
     check(primitive([tensor((24, N)), tensor((N, 96))], lambda m, x, w: m("nn.matmul", x, w)), *SOME, {V: 0})
+
+
+@pytest.mark.parametrize("order", ["dkv", "kvd", "vdk"])
+def test_factors_in_any_order(order: str) -> None:
+    """A product of three operands is a matrix product however they are written."""
+
+    def weighted(d: te.Tensor, k: te.Tensor, v: te.Tensor) -> te.Tensor:
+        t = te.reduce_axis(k.shape[0])
+
+        def element(i: te.Scalar, j: te.Scalar) -> te.Scalar:
+            factors = {"d": d[t], "k": k[t, i], "v": v[t, j]}
+            first, second, third = (factors[name] for name in order)
+            return te.sum(first * second * third, t)
+
+        return te.compute((k.shape[1], v.shape[1]), element)
+
+    registry.operator("test.weighted")(weighted)
+    try:
+        fn = primitive([tensor((24,)), tensor((24, 20)), tensor((24, 48))], lambda m, *x: m("test.weighted", *x))
+        assert "matrix" in check(fn).variant and access_of(te_graph(fn).outputs).kind == "contraction"
+    finally:
+        registry.remove("test.weighted")
 
 
 def test_epilogue_on_the_tile() -> None:

@@ -74,6 +74,26 @@ def test_no_class_has_iterations_of_another(step: int, taps: int, length: int) -
     assert work == taps
 
 
+def test_windows_that_are_read_by_several_sums_are_one_stage_of_classes() -> None:
+    """The derivatives of numerator and denominator are added class by class, and nothing puts them between each other twice."""
+    x, g = te.placeholder("x", (12, 3), "float64"), te.placeholder("g", (5, 3), "float64")
+    k, m = te.reduce_axis(3), te.reduce_axis(3)
+
+    def share(p: te.Scalar, c: te.Scalar) -> te.Scalar:
+        return te.sum(te.exp(x[2 * p + k, c]) * x[2 * p + k, c], k) / te.sum(te.exp(x[2 * p + m, c]), m)
+
+    (dx,) = vjp([te.compute((5, 3), share)], [g], [x])
+    assert dx is not None and len(as_interleave(dx.stage) or ()) == 2
+    rng = np.random.default_rng(2)
+    xv, gv = rng.standard_normal((12, 3)), rng.standard_normal((5, 3))
+    wanted = np.zeros((12, 3))
+    for p in range(5):
+        near = xv[2 * p : 2 * p + 3]
+        weight = np.exp(near) / np.exp(near).sum(0)
+        wanted[2 * p : 2 * p + 3] += gv[p] * weight * (1 + near - (weight * near).sum(0))
+    np.testing.assert_allclose(evaluate([dx], {x: xv, g: gv})[0], wanted, rtol=1e-12, atol=1e-12)
+
+
 def test_said_by_where_each_iteration_adds() -> None:
     """The transpose of a strided window; what falls outside is left out."""
     x, w = te.placeholder("x", (5,), "float64"), te.placeholder("w", (3,), "float64")

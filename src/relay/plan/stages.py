@@ -16,7 +16,7 @@ from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads, output_dtypes
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
-from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, walk
+from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, sides, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
 
@@ -84,21 +84,21 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
         return None
     if product.dtype != widen and not (is_float(product.dtype) and is_float(widen)):
         return None
-    first, second = _axes_of(product.a), _axes_of(product.b)
     reduced = tuple(a for a in body.axes if a.extent != 1)
     over = set(reduced)
-    if not over <= first or not over <= second:
-        return None
     wide = [a for a in stage.axes if a.extent != 1]
     if not wide:
         return None
     last = wide[-1]
-    if last in second and last not in first:
-        left, right, mine, theirs = product.a, product.b, first, second
-    elif last in first and last not in second:
-        left, right, mine, theirs = product.b, product.a, second, first
-    else:
+    # As it is written, or with its factors together as they belong to the columns or not; if possible so that there are rows.
+    found = []
+    for left, right in ((product.a, product.b), (product.b, product.a), sides(product, last)):
+        mine, theirs = _axes_of(left), _axes_of(right)
+        if last in theirs and last not in mine and over <= mine and over <= theirs:
+            found.append((left, right, mine, theirs))
+    if not found:
         return None
+    left, right, mine, theirs = next((f for f in found if any(a in f[2] and a not in f[3] for a in wide)), found[0])
     rows = tuple(a for a in wide if a in mine and a not in theirs)
     columns = tuple(a for a in wide if a in theirs and a not in mine)
     batch = tuple(a for a in wide if a in mine and a in theirs)

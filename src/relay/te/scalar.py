@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Literal
 
 from relay.ir.dim import Dim, SymDim
@@ -434,6 +435,17 @@ def chain(root: Scalar, op: BinaryOp) -> list[Scalar]:
         else:
             out.append(node)
     return out
+
+
+def sides(product: Binary, axis: Axis) -> tuple[Scalar, Scalar]:
+    """A product as that of the factors that do not mention an axis and of those that do; as it is written where either are none."""
+    apart: tuple[list[Scalar], list[Scalar]] = ([], [])
+    for factor in chain(product, "mul"):
+        apart[axis in walk(factor)].append(factor)
+    if not all(apart):
+        return product.a, product.b
+    left, right = (reduce(lambda a, b: binary("mul", a, b), part) for part in apart)
+    return left, right
 
 
 def conjuncts(cond: Scalar) -> list[Scalar]:

@@ -13,7 +13,7 @@ from relay.ir.effects import Effect
 from relay.ir.expr import Call, Constant, Expr, OpRef
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
-from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Unary, walk
+from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Unary, sides, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
 from relay.transform.blocks import DEVICE_COPY
 from relay.transform.cse import attrs_key
@@ -305,6 +305,13 @@ def _is_contraction(stage: Compute) -> bool:
         left, right = (_free_axes(side, stage) for side in (inner.a, inner.b))
         if left - right and right - left:
             return True
+        wide = [a for a in stage.axes if a.extent != 1]
+        if wide:
+            apart = sides(inner, wide[-1])
+            left, right = (_free_axes(side, stage) for side in apart)
+            over = {a for a in body.axes if a.extent != 1}
+            if left - right and right - left and all(over.issubset(walk(side)) for side in apart):
+                return True
     return False
 
 

@@ -21,7 +21,7 @@ from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.autodiff.taps import over_taps
 from relay.te.index import Indices
-from relay.te.interleave import interleaved
+from relay.te.interleave import Part, as_interleave, interleaved
 from relay.te.scalar import (
     TRUE,
     Axis,
@@ -39,7 +39,7 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
-from relay.te.tensor import Tensor, placeholder
+from relay.te.tensor import Compute, Tensor, placeholder
 
 # A sum of so many terms at most, with conditions among them, is written out, if it does not have more nodes then.
 _WRITTEN_OUT, _MOST_NODES = 9, 1000
@@ -74,7 +74,7 @@ def summed_at(
 
 def added(terms: Sequence[Term], shape: Sequence[Dim], dtype: str, name: str) -> Tensor:
     """The sum of terms as a tensor."""
-    terms = list(map(_settled, terms))
+    terms = _class_by_class(list(map(_settled, terms)))
     if len(terms) == 1 and terms[0].body.dtype == dtype:
         return stage(name, terms[0].axes, terms[0].body)
     axes = axes_of(shape)
@@ -87,6 +87,31 @@ def added(terms: Sequence[Term], shape: Sequence[Dim], dtype: str, name: str) ->
             value = substitute(term.body, dict(zip(term.axes, axes, strict=True)))
         total = add(total, converted(value, wide))
     return stage(name, axes, zero(dtype) if total is None else converted(total, dtype))
+
+
+def _class_by_class(terms: Sequence[Term]) -> list[Term]:
+    """The terms, those as one that are made apart for the same classes of elements: their classes are added."""
+    out: list[Term] = []
+    alike: dict[tuple[object, ...], list[tuple[int, tuple[Part, ...]]]] = {}
+    for n, term in enumerate(terms):
+        parts = as_interleave(Compute("whole", term.axes, (term.body,)))
+        key = (n,) if parts is None else (term.body.dtype, *sorted(p.along for p in parts))
+        alike.setdefault(key, []).append((n, parts or ()))
+    for members in alike.values():
+        first = terms[members[0][0]]
+        if len(members) == 1:
+            out.append(first)
+            continue
+        steps, made = [1] * len(first.axes), []
+        for part in members[0][1]:
+            same = [p.tensor for _, parts in members for p in parts if p.along == part.along]
+            addends = [Term(axes, t[axes]) for t in same if (axes := axes_of(t.shape))]
+            remainders = [0] * len(first.axes)
+            for axis, step, remainder in part.along:
+                steps[axis], remainders[axis] = step, remainder
+            made.append((remainders, added(addends, part.tensor.shape, first.body.dtype, "class")))
+        out.append(Term(first.axes, interleaved(first.axes, steps, made, first.body.dtype)))
+    return out
 
 
 def _settled(term: Term) -> Term:
