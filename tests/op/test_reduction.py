@@ -234,6 +234,15 @@ def test_against_numpy(case: Case, data: st.DataObject) -> None:
     h.check(case, operands, attrs)
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("float32", -87.0), ("float64", -708.0)])
+def test_weights_are_no_subnormal_numbers(dtype: str, least: float) -> None:
+    x = np.array([3.0, 3 + least, 2 + least, least - 5, -np.inf], dtype)
+    weights = np.exp([0.0, least, -np.inf, -np.inf, -np.inf])
+    np.testing.assert_allclose(h.apply("nn.softmax", x), weights, rtol=1e-6, atol=0)
+    np.testing.assert_allclose(h.apply("nn.log_softmax", x), x - 3, rtol=1e-6)
+    np.testing.assert_array_equal(h.apply("logsumexp", x), np.asarray(3, dtype))
+
+
 def test_softmax_of_large_numbers() -> None:
     x = np.array([1000.0, 1000.0, -1000.0], np.float32)
     np.testing.assert_allclose(h.apply("nn.softmax", x), [0.5, 0.5, 0.0])

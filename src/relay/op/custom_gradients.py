@@ -18,7 +18,7 @@ from relay.ir.expr import Attrs, Expr, Proj, Tuple
 from relay.ir.types import TensorType, Type
 from relay.op import registry
 from relay.op.build import call, constant
-from relay.op.reduction import kept_index, reduction, shift_of
+from relay.op.reduction import kept_index, reduction, shift_of, weight_of
 from relay.op.registry import operator
 from relay.op.support import Axes, accumulation_dtype, axes_of, axis_of, require_float, require_same_dtype
 
@@ -234,7 +234,7 @@ def log_softmax_cotangent(result: te.Tensor, cotangent: te.Tensor, *, axis: int 
     total = reduction(cotangent, (at,), True, lambda x, k, _: te.sum(te.cast(x, dtype), k), "total")
 
     def body(*i: te.Scalar) -> te.Scalar:
-        share = te.exp(te.cast(result[i], dtype)) * total[kept_index(i, (at,))]
+        share = weight_of(te.cast(result[i], dtype)) * total[kept_index(i, (at,))]
         return te.cast(te.cast(cotangent[i], dtype) - share, result.dtype)
 
     return te.compute(shape, body, "log_softmax_cotangent")
@@ -257,7 +257,7 @@ def logsumexp_cotangent(
     shift = shift_of(data, axes)
     dtype = shift.dtype
     exponent = te.compute(
-        data.shape, lambda *i: te.exp(te.cast(data[i], dtype) - shift[kept_index(i, axes)]), "logsumexp_exp"
+        data.shape, lambda *i: weight_of(te.cast(data[i], dtype) - shift[kept_index(i, axes)]), "logsumexp_exp"
     )
     total = reduction(exponent, axes, True, lambda v, over, _: te.sum(v, over), "logsumexp_sum")
 

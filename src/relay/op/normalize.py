@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from relay import te
 from relay.ir.dim import Dim, dim_floordiv, dim_mul
-from relay.op.reduction import kept_index, mean_of, reduction, variance_of
+from relay.op.reduction import kept_index, mean_of, reduction, variance_of, weight_of
 from relay.op.registry import operator
 from relay.op.support import accumulation_dtype, axes_of, axis_of, elementwise, require_float, require_same_dtype
 
@@ -24,11 +24,12 @@ def _shifted(data: te.Tensor, axis: int, name: str) -> te.Tensor:
 
 @operator("nn.softmax")
 def softmax(data: te.Tensor, *, axis: int = -1) -> te.Tensor:
-    """exp(x) over its sum along ``axis``, without overflow. ``data``: any shape of rank at least 1, floating point."""
+    """exp(x) over its sum along ``axis``, without overflow; 0 for what is 87 (of float64 708) less than the maximum. ``data``: any
+    shape of rank at least 1, floating point."""
     require_float(data, "nn.softmax")
     at = axis_of(axis, data.ndim, "the operand of nn.softmax")
     shifted = _shifted(data, at, "softmax")
-    exponent = elementwise(shifted, lambda x: te.exp(x), "softmax_exp")
+    exponent = elementwise(shifted, weight_of, "softmax_exp")
     total = reduction(exponent, (at,), True, lambda x, over, _: te.sum(x, over), "softmax_sum")
     share = elementwise(total, lambda x: te.const(1.0, total.dtype) / x, "softmax_share")
     return te.compute(data.shape, lambda *i: te.cast(exponent[i] * share[kept_index(i, (at,))], data.dtype), "softmax")
@@ -40,7 +41,7 @@ def log_softmax(data: te.Tensor, *, axis: int = -1) -> te.Tensor:
     require_float(data, "nn.log_softmax")
     at = axis_of(axis, data.ndim, "the operand of nn.log_softmax")
     shifted = _shifted(data, at, "log_softmax")
-    total = reduction(shifted, (at,), True, lambda x, over, _: te.sum(te.exp(x), over), "log_softmax_sum")
+    total = reduction(shifted, (at,), True, lambda x, over, _: te.sum(weight_of(x), over), "log_softmax_sum")
     log = elementwise(total, lambda x: te.log(x), "log_softmax_log")
     return te.compute(data.shape, lambda *i: te.cast(shifted[i] - log[kept_index(i, (at,))], data.dtype), "log_softmax")
 

@@ -138,6 +138,16 @@ def std(data: Any, *, axis: Axes = None, keepdims: bool = False, exclude: bool =
     return call("sqrt", call("variance", data, axis=axis, keepdims=keepdims, exclude=exclude))
 
 
+# The exponential of a number below this would be subnormal: it counts for nothing beside that of the maximum, which is 1, and some
+# processors take many times as long to compute with it.
+_SLIGHT = {"float32": -87.0, "float64": -708.0}
+
+
+def weight_of(shifted: te.Scalar) -> te.Scalar:
+    """The exponential of a number less the maximum; 0 where it would be subnormal."""
+    return te.select(shifted < _SLIGHT[shifted.dtype], te.const(0.0, shifted.dtype), te.exp(shifted))
+
+
 def shift_of(data: te.Tensor, axes: Sequence[int]) -> te.Tensor:
     """What `logsumexp` subtracts before it exponentiates: the maximum over the axes, which are kept, in the accumulation dtype."""
     dtype = accumulation_dtype(data.dtype)
@@ -161,7 +171,7 @@ def logsumexp(data: te.Tensor, *, axis: Axes = None, keepdims: bool = False, exc
         data,
         axes,
         True,
-        lambda v, over, i: te.sum(te.exp(te.cast(v, dtype) - shift[tuple(i)]), over),
+        lambda v, over, i: te.sum(weight_of(te.cast(v, dtype) - shift[tuple(i)]), over),
         "logsumexp_sum",
     )
     found = te.compute(total.shape, lambda *i: te.log(total[i]) + shift[i], "logsumexp_log")
