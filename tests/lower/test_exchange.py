@@ -148,7 +148,7 @@ def @go[n: Dim](%t: int64, {params}, %w: {M}) -> ({V}, {V}) {{
 def @main[n: Dim](%t: int64, %x: {V}, %w: {M}) -> ({V}, {V}) {{ let %y = exp(%x); @go(%t, {first}, %w) }}"""
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.programs(12)
 def test_states_that_stay_and_change_places_at_random(seed: int) -> None:
     module = relay.parse(drawn(Random(seed)))
     exe = relay.compile(module, threads=1, executor="aot" if seed % 2 else "vm")
