@@ -211,6 +211,20 @@ def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")
 
 
+@pytest.mark.parametrize(
+    ("requests", "says"), [(None, "the requests to @main"), ([None], "a request to @main"), ("ab", "list")]
+)
+def test_requests_that_are_no_argument_lists(requests: Any, says: str) -> None:
+    with pytest.raises(relay.RelayError, match=says):
+        relay.compile(HEADER + "def @main(%x: float32) { %x }").run_batch("main", requests)
+
+
+@pytest.mark.parametrize("bounds", ["start=0f, stop=nan", "start=-inf, stop=3f", "start=0f, stop=3f, step=inf"])
+def test_a_range_without_bounds_is_an_error(bounds: str) -> None:
+    with pytest.raises(relay.RelayError, match="of arange are finite"):
+        relay.parse(HEADER + f"def @main() {{ arange({bounds}) }}")
+
+
 def test_none_binds_nothing() -> None:
     module = relay.parse(HEADER + "def @main(%x: float32) { %x }")
     with pytest.raises(relay.RelayError, match="'x' of @main must be an array or a number, not None"):
@@ -222,7 +236,8 @@ def test_none_binds_nothing() -> None:
     [
         ("target", 3), ("threads", "2"), ("threads", 0), ("threads", True), ("workers", 0), ("memory_budget", "1G"), ("entries", ()),
         ("limits", 3), ("machine", 1), ("hot_sizes", "n"), ("hot_sizes", [{"n": -3}]), ("hot_sizes", [{"n": "3"}]),
-        ("entries", "main"), ("check_memory", "yes"),
+        ("entries", "main"), ("check_memory", "yes"), ("specialise_hot", "no"), ("tune", 1), ("cache", "x"), ("cache_dir", 5),
+        ("hot_sizes", 5), ("opt_level", True), ("opt_level", 2.5),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_errors_that_name_them(option: str, value: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -71,14 +71,14 @@ class Options:
             raise RelayError(f"target must be a string, not {self.target!r}", hint='"cpu" is this machine')
         if self.executor not in EXECUTORS:
             raise RelayError(f"unknown executor {self.executor!r}", hint=f"executors are {', '.join(EXECUTORS)}")
-        if self.opt_level not in (0, 1, 2, 3):
+        if not is_count(self.opt_level, 0) or self.opt_level > 3:
             raise RelayError(f"opt_level must be 0, 1, 2 or 3, not {self.opt_level!r}")
         if self.precision not in PRECISIONS:
             raise RelayError(f"unknown precision {self.precision!r}", hint=f"precisions are {', '.join(PRECISIONS)}")
         require_count("memory_budget", self.memory_budget, "None is no limit")
         require_count("threads", self.threads, "None: all that the process may use")
         require_count("workers", self.workers, "None: one per core")
-        for name in ("check_memory", "flush_subnormals"):
+        for name in ("check_memory", "flush_subnormals", "specialise_hot", "tune", "cache"):
             if not isinstance(getattr(self, name), bool):
                 raise RelayError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.entries, str) or not self.entries or not all(isinstance(e, str) for e in self.entries):
@@ -89,6 +89,10 @@ class Options:
             raise RelayError(
                 f"machine must be costs of a machine, not {self.machine!r}", hint="relay.view.machine_limits(1).costs()"
             )
+        if not isinstance(self.cache_dir, Path | None):
+            raise RelayError(f"cache_dir must be a path, not {self.cache_dir!r}")
+        if not isinstance(self.hot_sizes, tuple):
+            raise RelayError(f"hot_sizes must be a list of sizes by name, not {self.hot_sizes!r}")
         for sizes in self.hot_sizes:
             if not isinstance(sizes, Mapping) or not all(is_count(s, 0) for s in sizes.values()):
                 raise RelayError(
@@ -114,9 +118,9 @@ def options_from(given: Options | None, keywords: dict[str, Any]) -> Options:
         if name not in known:
             raise RelayError(f"unknown option {name!r}", hint=f"options are {', '.join(sorted(known))}")
     base = given or Options()
-    if "cache_dir" in keywords and keywords["cache_dir"] is not None:
+    if isinstance(keywords.get("cache_dir"), str):
         keywords = {**keywords, "cache_dir": Path(keywords["cache_dir"])}
-    if "hot_sizes" in keywords:
+    if isinstance(keywords.get("hot_sizes"), Iterable):
         keywords = {**keywords, "hot_sizes": tuple(keywords["hot_sizes"])}
     if "entries" in keywords and not isinstance(keywords["entries"], str):
         keywords = {**keywords, "entries": tuple(keywords["entries"])}

@@ -34,6 +34,7 @@ from tests.ir.programs import HEADER
         ("add(axis=1, axis=2)", 1, 13, "given twice"),
         ("f(x=float)", 1, 5, 'a string is written "float"'),
         ("300i8", 1, 1, "300 does not fit in int8"),
+        pytest.param("f(" + "9" * 5000 + ")", 1, 3, "no integer has 5000 digits", id="5000 digits"),
         ("3000000000i32", 1, 1, "write it with i64"),
         ("9223372036854775808", 1, 1, "does not fit in int64"),
         ("1 $ 2", 1, 3, "unexpected character '$'"),

@@ -204,7 +204,13 @@ class Executable:
         what another does. ``relay inspect --show batching`` says which. Raises what `run` raises, for the first request that fails.
         """
         signature = self.signature(entry)
-        requests = [tuple(args) for args in inputs]
+        if not isinstance(inputs, Iterable) or isinstance(inputs, str):
+            raise RelayError(f"the requests to @{entry} must be a list of argument lists, not {inputs!r}")
+        requests = []
+        for args in inputs:
+            if not isinstance(args, Iterable) or isinstance(args, str):
+                raise RelayError(f"a request to @{entry} must be a list of its arguments, not {args!r}")
+            requests.append(tuple(args))
         batch = self._batches.get(entry)
         if batch is None or len(requests) < 2:
             return [self.run(entry, *args) for args in requests]

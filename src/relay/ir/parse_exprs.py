@@ -253,7 +253,7 @@ class ExprActions(LiteralActions):
         return MappingProxyType(made)
 
     def project(self, value: Expr, token: int) -> Proj:
-        return Proj(value, int(self.texts[token][1:]), None, value.span)
+        return Proj(value, self.whole(self.texts[token][1:], token), None, value.span)
 
     def chain(self, left: Expr, op: int, right: Expr) -> list[Any]:
         return [left, op, right]

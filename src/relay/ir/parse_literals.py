@@ -83,7 +83,7 @@ class LiteralActions(TypeActions):
             raise self.error(f"{text} is not a number", token, "numbers, inf, nan, True and False stand in a constant")
         if self.tokens.kinds[token] == "BOOL":
             return token, text == "True"
-        return token, sign * (int(text) if text.isdigit() else float(_split_float(text)[0]))
+        return token, sign * (self.whole(text, token) if text.isdigit() else float(_split_float(text)[0]))
 
     def const_scalar(
         self, _k: int, _open: int, values: list[tuple[int, float]], _comma: int, dtype: int, _close: int
@@ -237,7 +237,7 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
         digits, dtype = _split_float(text)
         made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
     else:
-        value = int(digits)
+        value = parser.whole(digits, token)
         if digits is text and not -(2**31) <= value < 2**31:
             dtype = "int64"
         least, greatest = integer_bounds(dtype)

@@ -195,8 +195,14 @@ class TypeActions:
         return made
 
     def integer_text(self, token: int) -> int:
-        text = self.texts[token]
-        return int(re.split("[iu]", text, maxsplit=1)[0])
+        return self.whole(re.split("[iu]", self.texts[token], maxsplit=1)[0], token)
+
+    def whole(self, digits: str, token: int) -> int:
+        """The integer that digits write; Python reads some thousand of them at most."""
+        try:
+            return int(digits)
+        except ValueError:
+            raise self.error(f"no integer has {len(digits)} digits here", token) from None
 
     # Forms
 

@@ -70,6 +70,8 @@ def arange(
     if isinstance(start, float) or isinstance(stop, float) or isinstance(step, float):
         numbers = isinstance(start, int | float) and isinstance(stop, int | float)
         te.require(numbers, "arange mixes a dimension with fractions")
+        finite = all(math.isfinite(x) for x in (start, stop, step))  # type: ignore[arg-type]
+        te.require(finite, f"the bounds and the step of arange are finite, not {start}, {stop} and {step}")
         count = max(0, math.ceil((float(stop) - float(start)) / step))  # type: ignore[arg-type]
     else:
         distance = dim_sub(stop, start) if step > 0 else dim_sub(start, stop)
