@@ -33,8 +33,8 @@ from relay.transform.blocks import (
 )
 from relay.transform.dead_code import BESIDE
 
-# From so many products on, packing an operand ahead is repaid.
-_LEAST_USES = 3
+# From so many products on, of so many rows in all, packing an operand ahead is repaid.
+_LEAST_USES, _LEAST_ROWS = 3, 72
 # Smaller operands stay in the first-level cache, where their layout matters little.
 _LEAST_ELEMENTS = 8192
 # Fewer rows are not multiplied by packed operands; the second: by those in a second-level cache, where multiply-adds wait for it.
@@ -106,6 +106,7 @@ def _shared_in(
             if isinstance(arg, Var) and _elements(arg) >= _LEAST_ELEMENTS:
                 uses[arg] = uses.get(arg, 0) + 1
     wanted: dict[tuple[Var, str], list[tuple[int, int]]] = {}
+    rows: dict[tuple[Var, str], float] = {}
     for call in calls:
         numbers = [
             n for n, a in enumerate(call.args) if isinstance(a, Var) and (a in carried or uses.get(a, 0) >= _LEAST_USES)
@@ -117,10 +118,12 @@ def _shared_in(
         for pack in plan.packs:
             operand = call.args[pack.input_index]
             if isinstance(operand, Var) and _is_reused(plan, operand, target):
-                wanted.setdefault((operand, pack.key), []).append((id(call), pack.input_index))
+                key = operand, pack.key
+                wanted.setdefault(key, []).append((id(call), pack.input_index))
+                rows[key] = rows.get(key, 0) + _rows(plan, operand)
     out: dict[int, frozenset[int]] = {}
-    for (operand, _), users in wanted.items():
-        if operand in carried or len(users) >= _LEAST_USES:
+    for key, users in wanted.items():
+        if key[0] in carried or (len(users) >= _LEAST_USES and rows[key] >= _LEAST_ROWS):
             for call_id, number in users:
                 out[call_id] = out.get(call_id, frozenset()) | {number}
     return out
@@ -142,7 +145,12 @@ def _is_reused(plan: KernelPlan, operand: Var, target: Target) -> bool:
     assert isinstance(operand.ty, TensorType) and isinstance(operand.ty.dtype, str)
     near = elements * dtype_bits(operand.ty.dtype) <= 8 * target.l2_bytes
     fewest = _FEWEST_ROWS_WAITING if near and target.outruns_caches else _FEWEST_ROWS
-    return not isinstance(plan.flops, int) or plan.flops >= 2 * fewest * elements
+    return _rows(plan, operand) >= fewest
+
+
+def _rows(plan: KernelPlan, operand: Var) -> float:
+    """How many rows a product multiplies an operand by: what is not known stands for many."""
+    return plan.flops / (2 * _elements(operand)) if isinstance(plan.flops, int) else float("inf")
 
 
 @dataclass(slots=True, eq=False)
