@@ -190,7 +190,7 @@ def check(
         wanted = evaluate(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
         given = [_packed(a) for a in arrays]
         for pack in plan.packs:
-            given[pack.input_index] = evaluate([pack.packed], {pack.source: arrays[pack.input_index]})[0]
+            given[pack.input_index] = _packed(evaluate([pack.packed], {pack.source: arrays[pack.input_index]})[0])
         got = [np.full(w.shape, 77).astype(w.dtype) for w in wanted]
         assert native.run(native.bind([*given, *got], env)) == 0
         for g, w in zip(got, wanted, strict=True):

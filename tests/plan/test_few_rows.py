@@ -102,6 +102,17 @@ def test_weights_converted_to_a_dtype_as_wide(name: str) -> None:
         check(fn, {V: 1}, {V: 3}, {V: 30})
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
+@pytest.mark.parametrize("constants", [frozenset(), frozenset({1})])
+def test_narrow_weights(dtype: str, constants: frozenset[int]) -> None:
+    """Elements of half a byte are asked for ahead too, as arguments, and packed as constants."""
+    for rows in (1, 4, 40):
+        fn = primitive(
+            [tensor((rows, 768)), tensor((33, 768), dtype)], lambda m, x, w: m("nn.dense", x, w, out_dtype="float32")
+        )
+        check(fn, constants=constants)
+
+
 def test_a_matrix_times_a_vector() -> None:
     """The vector is the left operand: its product with the matrix has no rows."""
     fn = primitive([tensor((500, 300)), tensor((300, 1))], lambda m, a, x: m("squeeze", m("nn.matmul", a, x), axis=[1]))

@@ -153,7 +153,9 @@ class Drawing:
         return self.let(seen[self.pick(tuple(seen))])
 
     def hidden(self, scores: str, seen: str) -> str:
-        least = self.literal(float(self.pick(("-inf", "-30000", "-9", "-1e4"))))
+        # Large numbers of 16 bits beside scores are rounded to what these are not.
+        large = ("-30000", "-1e4") if self.dtype in ("float32", "float64") else ()
+        least = self.literal(float(self.pick(("-inf", "-9", *large))))
         zero = self.literal(0.0)
         ways = [
             f"where({seen}, {scores}, {least})",

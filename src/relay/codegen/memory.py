@@ -117,7 +117,7 @@ class Memory:
         """Ask for an element's line, into the second-level cache, as what will be written if ``write``; a place outside of any memory is
         not asked for, nor one that is written past the caches."""
         if is_packed(place.dtype):
-            offset = self.a.binary("floordiv", offset, self.a.index(2))
+            offset = self.a.binary("floordiv", base_of(offset), self.a.index(2))
         pointer = self.element(place.pointer, memory_type(place.dtype), offset.text)
         use, second_level, data = ("i32", str(int(write))), ("i32", "2"), ("i32", "1")
         decided = write and bool(place.streamed)
