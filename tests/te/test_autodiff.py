@@ -15,7 +15,7 @@ from relay.te.autodiff import jvp, vjp
 from relay.te.autodiff.solve import invert
 from relay.te.evaluate import evaluate
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, maximum, minimum, walk
+from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, binary, maximum, minimum, walk
 
 
 def value(root: Scalar, env: Mapping[Axis, int]) -> int:
@@ -99,6 +99,15 @@ def test_an_inverse_hits_each_iteration_once(drawn: tuple[list[Scalar], list[Axi
                 if value(inverse.guard, env):
                     found[tuple(value(inverse.values[a], env) for a in axes)] += 1
         assert found == hit.get(z, Counter()), z
+
+
+def test_what_is_read_by_a_variable_makes_no_loop_where_another_equation_says_what_it_is() -> None:
+    """A scatter along an axis of one element: only where the index is 0, but at its own column alone."""
+    table = te.placeholder("table", (1, 50), "int64")
+    (k, j), element = (Axis("k", 1), Axis("j", 50)), [Axis("z0", 1), Axis("z1", 50)]
+    (inverse,) = invert([k, j], element, [k, j], Indices(), also=[(table[k, j], Const(0, "int64"))])
+    assert inverse.free == () and inverse.values[j] is element[1]
+    assert any(isinstance(n, Load) for n in walk(inverse.guard))
 
 
 def test_a_recurrence_that_starts_from_a_tensor() -> None:
