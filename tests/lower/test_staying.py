@@ -8,8 +8,8 @@ import pytest
 import relay
 from relay import pipeline
 from relay.codegen.target import parse_target
-from relay.loop.ir import Prefetch
-from relay.loop.walk import statements
+from relay.loop.ir import TURN, Prefetch
+from relay.loop.walk import nodes, statements
 from relay.options import Options
 
 RNG = np.random.default_rng(3)
@@ -24,18 +24,24 @@ def @main[n: Dim, d: Dim](%x: Tensor[(n, d), float32], %u: Tensor[(96, d), float
 
 
 @pytest.mark.parametrize(
-    ("depth", "cpu", "expected"), [(64, "x86-64-v4", 2), (8192, "x86-64-v4", 1), (64, "znver4", 0)]
+    ("depth", "cpu", "whole", "nothing"),
+    [(64, "x86-64-v4", 2, 0), (8192, "x86-64-v4", 1, 0), (24576, "x86-64-v4", 1, 1), (64, "znver4", 0, 0)],
 )
-def test_weights_of_a_program_or_of_a_loop_in_it_stay(depth: int, cpu: str, expected: int) -> None:
-    """Both matrices, of the loop alone where the other one is larger than the cache, and none where plans do not ask."""
+def test_weights_of_a_program_or_of_a_loop_in_it_stay(depth: int, cpu: str, whole: int, nothing: int) -> None:
+    """Both matrices, of the loop alone where the other one is larger than the cache, and none where plans do not ask. Of a matrix of
+    more than eight caches nothing stays, and no plan goes through it there and back."""
     target = parse_target(cpu)
     assert target.l2_bytes // 2 > 4 * 96 * (64 + 96) and target.l2_bytes < 4 * 96 * 8192
+    assert 8 * target.l2_bytes < 4 * 96 * 24576
     weights = {"u": RNG.uniform(-0.01, 0.01, (96, depth)), "w": RNG.uniform(-0.1, 0.1, (96, 96))}
     module = relay.infer_type(relay.parse(LOOP)).bind({n: w.astype(np.float32) for n, w in weights.items()})
     plan = pipeline.build(module, Options(target=cpu, cache=False)).plan
-    stay = [k for k in plan.kernels if k.key.text.endswith("weights stay")]
-    assert len(stay) == expected
-    assert all(k.packs for k in stay)
+    stay = {
+        end: [k for k in plan.kernels if k.key.text.endswith(f"weights stay {end}")] for end in ("whole", "not at all")
+    }
+    assert [len(found) for found in stay.values()] == [whole, nothing]
+    assert all(k.packs for found in stay.values() for k in found)
+    assert not any(n is TURN for k in stay["not at all"] for n in nodes(k.kernel.body))
 
 
 @pytest.mark.parametrize(("depth", "asks"), [(64, False), (8192, True)])

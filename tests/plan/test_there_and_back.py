@@ -47,6 +47,15 @@ def test_the_order_changes_nothing(rows: int, columns: int, depth: int, ahead: f
     and of such that are read where they are."""
     plan = plan_of(rows, columns, depth, biased=True, ahead=ahead)
     assert goes_back(plan)
+    check_orders(plan, rows, columns, depth, ahead)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 11, 48, 49])
+def test_the_order_changes_nothing_of_an_unknown_number_of_rows(rows: int) -> None:
+    check_orders(plan_of(as_dim(V), 150, 300, biased=True), rows, 150, 300)
+
+
+def check_orders(plan: KernelPlan, rows: int, columns: int, depth: int, ahead: frozenset[int] = WEIGHT) -> None:
     native = Native(plan.kernel, SMALL)
     x: Any = random((rows, depth), "float32")
     w: Any = random((columns, depth), "float32", 1)
@@ -56,7 +65,7 @@ def test_the_order_changes_nothing(rows: int, columns: int, depth: int, ahead: f
     for workers in (1, 2, 3, 64):
         for turn in (0, 1):
             out = np.full((rows, columns), 77, np.float32)
-            arguments = native.bind([x, packed, b, out], {}, workers)
+            arguments = native.bind([x, packed, b, out], {V: rows}, workers)
             context = arguments[0]
             assert isinstance(context, Context)
             context.turn = turn
@@ -69,7 +78,9 @@ def test_the_order_changes_nothing(rows: int, columns: int, depth: int, ahead: f
 
 def test_what_a_cache_holds_and_what_is_far_larger_is_read_in_order() -> None:
     assert not goes_back(plan_of(1, 64, 100)) and not goes_back(plan_of(1, 3000, 400))
-    assert not goes_back(plan_of(25, 300, 100)) and goes_back(plan_of(as_dim(V), 300, 100))  # unknown: for one row
+    assert not goes_back(plan_of(49, 300, 100)) and goes_back(
+        plan_of(as_dim(V), 300, 100)
+    )  # unknown: for one row or a few
 
 
 @pytest.mark.parametrize(("rows", "depth"), [(12, 60), (12, 400), (5, 100)])
@@ -107,7 +118,7 @@ def test_what_is_asked_for_is_what_comes_next(monkeypatch: pytest.MonkeyPatch, r
 
 def test_every_number_of_rows() -> None:
     fn = primitive([tensor((as_dim(V), 100)), tensor((300, 100))], lambda m, x, w: m("nn.dense", x, w))
-    check(fn, *({V: n} for n in (0, 1, 2, 7)), constants=WEIGHT, target=SMALL)
+    check(fn, *({V: n} for n in (0, 1, 2, 7, 13)), constants=WEIGHT, target=SMALL)
 
 
 @pytest.mark.parametrize("executor", ["vm", "aot"])

@@ -19,9 +19,10 @@ from relay.loop.target import Target
 from relay.lower.beginnings import shared_beginnings
 from relay.lower.packing import Packer, carried_operands, rebuild, shared_operands
 from relay.lower.scalars import ScalarCode, scalar_code
-from relay.lower.staying import staying
+from relay.lower.staying import residences
 from relay.lower.unit import Planned
 from relay.op import registry
+from relay.plan.build import Residence
 from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
@@ -89,24 +90,24 @@ def plan_module(
 
     def multiplies(call: Call) -> bool:
         fn = general_of(call)
-        key = _key(fn, target, frozenset(), False).text
+        key = _key(fn, target, frozenset()).text
         if key not in products:
             products[key] = access_of(te_graph(fn).outputs).kind in ("contraction", "opaque")
         return products[key]
 
-    def try_plan(call: Call, ahead: frozenset[int], stay: bool = False) -> KernelPlan:
+    def try_plan(call: Call, ahead: frozenset[int], weights: Residence = Residence.PART) -> KernelPlan:
         fn = general_of(call)
-        key = _key(fn, target, ahead, stay)
+        key = _key(fn, target, ahead, weights)
         if key.text not in tried:
-            # Whether weights stay changes what is asked for ahead and no schedule: it is found once for both.
-            schedule = MODEL if schedule_of is None else schedule_of(fn, _key(fn, target, ahead, False), ahead)
-            tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule, weights_stay=stay)
+            # Where weights are changes what is asked for ahead and no schedule: it is found once for all.
+            schedule = MODEL if schedule_of is None else schedule_of(fn, _key(fn, target, ahead), ahead)
+            tried[key.text] = plan_graph(te_graph(fn), target, key, ahead, schedule=schedule, weights=weights)
         return tried[key.text]
 
     shared = shared_operands(module, carried, multiplies, try_plan, target) if run_graph else {}
-    stay: frozenset[int] = frozenset()
+    weights: Mapping[int, Residence] = {}
     if run_graph:
-        stay = staying(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)
+        weights = residences(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)
     for block, call, fn in primitives(module):
         if (code := scalar_code(fn)) is not None:
             scalars[id(fn)] = code
@@ -115,10 +116,11 @@ def plan_module(
         if run_graph:
             ahead |= _constants_of(call)
         shared_by = general.get(id(fn))
-        key = _key(fn if shared_by is None else shared_by.fn, target, ahead, id(call) in stay)
+        there = weights.get(id(call), Residence.PART)
+        key = _key(fn if shared_by is None else shared_by.fn, target, ahead, there)
         plan = by_key.get(key.text)
         if plan is None:
-            plan = try_plan(call, ahead, id(call) in stay)
+            plan = try_plan(call, ahead, there)
             plan = replace(plan, kernel=replace(plan.kernel, name=kernel_name(fn, len(by_key))))
             by_key[key.text] = plan
         planned[id(fn)] = _planned(fn, plan, key, {} if shared_by is None else shared_by.values)
@@ -199,11 +201,11 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
     return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))
 
 
-def _key(fn: Function, target: Target, constants: frozenset[int], weights_stay: bool) -> PlanKey:
+def _key(fn: Function, target: Target, constants: frozenset[int], weights: Residence = Residence.PART) -> PlanKey:
     """The key of a primitive. The sizes that an upper-bound operator's result really has are none of the kernel's."""
     key = plan_key(fn, target, constants)
-    if weights_stay:
-        key = PlanKey(f"{key.text}\nweights stay", key.dims)
+    if weights is not Residence.PART:
+        key = PlanKey(f"{key.text}\nweights stay {weights.value}", key.dims)
     if not _is_upper_bound(fn):
         return key
     given = {v for p in fn.params if isinstance(p.ty, TensorType) for v in type_dims(p.ty)}

@@ -1,8 +1,8 @@
-"""Which packed weights stay in the second-level cache from one call of their kernel to the next.
+"""How much of packed weights the second-level cache has from one call of their kernel to the next.
 
 A kernel alone cannot know: a matrix of half the cache stays there if it is all that a loop multiplies by, and is driven out if it is one
 layer of many. So it is found for the module: what all products reachable from it (or from a loop in it, which is a group of functions
-that call each other) read together either fits or does not.
+that call each other) read together fits, or fits in part, or does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from relay.ir.expr import Call, Constant
 from relay.ir.module import Module, reachable
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
+from relay.plan.build import Residence
 from relay.plan.kernel_plan import KernelPlan
+from relay.plan.there_and_back import MOST_CACHES
 from relay.transform.blocks import all_blocks, body_of, is_primitive
 from relay.transform.uses import components, globals_used
 
@@ -22,11 +24,11 @@ from relay.transform.uses import components, globals_used
 # that meet in few of its sets drive each other out (reading 1.4 MB again and again from 2 MB goes at two thirds of the speed of 1.2 MB).
 _SHARE = 5, 8
 
-# The constants that a call's plan has packed, with what each takes: (id of the data, key of the layout), bytes.
+# Constants that products read, with what each takes: (id of the data, key of the layout), bytes.
 Weights = Mapping[tuple[int, str], int]
 
 
-def _weights_of(call: Call, plan: KernelPlan) -> Weights:
+def _packed(call: Call, plan: KernelPlan) -> Weights:
     """The constants that a call's plan has packed, with the bytes of their panels."""
     found: dict[tuple[int, str], int] = {}
     for pack in plan.packs:
@@ -36,30 +38,46 @@ def _weights_of(call: Call, plan: KernelPlan) -> Weights:
     return found
 
 
-def staying(
+def _given(call: Call) -> Weights:
+    """The constants that a call is given, with their bytes as they are."""
+    constants = [a for a in call.args if isinstance(a, Constant)]
+    return {(id(c.data), ""): c.data.size * dtype_bits(c.dtype) // 8 for c in constants}
+
+
+def residences(
     module: Module, multiplies: Callable[[Call], bool], plan_of: Callable[[Call], KernelPlan], target: Target
-) -> frozenset[int]:
-    """The ids of the primitive calls whose packed constants stay in the second-level cache, for targets whose plans depend on that.
-    ``multiplies`` says which calls have products: no other packs anything."""
+) -> Mapping[int, Residence]:
+    """Where the constants of primitive calls that have any are from one call to the next, by the calls' ids, for targets whose plans
+    depend on that. ``multiplies`` says which calls have products: no other packs anything. Plans are looked at (which takes making them)
+    only of products whose constants may fit."""
     if not target.outruns_caches:
-        return frozenset()
-    calls: dict[str, dict[int, Weights]] = {}
+        return {}
+    calls: dict[str, list[Call]] = {}
     for name, function in module.functions.items():
         values = [b.value for block in all_blocks(body_of(function)) for b in block.bindings]
         constant = [v for v in values if isinstance(v, Call) and is_primitive(v.fn)]
-        constant = [c for c in constant if any(isinstance(a, Constant) for a in c.args) and multiplies(c)]
-        calls[name] = {id(c): found for c in constant if (found := _weights_of(c, plan_of(c)))}
+        calls[name] = [c for c in constant if any(isinstance(a, Constant) for a in c.args) and multiplies(c)]
 
-    def fits(names: list[str]) -> bool:
-        together = {mark: size for n in names for found in calls[n].values() for mark, size in found.items()}
-        return sum(together.values()) * _SHARE[1] <= target.l2_bytes * _SHARE[0]
+    def together(names: list[str], weights: Callable[[Call], Weights]) -> int:
+        found = {mark: size for n in names for c in calls[n] for mark, size in weights(c).items()}
+        return sum(found.values())
 
-    def ids(names: list[str]) -> frozenset[int]:
-        return frozenset(c for n in names for c in calls[n])
+    def residence(names: list[str]) -> Residence:
+        given = together(names, _given)
+        if given > MOST_CACHES * target.l2_bytes:
+            return Residence.NONE
+        if given <= target.l2_bytes:
+            packed = together(names, lambda c: _packed(c, plan_of(c)))
+            if packed * _SHARE[1] <= target.l2_bytes * _SHARE[0]:
+                return Residence.WHOLE
+        return Residence.PART
 
-    if fits(list(calls)):
-        return ids(list(calls))
     uses = {name: globals_used(function) for name, function in module.functions.items()}
     loops = [part for part in components(uses) if len(part) > 1 or part[0] in uses[part[0]]]
-    scopes = [reachable(module.functions, part) for part in loops]
-    return frozenset().union(*(ids(scope) for scope in scopes if fits(scope)))
+    found: dict[int, Residence] = {}
+    order = [Residence.NONE, Residence.PART, Residence.WHOLE]
+    for scope in (list(calls), *(reachable(module.functions, part) for part in loops)):
+        here = residence(scope)
+        for call in (c for n in scope for c in calls[n]):
+            found[id(call)] = max(found.get(id(call), here), here, key=order.index)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mul, shape_size
 from relay.ir.types import dtype_bits
@@ -47,17 +48,31 @@ class Storage:
     offset: Dim = 0
 
 
+class Residence(Enum):
+    """How much of a kernel's packed constants the second-level cache has from one call to the next: all, a part where they alone do not
+    fill it too often, or nothing, because what other kernels read in between drives them out."""
+
+    WHOLE = "whole"
+    PART = "in part"
+    NONE = "not at all"
+
+
 @dataclass(slots=True, eq=False)
 class Builder:
     """State of planning one kernel. ``values`` are scalars that stand for tensors inside the innermost loop of a
-    nest; ``weights_stay``: packed constants are in the second-level cache from call to call."""
+    nest; ``weights`` says where packed constants are when it begins."""
 
     target: Target
     indices: Indices
-    weights_stay: bool = False
+    weights: Residence = Residence.PART
     storage: dict[tuple[int, int], Storage] = field(default_factory=dict)
     values: dict[tuple[int, int], Scalar] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def weights_stay(self) -> bool:
+        """Whether the second-level cache has all packed constants."""
+        return self.weights is Residence.WHOLE
 
     def fresh(self, hint: str) -> str:
         """A name that no other buffer of the kernel has."""

@@ -298,6 +298,7 @@ class _Dotted:
         if (
             isinstance(columns, int)
             and chunk.extent != 1
+            and isinstance(rows, int)
             and stays_in_part(shared, rows, columns, narrow(p.form.right).dtype)
         ):
             at = Axis("at", chunk.extent)

@@ -18,7 +18,7 @@ from relay.plan.attention import find_attentions
 from relay.plan.attention_gradient import AttentionGradient, find_attention_gradients
 from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
-from relay.plan.build import Builder, Storage, allocate, dense, row_major, seq
+from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.grouped import grouped
@@ -110,15 +110,15 @@ def plan_graph(
     constants: frozenset[int] = frozenset(),
     name: str = "kernel",
     schedule: Schedule = MODEL,
-    weights_stay: bool = False,
+    weights: Residence = Residence.PART,
 ) -> KernelPlan:
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
-    functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights_stay``: what
-    was packed of its constants is in the second-level cache when it begins."""
+    functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
+    what was packed of its constants is when it begins."""
     defined = graph.outputs
     graph = grouped(graph, constants)
     indices = Indices()
-    builder = Builder(target, indices, weights_stay)
+    builder = Builder(target, indices, weights)
     kept = keep(graph, constants, indices)
     stages, attentions = find_attentions(kept, graph, indices)
     stages, gradients = find_attention_gradients(stages, graph, indices)

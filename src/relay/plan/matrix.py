@@ -140,7 +140,7 @@ def _tasks(
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
         return tiles.task(variable(panel), variable(part), block, left, outer)
 
-    there_and_back = packed is not None and is_kept_in_part(nest, rows, panels, runs, packed)
+    there_and_back = packed is not None and is_kept_in_part(nest, most, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
 
     def of_any(left: LeftBlock | None = None, outer: OuterBlock | None = None) -> Stmt:
@@ -242,7 +242,7 @@ class _Tiles(RegisterTiles):
         if outer is not None:
             blocks = outer.length
         elif not self.in_blocks and self.partial == 1:
-            blocks = depth_block(shared, self.packed, None if self.there_and_back else self.most, self.widens)
+            blocks = depth_block(shared, self.packed, self.most, self.widens)
         made: Buffer | None = None
         if self.widens or (self.packed is None and not is_in_place(shared)):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))

@@ -1,5 +1,5 @@
 """Panels gone through from the first to the last and, at the next call, back: what a cache has at the end of one call is what the next one
-reads first. The order of panels changes no sum.
+reads first. The order of panels changes no sum. Of an unknown number of rows, those are done so that have code of their own for a few.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from collections.abc import Sequence
 from relay.ir.dim import Dim
 from relay.ir.types import dtype_bits
 from relay.loop.ir import TURN, WORKERS, Buffer
-from relay.plan.build import ceiling, extent_of
+from relay.plan.build import Residence, ceiling, extent_of
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.tiles import PanelRun
 from relay.te.scalar import Axis, Scalar, binary, compare, minimum, select
 
 # Of up to so many rows, and of panels that fill up to so many second-level caches.
-_MOST_ROWS, _MOST_CACHES = 24, 8
+_MOST_ROWS, MOST_CACHES = 48, 8
 
 
-def is_kept_in_part(nest: ProductNest, rows: Dim, panels: Dim, runs: Sequence[PanelRun], packed: Buffer) -> bool:
+def is_kept_in_part(nest: ProductNest, most: int | None, panels: Dim, runs: Sequence[PanelRun], packed: Buffer) -> bool:
     """Whether the second-level cache keeps a good part of all panels, but not all, from one call to the next (a recurrent network's
     weights). From first to last, each call would drive out what the next one reads first; every other call goes back, from what was read
-    last. With more rows multiply-adds take longer than reading."""
-    if not isinstance(panels, int) or panels < 2:
+    last. With more rows (``most``, if that is known) multiply-adds take longer than reading."""
+    if not isinstance(panels, int) or panels < 2 or nest.builder.weights is Residence.NONE:
         return False
     columns = sum(run.tile.columns * run.count for run in runs if isinstance(run.count, int))
-    return stays_in_part(nest, rows, columns, packed.dtype)
+    return stays_in_part(nest, most, columns, packed.dtype)
 
 
-def stays_in_part(nest: ProductNest, rows: Dim, columns: int, dtype: str) -> bool:
+def stays_in_part(nest: ProductNest, most: int | None, columns: int, dtype: str) -> bool:
     """The same of a right operand's columns, wherever they lie."""
     p, depth = nest.p, size_of(nest.p.reduced)
-    if not isinstance(rows, int) or rows > _MOST_ROWS or not isinstance(depth, int):
+    if most is None or most > _MOST_ROWS or not isinstance(depth, int):
         return False
     if p.form.guard is not None or p.form.turned or p.outer or p.batch:
         return False
     size, cache = columns * depth * dtype_bits(dtype) // 8, nest.builder.target.l2_bytes
-    return cache // 2 < size <= _MOST_CACHES * cache
+    return cache // 2 < size <= MOST_CACHES * cache
 
 
 def turned_round(position: Axis, panels: Dim) -> Scalar:
