@@ -19,9 +19,12 @@ from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.types import TensorType, Type
-from relay.loop.ir import Kernel
+from relay.loop import ir as loop_ir
+from relay.loop.evaluate import _State
+from relay.loop.ir import BlockProduct, For, Kernel, Prefetch, Stmt, Store, Transpose
 from relay.loop.target import Target
 from relay.loop.verify import verify
+from relay.loop.walk import statements
 from relay.plan.graph import te_graph
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.te.evaluate import evaluate
@@ -208,3 +211,37 @@ def _compare(got: Array, wanted: Array, tolerance: float) -> None:
 
 
 __all__ = ["HOST", "Maker", "Native", "check", "fresh_name", "primitive", "random", "tensor"]
+
+
+def asked_for(
+    kernel: Kernel, dims: Mapping[DimVar, int] | None = None, *, threads: int = WORKERS, turn: int = 1
+) -> list[tuple[Prefetch, tuple[int, ...]]]:
+    """What a kernel asks for, in order, and where: it is gone through for that alone, without its arithmetic."""
+    state = _Asking(dict(dims or {}))
+    state.axes.update({loop_ir.WORKERS: threads, loop_ir.TURN: turn})
+    for buffer in (*kernel.inputs, *kernel.outputs):
+        shape = tuple(dim_evaluate(d, state.dims) for d in buffer.shape)
+        state.arrays[buffer] = np.zeros(shape, numpy_dtype(buffer.dtype))
+    state.run(kernel.body)
+    return state.asked
+
+
+class _Asking(_State):
+    def __init__(self, dims: dict[DimVar, int]) -> None:
+        super().__init__(dims)
+        self.asked: list[tuple[Prefetch, tuple[int, ...]]] = []
+        self.silent: dict[Stmt, bool] = {}
+
+    def run(self, stmt: Stmt) -> None:
+        if isinstance(stmt, For):
+            if stmt not in self.silent:
+                self.silent[stmt] = not any(isinstance(s, Prefetch) for s in statements(stmt))
+            if self.silent[stmt]:
+                return
+        if not isinstance(stmt, Store | Transpose | BlockProduct):
+            super().run(stmt)
+
+    def prefetch(self, stmt: Prefetch) -> tuple[int, ...]:
+        place = super().prefetch(stmt)
+        self.asked.append((stmt, place))
+        return place

@@ -14,9 +14,8 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
-from relay.loop.evaluate import _State
-from relay.loop.evaluate import evaluate as slow
 from relay.loop.ir import Alloc, Branch, For, Prefetch, Stmt, Switch
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
@@ -28,7 +27,7 @@ from relay.plan.kernel_plan import plan_graph
 from relay.plan.product_nest import lowest_tile
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.transform.access import access_of
-from tests.plan.harness import HOST, Maker, check, primitive, tensor
+from tests.plan.harness import HOST, Maker, asked_for, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -393,7 +392,7 @@ def test_the_next_panel_is_asked_for_while_one_is_computed_with(dtype: str) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str) -> None:
     depth, rows = 24, 4
     target = parse_target("x86-64-v3")
     operands = [tensor((rows, depth), dtype), tensor((700, depth), dtype)]
@@ -402,25 +401,15 @@ def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str, monk
     kernel = make_plan(fn, target, WEIGHT).kernel
     assert plan.variant == "matrix"
     shape = tuple(int(d) for d in kernel.inputs[1].shape if isinstance(d, int))
-    panels = np.zeros(shape, kernel.inputs[1].dtype)
-    line = 64 // panels.itemsize
-    asked: list[int] = []
-    value_of = _State.prefetch
-
-    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
-        assert not stmt.write
-        index = value_of(self, stmt)
-        asked.append(sum(i * math.prod(shape[n + 1 :]) for n, i in enumerate(index)) // line)
-        return index
-
-    monkeypatch.setattr(_State, "prefetch", ask)
-    out = np.zeros(rows * 700, np.int32 if dtype == "int8" else np.float32)
-    assert slow(kernel, [np.zeros(rows * depth, panels.dtype), panels, out], {}) == 0
+    size = numpy_dtype(kernel.inputs[1].dtype).itemsize
+    found = asked_for(kernel)
+    assert not any(stmt.write for stmt, _ in found)
+    lines = {sum(i * math.prod(shape[n + 1 :]) for n, i in enumerate(at)) * size // 64 for _, at in found}
     first = (16 << 10) // 64
-    assert set(asked) == set(range(first, first + panels.nbytes // 64)), "all of it, so far ahead"
+    assert lines == set(range(first, first + math.prod(shape) * size // 64)), "all of it, so far ahead"
 
 
-def test_the_lines_of_a_result_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_of_a_result_are_asked_for() -> None:
     """By the tiles that write them, of a product that is not deep (the gradient of a weight): all of them, and no others."""
     rows, depth, columns = 260, 2, 72
     fn = primitive(
@@ -430,47 +419,24 @@ def test_the_lines_of_a_result_are_asked_for(monkeypatch: pytest.MonkeyPatch) ->
     target = HOST
     if "prfchw" in target.features:
         assert "prefetchw" in assembly(emit(kernel, target), target)
-    asked: set[int] = set()
-    value_of = _State.prefetch
-
-    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
-        index = value_of(self, stmt)
-        if stmt.write:
-            assert stmt.buffer is kernel.outputs[0]
-            asked.add(index[0])
-        return index
-
-    monkeypatch.setattr(_State, "prefetch", ask)
-    arrays = [np.zeros(n, np.float32) for n in (depth * rows, depth * columns, rows * columns)]
-    assert slow(kernel, arrays, {}) == 0
+    written = [(stmt.buffer, at) for stmt, at in asked_for(kernel) if stmt.write]
+    assert all(buffer is kernel.outputs[0] for buffer, _ in written)
+    asked = {at for _, (at,) in written}
     starts = {at // columns * columns + at % columns // 16 * 16 for at in asked if at < rows * columns}
     assert {r * columns + c for r in range(rows) for c in range(0, columns, 16)} <= starts
     assert max(asked) < rows * columns + 64
 
 
-def test_what_is_asked_for_is_the_next_panel_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_is_the_next_panel_and_all_of_it() -> None:
     """The lines that the tiles of a panel ask for, for every number of rows: none is missing, few are beyond."""
     depth, width = 20, 24
     target = parse_target("x86-64-v3")
     fn = primitive([tensor((N, depth)), tensor((3 * width, depth))], lambda m, x, w: m("nn.dense", x, w))
     kernel = make_plan(fn, target, WEIGHT).kernel
-    shape = tuple(int(d) for d in kernel.inputs[1].shape if isinstance(d, int))
-    panels = np.zeros(shape, np.float32)
-    asked: set[int] = set()
-    value_of = _State.prefetch
-
-    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
-        assert not stmt.write
-        index = value_of(self, stmt)
-        at = sum(i * stride for i, stride in zip(index, (depth * width, width, 1), strict=True))
-        asked.add(at // 16)
-        return index
-
-    monkeypatch.setattr(_State, "prefetch", ask)
     for rows in (7, 8, 9, 11, 12, 13, 16, 40):
-        asked.clear()
-        x, out = np.zeros(rows * depth, np.float32), np.zeros(rows * 3 * width, np.float32)
-        assert slow(kernel, [x, panels, out], {V: rows}) == 0
+        found = asked_for(kernel, {V: rows})
+        assert not any(stmt.write for stmt, _ in found)
+        asked = {((panel * depth + step) * width + at) // 16 for _, (panel, step, at) in found}
         lines = depth * width // 16
         wanted = set(range(lines, 3 * lines))
         assert wanted <= asked, rows

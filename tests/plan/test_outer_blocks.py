@@ -10,13 +10,10 @@ import pytest
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr, Function
-from relay.loop.evaluate import _State
-from relay.loop.evaluate import evaluate as slow
-from relay.loop.ir import Prefetch
 from relay.loop.printer import kernel_text
 from relay.plan import make_plan
 from relay.te.evaluate import evaluate
-from tests.plan.harness import Maker, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import Maker, Native, asked_for, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -81,7 +78,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
-def test_what_is_asked_for_is_the_same_block_of_the_next_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_is_the_same_block_of_the_next_panel() -> None:
     """Or the next block of a task's first one: all lines but those of each task's first block are asked for, few are beyond."""
     depth, columns, width = 400, 192, 48
     target = replace(TARGET, l2_bytes=296 << 10)
@@ -90,17 +87,8 @@ def test_what_is_asked_for_is_the_same_block_of_the_next_panel(monkeypatch: pyte
     assert "sums" in kernel_text(kernel)
     shape = tuple(int(d) for d in kernel.inputs[1].shape if isinstance(d, int))
     assert shape == (4, depth, width)
-    asked: set[int] = set()
-    value_of = _State.prefetch
-
-    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
-        index = value_of(self, stmt)
-        asked.add(sum(i * stride for i, stride in zip(index, (depth * width, width, 1), strict=True)) // 16)
-        return index
-
-    monkeypatch.setattr(_State, "prefetch", ask)
-    arrays = [np.zeros(s, np.float32) for s in (49 * depth, shape, 49 * columns)]
-    assert slow(kernel, arrays, {V: 49}) == 0
+    found = asked_for(kernel, {V: 49})
+    asked = {((number * depth + step) * width + at) // 16 for _, (number, step, at) in found}
     panel = depth * width // 16  # lines; a block is half of it, and two panels are one of three workers' task
     first = {line for task in (0, 2) for line in range(task * panel, task * panel + panel // 2)}
     assert set(range(4 * panel)) - asked <= first

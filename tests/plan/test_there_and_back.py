@@ -10,15 +10,13 @@ import pytest
 
 import relay
 from relay.ir.dim import DimVar, as_dim
-from relay.loop.evaluate import _State
-from relay.loop.evaluate import evaluate as slow
-from relay.loop.ir import TURN, WORKERS, Prefetch
+from relay.loop.ir import TURN
 from relay.loop.walk import nodes
 from relay.plan import make_plan, reading
 from relay.plan.kernel_plan import KernelPlan
 from relay.te.evaluate import evaluate
 from relay.te.scalar import Axis
-from tests.plan.harness import HOST, Context, Native, check, fresh_name, primitive, random, tensor
+from tests.plan.harness import HOST, Context, Native, asked_for, check, fresh_name, primitive, random, tensor
 
 SMALL = replace(HOST, l2_bytes=64 << 10)
 WEIGHT = frozenset({1})
@@ -91,26 +89,9 @@ def test_what_is_asked_for_is_what_comes_next(monkeypatch: pytest.MonkeyPatch, r
     panels, _, pitch = packed.shape
     assert goes_back(plan) and isinstance(panels, int) and isinstance(pitch, int)
     monkeypatch.setattr(reading, "_BITS_AHEAD", 8 << 10)
-    asked: list[int] = []
-    begin = _State.__init__
-
-    def ask(self: _State, stmt: Prefetch) -> tuple[int, ...]:
-        number, step, at = (int(self.value(index)) for index in stmt.indices)
-        asked.append((number * depth + step) * pitch + at)
-        return number, step, at
-
     for turn in (0, 1):
-
-        def start(self: _State, dims: dict[DimVar, int], turn: int = turn) -> None:
-            begin(self, dims)
-            self.axes.update({WORKERS: 1, TURN: turn})
-
-        monkeypatch.setattr(_State, "__init__", start)
-        monkeypatch.setattr(_State, "prefetch", ask)
-        asked.clear()
-        operands = [*plan.kernel.inputs, *plan.kernel.outputs]
-        assert slow(plan.kernel, [np.zeros(b.shape, np.float32) for b in operands]) == 0
-        lines = {place // 16 for place in asked}
+        found = asked_for(plan.kernel, threads=1, turn=turn)
+        lines = {((number * depth + step) * pitch + at) // 16 for _, (number, step, at) in found}
         size = depth * pitch // 16
         wanted = range(size * (panels - 1)) if turn else range(size, size * panels)
         assert len(lines.intersection(wanted)) >= 0.9 * len(wanted)
