@@ -345,12 +345,12 @@ class _System:
         """The length of the loop that the next step on an equation makes, and how many variables it has. What is read by a variable
         makes a loop over it, unless another equation says what it is."""
         found = self._open_in(equation)
-        coefficients = [self.indices.coefficient(equation, a) for a in found]
-        if any(c is None or self.indices.is_index(c) for c in coefficients):
+        coefficients = {a: self.indices.coefficient(equation, a) for a in found}
+        if any(c is None or self.indices.is_index(c) for c in coefficients.values()):
             return _LONG, len(found)
         if len(found) < 2:
             return 1, len(found)
-        terms = {a: c for a in found if isinstance(c := self.indices.coefficient(equation, a), int)}
+        terms = {a: c for a, c in coefficients.items() if isinstance(c, int)}
         if len(terms) < len(found):
             return _LONG, len(found)
         common = gcd(*terms.values())
