@@ -24,7 +24,7 @@ from relay.op import registry
 from relay.op.custom_gradients import RULES
 from relay.op.gradient import differentiable, input_cotangent
 from relay.plan import make_plan
-from relay.te.autodiff import gather, reverse, scalar, solve, stages
+from relay.te.autodiff import gather, reverse, scalar, solve, stages, terms
 from relay.te.reads import OutsideError
 from relay.te.scalar import TRUE
 from relay.typing import op_type
@@ -476,7 +476,7 @@ def _states_after(patch: pytest.MonkeyPatch) -> None:
 
 
 def _last_use_only(patch: pytest.MonkeyPatch) -> None:
-    for module in (reverse, gather):
+    for module in (reverse, gather, terms):
         patch.setattr(module, "add", lambda a, b: b if b is not None else a)
 
 

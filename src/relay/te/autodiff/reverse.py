@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from relay.ir.dim import dim_sub, known_equal
 from relay.ir.types import is_float
 from relay.te.autodiff.arithmetic import add, choose, div, mul, zero
-from relay.te.autodiff.gather import Term, added, gathered
+from relay.te.autodiff.gather import gathered
 from relay.te.autodiff.scalar import adjoints
 from relay.te.autodiff.stages import axes_of, copied, hits, other_factors, source_of, stage, states
+from relay.te.autodiff.terms import Term, added
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Const, Load, Named, Reduce, Scalar, Select, Size, compare, substitute, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, const, size, stage_bodies, stages
