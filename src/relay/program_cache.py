@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -101,9 +102,12 @@ class ProgramCache:
         try:
             found = load(path, threads, from_cache=True)
         except FileError:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             return None
-        os.utime(path)
+        # Another process may have dropped it, or the directory be one that only others write.
+        with contextlib.suppress(OSError):
+            os.utime(path)
         return found
 
     def put(self, key: str | None, image: ExecutableImage) -> Path | None:

@@ -1,0 +1,65 @@
+"""The cache of compiled programs: what is damaged or cannot be changed costs time, never a compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relay
+
+TEXT = """#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n, 3), float32]) { nn.relu(%x) + 1f }"""
+X = np.array([[-1, 0, 2]], np.float32)
+
+
+def compiled(directory: Path) -> relay.Executable:
+    exe = relay.compile(TEXT, cache_dir=directory, workers=1)
+    np.testing.assert_array_equal(np.asarray(exe(X)), [[1, 1, 3]])
+    return exe
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def replaced_by_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped, emptied, replaced_by_a_folder], ids=lambda d: d.__name__)
+def test_damaged_entries_are_made_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    compiled(tmp_path)
+    (program,) = (tmp_path / "programs").glob("*.rlx")
+    kernels = list(tmp_path.rglob("*.o"))
+    assert compiled(tmp_path).from_cache and kernels
+    for file in (program, *kernels):
+        damage(file)
+    assert not compiled(tmp_path).from_cache
+
+
+def test_a_cache_that_only_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(tmp_path)
+    (program,) = (tmp_path / "programs").glob("*.rlx")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.utime", refuse)
+    assert compiled(tmp_path).from_cache
+    flipped(program)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert not compiled(tmp_path).from_cache
