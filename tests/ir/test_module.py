@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from relay.executable.program import load
 from relay.ir import builder
 from relay.ir.constant import make_constant
 from relay.ir.diagnostics import FileError, RelayError, ShapeError, TypeError_
@@ -118,11 +120,15 @@ def test_bind() -> None:
         ({"w": np.ones((9, 4), np.float32)}, ShapeError, "size 9 on axis 0, expected 8"),
         ({"w": np.ones((8, 4), np.float32), "x": np.ones((2, 5), np.float32)}, ShapeError, "k is 4 elsewhere"),
         ({"b": np.array(["a"])}, RelayError, "no base type"),
+        ({"b": "abc"}, TypeError_, "parameter 'b' of @main: a constant is a number or an array of numbers, not 'abc'"),
+        ({"b": [[1], [2, 3]]}, TypeError_, "parameter 'b' of @main: not an array of numbers"),
+        ({"b": [1e39] * 8}, TypeError_, r"parameter 'b' of @main: float32 does not hold 1e\+39"),
+        ({1: np.ones(1)}, RelayError, "no parameter 1"),
+        ([np.ones(1)], RelayError, "given by parameters' names"),
+        (None, RelayError, "given by parameters' names, not as None"),
     ],
 )
-def test_bind_errors(
-    values: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], error: type[RelayError], says: str
-) -> None:
+def test_bind_errors(values: Any, error: type[RelayError], says: str) -> None:
     with pytest.raises(error, match=says):
         parse_module(DENSE).bind(values)
 
@@ -168,6 +174,47 @@ def test_constants() -> None:
     assert make_constant(np.array(1, ml_dtypes.int4)).dtype == "int4"
     with pytest.raises(RelayError, match="no base type"):
         make_constant(np.array([1j]))
+    assert make_constant(2**70, "float32").data == np.float32(2**70)
+    assert make_constant(2.0, "int8").data == 2
+    assert np.isinf(make_constant(float("inf"), "float16").data)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("value", "dtype", "says"),
+    [
+        (1e30, "float16", r"float16 does not hold 1e\+30"),
+        (np.array([1.0, 1e39]), "float32", r"float32 does not hold 1e\+39"),
+        (300, "int8", "int8 does not hold 300"),
+        (9, "int4", "int4 does not hold 9"),
+        (-1, "uint8", "uint8 does not hold -1"),
+        (1.5, "int32", "int32 does not hold 1.5"),
+        (float("nan"), "int32", "int32 does not hold nan"),
+        (2**70, "int64", "not a constant of int64"),
+        ("abc", "float32", "not 'abc'"),
+        (None, "float32", "not None"),
+        ([1, [2]], None, "not an array of numbers"),
+        (1j, "float32", "not 1j"),
+        (1, "foo", "no array holds the base type 'foo'"),
+    ],
+)
+def test_what_is_no_constant(value: Any, dtype: str | None, says: str) -> None:
+    with pytest.raises(RelayError, match=says):
+        builder.const(value, dtype)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"m.relay"])
+def test_what_is_no_path(path: Any) -> None:
+    module = parse_module(HEADER + "def @main() { 1 }")
+    for use in (load_module_text, module.save, load):
+        with pytest.raises(FileError, match="a path is a string"):
+            use(path)
+
+
+@pytest.mark.parametrize("dtype", ["foo", "Float32", 3, None])
+def test_what_is_no_base_type(dtype: Any) -> None:
+    with pytest.raises(RelayError, match="unknown base type"):
+        builder.var("x", (2,), dtype)
 
 
 def test_builder_dims() -> None:

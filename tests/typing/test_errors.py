@@ -148,6 +148,13 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
         ShapeError,
         ["type argument n of @dot is ?"],
     ),
+    # base types that attributes name
+    ('def @main() { zeros(shape=(2,), dtype="floot32") }', TypeError_, ["zeros()", "unknown base type 'floot32'", "did you mean float32"]),
+    (
+        'def @main(%x: Tensor[(2, 3), float32]) { nn.dense(%x, %x, out_dtype="foo") }',
+        TypeError_,
+        ["nn.dense(", "unknown base type 'foo'", "there are bool, int4"],
+    ),
     # match
     (
         LIST + "def @main(%x: List[int32]) { match (%x) { Cons(%y, Nil) => %y } }",

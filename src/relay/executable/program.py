@@ -17,7 +17,7 @@ from relay.executable.errors import ArgumentError
 from relay.executable.runtime import _runtime
 from relay.executable.values import Signature
 from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError
-from relay.ir.files import write_whole
+from relay.ir.files import file_path, write_whole
 
 
 def is_count(value: object, least: int) -> bool:
@@ -297,4 +297,5 @@ def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: b
     """Load a ``.rlx`` file. Its native code is run as it is: load only files you trust. Raises FileError, and
     RelayError for a number of threads that is none."""
     require_count("threads", threads, "None: all that the process may use")
-    return Executable(_runtime.Executable.load(os.fspath(path)), Path(path), threads, from_cache)
+    file = file_path(path)
+    return Executable(_runtime.Executable.load(os.fspath(file)), file, threads, from_cache)

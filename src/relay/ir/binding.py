@@ -25,13 +25,16 @@ def bind_parameters(function: Function, name: str, values: Mapping[str, npt.Arra
     """``function`` (called ``name`` in messages) with these parameters replaced by constants.
 
     A dimension variable that a bound parameter's type mentions becomes the number found there; narrower floats are
-    widened. Raises RelayError for a name that is no parameter, TypeError_ for a wrong dtype or a parameter that is no tensor,
-    ShapeError for a wrong rank or size.
+    widened. Raises RelayError for what is no mapping and for a name that is no parameter, TypeError_ for a wrong dtype, a value
+    that is no array or a parameter that is no tensor, ShapeError for a wrong rank or size.
     """
+    if not isinstance(values, Mapping):
+        hint = 'for example bind({"w": array})'
+        raise RelayError(f"what is bound is given by parameters' names, not as {values!r}", hint=hint)
     by_name = {p.name: p for p in function.params}
     for given in values:
         if given not in by_name:
-            near = difflib.get_close_matches(given, by_name, 1)
+            near = difflib.get_close_matches(str(given), by_name, 1)
             known = ", ".join(list(by_name)[:8]) + (", ..." if len(by_name) > 8 else "")
             raise RelayError(
                 f"@{name} has no parameter {given!r}", hint=f"did you mean {near[0]!r}?" if near else f"it has: {known}"
@@ -76,7 +79,11 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
     elif isinstance(value, np.ndarray | np.generic):
         constant = make_constant(value)
     else:
-        constant = make_constant(value, wanted.dtype if wanted is not None and isinstance(wanted.dtype, str) else None)
+        dtype = wanted.dtype if wanted is not None and isinstance(wanted.dtype, str) else None
+        try:
+            constant = make_constant(value, dtype)
+        except RelayError as error:
+            raise TypeError_(f"{what}: {error.message}", parameter.span, error.hint) from error
     if wanted is None:
         return _typed(constant)
     if (

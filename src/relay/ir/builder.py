@@ -82,7 +82,13 @@ def tensor_type(shape: Sequence[int | str | Dim] = (), dtype: npt.DTypeLike = "f
     for d in shape:
         if isinstance(d, float | bool) or (isinstance(d, int) and d < 0):
             raise RelayError(f"a size is a whole number, a name or a Dim, not {d!r}", hint='"?" is the unknown size')
-    base = dtype if isinstance(dtype, str) else dtype_name(np.dtype(dtype))
+    hint = 'for example "float32"'
+    if dtype is None:  # NumPy takes it for float64
+        raise RelayError("unknown base type None", hint=hint)
+    try:
+        base = dtype if isinstance(dtype, str) else dtype_name(np.dtype(dtype))
+    except TypeError as error:
+        raise RelayError(f"unknown base type {dtype!r}", hint=hint) from error
     if not BASE_TYPE.fullmatch(base):
         near = difflib.get_close_matches(base, DTYPE_BITS, 1)
         raise RelayError(f"unknown base type {base!r}", hint=f"did you mean {near[0]}?" if near else "")

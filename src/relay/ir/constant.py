@@ -12,25 +12,60 @@ from relay.ir.diagnostics import RelayError
 from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant
 from relay.ir.span import Span
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, is_float
 
 
 def make_constant(data: npt.ArrayLike, dtype: str | None = None, span: Span | None = None) -> Constant:
     """A constant. Without ``dtype``: the array's own, and float32, int32 and bool for Python numbers.
 
-    The array is copied unless it is read-only already; its memory is in the machine's byte order, row-major.
+    The array is copied unless it is read-only already; its memory is in the machine's byte order, row-major. Raises RelayError
+    for what is no array of numbers, and for a number that the base type does not hold: beyond its range, or a fraction as an integer.
     """
     if dtype is None:
         if isinstance(data, np.ndarray | np.generic):
             dtype = dtype_name(data.dtype)
         else:
-            kind = np.asarray(data).dtype.kind
-            dtype = {"b": "bool", "i": "int32", "f": "float32"}.get(kind) or dtype_name(np.asarray(data).dtype)
-    array = np.array(data, dtype=numpy_dtype(dtype), order="C", copy=None)
+            given = _numbers(data).dtype
+            dtype = {"b": "bool", "i": "int32", "f": "float32"}.get(given.kind) or dtype_name(given)
+    array = _converted(data, dtype)
     if array.flags.writeable:
         array = array.copy() if array is data or array.base is not None else array
         array.flags.writeable = False
     return Constant(array, dtype, None, span)
+
+
+def _converted(data: npt.ArrayLike, dtype: str) -> npt.NDArray[Any]:
+    wanted = numpy_dtype(dtype)
+    if isinstance(data, np.ndarray | np.generic) and data.dtype == wanted:
+        return np.array(data, dtype=wanted, order="C", copy=None)
+    given = _numbers(data)
+    try:
+        with np.errstate(all="ignore"):
+            array = np.array(given, dtype=wanted, order="C")
+            exact, found = given.astype(np.float64), array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RelayError(f"not a constant of {dtype}: {error}") from error
+    if dtype == "bool":
+        return array
+    # Floats are rounded; a finite one that became infinite is beyond their range.
+    lost = np.isinf(found) & np.isfinite(exact) if is_float(dtype) else found != exact
+    if lost.any():
+        raise RelayError(
+            f"{dtype} does not hold {given[lost].flat[0]}", hint="convert it beforehand, or use another base type"
+        )
+    return array
+
+
+def _numbers(data: npt.ArrayLike) -> npt.NDArray[Any]:
+    """An array of numbers, whole ones of any length among them (as objects)."""
+    try:
+        given = np.asarray(data)
+    except (TypeError, ValueError) as error:
+        raise RelayError(f"not an array of numbers: {error}") from error
+    whole = given.dtype.kind == "O" and all(isinstance(n, int) for n in given.flat)
+    if given.dtype.kind not in "biufV" and not whole:
+        raise RelayError(f"a constant is a number or an array of numbers, not {data!r}")
+    return given
 
 
 class MissingData:

@@ -18,12 +18,19 @@ def cache_directory() -> Path:
     return Path(platformdirs.user_cache_dir("relay", appauthor=False))
 
 
+def file_path(path: str | os.PathLike[str]) -> Path:
+    """What was given as a path. Raises FileError for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise FileError(f"a path is a string or a pathlib.Path, not {path!r}")
+    return Path(path)
+
+
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Have ``write`` write a temporary file in the same folder, then give it the name ``path``; readers see the old file or the new one.
 
     What a symbolic link points to is replaced, not the link; a device or a pipe is written to, never replaced. Raises FileError.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(file_path(path)))
     try:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

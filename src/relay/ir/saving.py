@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from relay.ir.constant import MissingData
 from relay.ir.expr import Constant
-from relay.ir.files import write_whole
+from relay.ir.files import file_path, write_whole
 from relay.ir.metadata import KEY, entry_of, to_storage
 from relay.ir.printer import module_text
 
@@ -31,7 +31,7 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
 
     Each file appears complete or not at all; the text, which refers to the other, comes last.
     """
-    target = Path(path)
+    target = file_path(path)
     tensors = target.with_suffix(".safetensors")
     large: dict[str, Constant] = {}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Final
 
 from relay.ir.diagnostics import FileError
+from relay.ir.files import file_path
 from relay.ir.module import Module
 from relay.ir.parser import parse_module
 
@@ -19,7 +19,7 @@ def load_module_text(path: str | os.PathLike[str]) -> Module:
 
     Raises FileError when a file cannot be read, SyntaxError_ when it is not a module.
     """
-    file = Path(path)
+    file = file_path(path)
     try:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(_MOST_CHARACTERS + 1)

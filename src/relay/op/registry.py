@@ -143,7 +143,17 @@ def _tuple(value: list[Any]) -> tuple[Attr, ...]:
 
 
 def _type_text(annotation: Any) -> str:
-    return getattr(annotation, "__name__", None) if isinstance(annotation, type) else str(annotation)  # type: ignore[return-value]
+    """What an attribute may be, in words."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin is tuple:
+        several = parts[-1] is Ellipsis
+        within = ", ".join(_type_text(p) for p in (parts[:1] if several else parts))
+        return f"a tuple of {within}" if several else f"a tuple ({within})"
+    if parts:
+        return " or ".join(map(_type_text, parts))
+    return "None" if annotation is type(None) else str(getattr(annotation, "__name__", annotation))
 
 
 def _fits(annotation: Any, value: object) -> bool:

@@ -153,10 +153,7 @@ class KindChecker:
                 self._adt(t, span)
             case str():
                 self._expect(kind, Kind.BASE_TYPE, t, span)
-                if base_of(t) not in DTYPE_BITS:
-                    near = difflib.get_close_matches(t, DTYPE_BITS, 2)
-                    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(DTYPE_BITS)}"
-                    raise TypeError_(f"unknown base type {t!r}", span, hint)
+                require_base_type(t, span)
             case int() | SymDim() | AnyDim():
                 self._expect(kind, Kind.DIM, "a dim", span)
                 hi = dim_bounds(t)[1]
@@ -182,6 +179,14 @@ class KindChecker:
     def _expect(self, kind: Kind, found: Kind, what: str, span: Span | None) -> None:
         if kind is not found:
             raise TypeError_(f"expected a {kind.value} here, found {what} of kind {found.value}", span)
+
+
+def require_base_type(dtype: str, span: Span | None = None, where: str = "") -> None:
+    """Raises TypeError_ unless a base type, or one of several lanes, has this name."""
+    if base_of(dtype) not in DTYPE_BITS:
+        near = difflib.get_close_matches(dtype, DTYPE_BITS, 2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(DTYPE_BITS)}"
+        raise TypeError_(f"{where}unknown base type {dtype!r}", span, hint)
 
 
 def base_of(dtype: str) -> str:

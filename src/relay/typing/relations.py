@@ -18,6 +18,7 @@ from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, TypeArg
 from relay.op import registry
 from relay.op.registry import Operator
+from relay.typing.kinds import require_base_type
 from relay.typing.text import type_text
 
 ShapeAndType = tuple[tuple[Dim, ...], str]
@@ -61,13 +62,19 @@ def signature(
     try:
         if op.kind == "routine":
             assert op.relation is not None
-            return Signature(op.relation(args, op.complete_attrs(attrs)), (), {})
-        return _traced(op, args, attrs, is_unknown)
+            found = Signature(op.relation(args, op.complete_attrs(attrs)), (), {})
+        else:
+            found = _traced(op, args, attrs, is_unknown)
     except te.DefinitionError as e:
         raise ShapeError(f"{_call_text(op, args)}: {e}") from e
     except (TypeError, IndexError, ZeroDivisionError) as e:
         # What the tensor expressions themselves refuse: operands of different base types, an index of another rank.
         raise TypeError_(f"{_call_text(op, args)}: {e}") from e
+    # An attribute may name any.
+    for result in found.result.fields if isinstance(found.result, TupleType) else (found.result,):
+        if isinstance(result, TensorType) and isinstance(result.dtype, str):
+            require_base_type(result.dtype, where=f"{_call_text(op, args)}: ")
+    return found
 
 
 def _call_text(op: Operator, args: Sequence[Type]) -> str:
