@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function, Tuple
 from relay.loop.printer import kernel_text
 from relay.plan.kernel_plan import KernelPlan
-from tests.plan.harness import Maker, check, primitive, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
 SOME = tuple({V: s} for s in (0, 2))
 WEIGHT = frozenset({1})
+WAITING = replace(HOST, cpu="sapphirerapids")
 
 
 def is_turned(plan: KernelPlan) -> bool:
@@ -80,3 +82,44 @@ def test_few_rows_are_exchanged_where_less_is_packed(places: int, turned: bool) 
 
     plan = check(primitive([tensor((2, 16, places, 8)), tensor((16, 10, 8, 8))], build), {})
     assert is_turned(plan) == turned
+
+
+@pytest.mark.parametrize("rows", [15, 16, 31, 64])
+def test_few_rows_by_an_operand_along_depth(rows: int) -> None:
+    """Where multiply-adds wait for caches: the operand is read where it is, and the rows are the panels."""
+
+    def build(m: Maker, x: Expr, w: Expr, b: Expr) -> Expr:
+        return m("nn.gelu", m("add", m("nn.dense", m("nn.relu", x), w), b))
+
+    assert is_turned(check(dense(rows, 132, 150), {}, target=WAITING))
+    given = [tensor((rows, 130)), tensor((200, 130)), tensor((200,))]
+    assert is_turned(check(primitive(given, build), {}, target=WAITING))
+
+
+def test_heads_along_depth() -> None:
+    """The columns are two axes, the rows two, and so is what is summed over; a batch of products; sums in float64."""
+
+    def heads(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("einsum", Tuple((x, w)), equation="btij,hsij->bths")
+
+    given = [tensor((2, 8, 6, 30)), tensor((4, 16, 6, 30))]
+    assert is_turned(check(primitive(given, heads), {}, target=WAITING))
+    pairs = primitive([tensor((3, 16, 128)), tensor((3, 40, 128))], lambda m, x, y: m("nn.batch_matmul", x, y))
+    assert is_turned(check(pairs, {}, target=WAITING))
+    double = [tensor((8, 80), "float64"), tensor((20, 80), "float64")]
+    assert is_turned(check(primitive(double, lambda m, x, w: m("nn.dense", x, w)), {}, target=WAITING))
+
+
+def test_what_stays_as_it_is_along_depth() -> None:
+    """Rows that leave lanes empty, that are many, of little depth or of few columns; weights that are packed when the program is
+    compiled, or that would be widened element by element."""
+    sizes = [(14, 160, 384), (20, 160, 384), (80, 160, 384), (16, 64, 384), (32, 160, 48), (N, 160, 384)]
+    assert not any(is_turned(check(dense(*size), {V: 16}, target=WAITING)) for size in sizes)
+    assert not is_turned(check(dense(16, 160, 384), {}, target=WAITING, constants=WEIGHT))
+    assert not is_turned(check(dense(16, 160, 384, "bfloat16"), {}, target=WAITING))
+    assert not is_turned(check(dense(16, 160, 384), {}))
+
+
+def dense(rows: Any, depth: int, columns: int, dtype: str = "float32") -> Function:
+    given = [tensor((rows, depth), dtype), tensor((columns, depth), dtype)]
+    return primitive(given, lambda m, x, w: m("nn.dense", x, w))

@@ -11,6 +11,8 @@ from relay.plan.product_nest import ProductNest
 _ROWS_CONSTANT = 192
 _ROWS_PACKED = 768
 _ROWS_TURNED = 96
+# The same of a turned product that reads its rows along k, where no window is read again by the rows beside it: more tasks.
+_ROWS_TURNED_ALONG_DEPTH = 48
 # Tasks that a product is cut in, if they are not too small for that.
 _TASKS = 4
 
@@ -19,7 +21,9 @@ def task_block(nest: ProductNest, height: int, panels: Dim, packed: Buffer | Non
     """The rows of a task, of tiles of so many rows: about ``task_rows``, where that is not for the model to say."""
     p, rows = nest.p, size_of(nest.p.rows)
     serves_many = p.form.turned or p.form.guard is not None
-    limit = _ROWS_TURNED if serves_many else _ROWS_CONSTANT if packed is not None else _ROWS_PACKED
+    along_depth = p.form.turned and len(p.reduced) == 1
+    exchanged = _ROWS_TURNED_ALONG_DEPTH if along_depth else _ROWS_TURNED
+    limit = exchanged if serves_many else _ROWS_CONSTANT if packed is not None else _ROWS_PACKED
     limit = limit if task_rows is None else task_rows
     block = max(height, limit // height * height)
     if not isinstance(rows, int):

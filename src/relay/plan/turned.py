@@ -5,11 +5,14 @@ gathered into panels, for the few rows that there are output channels. Exchanged
 at a time, and the panels are of the weights: small, and packed once before all tasks (at compile time where they are
 constant). What this costs is that a tile's columns do not lie along the result, so finished tiles are turned in registers.
 The same goes for the gradients of a convolution by its data and by its weights.
+
+Where multiply-adds wait for caches, weights ``w[j, k]`` that are given at run time are read so, too, if the rows fill most of a few
+vectors: the panels are of the rows, of which there are fewer than columns, and nothing is summed up across lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from relay.ir.dim import Dim, dim_mul, known_equal
@@ -31,19 +34,43 @@ _USED_BY_RUNS = 0.85
 # Fewer rows do not fill a tile; so many fill one just about, which is worth it only where it makes less to be packed.
 _FEWEST_ROWS = 4
 _FEW_ROWS = 8
+# Of operands that both lie along k: so much of the lanes of so many vectors at most, from so many vectors along k on, and with so many
+# times as many columns as rows. Elsewhere packing the columns, or dot products, takes no longer.
+_USED_ALONG_DEPTH, _MOST_VECTORS, _FEWEST_VECTORS_DEEP, _COLUMNS_TO_ROWS = 0.9, 4, 8, 2
 
 
-def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Indices, target: Target) -> Contraction:
+def arranged(
+    kept: Kept,
+    form: Contraction,
+    strides: Sequence[Dim],
+    indices: Indices,
+    target: Target,
+    constants: Container[int] = frozenset(),
+) -> Contraction:
     """The contraction as it is computed best: with its operands exchanged, where its right one would have to be gathered, and with
-    the columns that do not lie behind each other as a batch, where that is enough. ``strides``: how the result lies in memory."""
+    the columns that do not lie behind each other as a batch, where that is enough. ``strides``: how the result lies in memory;
+    ``constants``: the ids of the constants' stages."""
     load = form.right.a if isinstance(form.right, Cast) else form.right
-    if not form.rows or len(form.columns) < 2 or not isinstance(load, Load) or not isinstance(load.source, Tensor):
+    if not form.rows or not form.columns or not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return form
     at = position(indices, load.source, load.indices)
     steps = {a: indices.coefficient(at, a) for a in (*form.columns, *form.reduced)}
     if any(s is None or indices.is_index(s) for s in steps.values()):
         return form
     lanes = target.lanes(dtype_bits(form.accumulate))
+    memory = dict(zip(kept.stage.axes, strides, strict=True))
+    if (
+        target.outruns_caches
+        and load is form.right
+        and load.dtype == form.accumulate
+        and id(load.source.stage) not in constants
+        and memory[form.columns[-1]] == 1
+        and _lies_along_depth(form, steps)
+        and _repays_turning(form, lanes)
+    ):
+        return _exchanged(form, form.columns, ())
+    if len(form.columns) < 2:
+        return form
     run = _joined(form.columns, steps)
     if steps[run[-1]] == 1 and (len(run) == len(form.columns) or _used(run, 4 * lanes) >= _USED_BY_RUNS):
         lead = form.columns[: -len(run)]
@@ -52,7 +79,6 @@ def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Ind
     least = _USED_OF_BATCH if form.batch else _USED
     if not isinstance(depth, int) or _used(form.rows, _narrowest(form.rows, lanes, target)) < least:
         return form
-    memory = dict(zip(kept.stage.axes, strides, strict=True))
     last: list[Axis] = []
     for axis in reversed([a for a in kept.stage.axes if a.extent != 1]):
         if axis not in form.columns:
@@ -63,9 +89,38 @@ def arranged(kept: Kept, form: Contraction, strides: Sequence[Dim], indices: Ind
     if isinstance(number, int) and (number < _FEWEST_ROWS or (number <= _FEW_ROWS and _more(form.rows, form.columns))):
         return form
     outer = tuple(a for a in form.columns if a not in rows)
+    return _exchanged(form, rows, outer)
+
+
+def _exchanged(form: Contraction, rows: Sequence[Axis], outer: Sequence[Axis]) -> Contraction:
+    """The contraction with its operands exchanged: ``rows`` and ``outer`` are what its columns become."""
     return replace(
-        form, rows=tuple(rows), columns=form.rows, left=form.right, right=form.left, outer=outer, turned=True
+        form,
+        rows=tuple(rows),
+        columns=form.rows,
+        left=form.right,
+        right=form.left,
+        outer=tuple(outer),
+        turned=True,
     )
+
+
+def _lies_along_depth(form: Contraction, steps: Mapping[Axis, Dim | None]) -> bool:
+    """Whether each column of the right operand is a run in memory, and all of them are evenly spaced."""
+    if not form.reduced or steps[form.reduced[-1]] != 1:
+        return False
+    return all(len(_joined(axes, steps)) == len(axes) for axes in (form.reduced, form.columns))
+
+
+def _repays_turning(form: Contraction, lanes: int) -> bool:
+    """Whether a right operand whose columns are runs along k is best read where it is, an element at a time, by panels of the few rows
+    that the left one has: these are quickly packed, and nothing has to be summed up across lanes."""
+    rows, columns, depth = size_of(form.rows), size_of(form.columns), size_of(form.reduced)
+    if not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(depth, int):
+        return False
+    deep = depth >= _FEWEST_VECTORS_DEEP * lanes
+    few = rows <= _MOST_VECTORS * lanes and rows * _COLUMNS_TO_ROWS <= columns
+    return deep and few and _used(form.rows, lanes) >= _USED_ALONG_DEPTH
 
 
 def _narrowest(axes: Sequence[Axis], lanes: int, target: Target) -> int:
