@@ -182,7 +182,8 @@ def @main() {
     "tensor literals": """
 def @main() {
   (const([1, 2, 3], (3,), int64), const(-inf, float32), const(nan, float16), const([True, False], (2, 1), bool),
-   const([0.1, -2.5, inf, 1e10], (2, 2), float32), const([], (0, 3), float64), const([-8, 7], (2), int4))
+   const([0.1, -2.5, inf, 1e10], (2, 2), float32), const([], (0, 3), float64), const([-8, 7], (2), int4),
+   const([18446744073709551615, 0], (2,), uint64), const([3i64, -2i64, 1], (3,), int64))
 }""",
     "attributes of all kinds": r"""
 def @main(%x: Tensor[(2, 2), float32]) {

@@ -176,6 +176,7 @@ def test_constants() -> None:
         make_constant(np.array([1j]))
     assert make_constant(2**70, "float32").data == np.float32(2**70)
     assert make_constant(2.0, "int8").data == 2
+    assert make_constant([2**64 - 1, 0], "uint64").data.tolist() == [2**64 - 1, 0]
     assert np.isinf(make_constant(float("inf"), "float16").data)
 
 
@@ -190,7 +191,9 @@ def test_constants() -> None:
         (-1, "uint8", "uint8 does not hold -1"),
         (1.5, "int32", "int32 does not hold 1.5"),
         (float("nan"), "int32", "int32 does not hold nan"),
-        (2**70, "int64", "not a constant of int64"),
+        (2**70, "int64", "no number of base type int64"),
+        ([2**64 - 1, -1], "uint64", "no number of base type uint64"),
+        ([2**63, 0.5], "uint64", "uint64 does not hold 0.5"),
         ("abc", "float32", "not 'abc'"),
         (None, "float32", "not None"),
         ([1, [2]], None, "not an array of numbers"),

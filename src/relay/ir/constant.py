@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -39,12 +40,16 @@ def _converted(data: npt.ArrayLike, dtype: str) -> npt.NDArray[Any]:
     if isinstance(data, np.ndarray | np.generic) and data.dtype == wanted:
         return np.array(data, dtype=wanted, order="C", copy=None)
     given = _numbers(data)
+    if wanted.kind in "iu" and given.dtype.kind == "f" and isinstance(data, Sequence):
+        given = np.array(
+            data, dtype=object
+        )  # among others of whole numbers no one integer type holds, which NumPy rounds to floats
     try:
         with np.errstate(all="ignore"):
             array = np.array(given, dtype=wanted, order="C")
             exact, found = given.astype(np.float64), array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RelayError(f"not a constant of {dtype}: {error}") from error
+        raise RelayError(f"no number of base type {dtype}: {error}") from error
     if dtype == "bool":
         return array
     # Floats are rounded; a finite one that became infinite is beyond their range.

@@ -83,7 +83,12 @@ class LiteralActions(TypeActions):
             raise self.error(f"{text} is not a number", token, "numbers, inf, nan, True and False stand in a constant")
         if self.tokens.kinds[token] == "BOOL":
             return token, text == "True"
-        return token, sign * (self.whole(text, token) if text.isdigit() else float(_split_float(text)[0]))
+        if self.tokens.kinds[token] == "INT":
+            return token, sign * self.whole(_split_integer(text)[0], token)
+        value = float(_split_float(text)[0])
+        if np.isinf(value) and "inf" not in text:
+            raise self.error(f"{text} does not fit in float64", token)
+        return token, sign * value
 
     def const_scalar(
         self, _k: int, _open: int, values: list[tuple[int, float]], _comma: int, dtype: int, _close: int
@@ -111,13 +116,9 @@ class LiteralActions(TypeActions):
         if name not in NUMPY_DTYPES:
             raise self.error(f"no constant of base type {name!r}", dtype, f"one of {', '.join(NUMPY_DTYPES)}")
         try:
-            data = np.array([v for _, v in values]).astype(numpy_dtype(name)).reshape(shape)
-            if np.dtype(NUMPY_DTYPES[name]).kind in "iu" and any(
-                int(v) != int(d) for (_, v), d in zip(values, data.ravel(), strict=True)
-            ):
-                raise OverflowError(f"a value is out of range for {name}")
-        except (ValueError, OverflowError) as error:
-            raise self.error(f"not a constant: {error}", dtype) from error
+            data = make_constant([v for _, v in values], name).data.reshape(shape)
+        except (ValueError, RelayError) as error:
+            raise self.error(f"not a constant: {getattr(error, 'message', error)}", dtype) from error
         return make_constant(data, name, self.tokens.span(dtype))
 
     def meta(self, token: int, _open: int, key: int, _close: int, _open2: int, index: int, _close2: int) -> Constant:
@@ -219,6 +220,15 @@ def unquote(text: str) -> str:
     return "".join(out)
 
 
+def _split_integer(text: str) -> tuple[str, str]:
+    """An integer's digits and its type, int32 where none is behind them; of what is no integer all of the text."""
+    for mark, kind in (("i", "int"), ("u", "uint")):
+        digits, found, bits = text.partition(mark)
+        if found and "inf" not in text:
+            return digits, kind + (bits or "32")
+    return text, "int32"
+
+
 def _split_float(text: str) -> tuple[str, str]:
     """The digits and the base type of a float literal (float32 when it does not say)."""
     for suffix, dtype in _FLOAT_SUFFIXES:
@@ -228,14 +238,13 @@ def _split_float(text: str) -> tuple[str, str]:
 
 
 def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.generic]:
-    digits, dtype = text, "int32"
-    for mark, kind in (("i", "int"), ("u", "uint")):
-        if mark in text and "inf" not in text:
-            digits, _, bits = text.partition(mark)
-            dtype = kind + (bits or "32")
+    digits, dtype = _split_integer(text)
     if digits is text and not text.lstrip("-").isdigit():
         digits, dtype = _split_float(text)
-        made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
+        with np.errstate(over="ignore"):
+            made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
+        if np.isinf(made) and "inf" not in digits:
+            raise parser.error(f"{digits} does not fit in {dtype}", token)
     else:
         value = parser.whole(digits, token)
         if digits is text and not -(2**31) <= value < 2**31:
