@@ -86,6 +86,24 @@ def test_reductions_across_rows_share_their_loops(columns: int | DimVar) -> None
     assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.name.endswith("g")]) == 1
 
 
+def test_reductions_of_different_elements_have_loops_of_their_own() -> None:
+    """Sums of products of three tensors and of slices of a fourth, two of which read the same slice."""
+
+    def build(m: Maker, x: Expr, y: Expr, z: Expr, rows: Expr) -> Expr:
+        def part(first: int) -> Expr:
+            return m("strided_slice", rows, begin=[first], end=[first + 22], axes=[0])
+
+        products = [m("multiply", a, part(n)) for a, n in ((x, 0), (y, 22), (z, 44), (x, 44))]
+        first, *others = [m("sum", p, axis=0) for p in products]
+        for total in others:
+            first = m("add", first, total)
+        return first
+
+    given = [tensor((22, 600))] * 3 + [tensor((66, 600))]
+    plan = check(primitive(given, build), {}, tolerance=1e-4)
+    assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.name.endswith("g")]) == 3
+
+
 def test_sums_beside_a_number_that_is_computed_first() -> None:
     """A sum over columns keeps its rows behind a number, and goes with that which needs moments of the rows."""
 

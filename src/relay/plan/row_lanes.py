@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from relay.ir.dim import known_equal
+from relay.ir.dim import Dim, known_equal
 from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.plan.build import allocate, extent_of, seq, serial, vectorized
+from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, targets
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, select
@@ -20,11 +22,13 @@ _STEPS_AT_ONCE = 4
 
 
 def members_across(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> list[Stmt]:
-    """All members for a block of rows, lanes across them. Reductions over the same axes of which none needs another share
-    their loops."""
+    """All members for a block of rows, lanes across them. Reductions over the same axes that read the same elements, and of which none
+    needs another, share their loops."""
     parts: list[list[MemberPlan]] = []
+    axes: dict[tuple[int, Dim], Axis] = {}
+    elements = {id(plan): _elements(emitter, plan, axes) for plan in plans if _is_alone(plan)}
     for plan in plans:
-        sibling = _sibling(emitter, parts, plan)
+        sibling = _sibling(emitter, parts, plan, elements)
         if sibling is None:
             parts.append([plan])
         else:
@@ -32,20 +36,50 @@ def members_across(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) 
     return [emitter.member(p[0], lanes) if len(p) == 1 else reduce_lanes(emitter, p, lanes) for p in parts]
 
 
-def _sibling(emitter: Emitter, parts: Sequence[list[MemberPlan]], plan: MemberPlan) -> list[MemberPlan] | None:
-    """Reductions over the same axes before which a reduction may as well be done."""
-    if not plan.member.kept.is_reduction or plan.inner:
+def _is_alone(plan: MemberPlan) -> bool:
+    """Whether a member is a reduction with one element for each lane."""
+    return plan.member.kept.is_reduction and not plan.inner
+
+
+def _sibling(
+    emitter: Emitter,
+    parts: Sequence[list[MemberPlan]],
+    plan: MemberPlan,
+    elements: Mapping[int, AbstractSet[tuple[int, tuple[Dim, ...]]]],
+) -> list[MemberPlan] | None:
+    """Reductions over the same axes before which a reduction may as well be done, and of which one reads what it reads: loops over others
+    would only have more operands to go through at once, and sums that the first-level cache does not hold. ``elements``: what a step of
+    each reduction reads."""
+    if not _is_alone(plan):
         return None
     reads, writes = emitter.reads(plan), {id(t.buffer) for t in targets(emitter.builder, plan)}
     for part in reversed(parts):
         first = part[0]
-        if first.member.kept.is_reduction and not first.inner and len(first.reduced) == len(plan.reduced):
+        if _is_alone(first) and len(first.reduced) == len(plan.reduced):
             same = all(known_equal(a.extent, b.extent) for a, b in zip(first.reduced, plan.reduced, strict=True))
-            if same and all(reads.isdisjoint(_writes(emitter, p)) for p in part):
+            free = same and all(reads.isdisjoint(_writes(emitter, p)) for p in part)
+            if free and any(not elements[id(plan)].isdisjoint(elements[id(p)]) for p in part):
                 return part
         if any(_writes(emitter, p) & (reads | writes) or emitter.reads(p) & writes for p in part):
             return None
     return None
+
+
+def _elements(
+    emitter: Emitter, plan: MemberPlan, axes: dict[tuple[int, Dim], Axis]
+) -> set[tuple[int, tuple[Dim, ...]]]:
+    """The elements that a step of a reduction reads, by the id of their buffer and their place, in terms of ``axes`` that all reductions
+    of its sizes have in common."""
+    before, indices = emitter.env, emitter.builder.indices
+    for n, own in enumerate(plan.reduced):
+        emitter.bind(own, axes.setdefault((n, own.extent), Axis("k", own.extent)))
+    found = {
+        (id(load.source), tuple(indices.poly(i) for i in load.indices))
+        for value in emitter.values(plan)
+        for load in loads(value)
+    }
+    emitter.env = before
+    return found
 
 
 def _writes(emitter: Emitter, plan: MemberPlan) -> set[int]:
