@@ -451,6 +451,7 @@ class Walk {
 // --- tables --------------------------------------------------------------------------------------------------------
 
 constexpr size_t prefetched = 2048;  // of a part; the rest the machine finds by itself
+constexpr size_t rows_ahead = 3;     // what is written is asked for so many rows before
 
 void Walk::gather(const Payload& payload, const Vector<uint32_t>& at, size_t number) {
   int64_t shape[max_rank];
@@ -460,7 +461,8 @@ void Walk::gather(const Payload& payload, const Vector<uint32_t>& at, size_t num
   int64_t elements = count_elements(payload.rank, payload.shape);
   auto bytes = static_cast<size_t>(packed_bytes(payload.dtype, elements));
   std::byte* to = out->data();
-  // The parts lie all over memory: what leads to them is asked for some steps ahead, and then their first bytes.
+  // The parts lie all over memory: what leads to them is asked for some steps ahead, and then their first bytes; so are the
+  // lines that they go to.
   auto ahead = [&](size_t i) { return i < at.size() ? as_tensor(payloads_[at[i] + number]) : nullptr; };
   for (size_t i = 0; i < at.size(); ++i) {
     if (i + 8 < at.size())
@@ -468,6 +470,9 @@ void Walk::gather(const Payload& payload, const Vector<uint32_t>& at, size_t num
     if (Tensor* later = ahead(i + 5)) __builtin_prefetch(later->storage);
     if (Tensor* later = ahead(i + 2))
       for (size_t line = 0; line < std::min(bytes, prefetched); line += 64) __builtin_prefetch(later->data() + line);
+    if (i + rows_ahead < at.size())
+      for (size_t line = 0; line < std::min(bytes, prefetched); line += 64)
+        __builtin_prefetch(to + rows_ahead * bytes + line, 1);
     const Value& v = payloads_[at[i] + number];
     if (v.kind == Kind::scalar && v.dtype == payload.dtype && payload.rank == 0) {
       std::memcpy(to, &v.bits, bytes);
