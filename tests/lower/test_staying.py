@@ -9,6 +9,7 @@ import relay
 from relay import pipeline
 from relay.codegen.target import parse_target
 from relay.loop.ir import TURN, Prefetch
+from relay.loop.printer import kernel_text
 from relay.loop.walk import nodes, statements
 from relay.options import Options
 
@@ -55,3 +56,20 @@ def @main(%x: Tensor[(24, {depth}), float32], %u: Tensor[(160, {depth}), float32
     plan = pipeline.build(module, Options(target="x86-64-v4", cache=False)).plan
     (kernel,) = [k for k in plan.kernels if k.packs]
     assert any(isinstance(s, Prefetch) for s in statements(kernel.kernel.body)) == asks
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_few_rows_go_through_weights_that_stay_as_many_do(others: int) -> None:
+    """Three eighths of the cache stay there from call to call, but not beside as many more: then up to 48 rows have code of their own."""
+    columns = parse_target("x86-64-v4").l2_bytes * 3 // 8 // (4 * 480)
+    names = ["u", "v"][: 1 + others]
+    params = ", ".join(f"%{n}: Tensor[({columns}, 480), float32]" for n in names)
+    results = ", ".join(f"nn.dense(%{x}, %{n})" for x, n in zip("xy", names, strict=False))
+    text = f"""#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n, 480), float32], %y: Tensor[(n, 480), float32], {params}) {{ ({results},) }}"""
+    weights = {n: RNG.uniform(-0.1, 0.1, (columns, 480)).astype(np.float32) for n in names}
+    plan = pipeline.build(
+        relay.infer_type(relay.parse(text)).bind(weights), Options(target="x86-64-v4", cache=False)
+    ).plan
+    texts = [kernel_text(k.kernel) for k in plan.kernels if k.packs]
+    assert texts and all(("n <= 48" in t) == bool(others) for t in texts)

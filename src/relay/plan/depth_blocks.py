@@ -28,8 +28,9 @@ from relay.te.scalar import Axis, Scalar, binary, compare
 _PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
 # Up to so many rows take about as long to multiply as what they read takes to come.
 _FEW_ROWS = 48
-# Panels of more than this part of the second-level cache: a program's other operands drive them out between two calls.
-_PART_OF_CACHE = 4
+# Panels of more than this part of the second-level cache: a program's other operands drive them out between two calls. Where all weights
+# stay there, those of fewer are found there, and blocks of k would only make their sums wait in memory.
+_PART_OF_CACHE, _PART_STAYING = 4, 2
 # With k outermost, sums of all panels take this part of the second-level cache at most, those of so many rows (and of up to twice as many)
 # do at least; a few rows of the left operand take more than that part; and the length of a block of k.
 _PART_OF_SUMS, _FEWEST_ROWS, _PART_OF_LEFT, _OUTER_LENGTH = 3, 128, 4, 384
@@ -138,4 +139,5 @@ def _is_awaited(nest: ProductNest, packed: Buffer) -> bool:
         or not isinstance(elements, int)
     ):
         return False
-    return elements * dtype_bits(packed.dtype) // 8 > target.l2_bytes // _PART_OF_CACHE
+    part = _PART_STAYING if nest.builder.weights_stay else _PART_OF_CACHE
+    return elements * dtype_bits(packed.dtype) // 8 > target.l2_bytes // part
