@@ -192,10 +192,18 @@ class _Tiles:
         base = binary("mul", inner, self.most * width)
         rows: Dim = self.most if self.exactly else size_of(p.rows)
         across = shared.across(first, width)
+        # Of several tiles the first leaves behind what the others read: rows far apart share few places of the first-level cache.
+        several = self.most > self.tile.rows and columns > width
+        copy = temporary(shared.builder.fresh("copy"), length * width, p.form.accumulate) if several else None
 
-        def tile(row: Scalar, height: int, _: Scalar) -> Stmt:
+        def tile(row: Scalar, height: int, offset: Scalar) -> Stmt:
+            def part(end: Scalar, is_first: bool) -> Stmt:
+                return self._part((row, height), first, end, (begin, step, size), (sums, base), (copy, is_first))
+
             def some(start: Scalar, end: Scalar) -> Stmt:
-                return self._part((row, height), first, end, (begin, step, size), (sums, base))
+                if copy is None:
+                    return part(end, True)
+                return Branch(compare("eq", offset, 0), part(end, True), part(end, False))
 
             return self._either(across, nothing, some)
 
@@ -210,7 +218,8 @@ class _Tiles:
         body = For(inner, count, LetScalar(first, column, body))
         at = binary("mul", number, length)
         body = bound([(begin, at), (size, minimum(length, binary("sub", k.extent, at)))], body)
-        body = allocate([sums], For(number, extent_of(number.extent), body))
+        buffers = [sums] if copy is None else [sums, copy]
+        body = allocate(buffers, For(number, extent_of(number.extent), body))
         work = dim_floordiv(dim_mul(dim_mul(k.extent, columns), dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT)
         worth = binary("floordiv", extent_of(work), PARALLEL_COST)
         return bound([
@@ -225,9 +234,10 @@ class _Tiles:
         across: Scalar,
         block: tuple[Axis, Axis, Axis],
         held: tuple[Buffer, Scalar],
+        copied: tuple[Buffer | None, bool],
     ) -> Stmt:
         """Some rows (the first, and how many) of a tile over a block of k (its begin, the steps in it and how many they are), added to
-        what is ``held`` (from where on)."""
+        what is ``held`` (from where on). ``copied``: where the block of the panel is copied to, if it is, and whether by this tile."""
         shared, p, width, (row, height) = self.shared, self.shared.p, self.tile.columns, rows
         begin, step, length = block
         (k,), dtype = p.reduced, p.form.accumulate
@@ -238,6 +248,15 @@ class _Tiles:
         right = shared.right_element(binary("add", first, lane))
         if not isinstance(across, Const):
             right = select(compare("lt", lane, across), right, initial("sum", dtype))
+        copy, is_first = copied
+        reads: list[Stmt] = []
+        if is_first:
+            reads.append(shared.ask_below(first, width, (begin, length)))
+        if copy is not None:
+            spot_in_copy = (binary("add", binary("mul", step, width), lane),)
+            if is_first:
+                reads.append(For(lane, lanes, Store(copy, spot_in_copy, right), "vectorized"))
+            right = Load(copy, spot_in_copy, dtype)
         clear: list[Stmt] = []
         so_far: list[Stmt] = []
         adds: list[Stmt] = []
@@ -249,7 +268,7 @@ class _Tiles:
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             so_far.append(For(lane, lanes, Store(tile, place, Load(held[0], (spot,), dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
-        loop = For(step, length, seq([shared.ask_below(first, width, (begin, length)), *adds]))
+        loop = For(step, length, seq([*reads, *adds]))
         shared.env = {}
         start = Branch(compare("eq", begin, 0), seq(clear), seq(so_far))
         return left.bind(Alloc(tile, seq([start, loop, *shared.hand_over(tile, held[0], base)])))
