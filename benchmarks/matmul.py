@@ -14,8 +14,9 @@ Rows are symbolic (one compilation for all numbers of rows); ``=`` before the nu
     python benchmarks/matmul.py --suite constant-rows,run-time-rows,transposed-rows --no-peers --seconds 0.03 --grid
 
 The bound is the time that either the multiply-adds take at the machine's peak or reading the right operand takes
-(measured on as many bytes), whichever is longer. Times are medians; systems take turns. ``--grid`` prints how much of the
-bound is reached, a line for each right operand and a column for each number of rows.
+(measured on as many bytes), whichever is longer. Times are medians; systems take turns, and so do the loops that measure peak and
+reading, because what a machine gives changes with its heat and its neighbours. ``--grid`` prints how much of the bound is reached, a line
+for each right operand and a column for each number of rows.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
-from machine import peak, reading  # noqa: E402
+from machine import reading  # noqa: E402
 from turns import PAUSE  # noqa: E402
 
 import relay  # noqa: E402
+from relay.codegen.target import host_target  # noqa: E402
+from relay.view import limits  # noqa: E402
 
 Array = npt.NDArray[np.float32]
 Run = Callable[[], object]
@@ -286,10 +289,17 @@ def prepare(case: Case, threads: int, peers: Sequence[str], narrow: Sequence[str
             error = np.abs(np.asarray(runs[precision]()) - expected).max() / np.abs(expected).max()
             assert error < 0.02, f"{case} in {precision} is off by {error:.3f}"
     runs["read"] = read(case.weight_bytes, threads)
+    runs["multiply"] = multiplying(threads)[1]
     return runs
 
 
 read = functools.lru_cache(maxsize=1)(reading)
+
+
+@functools.cache
+def multiplying(threads: int) -> tuple[float, Run]:
+    """Multiply-adds in registers: how many operations, and a call that does them."""
+    return limits.multiplying(host_target(), threads)
 
 
 def grid(table: Sequence[dict[str, float | str]]) -> str:
@@ -323,30 +333,30 @@ def main() -> None:
     names = given.cases.split(",") if given.cases else [c for s in given.suite.split(",") for c in SUITES[s]]
     peers = [] if given.no_peers else [p for p, (m, _) in PEERS.items() if importlib.util.find_spec(m) is not None]
     narrow = ("bf16", "int8-weights") if given.reduced else ()
-    flops_peak = peak(given.threads)
-    top = 0.0
+    operations, _ = multiplying(given.threads)
     table: list[dict[str, float | str]] = []
     for case in map(Case.parse, names):
         found = medians(
             prepare(case, given.threads, peers, narrow), given.seconds, PAUSE if given.threads > 1 and peers else 0.0
         )
-        top = max(top, flops_peak())
-        table.append({"case": str(case), "flops": case.flops, **found})
-    for row in table:
-        row["bound"] = max(float(row["flops"]) / top, float(row["read"]))
+        peak = operations / found.pop("multiply")
+        bound = max(case.flops / peak, found["read"])
+        table.append({"case": str(case), "flops": case.flops, "peak": peak, "bound": bound, **found})
     if given.json:
-        print(json.dumps({"peak": top, "threads": given.threads, "cases": table}, indent=2))
+        print(json.dumps({"threads": given.threads, "cases": table}, indent=2))
         return
+    peaks = sorted(float(row["peak"]) / 1e9 for row in table)
+    print(f"peak {peaks[0]:.0f} to {peaks[-1]:.0f} GFLOP/s, {given.threads} thread(s); ", end="")
     if given.grid:
-        print(f"peak {top / 1e9:.1f} GFLOP/s, {given.threads} thread(s)\n{grid(table)}")
+        print(grid(table))
         return
     others = [*peers, *narrow]
-    print(f"peak {top / 1e9:.1f} GFLOP/s, {given.threads} thread(s); microseconds")
+    print("microseconds")
     head = f"{'case':>32}{'relay':>10}{'GFLOP/s':>9}{'of peak':>9}{'read':>9}{'of bound':>9}"
     print(head + "".join(f"{name:>13}" for name in others))
     for row in table:
         ours, flops = float(row["relay"]), float(row["flops"])
-        numbers = f"{ours * 1e6:10.1f}{flops / ours / 1e9:9.1f}{flops / ours / top:9.1%}{float(row['read']) * 1e6:9.1f}"
+        numbers = f"{ours * 1e6:10.1f}{flops / ours / 1e9:9.1f}{flops / ours / float(row['peak']):9.1%}{float(row['read']) * 1e6:9.1f}"
         beside = "".join(f"{float(row[name]) * 1e6:13.1f}" if name in row else f"{'':13}" for name in others)
         print(f"{row['case']:>32}{numbers}{float(row['bound']) / ours:9.1%}{beside}")
 
