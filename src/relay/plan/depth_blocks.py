@@ -27,7 +27,7 @@ from relay.te.scalar import Axis, Scalar, binary, compare
 # other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.
 _PANELS_HELD, _PANEL_BYTES = 4, 256 << 10
 # Up to so many rows take about as long to multiply as what they read takes to come.
-_FEW_ROWS = 48
+FEW_ROWS = 48
 # Panels of more than this part of the second-level cache: a program's other operands drive them out between two calls. Where all weights
 # stay there, those of fewer are found there, and blocks of k would only make their sums wait in memory.
 _PART_OF_CACHE, _PART_STAYING = 4, 2
@@ -75,7 +75,7 @@ def depth_block(nest: ProductNest, packed: Buffer | None, most: int | None, wide
     target = nest.builder.target
     bits = dtype_bits(p.form.accumulate if packed is None or widened else packed.dtype)
     size = min(target.l2_bytes // _PANELS_HELD, _PANEL_BYTES) if target.outruns_caches else target.l2_bytes // 2
-    if packed is not None and most is not None and most <= _FEW_ROWS and (widened or _is_awaited(nest, packed)):
+    if packed is not None and most is not None and most <= FEW_ROWS and (widened or is_awaited(nest, packed)):
         if most <= p.tile.rows:
             return None  # a single tile reads its panels in order
         size = target.l1_bytes * 2 // 3
@@ -94,17 +94,12 @@ def outer_cut(nest: ProductNest, packed: Buffer, panels: int, fewest: int) -> tu
     left operand does not stay in the second-level cache beside the panels."""
     p, target = nest.p, nest.builder.target
     depth, size = size_of(p.reduced), dtype_bits(p.form.accumulate) // 8
-    if fewest <= _FEW_ROWS or nest.builder.weights_stay or p.pairs or p.partial > 1 or p.batch or len(p.reduced) != 1:
+    if fewest <= FEW_ROWS or nest.builder.weights_stay or p.pairs or p.partial > 1 or p.batch or len(p.reduced) != 1:
         return None
-    if (
-        not isinstance(depth, int)
-        or depth <= _OUTER_LENGTH
-        or not _is_awaited(nest, packed)
-        or is_widened(nest, packed)
-    ):
+    if not isinstance(depth, int) or depth <= _OUTER_LENGTH or not is_awaited(nest, packed) or is_widened(nest, packed):
         return None
     rows = target.l2_bytes // (_PART_OF_SUMS * panels * p.pitch * size)
-    if rows < _FEWEST_ROWS or _FEW_ROWS * depth * size <= target.l2_bytes // _PART_OF_LEFT:
+    if rows < _FEWEST_ROWS or FEW_ROWS * depth * size <= target.l2_bytes // _PART_OF_LEFT:
         return None
     length = -(-depth // -(-depth // _OUTER_LENGTH))
     return min(rows, 2 * _FEWEST_ROWS) // p.tile.rows * p.tile.rows, length + length % 2
@@ -113,9 +108,9 @@ def outer_cut(nest: ProductNest, packed: Buffer, panels: int, fewest: int) -> tu
 def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:
     """Up to which numbers of rows there is code of its own, where the number is known when the kernel runs: of a single tile, and of a
     few."""
-    if packed is None or not (_is_awaited(nest, packed) or is_widened(nest, packed)):
+    if packed is None or not (is_awaited(nest, packed) or is_widened(nest, packed)):
         return ()
-    return min(run.tile.rows for run in nest.p.runs), _FEW_ROWS
+    return min(run.tile.rows for run in nest.p.runs), FEW_ROWS
 
 
 def is_widened(nest: ProductNest, packed: Buffer) -> bool:
@@ -127,7 +122,7 @@ def is_widened(nest: ProductNest, packed: Buffer) -> bool:
     return narrow and plain and target.outruns_caches and target.masked
 
 
-def _is_awaited(nest: ProductNest, packed: Buffer) -> bool:
+def is_awaited(nest: ProductNest, packed: Buffer) -> bool:
     """Whether tiles of a few rows wait for their panels. (Matrix registers take so few rows as they take more.)"""
     target, p, elements = nest.builder.target, nest.p, shape_size(packed.shape)
     if (

@@ -56,7 +56,7 @@ def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
         return None
     if nest.right_strides()[0] != 1:  # every part packs its panels: what has to be turned for that would cost as much
         return None
-    if not _is_far_apart(nest, rows, depth if isinstance(depth, int) else _DEPTH):
+    if not is_far_apart(nest, rows, depth if isinstance(depth, int) else _DEPTH):
         return None
     most, size, cache = _ROWS, dtype_bits(p.form.accumulate) // 8, nest.builder.target.l2_bytes // 3
     deep = blocks and not (isinstance(depth, int) and depth <= _LENGTH)
@@ -76,7 +76,7 @@ def cut(nest: ProductNest, panels: Dim, blocks: bool) -> Cut | None:
     return Cut(block, -(-rows // block), each, -(-panels // each), _LENGTH if deep else None)
 
 
-def _is_far_apart(nest: ProductNest, rows: int, depth: int) -> bool:
+def is_far_apart(nest: ProductNest, rows: int, depth: int) -> bool:
     """Whether neighbouring rows are neighbours in memory, and lines along k do not stay in a cache until they are read again: they
     share few places of the first-level one, or the operand is more than half of the second-level one."""
     indices, (row,), (k,) = nest.builder.indices, nest.p.rows, nest.p.reduced

@@ -20,13 +20,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
-from relay.loop.ir import WORKERS, Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
-from relay.plan.build import PARALLEL_COST, Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq, temporary
+from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
 from relay.plan.depth_blocks import OuterBlock, depth_block, few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
 from relay.plan.nests import Member
+from relay.plan.panel_groups import PanelGroup, are_gathered
 from relay.plan.panels import Panel, is_in_place
 from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
@@ -39,11 +40,14 @@ from relay.plan.product_nest import (
 from relay.plan.reduction import initial
 from relay.plan.register_tiles import RegisterTiles, Task, is_direct, variable
 from relay.plan.schedule import MODEL, Case, Schedule
+from relay.plan.task_loops import in_groups, k_outermost
 from relay.plan.task_rows import task_block
 from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
-from relay.te.scalar import Axis, Const, Scalar, binary, compare, maximum, minimum, select
+from relay.plan.whole_rows import RowCut, row_cut
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
 
+_NOTHING = Const(0, "int64")
 # Reading a panel takes as long as the multiply-adds of so many rows.
 _ROWS_TO_READ = 2
 
@@ -113,6 +117,9 @@ def _tasks(
     panels = dim_add(runs[-1].number, runs[-1].count)
     copied = None
     if task_rows is None and packed is None:
+        by_rows = row_cut(nest, panels) if all(is_direct(nest, run) for run in runs) else None
+        if by_rows is not None:
+            return _row_by_row(nest, runs, by_rows)
         whole = p.form.guard is None and all(is_direct(nest, run) for run in runs)
         copied = cut(nest, panels, blocks=whole)
     deep = None
@@ -131,22 +138,30 @@ def _tasks(
         block, parts = most, 1
     panel, part = Axis("panel", panels), Axis("part", parts)
 
-    def of(run: PanelRun, left: LeftBlock | None = None, outer: OuterBlock | None = None) -> Stmt:
+    def tiles_of(run: PanelRun) -> _Tiles:
         tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back)
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
             height = tile_height(nest.builder.target, vectors, tiles.partial)
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
-        return tiles.task(variable(panel), variable(part), block, left, outer)
+        return tiles
+
+    def of(
+        run: PanelRun,
+        left: LeftBlock | None = None,
+        outer: OuterBlock | None = None,
+        group: PanelGroup | None = None,
+    ) -> Stmt:
+        return tiles_of(run).task(variable(panel), variable(part), block, left, outer, group)
 
     there_and_back = packed is not None and is_kept_in_part(nest, most, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
 
-    def of_any(left: LeftBlock | None = None, outer: OuterBlock | None = None) -> Stmt:
-        body = of(runs[-1], left, outer)
+    def of_any(left: LeftBlock | None = None, outer: OuterBlock | None = None, group: PanelGroup | None = None) -> Stmt:
+        body = of(runs[-1], left, outer, group)
         for run in reversed(runs[:-1]):
-            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left, outer), body)
+            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left, outer, group), body)
         if not there_and_back:
             return body
         return LetScalar(panel, turned_round(position, panels), body)
@@ -174,51 +189,80 @@ def _tasks(
         return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
     if deep is not None:
         assert isinstance(panels, int)
-        return _k_outermost(nest, (panel, part, block), deep[1], work, lambda outer: of_any(None, outer))
+        return k_outermost(nest, (panel, part, block), deep[1], work, lambda outer: of_any(None, outer))
+    if isinstance(panels, int) and panels > 1 and all(tiles_of(run).gathers for run in runs):
+        assert parts == 1
+        return in_groups(nest, position, block, work, lambda group: of_any(group=group))
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
     return parallel_rows(nest.builder, [*order, part], work, of_any())
 
 
-def _k_outermost(
-    nest: ProductNest, tasks: tuple[Axis, Axis, int], length: int, work: Dim, multiplied: Callable[[OuterBlock], Stmt]
-) -> Stmt:
-    """A product by blocks of k of this ``length``, by each of which a task multiplies all its panels before the next one. ``tasks``: the
-    number of a panel, the number of a part of the rows, and how many these are at most. There are as many tasks as threads: the more
-    panels one has, the fewer read the left operand."""
-    p, (panel, part, block) = nest.p, tasks
-    panels, depth = panel.extent, size_of(p.reduced)
-    assert isinstance(panels, int) and isinstance(depth, int)
-    parts = extent_of(part.extent)
-    each, threads, task, group = (
-        Axis("each", panels + 1),
-        Axis("threads", 1 << 16),
-        Axis("task", 1 << 16),
-        Axis("group", panels),
-    )
-    inner, number = Axis("inner", panels), Axis("kb", -(-depth // length))
-    sums = temporary(nest.builder.fresh("sums"), panels * block * p.pitch, p.form.accumulate)
-    first = binary("mul", group, each)
-    count = minimum(each, binary("sub", panels, first))
-    whole = depth * p.pitch
-    back = binary("sub", length * p.pitch, binary("mul", inner, whole))  # to the first panel, in the next block
-    behind = select(compare("eq", inner, binary("sub", count, 1)), back, whole)
-    outer = OuterBlock(number, length, sums, binary("mul", inner, block * p.pitch), behind)
-    through = For(inner, count, LetScalar(panel, binary("add", first, inner), multiplied(outer)))
-    body = allocate([sums], For(number, extent_of(number.extent), through))
-    groups = ceiling(Const(panels, "int64"), each)
-    places = [(group, binary("floordiv", task, parts)), (part, binary("sub", task, binary("mul", group, parts)))]
-    places = places if part.extent != 1 else [(group, binary("add", task, 0))]
-    worth = binary("floordiv", extent_of(dim_mul(dim_mul(work, panels), part.extent)), PARALLEL_COST)
-    return bound([
-        (threads, maximum(minimum(WORKERS, worth), 1)),
-        (each, ceiling(Const(panels, "int64"), minimum(ceiling(threads, parts), panels))),
-    ], For(task, binary("mul", groups, parts), bound(places, body), "parallel", 1))  # fmt: skip
+def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt:
+    """A product whose tasks pack all their panels first, and write their results row by row."""
+    p, last = nest.p, runs[-1]
+    panels, depth, rows = dim_add(last.number, last.count), size_of(p.reduced), size_of(p.rows)
+    assert isinstance(panels, int) and isinstance(depth, int) and isinstance(rows, int)
+    group, part = Axis("group", by.groups), Axis("part", by.parts)
+    made = temporary(nest.builder.fresh("panels"), by.panels * depth * p.pitch, p.form.accumulate)
+    left = LeftBlock.of(nest, variable(part), by.block) if by.copies else None
+    start = binary("mul", variable(part), by.block)
+    count = Const(by.block, "int64") if rows % by.block == 0 else minimum(by.block, binary("sub", rows, start))
+    before = binary("mul", variable(group), by.panels)
+    several = minimum(by.panels, binary("sub", panels, before))
+
+    def through(of: Callable[[_Tiles, Task], Stmt]) -> Stmt:
+        """What is done for each of the panels."""
+        inner, panel = Axis("inner", by.panels), Axis("panel", panels)
+        at = binary("mul", inner, depth * p.pitch)
+
+        def one(run: PanelRun) -> Stmt:
+            tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, None)
+            first, across = tiles.columns(variable(panel))
+            columns = Panel(tiles.shared, variable(panel), first, across, None, made, at)
+            return of(tiles, Task(start, count, 1, by.block, columns, made, left))
+
+        body = one(last)
+        for run in reversed(runs[:-1]):
+            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), one(run), body)
+        return For(inner, several, LetScalar(panel, binary("add", before, inner), body))
+
+    def tile(row: Scalar, height: int, offset: Scalar) -> Stmt:
+        def multiplied(tiles: _Tiles, task: Task) -> Stmt:
+            def finish(held: Buffer) -> list[Stmt]:
+                return tiles.shared.finish_tile(held, row, task.panel.first, task.panel.across)
+
+            return tiles.micro(task, row, height, offset, None, finish)
+
+        return through(multiplied)
+
+    packed = through(lambda _, task: seq(task.panel.packed_first(None)))
+    height = min(run.tile.rows for run in runs)
+    tiled = balanced(start, count, by.block, height, tile, None, min(by.block, rows - (by.parts - 1) * by.block))
+    body = allocate([made], seq([packed, tiled]))
+    if left is not None:
+        body = allocate([left.buffer], seq([left.copied(), body]))
+    work = by.panels * by.block * p.pitch * depth // FMA_DISCOUNT
+    return parallel_rows(nest.builder, [group, part], work, body)
 
 
 @dataclass(slots=True, eq=False)
 class _Tiles(RegisterTiles):
     """What a task does with the tiles of a run of panels."""
+
+    @property
+    def _blocks(self) -> int | None:
+        """The length of the blocks of k that the tiles of a panel go through one after the other."""
+        if self.in_blocks or self.partial > 1:
+            return None
+        return depth_block(self.shared, self.packed, self.most, self.widens)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether results wait for those of the next panels."""
+        return (
+            self._blocks is not None and self.packed is not None and are_gathered(self.shared, self.packed, self.most)
+        )
 
     # -- tasks
 
@@ -229,20 +273,17 @@ class _Tiles(RegisterTiles):
         block: int,
         left: LeftBlock | None = None,
         outer: OuterBlock | None = None,
+        group: PanelGroup | None = None,
     ) -> Stmt:
         """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of. With k outermost: over
-        the block ``outer`` of it."""
+        the block ``outer`` of it. One of a ``group``: its sums alone, or its epilogue."""
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
-        first, across = self._columns(panel)
+        first, across = self.columns(panel)
         start, count, shares = self._share(part, size_of(p.rows), block)
         buffers: list[Buffer] = []
         shared.env = {}
-        blocks = None
-        if outer is not None:
-            blocks = outer.length
-        elif not self.in_blocks and self.partial == 1:
-            blocks = depth_block(shared, self.packed, self.most, self.widens)
+        blocks = outer.length if outer is not None else self._blocks
         made: Buffer | None = None
         if self.widens or (self.packed is None and not is_in_place(shared)):
             long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
@@ -256,8 +297,13 @@ class _Tiles(RegisterTiles):
         if outer is not None:
             task.held = outer.sums
             return bound(shares, allocate(buffers, self._rows_of_block(task, outer)))
+        if group is not None:
+            assert blocks is not None
+            task.held = group.sums
+            body = self._finish_sums(task, group.base) if group.finishes else self._sums(task, blocks, group.base)
+            return bound(shares, allocate(buffers, body))
         if blocks is not None:
-            body = self._blocked_rows(task, blocks)
+            body = seq([self._sums(task, blocks), self._finish_sums(task)])
         elif self.in_blocks and self.packed is not None:
             body = block_rows(shared, columns, self.packed, (start, count, block), held)
         else:
@@ -267,7 +313,7 @@ class _Tiles(RegisterTiles):
             buffers.append(held)
         return bound(shares, allocate(buffers, body))
 
-    def _columns(self, panel: Scalar) -> tuple[Scalar, Scalar]:
+    def columns(self, panel: Scalar) -> tuple[Scalar, Scalar]:
         """The first column of a panel of the run, and how many there are."""
         run, width, columns = self.run, self.run.tile.columns, size_of(self.shared.p.columns)
         first = binary("add", binary("mul", binary("sub", panel, run.number), width), run.column)
@@ -300,7 +346,7 @@ class _Tiles(RegisterTiles):
 
     def _rows(self, task: Task) -> Stmt:
         """All rows of a task, a tile at a time."""
-        nothing = Const(0, "int64")
+        nothing = _NOTHING
         if self.direct:
             return self._each(
                 task,
@@ -382,33 +428,30 @@ class _Tiles(RegisterTiles):
         )
         return allocate([columns], seq([turn, finish]))
 
-    def _blocked_rows(self, task: Task, length: int) -> Stmt:
-        """All rows of a task by blocks of k: partial sums of all rows wait in memory."""
+    def _sums(self, task: Task, length: int, begin: Scalar = _NOTHING) -> Stmt:
+        """All rows of a task by blocks of k: sums of all rows wait in memory, from ``begin`` on."""
         width = self.shared.p.tile.columns
         k = self.shared.p.reduced[0]
         assert isinstance(k.extent, int)
         blocks = Axis("kb", -(-k.extent // length))
 
-        def base(offset: Scalar) -> Scalar:
-            return binary("mul", offset, width)
-
         def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            block = (blocks, length, base(offset))
+            base = binary("add", begin, binary("mul", offset, width))
             return self.micro(
-                task, row, n, offset, block, lambda tile: self.shared.hand_over(tile, task.held, base(offset))
+                task, row, n, offset, (blocks, length, base), lambda tile: self.shared.hand_over(tile, task.held, base)
             )
 
         lane, line = Axis("j", width), Axis("i", task.most)
-        place = binary("add", binary("mul", line, width), lane)
+        place = binary("add", binary("add", begin, binary("mul", line, width)), lane)
         clear = Store(task.held, (place,), initial("sum", task.held.dtype))
-        if self.shared.p.form.turned:
-            finish = self._finish_turned(task)
-        else:
-            finish = self.shared.finish_rows(
-                task.start, task.count, task.panel.first, task.panel.across, task.held, Const(0, "int64"), width
-            )
         return seq([
             For(line, task.count, For(lane, Const(width, "int64"), clear, "vectorized")),
             For(blocks, extent_of(blocks.extent), seq([*task.panel.packed_first((blocks, length)), self._each(task, run)])),
-            finish,
         ])  # fmt: skip
+
+    def _finish_sums(self, task: Task, begin: Scalar = _NOTHING) -> Stmt:
+        """The epilogue on sums that wait in memory, from ``begin`` on."""
+        if self.shared.p.form.turned:
+            return self._finish_turned(task)
+        panel, width = task.panel, self.shared.p.tile.columns
+        return self.shared.finish_rows(task.start, task.count, panel.first, panel.across, task.held, begin, width)

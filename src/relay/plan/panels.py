@@ -22,8 +22,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, mi
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
     """Panel ``number`` as one task reads it: ``across`` columns from ``first`` on. ``packed`` has all panels if they were packed
-    before; ``made`` is where the task packs this one (or a block of k of it), or widens what was packed. With neither, it is read where
-    it is."""
+    before; ``made`` is where the task packs this one (or a block of k of it), or widens what was packed; from ``at`` on, where several are
+    packed there before they are read. With neither, it is read where it is."""
 
     nest: ProductNest
     number: Scalar
@@ -31,6 +31,7 @@ class Panel:
     across: Scalar
     packed: Buffer | None
     made: Buffer | None
+    at: Scalar | None = None
 
     # -- elements
 
@@ -72,7 +73,8 @@ class Panel:
         p = self.nest.p
         inner = size_of(p.reduced[1:])
         row = binary("sub", self.nest.position_in_depth(), binary("mul", begin, extent_of(inner)))
-        return self.nest.flat([row, lane], (size_of(p.reduced), p.pitch))
+        place = self.nest.flat([row, lane], (size_of(p.reduced), p.pitch))
+        return place if self.at is None else binary("add", self.at, place)
 
     # -- packing
 
@@ -80,7 +82,7 @@ class Panel:
     def as_it_goes(self) -> bool:
         """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
         costs little beside multiply-adds, and memory is waited for while there is arithmetic to do. Packed elements are widened so."""
-        if self.made is None or self.nest.p.form.turned or not self.nest.builder.target.masked:
+        if self.made is None or self.at is not None or self.nest.p.form.turned or not self.nest.builder.target.masked:
             return False
         if self.packed is not None:
             return True

@@ -82,13 +82,16 @@ class Reading:
         if self.behind is not None:
             return self.behind
         ahead = Const(chunk, "int64")
-        if self.back is None:
-            return ahead
         if self.block is None:
-            return binary("sub", ahead, binary("mul", self.back, 2 * chunk))
+            return ahead if self.back is None else binary("sub", ahead, binary("mul", self.back, 2 * chunk))
         number, blocks = self.block[0], -(-self._panel // chunk)
-        back = binary("sub", ahead, binary("mul", self.back, self._panel + blocks * chunk))
-        return select(compare("eq", number, blocks - 1), back, ahead)
+        rest = self._panel - (blocks - 1) * chunk
+        if self.back is None and rest == chunk:
+            return ahead
+        beside: Scalar = Const(rest, "int64")
+        if self.back is not None:
+            beside = binary("sub", beside, binary("mul", self.back, 2 * self._panel))
+        return select(compare("eq", number, blocks - 1), beside, ahead)
 
     @property
     def _panel(self) -> int:
@@ -102,7 +105,9 @@ class Reading:
         if isinstance(count, Const):
             fewest = int(count.value)
         elif self._waits:
-            fewest = max(self.fewest, height)
+            # Of several tiles, whose heights differ by one at most, the others have nearly as many rows.
+            several = self.fewest > self.nest.p.tile.rows
+            fewest = max(self.fewest, 2 * height - 1 if several else height)
         else:
             return _LINES_AHEAD
         lines = -(-self._row * height // (fewest * self._line))
