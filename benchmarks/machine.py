@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -21,9 +22,16 @@ def fastest(run: Callable[[], object], seconds: float) -> float:
     return min(times)
 
 
+@functools.cache
+def multiplying(threads: int) -> tuple[float, Callable[[], object]]:
+    """Multiply-adds of float32 in registers: how many operations, and a call that does them. In turns with what is compared with it, it
+    gives the peak of that minute: clocks fall with heat, and with what neighbours do."""
+    return limits.multiplying(host_target(), threads)
+
+
 def peak(threads: int) -> Callable[[], float]:
     """A function that measures the peak of float32 multiply-adds in FLOP/s."""
-    flops, run = limits.multiplying(host_target(), threads)
+    flops, run = multiplying(threads)
     return lambda: flops / fastest(run, 0.01)
 
 

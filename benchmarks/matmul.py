@@ -39,12 +39,10 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
-from machine import reading  # noqa: E402
+from machine import multiplying, reading  # noqa: E402
 from turns import PAUSE  # noqa: E402
 
 import relay  # noqa: E402
-from relay.codegen.target import host_target  # noqa: E402
-from relay.view import limits  # noqa: E402
 
 Array = npt.NDArray[np.float32]
 Run = Callable[[], object]
@@ -294,12 +292,6 @@ def prepare(case: Case, threads: int, peers: Sequence[str], narrow: Sequence[str
 
 
 read = functools.lru_cache(maxsize=1)(reading)
-
-
-@functools.cache
-def multiplying(threads: int) -> tuple[float, Run]:
-    """Multiply-adds in registers: how many operations, and a call that does them."""
-    return limits.multiplying(host_target(), threads)
 
 
 def grid(table: Sequence[dict[str, float | str]]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from machine import fastest, peak, reading
+from machine import fastest, multiplying, reading
 from table import FLOOR, Table, add_out
 from turns import PAUSE, medians
 
@@ -335,7 +335,7 @@ def main() -> None:
     systems = {"ours": "relay", "jax": "JAX", "eager": "PyTorch eager", "compiled": "PyTorch compiled"}
     title = f"Cells that no library has, forward and backward, {args.threads} thread(s)"
     table = Table(f"training-{args.threads}", title, "ms", "cell", [*systems.values(), FLOOR])
-    flops = peak(args.threads)
+    operations, multiply = multiplying(args.threads)
     pause = 0.01 if args.threads == 1 else PAUSE
     ratios: list[float] = []
     for cell in (c for c in cells(args.steps, args.width) if c.name in args.cells):
@@ -352,8 +352,9 @@ def main() -> None:
             for name, found in results.items():
                 for a, b in zip(found, results["ours"], strict=True):
                     np.testing.assert_allclose(b, a, rtol=2e-3, atol=2e-3 * float(np.abs(a).max()), err_msg=name)
-            times = medians(runs, args.rounds, dict.fromkeys(runs, pause), turn=0.005)
-            least = floor(cell, batch, flops(), args.threads)
+            timed = {**runs, "multiply": multiply}
+            times = medians(timed, args.rounds, dict.fromkeys(timed, pause), turn=0.005)
+            least = floor(cell, batch, operations / times.pop("multiply"), args.threads)
             best = min((t for n, t in times.items() if n != "ours"), default=times["ours"])
             ratios.append(best / times["ours"])
             shown = "  ".join(f"{n} {t * 1e3:8.3f}" for n, t in times.items())
