@@ -336,6 +336,30 @@ def test_equal_dimension_variables_are_checked_across_parameters() -> None:
         run(text, two, three)
 
 
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("def @main[n: Dim(2, 6)](%x: Tensor[(n,), float32]) { %x }", (2, 3, 4, 6)),
+        ("def @main[n: Dim(1, 2)](%x: Tensor[(2*n,), float32]) { %x }", (2, 4)),
+        ("def @f[n: Dim(2, 6)](%y: Tensor[(n,), float32]) { %y }\ndef @main(%x: Tensor[(?,), float32]) { @f(%x) }", (2, 3, 4, 6)),
+        ("def @main(%x: Tensor[(?,), float32]) { let %f = fn[n: Dim(3)](%y: Tensor[(n,), float32]) { %y }; %f(%x) }", (3, 4, 6, 7)),
+    ],
+)  # fmt: skip
+def test_a_size_is_within_its_bounds(text: str, fits: tuple[int, ...]) -> None:
+    for size in (0, 1, 2, 3, 4, 6, 7):
+        x = np.ones(size, np.float32)
+        if size in fits:
+            assert np.asarray(run(text, x)).shape == (size,)
+        else:
+            with pytest.raises(ShapeError, match=r"n is at (least|most)|where \(2\*n,\) is expected"):
+                run(text, x)
+    if text.startswith("def @main[n"):
+        exe = relay.compile(HEAD + text, workers=1)
+        for size in (0, 1, 7):
+            with pytest.raises(ShapeError):
+                exe(np.ones(size, np.float32))
+
+
 def test_a_let_annotation_is_a_checked_cast() -> None:
     text = "def @main(%x: Tensor[(?,), float32]) { let %y: Tensor[(2,), float32] = %x; %y }"
     assert np.array_equal(run(text, np.ones(2, np.float32)), np.ones(2))  # type: ignore[arg-type]

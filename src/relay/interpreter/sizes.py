@@ -45,7 +45,8 @@ def size_checks(type_: Type | None) -> tuple[SizeCheck, ...]:
 def check_sizes(
     checks: Iterable[SizeCheck], value: object, dims: dict[DimVar, int], what: str, span: Span | None
 ) -> None:
-    """Bind the variables that are still free in ``dims`` and check every other axis. Raises ShapeError, which names ``what``."""
+    """Bind the variables that are still free in ``dims``, within their bounds, and check every other axis. Raises ShapeError, which
+    names ``what``."""
     for check in checks:
         tensor: object = value
         for index in check.path:
@@ -62,8 +63,17 @@ def check_sizes(
                     expected = dims.setdefault(variable, shape[axis])
                 else:
                     expected = _value(dim, dims) if _solve(dim, shape[axis], dims) else -1
+                for v in dim_vars(dim):
+                    _check_bounds(v, dims.get(v, v.lo), f"{what} has size {shape[axis]} on axis {axis}", span)
             if expected is not None and expected != shape[axis]:
                 raise _mismatch(check, shape, dims, what, span)
+
+
+def _check_bounds(variable: DimVar, size: int, found: str, span: Span | None) -> None:
+    if size < variable.lo:
+        raise ShapeError(f"{found}; {variable.name} is at least {variable.lo}", span)
+    if variable.hi is not None and size > variable.hi:
+        raise ShapeError(f"{found}; {variable.name} is at most {variable.hi}", span)
 
 
 def _value(dim: Dim, dims: dict[DimVar, int]) -> int | None:
