@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relay.codegen.target import parse_target
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr, Function
 from relay.loop.ir import For, LetScalar
 from relay.loop.printer import kernel_text
@@ -45,6 +45,13 @@ def test_meaning(depth: int, rows: int, columns: int, biased: bool) -> None:
     fn = gradient(depth, rows, columns, biased)
     assert is_row_by_row(fn)
     check(fn, target=TARGET)
+
+
+def test_an_unknown_depth() -> None:
+    n = DimVar("n")
+    fn = gradient(as_dim(n), 300, 150)
+    assert is_row_by_row(fn)
+    check(fn, *({n: depth} for depth in (1, 7, 128, 129, 300)), target=TARGET)
 
 
 def test_rows_along_k() -> None:

@@ -113,14 +113,18 @@ class LeftBlock:
     along: tuple[Axis, int] | None = None
 
     @staticmethod
-    def of(nest: ProductNest, part: Scalar, most: int, length: int | None = None) -> LeftBlock:
-        """A part of the rows, ``most`` of them or what is left, in the thread's workspace; a block of k of some length at a time."""
+    def of(
+        nest: ProductNest, part: Scalar, most: int, length: int | None = None, deepest: int | None = None
+    ) -> LeftBlock:
+        """A part of the rows, ``most`` of them or what is left, in the thread's workspace; a block of k of some length at a time.
+        ``deepest``: k is no longer, where its length is not known."""
         rows = size_of(nest.p.rows)
         start = binary("mul", part, most)
         whole = isinstance(rows, int) and rows % most == 0
         count = Const(most, "int64") if whole else minimum(most, binary("sub", extent_of(rows), start))
         depth = size_of(nest.p.reduced)
-        buffer = temporary(nest.builder.fresh("left"), dim_mul(length or depth, most), nest.p.form.accumulate)
+        deep = length or (depth if isinstance(depth, int) else deepest or depth)
+        buffer = temporary(nest.builder.fresh("left"), dim_mul(deep, most), nest.p.form.accumulate)
         along = None if length is None else (Axis("kb", dim_max(1, ceil_div(depth, length))), length)
         return LeftBlock(nest, buffer, start, count, most, along)
 

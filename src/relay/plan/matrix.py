@@ -44,7 +44,7 @@ from relay.plan.task_loops import in_groups, k_outermost
 from relay.plan.task_rows import task_block
 from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
-from relay.plan.whole_rows import RowCut, row_cut
+from relay.plan.whole_rows import DEEPEST, RowCut, row_cut
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
 
 _NOTHING = Const(0, "int64")
@@ -109,17 +109,22 @@ def _tasks(
     task_rows: int | None,
     fewest: int,
     most: int | None,
+    shallow: bool = True,
 ) -> Stmt:
     """The panels of all runs by blocks of rows: about ``task_rows``, where that is not for the model to say. Of ``fewest`` rows, and
-    ``most`` if that is known."""
+    ``most`` if that is known; ``shallow``: the depth may be little."""
     p, tile = nest.p, runs[0].tile
     rows = size_of(p.rows)
     panels = dim_add(runs[-1].number, runs[-1].count)
     copied = None
     if task_rows is None and packed is None:
-        by_rows = row_cut(nest, panels) if all(is_direct(nest, run) for run in runs) else None
-        if by_rows is not None:
+        by_rows = row_cut(nest, panels) if shallow and all(is_direct(nest, run) for run in runs) else None
+        depth = size_of(p.reduced)
+        if by_rows is not None and isinstance(depth, int):
             return _row_by_row(nest, runs, by_rows)
+        if by_rows is not None:
+            deeper = _tasks(nest, runs, packed, task_rows, fewest, most, shallow=False)
+            return Branch(compare("le", extent_of(depth), DEEPEST), _row_by_row(nest, runs, by_rows), deeper)
         whole = p.form.guard is None and all(is_direct(nest, run) for run in runs)
         copied = cut(nest, panels, blocks=whole)
     deep = None
@@ -202,10 +207,11 @@ def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt
     """A product whose tasks pack all their panels first, and write their results row by row."""
     p, last = nest.p, runs[-1]
     panels, depth, rows = dim_add(last.number, last.count), size_of(p.reduced), size_of(p.rows)
-    assert isinstance(panels, int) and isinstance(depth, int) and isinstance(rows, int)
+    assert isinstance(panels, int) and isinstance(rows, int)
+    each = (depth if isinstance(depth, int) else DEEPEST) * p.pitch
     group, part = Axis("group", by.groups), Axis("part", by.parts)
-    made = temporary(nest.builder.fresh("panels"), by.panels * depth * p.pitch, p.form.accumulate)
-    left = LeftBlock.of(nest, variable(part), by.block) if by.copies else None
+    made = temporary(nest.builder.fresh("panels"), by.panels * each, p.form.accumulate)
+    left = LeftBlock.of(nest, variable(part), by.block, deepest=DEEPEST) if by.copies else None
     start = binary("mul", variable(part), by.block)
     count = Const(by.block, "int64") if rows % by.block == 0 else minimum(by.block, binary("sub", rows, start))
     before = binary("mul", variable(group), by.panels)
@@ -214,7 +220,7 @@ def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt
     def through(of: Callable[[_Tiles, Task], Stmt]) -> Stmt:
         """What is done for each of the panels."""
         inner, panel = Axis("inner", by.panels), Axis("panel", panels)
-        at = binary("mul", inner, depth * p.pitch)
+        at = binary("mul", inner, each)
 
         def one(run: PanelRun) -> Stmt:
             tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, None)
@@ -242,7 +248,7 @@ def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt
     body = allocate([made], seq([packed, tiled]))
     if left is not None:
         body = allocate([left.buffer], seq([left.copied(), body]))
-    work = by.panels * by.block * p.pitch * depth // FMA_DISCOUNT
+    work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
     return parallel_rows(nest.builder, [group, part], work, body)
 
 

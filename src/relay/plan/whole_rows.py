@@ -16,9 +16,10 @@ from relay.plan.left_block import is_far_apart
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
 
-# Up to this depth results take a good part of the time. A task's panels take this part of the second-level cache at most; results that
-# have less than this part of it stay there.
-_DEEPEST, _PART_OF_PANELS, _PART_OF_RESULTS = 128, 4, 2
+# Up to this depth results take a good part of the time.
+DEEPEST = 128
+# A task's panels take this part of the second-level cache at most; results that have less than this part of it stay there.
+_PART_OF_PANELS, _PART_OF_RESULTS = 4, 2
 # Rows are divided into so many tasks, of so many at least.
 _TASKS, _FEWEST_ROWS = 4, 48
 
@@ -35,17 +36,19 @@ class RowCut:
 
 
 def row_cut(nest: ProductNest, panels: Dim) -> RowCut | None:
-    """The tasks of a product with so many panels, where its results are best written row by row."""
+    """The tasks of a product with so many panels, where its results are best written row by row: if it is no deeper than `DEEPEST`."""
     p, target = nest.p, nest.builder.target
     rows, depth, columns = size_of(p.rows), size_of(p.reduced), size_of(p.columns)
     if p.form.turned or p.form.guard is not None or p.batch or p.outer or len(p.rows) != 1 or len(p.reduced) != 1:
         return None
     if not target.outruns_caches or not isinstance(panels, int) or panels < 2:
         return None
-    if not isinstance(rows, int) or not isinstance(depth, int) or not isinstance(columns, int):
+    if not isinstance(rows, int) or not isinstance(columns, int):
         return None
-    size = dtype_bits(p.form.accumulate) // 8
-    if rows < _FEWEST_ROWS or not 0 < depth <= _DEEPEST or rows * columns * size < target.l2_bytes // _PART_OF_RESULTS:
+    if isinstance(depth, int) and not 0 < depth <= DEEPEST:
+        return None
+    size, depth = dtype_bits(p.form.accumulate) // 8, depth if isinstance(depth, int) else DEEPEST
+    if rows < _FEWEST_ROWS or rows * columns * size < target.l2_bytes // _PART_OF_RESULTS:
         return None
     most = max(1, target.l2_bytes // (_PART_OF_PANELS * depth * p.pitch * size))
     groups = -(-panels // most)
