@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_substitute, dim_vars, is_any
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_bounds, dim_substitute, dim_vars, is_any
 from relay.ir.expr import (
     Attrs,
     Binding,
@@ -40,14 +40,30 @@ from relay.transform.blocks import body_of, is_primitive
 from relay.typing.substitution import map_attrs, map_type, renamed
 
 
-def solve_dims(function: Function, call: Call, arg_types: Sequence[Type | None]) -> dict[DimVar, Dim] | None:
-    """The dims that a call gives to the function's dim parameters; None when the types do not say them all."""
+def solve_dims(
+    function: Function, call: Call, arg_types: Sequence[Type | None], within: bool = True
+) -> dict[DimVar, Dim] | None:
+    """The dims that a call gives to the function's dim parameters; None when the types do not say them all, or (``within``) do not say
+    that they are within the parameters' bounds: the call checks that, and what takes its place would not."""
     wanted = [p for p in function.type_params if isinstance(p, DimVar)]
     if len(wanted) != len(function.type_params):
         return None
     if wanted and len(call.type_args) == len(wanted) and not any(_unknown(a) for a in call.type_args):
-        return dict(zip(wanted, cast("tuple[Dim, ...]", call.type_args), strict=True))
-    return match_dims(wanted, zip([p.ty for p in function.params], arg_types, strict=True))
+        found: dict[DimVar, Dim] | None = dict(zip(wanted, cast("tuple[Dim, ...]", call.type_args), strict=True))
+    else:
+        found = match_dims(wanted, zip([p.ty for p in function.params], arg_types, strict=True))
+    if found is None or not within:
+        return found
+    return found if all(is_within(dim, variable) for variable, dim in found.items()) else None
+
+
+def is_within(dim: Dim, variable: DimVar) -> bool:
+    """Whether a dim is known to be within the bounds of a variable. (All sizes are 0 at least.)"""
+    if variable.lo <= 0 and variable.hi is None:
+        return True
+    least, most = dim_bounds(dim)
+    above = variable.lo <= 0 or (least is not None and least >= variable.lo)
+    return above and (variable.hi is None or (most is not None and most <= variable.hi))
 
 
 def match_dims(

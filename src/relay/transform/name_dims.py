@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, cast
 
-from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var, dim_vars, is_any, known_equal
+from relay.ir.dim import (
+    ANY,
+    Dim,
+    DimVar,
+    SymDim,
+    as_dim,
+    as_var,
+    dim_floordiv,
+    dim_linear,
+    dim_sub,
+    dim_vars,
+    is_any,
+    known_equal,
+)
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import (
     Binding,
@@ -41,7 +54,7 @@ from relay.te.tensor import Demand
 from relay.transform.base import Pass
 from relay.transform.blocks import as_block, body_of, is_atom, is_primitive, map_functions, operands, with_operands
 from relay.transform.build import internal_call, type_of
-from relay.transform.copying import solve_dims
+from relay.transform.copying import is_within, solve_dims
 from relay.transform.dims import whole_axes
 from relay.typing import op_checks, op_type
 from relay.typing.substitution import map_type
@@ -194,12 +207,16 @@ class _Namer:
                 return value.ty if got == value.ty else got
             case Call(fn=GlobalVar(name=name)) if name in self.module.functions:
                 function = self.module.functions[name]
-                dims = solve_dims(function, value, [type_of(a) for a in value.args])
+                types = [type_of(a) for a in value.args]
+                dims = solve_dims(function, value, types, within=False)
+                given = _solved(function, types) if dims is None else dims
+                for variable, dim in given.items():
+                    self.keep_bounds(variable, dim, name, out, value.span)
+                for p, a in zip(function.params, value.args, strict=True):
+                    expected = _instance(p.ty, lambda v: given.get(v, ANY))
+                    self.flow(type_of(a), expected, f"argument %{p.name} of @{name}", out, value.span)
                 if dims is None:
                     return value.ty
-                for p, a in zip(function.params, value.args, strict=True):
-                    expected = _instance(p.ty, dims.get)
-                    self.flow(type_of(a), expected, f"argument %{p.name} of @{name}", out, value.span)
                 declared = function.ret_type or (function.ty.ret if isinstance(function.ty, FuncType) else None)
                 return _instance(declared, dims.get) if declared is not None and mentions_any(value.ty) else value.ty
             case Call(fn=Var() | ConstructorRef() as fn) if isinstance(fn.ty, FuncType):
@@ -246,6 +263,16 @@ class _Namer:
             return
         out.append(check(d.left, d.right, d.why, d.relation, span))
         self.checked[key] = out
+
+    def keep_bounds(self, variable: DimVar, dim: Dim, name: str, out: list[Binding], span: Span | None) -> None:
+        """Check that what a function's dim parameter becomes is within its declared bounds, where that is not known."""
+        if is_any(dim) or is_within(dim, variable):
+            return
+        what = f"{variable.name} of @{name}"
+        if variable.lo > 0:
+            self.demand(Demand(variable.lo, dim, f"{what}, at least {variable.lo}", "<="), out, span)
+        if variable.hi is not None:
+            self.demand(Demand(dim, variable.hi, f"{what}, at most {variable.hi}", "<="), out, span)
 
     def told(self, found: Type | None, ty: Type | None) -> Type | None:
         """What is found of a variable's type, but for the sizes that nothing else than the variable tells."""
@@ -306,6 +333,35 @@ def _only(ty: Type | None, allowed: Callable[[Dim], bool]) -> Type | None:
 
 def _instance(ty: Type | None, dim_of: Callable[[DimVar], Dim | None]) -> Type | None:
     return None if ty is None else cast(Type, map_type(ty, lambda _: None, dim_of))
+
+
+def _solved(function: Function, types: Sequence[Type | None]) -> dict[DimVar, Dim]:
+    """What arguments' types say of a function's dim parameters, one by one: those that are a whole axis, or stand in one as
+    ``factor * parameter + constant``, which a check then refuses if the parameter would be no integer."""
+    wanted = {p for p in function.type_params if isinstance(p, DimVar)}
+    found: dict[DimVar, Dim] = {}
+    inside: dict[DimVar, Dim] = {}
+    for p, given in zip(function.params, types, strict=True):
+        for x, y in _sizes(p.ty, given):
+            linear = dim_linear(x) if isinstance(x, SymDim) else None
+            if linear is None or linear[0] not in wanted or is_any(y):
+                continue
+            variable, factor, constant = linear
+            if as_var(x) is not None:
+                found.setdefault(variable, y)
+            elif factor > 0:
+                inside.setdefault(variable, dim_floordiv(dim_sub(y, constant), factor))
+    return {**inside, **found}
+
+
+def _sizes(expected: Type | None, given: Type | None) -> Iterator[tuple[Dim, Dim]]:
+    """The sizes of tensors, and of those in tuples, of two types."""
+    match expected, given:
+        case TensorType(shape=tuple() as a), TensorType(shape=tuple() as b) if len(a) == len(b):
+            yield from zip(a, b, strict=True)
+        case TupleType(), TupleType():
+            for x, y in zip(expected.fields, given.fields, strict=False):
+                yield from _sizes(x, y)
 
 
 def with_type(value: Expr, ty: Type | None) -> Expr:

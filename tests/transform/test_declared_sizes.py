@@ -1,0 +1,65 @@
+"""What functions declare of sizes is checked at calls whose arguments' types do not say it, as the interpreter checks it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.diagnostics import ExecutionError, RelayError
+from relay.transform.name_dims import NameDims
+from tests.transform.support import operators, run
+
+F = "Tensor[({}, 4), float32]"
+
+
+def program(dims: str, size: str, main_dims: str = "", given: str = "?") -> str:
+    inside, outside = F.format(size), F.format(given)
+    return f"""#[version = "0.0.5"]
+def @f[{dims}](%y: {inside}) -> {inside} {{ add(%y, %y) }}
+def @main{main_dims}(%x: {outside}) -> {outside} {{ multiply(@f(%x), 2.0) }}
+"""
+
+
+LOCAL = f"""#[version = "0.0.5"]
+def @main(%x: {F.format("?")}) -> {F.format("?")} {{
+  let %g = fn [m: Dim(2, 3)](%y: {F.format("m")}) -> {F.format("m")} {{ add(%y, %y) }};
+  %g(%x)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        program("m: Dim(2, 3)", "m"),
+        program("m: Dim(2, 3)", "m", "[n: Dim]", "n"),
+        program("k: Dim", "2*k"),
+        program("k: Dim", "2*k + 1"),
+        program("k: Dim(1, 2)", "2*k"),
+        LOCAL,
+    ],
+    ids=["bounds", "bounds of a named size", "multiples", "odd sizes", "bounded multiples", "a local function"],
+)
+@pytest.mark.parametrize("level", [0, 3])
+def test_sizes_are_refused_where_the_interpreter_refuses_them(text: str, level: int) -> None:
+    module = relay.parse(text)
+    exe = relay.compile(module, opt_level=level)
+    refused = 0
+    for n in range(1, 8):
+        x = np.ones((n, 4), np.float32)
+        try:
+            expected = np.asarray(relay.evaluate(module, x))
+        except RelayError:
+            refused += 1
+            with pytest.raises(ExecutionError, match=r"must agree|is more than"):
+                exe(x)
+        else:
+            np.testing.assert_array_equal(np.asarray(exe(x)), expected)
+    assert 0 < refused < 7
+
+
+def test_a_size_within_bounds_is_not_checked() -> None:
+    text = program("m: Dim(1, 8)", "m", "[n: Dim(2, 5)]", "n")
+    assert "check_equal" not in operators(run(relay.parse(text), NameDims()))
+    assert "check_equal" in operators(run(relay.parse(text.replace("(2, 5)", "(2, 9)")), NameDims()))
