@@ -7,6 +7,7 @@ bindings back.
 from __future__ import annotations
 
 import difflib
+import re
 from types import MappingProxyType
 from typing import Any
 
@@ -161,8 +162,11 @@ class ExprActions(LiteralActions):
                     found = Proj(found, index, None, span)
                 made: Expr = found
                 return made
+        divided, _, divisor = text.partition("/")
         near = difflib.get_close_matches(text, [n for n in self.env if n[0] == "%"], 1)
-        if near:
+        if divisor and re.sub(r"(\.\d+)+$", "", divided) in self.env:
+            hint = f"/ may be part of a name: a quotient of {divided} has spaces around it, {divided} / {divisor}"
+        elif near:
             hint = f"did you mean {near[0]}?"
         else:
             hint = "bind it with let or as a parameter" + (
