@@ -20,7 +20,7 @@ from tests.ir.programs import HEADER
         ("let %first = 1;\nlet %y = 2;\n%frist", 3, 1, "did you mean %first?"),
         ("let %x = %x; 1", 1, 10, "%x is not in scope"),
         ("let %x = 1f; %x/sqrt(%x)", 1, 14, "%x / sqrt"),
-        ("let %x = (1f, 2f); %x.1/2f", 1, 20, "%x.1 / 2f"),
+        ("let %x = (1f, 2f); %x.1/sqrt(%x.0)", 1, 20, "%x.1 / sqrt"),
         ("if (True) { let %x = 1; 1 } else { %x }", 1, 36, "%x is not in scope"),
         ("fn (%x: Tensor[(n,), float32]) { %x }", 1, 17, "[n: Dim]"),
         ("fn (%x: Tensor[s, float32]) { %x }", 1, 16, "[s: Shape]"),
