@@ -126,3 +126,14 @@ def test_facts_are_forgotten() -> None:
         assert facts.implies(n - 1)
     assert not facts.implies(n - 1 - i)
     assert not facts.implies(n - 1)
+
+
+def test_a_fact_of_a_power_of_an_extreme() -> None:
+    """Of which nothing follows for the operands: assuming it came to no end."""
+    n = as_dim(DimVar("n"))
+    largest = dim_max(n, 4)
+    facts = Facts()
+    facts.assume(dim_sub(100, dim_mul(largest, largest)))
+    facts.assume(dim_sub(9, n))
+    assert facts.implies(dim_sub(9, largest))
+    assert not facts.implies(dim_sub(3, n))

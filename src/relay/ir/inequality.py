@@ -404,8 +404,8 @@ def _beyond(fact: SymDim) -> Iterator[Dim]:
     """What a fact says of the operands of an extreme: what the smaller one reaches, both do."""
     for atom in _outer(fact):
         if isinstance(atom, DimOp) and atom.op in ("min", "max"):
-            (times, *more) = _taken(fact, atom) or [0]
-            if not more and isinstance(times, int) and (times > 0) == (atom.op == "min"):
+            (times, *more) = _taken(fact, atom) or [0]  # a power of it says nothing
+            if not more and isinstance(times, int) and times != 0 and (times > 0) == (atom.op == "min"):
                 rest = dim_sub(fact, dim_mul(times, as_dim(atom)))
                 yield from (dim_add(rest, dim_mul(times, operand)) for operand in (atom.a, atom.b))
 

@@ -16,7 +16,8 @@ from dataclasses import replace
 from relay.ir.dim import Dim, SymDim, as_var, dim_bounds, dim_sub, dim_substitute
 from relay.loop.errors import INDEX_OUT_OF_BOUNDS
 from relay.loop.ir import Branch, Fail, Kernel, Seq, Stmt
-from relay.te.scalar import Binary, Cast, Load, Reduce, Scalar, Select, Size, always_read, compare, walk
+from relay.te.reach import all_read
+from relay.te.scalar import Binary, Cast, Load, Reduce, Scalar, Select, Size, compare, walk
 from relay.te.tensor import Stage, Tensor, stage_bodies, stages
 
 
@@ -41,20 +42,11 @@ def _reads(stage: Stage) -> Iterator[tuple[Dim, tuple[Dim, ...]]]:
         counts = tuple(dict.fromkeys((*stage.shape, *(a.extent for a in over))))
         if 0 in counts:
             continue
-        for load in _all_read(value):
+        for load in all_read(value):
             assert isinstance(load.source, Tensor)
             for index, size in zip(load.indices, load.source.shape, strict=True):
                 if _may_be(size, 0) and not any(_vanishes_with(c, size) for c in counts) and _is_moved(index):
                     yield size, tuple(c for c in counts if _may_be(c, 0))
-
-
-def _all_read(root: Scalar) -> Iterator[Load]:
-    """The loads that are evaluated whatever a select chooses, those of indices among them."""
-    todo = [root]
-    while todo:
-        for load in always_read(todo.pop()):
-            yield load
-            todo += load.indices
 
 
 def _is_moved(index: Scalar) -> bool:

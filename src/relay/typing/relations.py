@@ -18,6 +18,7 @@ from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, TypeArg
 from relay.op import registry
 from relay.op.registry import Operator
+from relay.te.reach import demands_of_reads
 from relay.typing.kinds import require_base_type
 from relay.typing.text import type_text
 
@@ -125,7 +126,9 @@ def _traced(op: Operator, args: Sequence[Type], attrs: Attrs, is_unknown: Callab
         is_tuple = len(outputs) > 1
     types = [_result(t, gradual, cut=op.shape_mode == "upper_bound") for t in outputs]
     result: Type = TupleType(tuple(types)) if is_tuple else types[0]
-    return Signature(result, tuple(traced.demands), gradual)
+    # Of a result whose sizes the data decides, the run-time checks of its reads see to these.
+    reads = () if op.shape_mode == "data" else demands_of_reads(traced.outputs, traced.demands)
+    return Signature(result, (*traced.demands, *reads), gradual)
 
 
 def _result(t: te.Tensor, gradual: Mapping[DimVar, tuple[int, int]], *, cut: bool) -> TensorType:

@@ -1,0 +1,141 @@
+"""What definitions read at sums of index variables is inside of their operands: proved, refused, or asked for when they run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay import te
+from relay.ir.diagnostics import ExecutionError, ShapeError
+from relay.ir.dim import dim_mul, dim_sub
+from relay.op.registry import operator
+
+
+@operator("test.reach_add")
+def reach_add(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[i] + y[i])
+
+
+@operator("test.reach_next")
+def reach_next(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[i + 1])
+
+
+@operator("test.reach_before")
+def reach_before(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[i - 1])
+
+
+@operator("test.reach_steps")
+def reach_steps(x: te.Tensor) -> te.Tensor:
+    return te.compute((dim_sub(x.shape[0], 1),), lambda i: x[i + 1] - x[i])
+
+
+@operator("test.reach_back")
+def reach_back(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[te.size(dim_sub(x.shape[0], 1), "int64") - i])
+
+
+@operator("test.reach_half")
+def reach_half(x: te.Tensor) -> te.Tensor:
+    return te.compute((dim_mul(x.shape[0], 2),), lambda i: x[i // 2])
+
+
+@operator("test.reach_less_first")
+def reach_less_first(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[i] - y[0])
+
+
+@operator("test.reach_product")
+def reach_product(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis(x.shape[1])
+    return te.compute((x.shape[0], y.shape[1]), lambda i, j: te.sum(x[i, k] * y[k, j], k))
+
+
+@operator("test.reach_chosen")
+def reach_chosen(x: te.Tensor) -> te.Tensor:
+    last = te.size(dim_sub(x.shape[0], 1), "int64")
+    return te.compute(x.shape, lambda i: te.select(i < last, x[i + 1], te.const(0.0, "float32")))
+
+
+@operator("test.reach_demanded")
+def reach_demanded(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    te.require_at_most(x.shape[0], y.shape[0], "y has a row for each of x")
+    return te.compute(x.shape, lambda i: x[i] + y[i])
+
+
+def _floats(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def _main(operands: str, op: str) -> relay.Module:
+    names = ", ".join(f"%{name}" for name in "xy"[: operands.count(";") + 1])
+    params = ", ".join(
+        f"%{name}: Tensor[({shape}), float32]" for name, shape in zip("xy", operands.split(";"), strict=False)
+    )
+    return relay.parse(f'#[version = "0.0.5"]\ndef @main[n: Dim, m: Dim]({params}) {{ test.reach_{op}({names}) }}')
+
+
+def _results(module: relay.Module, *args: np.ndarray) -> list[np.ndarray]:
+    return [np.asarray(relay.compile(module, cache=False)(*args)), np.asarray(relay.evaluate(module, *args))]
+
+
+@pytest.mark.parametrize("operands", ["n,; m,", "n,; 2,", "?,; m,", "?,; ?,", "5,; ?,"])
+def test_sizes_known_at_run_time(operands: str) -> None:
+    module = _main(operands, "add")
+    y = 2 if "2" in operands else 5
+    if y == 5:
+        for result in _results(module, _floats(5), _floats(5)):
+            assert np.array_equal(result, _floats(5) * 2)
+    for run in (relay.compile(module, cache=False), lambda *args: relay.evaluate(module, *args)):
+        with pytest.raises(ExecutionError, match=r"index 0 of y|y of shape \[2\] is read outside: its index 0 is 2"):
+            run(_floats(5), _floats(2))
+
+
+@pytest.mark.parametrize(
+    ("operands", "op"),
+    [
+        ("5,; 2,", "add"),
+        ("n,", "next"),
+        ("n,", "before"),
+        ("4,", "next"),
+        ("n, 8; 7, m", "product"),
+        ("n,; 0,", "less_first"),
+    ],
+)
+def test_what_is_outside_whatever_the_sizes_are(operands: str, op: str) -> None:
+    with pytest.raises(ShapeError, match=r"index 0 of [xy] \(of size .*\) (goes to|begins at)"):
+        relay.infer_type(_main(operands, op))
+
+
+@pytest.mark.parametrize(
+    ("operands", "op", "shapes"),
+    [
+        ("n,; n,", "add", [(3,), (3,)]),
+        ("n,; m,", "add", [(2,), (5,)]),
+        ("n,; m,", "add", [(0,), (0,)]),
+        ("n,", "steps", [(5,)]),
+        ("n,", "steps", [(1,)]),
+        ("n,", "back", [(5,)]),
+        ("n,", "back", [(0,)]),
+        ("n,", "half", [(5,)]),
+        ("n,", "half", [(0,)]),
+        ("n,; m,", "less_first", [(3,), (1,)]),
+        ("n,; m,", "less_first", [(0,), (0,)]),
+        ("n, m; 7, n", "product", [(3, 7), (7, 3)]),
+        ("n, m; 7, n", "product", [(0, 8), (7, 0)]),
+        ("n,", "chosen", [(4,)]),
+    ],
+)
+def test_inside(operands: str, op: str, shapes: list[tuple[int, ...]]) -> None:
+    compiled, judged = _results(_main(operands, op), *(_floats(*shape) for shape in shapes))
+    assert np.array_equal(compiled, judged)
+
+
+def test_what_the_author_demands_is_not_asked_twice() -> None:
+    module = _main("n,; m,", "demanded")
+    assert np.array_equal(_results(module, _floats(2), _floats(3))[0], _floats(2) * 2)
+    with pytest.raises(ExecutionError, match="y has a row for each of x") as caught:
+        relay.compile(module, cache=False)(_floats(3), _floats(2))
+    assert "index 0" not in str(caught.value)
