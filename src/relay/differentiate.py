@@ -13,6 +13,7 @@ from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Grad,
 from relay.ir.module import Module, require_module
 from relay.ir.types import FuncType, TupleType, Type
 from relay.ir.walk import post_order, rewrite
+from relay.loading import untyped_module
 from relay.transform.ad.gradient import Gradient, has_gradients
 from relay.transform.base import Pass, Pipeline
 from relay.transform.to_blocks import ToBlocks
@@ -191,9 +192,13 @@ def differentiated(module: Module, entry: str = "main") -> Module:
 
 
 def evaluate(
-    module: Module, *args: object, entry: str = "main", recursion_limit: int = interpreter.RECURSION_LIMIT
+    program: Module | Function | str,
+    *args: object,
+    entry: str = "main",
+    recursion_limit: int = interpreter.RECURSION_LIMIT,
 ) -> object:
-    """The value of ``@entry`` applied to the arguments, by the definitional interpreter; derivatives are taken first.
+    """The value of ``@entry`` applied to the arguments, by the definitional interpreter; derivatives are taken first. A function is a
+    module's ``@main``.
 
     Arguments are arrays (anything `numpy.asarray` takes; of exactly the parameter's dtype, except plain Python numbers),
     tuples, lists for ``List``, ``None`` or a value for ``Option``, and algebraic values. Results are NumPy arrays (rank 0
@@ -204,4 +209,5 @@ def evaluate(
     CompileError for what has no derivative, ExecutionError for a match without a matching clause and for recursion that
     is too deep.
     """
+    module = untyped_module(program)
     return interpreter.evaluate(differentiated(module, entry), *args, entry=entry, recursion_limit=recursion_limit)

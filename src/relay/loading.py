@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from relay import typing
+from relay.ir.diagnostics import RelayError
 from relay.ir.expr import Expr, Function
 from relay.ir.module import Module, require_module
 from relay.ir.parser import parse_expr as parse_untyped_expr
@@ -27,19 +28,29 @@ def load_module(path: str | os.PathLike[str]) -> Module:
     return infer_type(load_module_text(path))
 
 
-def infer_type(module: Module) -> Module:
-    """The module with every type inferred."""
-    return typing.infer(module)
+def infer_type(program: Module | Function | str) -> Module:
+    """The module (or that of a function, which becomes ``@main``, or of a text) with every type inferred."""
+    return typing.infer(untyped_module(program))
 
 
 def as_module(program: Module | Function | str) -> Module:
     """A typed module from a module, a function (which becomes ``@main``) or text."""
+    module = untyped_module(program)
+    return module if is_typed(module) else typing.infer(module)
+
+
+def untyped_module(program: Module | Function | str) -> Module:
+    """A module from a module, a function (which becomes ``@main``) or text, typed or not. Raises TypeError_ for anything else."""
     if isinstance(program, str):
+        if "\n" not in program and program.endswith(".relay"):
+            raise RelayError(
+                f"{program} is no Relay text but a file's name", hint="relay.load_module(path) reads a file"
+            )
         program = parse_module(program)
     if isinstance(program, Function):
         program = Module({"main": program})
     require_module(program)
-    return program if is_typed(program) else typing.infer(program)
+    return program
 
 
 def is_typed(module: Module) -> bool:

@@ -96,6 +96,10 @@ class Executable:
         self._check_memory = False
         self._flush_subnormals = False
 
+    def __repr__(self) -> str:
+        """Its entries with their types."""
+        return "\n".join(["an executable of", *(f"  {signature}" for signature in self._signatures.values())])
+
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
         """The executable in the bytes of a file."""

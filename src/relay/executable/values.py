@@ -45,6 +45,11 @@ class Signature:
         self.plain = self._all_tensors and self.made
         self._converter = _runtime.Converter(self._types.describe, AdtValue, TypeError_, ShapeError)
 
+    def __repr__(self) -> str:
+        """As in a program's text."""
+        params = ", ".join(f"%{p['name']}: {_text(p['type'])}" for p in self.params)
+        return f"@{self.name}({params}) -> {_text(self.result)}"
+
     def arguments(self, args: Sequence[object]) -> Sequence[object]:
         """The arguments as the runtime takes them. Raises TypeError_ for a wrong number of them or a wrong kind of value, ShapeError
         for a tensor of another shape inside a tuple or algebraic value."""
@@ -176,3 +181,21 @@ def _closed(spec: Spec, types: Mapping[str, Spec]) -> Spec:
             return {**spec, "args": [_closed(a, types) for a in spec["args"]]}
         case _:
             return spec
+
+
+def _text(spec: Spec) -> str:
+    """A type as text; sizes that are sums or products are ``?``."""
+    match spec["kind"]:
+        case "tensor":
+            sizes = ["?" if d is None else str(d) for d in spec["shape"]]
+            return f"Tensor[({', '.join(sizes)}{',' * (len(sizes) == 1)}), {spec['dtype']}]"
+        case "tuple":
+            fields = [_text(f) for f in spec["fields"]]
+            return f"({', '.join(fields)}{',' * (len(fields) == 1)})"
+        case "adt":
+            args = ", ".join(map(_text, spec["args"]))
+            return f"{spec['name']}[{args}]" if args else str(spec["name"])
+        case "ref":
+            return f"Ref[{_text(spec['value'])}]"
+        case kind:
+            return f"<{kind}>"

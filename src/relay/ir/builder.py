@@ -71,6 +71,10 @@ def dim(name: str) -> Dim:
     """The open dimension variable of this name (``"?"`` is the unknown size)."""
     if name == "?":
         return ANY
+    if not name.isidentifier():
+        raise RelayError(
+            f"{name!r} is not the name of a size", hint='letters, digits and _, as in (1, "n"); "?" is the unknown size'
+        )
     with _lock:
         return as_dim(_named.setdefault(name, DimVar(name)))
 

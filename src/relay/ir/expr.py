@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relay.ir.dim import AnyDim, SymDim
+from relay.ir.notation import Notation
 from relay.ir.span import Span
 from relay.ir.types import Relation, Type, TypeArg, TypeParam
 
@@ -24,8 +25,8 @@ Attrs = Mapping[str, "Attr"]
 NO_ATTRS: Attrs = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Var:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Var(Notation):
     """A local variable: an identity; the name is a hint. ``annotation`` is the type the user wrote, ``ty`` the inferred one."""
 
     name: str
@@ -34,8 +35,8 @@ class Var:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GlobalVar:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GlobalVar(Notation):
     """``@name``."""
 
     name: str
@@ -43,8 +44,8 @@ class GlobalVar:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Constant(Notation):
     """A tensor constant. ``data`` is read-only; sub-byte types are held unpacked as ml_dtypes arrays; ``dtype`` is its name."""
 
     data: npt.NDArray[np.generic]
@@ -53,8 +54,8 @@ class Constant:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpRef:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OpRef(Notation):
     """An operator by name (``nn.dense``), looked up in `relay.op`."""
 
     name: str
@@ -62,8 +63,8 @@ class OpRef:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConstructorRef:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ConstructorRef(Notation):
     """A constructor by name, used as a function (or, without fields, called with no arguments)."""
 
     name: str
@@ -71,8 +72,8 @@ class ConstructorRef:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Notation):
     fn: Expr
     args: tuple[Expr, ...]
     attrs: Attrs = field(default_factory=lambda: NO_ATTRS)
@@ -81,8 +82,8 @@ class Call:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Function(Notation):
     """``fn[type_params](params) -> ret_type where constraints { body }``, with attributes such as Primitive."""
 
     params: tuple[Var, ...]
@@ -103,8 +104,8 @@ class Binding:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Block(Notation):
     """A sequence of bindings and a result; each binding is in scope in what follows it."""
 
     bindings: tuple[Binding, ...]
@@ -113,15 +114,15 @@ class Block:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tuple:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tuple(Notation):
     fields: tuple[Expr, ...]
     ty: Type | None = None
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Proj:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Proj(Notation):
     """``e.n``."""
 
     tuple: Expr
@@ -130,8 +131,8 @@ class Proj:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class If:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class If(Notation):
     cond: Expr
     then: Expr
     orelse: Expr
@@ -169,8 +170,8 @@ class Clause:
     body: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Match:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Match(Notation):
     """``match (data) { ... }`` (complete: exhaustive by checking) or ``match? (data)`` (partial: may fail at run time)."""
 
     data: Expr
@@ -180,22 +181,22 @@ class Match:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RefNew:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefNew(Notation):
     value: Expr
     ty: Type | None = None
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RefRead:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefRead(Notation):
     ref: Expr
     ty: Type | None = None
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RefWrite:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefWrite(Notation):
     """``ref := value``; its value is the empty tuple."""
 
     ref: Expr
@@ -204,8 +205,8 @@ class RefWrite:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Grad:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Grad(Notation):
     """``grad(fn)`` and, with ``forward``, ``jvp(fn)``: typed here, eliminated by the differentiation pass."""
 
     fn: Expr

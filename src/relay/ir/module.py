@@ -30,7 +30,7 @@ def require_module(program: object) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Module:
     """``functions`` by global name (without ``@``), ``types`` by name; ``sources`` are the texts that spans point into."""
 
@@ -73,6 +73,8 @@ class Module:
     def __str__(self) -> str:
         """The text with large constants only mentioned."""
         return module_text(self, complete=False)
+
+    __repr__ = __str__
 
     def bind(self, values: Mapping[str, npt.ArrayLike | Constant], entry: str = "main") -> Module:
         """Parameters of ``@entry`` by name become constants. Arrays of narrower floats are widened to what a parameter takes.

@@ -88,6 +88,13 @@ class Operator:
     # Of a routine: attributes that only its relation and its reference read.
     static: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """How it is called, and what it says of itself."""
+        operands = [("*" if i.variadic else "") + i.name + ("=None" if i.optional else "") for i in self.inputs]
+        attrs = [a.name if a.required else f"{a.name}={a.default!r}" for a in self.attrs]
+        parts = (*operands, *(("*", *attrs) if attrs else ()))
+        return f"{self.name}({', '.join(parts)})" + (f"\n    {self.doc.strip()}" if self.doc else "")
+
     def __call__(self, *args: object, **attrs: Attr) -> Call:
         """A call of the operator; arguments as in `relay.op.build.as_expr`. Raises OperatorError if it does not take them."""
         needed = sum(not i.optional for i in self.inputs)
@@ -278,6 +285,10 @@ def names() -> list[str]:
 
 
 def _signature(fn: Callable[..., Any], skip: tuple[str, ...] = ()) -> tuple[tuple[Input, ...], tuple[AttrSpec, ...]]:
+    if isinstance(fn, Operator):
+        raise OperatorError(
+            f"{fn.name} is an operator already", hint="give the Python function that defines the operator"
+        )
     hints = typing.get_type_hints(fn)
     inputs: list[Input] = []
     attrs: list[AttrSpec] = []
