@@ -436,7 +436,7 @@ void release_pages(const void* data, size_t bytes) {
 }  // namespace
 
 std::shared_ptr<Executable> Executable::load(const std::string& path) {
-  int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is not waited for
   if (file < 0) fail(Status::invalid_file, "cannot open %s: %s", path.c_str(), std::strerror(errno));
   struct stat status;
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,7 +41,14 @@ def replaced_by_a_folder(file: Path) -> None:
     file.mkdir()
 
 
-@pytest.mark.parametrize("damage", [truncated, flipped, emptied, replaced_by_a_folder], ids=lambda d: d.__name__)
+def replaced_by_a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    "damage", [truncated, flipped, emptied, replaced_by_a_folder, replaced_by_a_pipe], ids=lambda d: d.__name__
+)
 def test_damaged_entries_are_made_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     compiled(tmp_path)
     (program,) = (tmp_path / "programs").glob("*.rlx")

@@ -65,6 +65,9 @@ class KernelCache:
         """The object, or None when there is none (or a damaged one)."""
         path = self._path(key)
         try:
+            if not path.is_file():
+                path.unlink(missing_ok=True)  # a pipe, say, that reading would wait for, and writing
+                return None
             data = path.read_bytes()
         except OSError:
             return None
