@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from relay.codegen import workers
 from relay.codegen.cache import KernelCache, kernel_key
 from relay.codegen.kernels import build
 from relay.codegen.llvm import emit
@@ -81,6 +82,14 @@ def test_processes_give_the_same_objects() -> None:
 def test_errors_come_back_from_processes() -> None:
     with pytest.raises(CompileError, match="invalid LLVM IR"):
         compile_all(["define i32 @f() { ret i64 0 }"] * 4, 4, host_target(), 2, worth=0)
+
+
+def test_a_helper_ends_with_work_half_sent() -> None:
+    (helper,) = workers._start(1)
+    assert helper.stdin is not None
+    helper.stdin.write(b"half")  # in Python's buffer still: closing the pipe sends it
+    workers._end(helper)
+    assert helper.returncode is not None and helper.stdin.closed
 
 
 def test_only_memory_functions_are_called() -> None:

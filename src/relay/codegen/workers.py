@@ -7,6 +7,7 @@ The caller makes the modules meanwhile, and then compiles too, so the time helpe
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import pickle
@@ -99,11 +100,7 @@ def compile_all(
             waiting.clear()
             more.notify_all()
         for helper in helpers:
-            helper.kill()
-            helper.wait()
-            for pipe in (helper.stdin, helper.stdout):
-                if pipe is not None:
-                    pipe.close()
+            _end(helper)
     if errors:
         raise errors[0]
     return [done[n] for n in range(count)]
@@ -128,6 +125,15 @@ def _start(count: int) -> list[subprocess.Popen[bytes]]:
         except OSError:
             break
     return helpers
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    helper.kill()
+    helper.wait()
+    for pipe in (helper.stdin, helper.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # what a thread was about to send, nobody wants
+                pipe.close()
 
 
 def _send(pipe: IO[bytes], message: object) -> None:
