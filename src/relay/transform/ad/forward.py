@@ -16,6 +16,7 @@ from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
+from relay.transform.ad.activity import Activity
 from relay.transform.ad.cells import Settle
 from relay.transform.ad.conversions import Conversion, Drop, Lift, zeros_like
 from relay.transform.ad.duals import ReverseLifting, differentiable
@@ -119,6 +120,7 @@ class Forward(Lifter):
     transpose: Reverse = field(init=False)
 
     def __post_init__(self) -> None:
+        self.activity = Activity(self.functions.known, self.lifting)
         self.lift = LiftZero(self.lifting, self.functions)
         self.drop = Drop(self.lifting, self.functions, lift=self.lift)
         self.zip = Zip(self.lifting, self.functions)

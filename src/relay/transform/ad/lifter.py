@@ -43,13 +43,14 @@ from relay.ir.expr import (
 from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, Type, TypeArg
-from relay.ir.walk import free_vars
+from relay.ir.walk import free_vars, pattern_vars, rename_pattern
 from relay.op import registry
+from relay.transform.ad.activity import Activity, Numbers
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.ad.entering import lifts
 from relay.transform.ad.terms import UNIT, construct, new_ref, project, read, tuple_of, write
-from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
+from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value, is_constant
 from relay.transform.blocks import as_block, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier
@@ -61,6 +62,9 @@ from relay.typing.text import type_text
 # zero. `relay.op.gradient.input_cotangent` is the one that programs are differentiated with.
 Rule = Callable[[str, Attrs, Sequence[Expr], Sequence[Type], Sequence[Expr], Sequence[Expr], int], Expr | None]
 
+# A global function by name, and which of its parameters are constants.
+Version = tuple[str, Numbers]
+
 
 @dataclass(slots=True, eq=False)
 class Lifter(ABC):
@@ -70,8 +74,9 @@ class Lifter(ABC):
     lifting: Lifting
     rule: Rule
     env: dict[Var, Value] = field(default_factory=dict)
-    made: dict[str, GlobalVar] = field(default_factory=dict)
-    todo: list[str] = field(default_factory=list)
+    # Lifted global functions, and those to be written, by name and by which parameters are constants.
+    made: dict[Version, GlobalVar] = field(default_factory=dict)
+    todo: list[Version] = field(default_factory=list)
     # The functions bound in the function around, for those that a differentiated one captures.
     outside: dict[Var, Expr] = field(default_factory=dict)
     # What lifted code calls instead of the functions that make, read and write cells (`cells`).
@@ -79,6 +84,7 @@ class Lifter(ABC):
     entered: list[Var] = field(default_factory=list)
     lift: Conversion = field(init=False)
     drop: Conversion = field(init=False)
+    activity: Activity = field(init=False)
 
     @abstractmethod
     def tensor(
@@ -130,34 +136,43 @@ class Lifter(ABC):
         """Write the lifted global functions and the conversions that have been asked for."""
         while True:
             while self.todo:
-                name = self.todo.pop()
-                made = run(self.lifted(self.functions.known[name]))
-                self.functions.known[self.made[name].name] = fresh_dims(to_blocks(made))
+                name, constant = version = self.todo.pop()
+                made = run(self.lifted(self.functions.known[name], constant))
+                self.functions.known[self.made[version].name] = fresh_dims(to_blocks(made))
             # Every one is asked, so no `any` over a generator.
             if not any([c.finish() for c in self.conversions()]):
                 return
 
     # -- functions
 
-    def global_function(self, g: GlobalVar) -> GlobalVar:
-        """The lifted function of a global one (written later, see ``todo``)."""
-        found = self.made.get(g.name)
+    def global_function(self, g: GlobalVar, constant: Numbers = frozenset()) -> GlobalVar:
+        """The lifted function of a global one that takes some parameters as they are (written later, see ``todo``)."""
+        found = self.made.get((g.name, constant))
         if found is None:
             name = self.functions.name(f"{g.name}.ad")
-            found = self.made[g.name] = GlobalVar(name, self.lifting.type(type_of(self.functions.known[g.name])))
-            self.todo.append(g.name)
+            ty = self.lifted_type(type_of(self.functions.known[g.name]), constant)
+            found = self.made[g.name, constant] = GlobalVar(name, ty)
+            self.todo.append((g.name, constant))
         return found
 
-    def lifted(self, fn: Function) -> Step[Function]:
-        """A function over lifted values."""
-        ty = self.lifting.type(type_of(fn))
-        assert isinstance(ty, FuncType)
+    def lifted_type(self, ty: Type, constant: Numbers) -> FuncType:
+        lifted = self.lifting.type(ty)
+        assert isinstance(ty, FuncType) and isinstance(lifted, FuncType)
+        params = tuple(p if n in constant else t for n, (p, t) in enumerate(zip(ty.params, lifted.params, strict=True)))
+        return replace(lifted, params=params)
+
+    def lifted(self, fn: Function, constant: Numbers = frozenset()) -> Step[Function]:
+        """A function over lifted values, those of ``constant`` parameters excepted."""
+        ty = self.lifted_type(type_of(fn), constant)
         frame = Frame()
         params = []
-        for v, t in zip(fn.params, ty.params, strict=True):
+        for n, (v, t) in enumerate(zip(fn.params, ty.params, strict=True)):
             param = Var(v.name, t, t, v.span)
             params.append(param)
-            self.env[v] = self.received(frame, param, type_of(v))
+            if n in constant:
+                self.env[v] = self.argument(frame, param, type_of(v), v.span, active=False)
+            else:
+                self.env[v] = self.received(frame, param, type_of(v))
         result = yield self.block(as_block(fn.body), frame)
         out = self.ends(frame, result.whole)
         body = frame.forward.block(out)
@@ -241,6 +256,8 @@ class Lifter(ABC):
                     value.plain = frame.forward.bind(tuple_of([self.dropped(f, frame, span) for f in value.fields]))
                 return value.plain
             case Other():
+                if value.plain is not None:
+                    return value.plain
                 return self.drop.convert(frame.forward, value.whole, value.ty, span)
 
     # -- blocks
@@ -335,16 +352,21 @@ class Lifter(ABC):
 
     def match(self, var: Var, e: Match, frame: Frame) -> Step[Value]:
         data = self.atom(e.data, frame)
+        constant = is_constant(data)
         inner: list[Frame] = []
         results: list[Expr] = []
         patterns: list[Pattern] = []
         for clause in e.clauses:
             inner.append(Frame())
-            patterns.append(self.pattern(clause.pattern, data.ty, inner[-1]))
+            if constant:
+                patterns.append(self.plain_pattern(clause.pattern, inner[-1]))
+            else:
+                patterns.append(self.pattern(clause.pattern, data.ty, inner[-1]))
             results.append((yield self.block(as_block(clause.body), inner[-1])).whole)
         blocks, ty, returns = self.leaves(inner, results, type_of(e))
         clauses = tuple(Clause(p, b) for p, b in zip(patterns, blocks, strict=True))
-        return self.chosen(var, Match(data.whole, clauses, e.complete, ty, e.span), returns, type_of(e), frame)
+        of = data.primal if constant else data.whole
+        return self.chosen(var, Match(of, clauses, e.complete, ty, e.span), returns, type_of(e), frame)
 
     def pattern(self, pattern: Pattern, ty: Type, frame: Frame) -> Pattern:
         """A pattern over lifted values. (Patterns nest as deeply as a person writes them.)"""
@@ -365,6 +387,13 @@ class Lifter(ABC):
                 return PTuple(inner, pattern.span)
             case PWild():
                 return pattern
+
+    def plain_pattern(self, pattern: Pattern, frame: Frame) -> Pattern:
+        """A pattern over a constant."""
+        names = {v: Var(v.name, None, type_of(v), v.span) for v in pattern_vars(pattern)}
+        for v, new in names.items():
+            self.env[v] = self.argument(frame, new, type_of(v), v.span, active=False)
+        return rename_pattern(pattern, names)
 
     # -- calls
 
@@ -397,12 +426,30 @@ class Lifter(ABC):
                 return Other(ty, code.bind(Call(e.fn, tuple(a.whole for a in args), e.attrs, e.type_args, ty, e.span)))
             case GlobalVar(name=name) if (value := self.loop(e, name, args, frame)) is not None:
                 return value
+            case GlobalVar() if self.of_constants(ty, args):
+                plain = code.bind(replace(e, args=tuple(a.primal for a in args)), var.name)
+                return self.argument(frame, plain, ty, e.span, active=False)
+            case GlobalVar(name=name):
+                given = (n for n, a in enumerate(args) if self.lifting.changes(a.ty) and is_constant(a))
+                constant = self.activity.constant(name, frozenset(given))
+                fn: Expr = self.global_function(e.fn, constant)
+                mixed = tuple(a.primal if n in constant else a.whole for n, a in enumerate(args))
+                return self.applied(var, e, fn, mixed, frame)
             case _:
-                fn = self.atom(e.fn, frame).whole
-                ret = self.lifting.result(self.lifting.type(ty))
-                type_args: tuple[TypeArg, ...] = tuple(map(self.lifting.arg, e.type_args))
-                made = Call(fn, tuple(a.whole for a in args), e.attrs, type_args, ret, e.span)
-                return self.returned(code.bind(made, var.name), ty, frame)
+                return self.applied(var, e, self.atom(e.fn, frame).whole, tuple(a.whole for a in args), frame)
+
+    def applied(self, var: Var, e: Call, fn: Expr, args: tuple[Expr, ...], frame: Frame) -> Value:
+        """The call of a lifted function."""
+        ty = type_of(e)
+        ret = self.lifting.result(self.lifting.type(ty))
+        type_args: tuple[TypeArg, ...] = tuple(map(self.lifting.arg, e.type_args))
+        made = Call(fn, args, e.attrs, type_args, ret, e.span)
+        return self.returned(frame.forward.bind(made, var.name), ty, frame)
+
+    def of_constants(self, result: Type, args: Sequence[Value]) -> bool:
+        """Whether a call of a global function gives a constant: it is given nothing else."""
+        constant = (is_constant(a) or not self.lifting.concerns(a.ty) for a in args)
+        return (self.activity.is_data(result) or not self.lifting.concerns(result)) and all(constant)
 
     def plain(self, t: Type) -> bool:
         """Whether nothing that has a derivative goes into a global function or comes out of it."""

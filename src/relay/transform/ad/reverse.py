@@ -28,6 +28,7 @@ from relay.ir.span import Span
 from relay.ir.trampoline import Step
 from relay.ir.types import FuncType, RefType, TupleType, Type
 from relay.op.custom_gradients import has_declared_rule
+from relay.transform.ad.activity import Activity
 from relay.transform.ad.branches import branch_again
 from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones_like, zeros_like
 from relay.transform.ad.lifter import Lifter, fitting, nothing_to_differentiate
@@ -47,6 +48,7 @@ class Reverse(Lifter):
     loops: Loops = field(init=False)
 
     def __post_init__(self) -> None:
+        self.activity = Activity(self.functions.known, self.lifting)
         self.lift = Lift(self.lifting, self.functions)
         self.drop = Drop(self.lifting, self.functions, lift=self.lift)
         self.seed = Seed(self.lifting, self.functions)
@@ -61,7 +63,8 @@ class Reverse(Lifter):
 
     def reasons(self) -> dict[str, tuple[str, str]]:
         """Of lifted global functions that are no loops: whose they are, and why not."""
-        return {self.made[n].name: (n, why) for n, why in self.loops.why.items() if n in self.made}
+        why = self.loops.why
+        return {made.name: (name, why[name]) for (name, _), made in self.made.items() if name in why}
 
     def conversions(self) -> Sequence[Conversion]:
         return (self.lift, self.drop, self.seed, self.collect)

@@ -164,3 +164,14 @@ class Other:
 
 
 Value = Tensor | Fields | Other
+
+
+def is_constant(value: Value) -> bool:
+    """Whether nothing in a value depends on what the derivative is taken for, and its ``primal`` is there."""
+    match value:
+        case Tensor():
+            return not value.active
+        case Fields():
+            return all(map(is_constant, value.fields))
+        case Other():
+            return value.plain is not None
