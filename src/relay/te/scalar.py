@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal
 
+import numpy as np
+
 from relay.ir.dim import Dim, SymDim
 
 BinaryOp = Literal[
@@ -37,6 +39,7 @@ class Operators:
     """Python operators on scalar expressions; numbers become constants of the other side's dtype."""
 
     __slots__ = ()
+    __array_ufunc__ = None  # a NumPy number on the left leaves it to the expression, and NumPy's functions refuse it
     dtype: str
 
     def __add__(self, other: object) -> Scalar:
@@ -248,7 +251,9 @@ def wrap(value: object, dtype: str) -> Scalar:
         if isinstance(value, float) and not dtype.startswith(("float", "bfloat")) and not value.is_integer():
             raise TypeError(f"{value!r} is no {dtype}: te.cast converts what it is joined with")
         return Const(float(value) if dtype.startswith(("float", "bfloat")) else int(value), dtype)
-    raise TypeError(f"not a scalar expression: {value!r}")
+    if isinstance(value, np.generic):
+        return wrap(value.item(), dtype)
+    raise TypeError(f"not a number or an expression of one element, such as x[i]: {value!r}")
 
 
 def _pair(a: object, b: object) -> tuple[Scalar, Scalar]:
