@@ -13,7 +13,7 @@ from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Grad,
 from relay.ir.module import Module, require_module
 from relay.ir.types import FuncType, TupleType, Type
 from relay.ir.walk import post_order, rewrite
-from relay.loading import untyped_module
+from relay.loading import as_module
 from relay.transform.ad.gradient import Gradient, has_gradients
 from relay.transform.base import Pass, Pipeline
 from relay.transform.to_blocks import ToBlocks
@@ -209,5 +209,5 @@ def evaluate(
     CompileError for what has no derivative, ExecutionError for a match without a matching clause and for recursion that
     is too deep.
     """
-    module = untyped_module(program)
+    module = program if isinstance(program, Module) else as_module(program)
     return interpreter.evaluate(differentiated(module, entry), *args, entry=entry, recursion_limit=recursion_limit)

@@ -30,16 +30,16 @@ def load_module(path: str | os.PathLike[str]) -> Module:
 
 def infer_type(program: Module | Function | str) -> Module:
     """The module (or that of a function, which becomes ``@main``, or of a text) with every type inferred."""
-    return typing.infer(untyped_module(program))
+    return typing.infer(_module(program))
 
 
 def as_module(program: Module | Function | str) -> Module:
     """A typed module from a module, a function (which becomes ``@main``) or text."""
-    module = untyped_module(program)
+    module = _module(program)
     return module if is_typed(module) else typing.infer(module)
 
 
-def untyped_module(program: Module | Function | str) -> Module:
+def _module(program: Module | Function | str) -> Module:
     """A module from a module, a function (which becomes ``@main``) or text, typed or not. Raises TypeError_ for anything else."""
     if isinstance(program, str):
         if "\n" not in program and program.endswith(".relay"):

@@ -16,7 +16,7 @@ W = np.array([[1.0, -1.0], [2.0, 0.5], [0.25, 3.0]], np.float32)
 
 
 def test_arithmetic_is_that_of_arrays() -> None:
-    x, w = relay.var("x", ("n", 3)), relay.var("w", (3, 2))
+    x, w = relay.var("x", (2, 3)), relay.var("w", (3, 2))
     row = np.array([1.0, 2.0, 4.0], np.float32)
     bodies: list[tuple[Expr, np.ndarray]] = [
         (x + 1.0, X + 1),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,11 @@ import relay
 from relay import te
 from relay.ir.diagnostics import ExecutionError, ShapeError
 from relay.ir.dim import dim_mul, dim_sub
+from relay.loop.ir import Fail
+from relay.loop.walk import statements
 from relay.op.registry import operator
+from relay.options import Options
+from relay.pipeline import build
 
 
 @operator("test.reach_add")
@@ -139,3 +146,75 @@ def test_what_the_author_demands_is_not_asked_twice() -> None:
     with pytest.raises(ExecutionError, match="y has a row for each of x") as caught:
         relay.compile(module, cache=False)(_floats(3), _floats(2))
     assert "index 0" not in str(caught.value)
+
+
+# -- reads that a select chooses, and at places that are no sums: kernels ask for what cannot be proved
+
+
+@operator("test.reach_minimum")
+def reach_minimum(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[te.minimum(i + 1, 7)])
+
+
+@operator("test.reach_remainder")
+def reach_remainder(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: x[(i * 3) % 8])
+
+
+@operator("test.reach_wrongly_chosen")
+def reach_wrongly_chosen(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: te.select(i < 6, x[i + 1], te.const(0.0, "float32")))
+
+
+@operator("test.reach_squares")
+def reach_squares(x: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis(3)
+    return te.compute(x.shape, lambda i: te.sum(te.select(i < 6, x[i + k * k], te.const(0.0, "float32")), k))
+
+
+@operator("test.reach_next_row")
+def reach_next_row(x: te.Tensor) -> te.Tensor:
+    rows = te.compute((x.shape[0], 2), lambda i, j: x[i] + te.cast(j, "float32"))
+    return te.compute(x.shape, lambda i: te.select(x[i] > 5.0, rows[i - 1, te.minimum(i - 5, 3)], x[i]))
+
+
+@operator("test.reach_by_value")
+def reach_by_value(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: te.select(te.exp(x[i]) > 50.0, x[(x[i] * 1.5).astype("int64") - 2], x[i]))
+
+
+@operator("test.reach_by_sum")
+def reach_by_sum(x: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis(x.shape[0])
+    sums = te.compute(x.shape, lambda i: te.sum(x[k] * x[i], k))
+    return te.compute(x.shape, lambda i: te.select(sums[i] > 60.0, x[i + 1], x[i]))
+
+
+@pytest.mark.parametrize("op", ["next_row", "by_value", "by_sum", "minimum", "remainder", "wrongly_chosen", "squares"])
+@pytest.mark.parametrize("size", [1, 5, 7, 8, 9, 10, 11, 40])
+@pytest.mark.parametrize("around", ["%x", "exp(%x)"])
+def test_kernels_fail_where_the_interpreter_does(op: str, size: int, around: str) -> None:
+    for operand in ("n,", f"{size},"):
+        text = f'#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[({operand}), float32]) {{ test.reach_{op}({around}) * 2f }}'
+        runs: tuple[Callable[[str, np.ndarray], Any], ...] = (lambda t, x: relay.compile(t)(x), relay.evaluate)
+        outcomes: list[np.ndarray | None] = []
+        for run in runs:
+            try:
+                outcomes.append(np.asarray(run(text, _floats(size))))
+            except (ExecutionError, ShapeError):
+                outcomes.append(None)
+        compiled, judged = outcomes
+        assert (compiled is None) == (judged is None)
+        assert compiled is None or judged is None or np.allclose(compiled, judged, rtol=1e-5)
+
+
+def test_what_is_demanded_needs_no_check() -> None:
+    for operands, op in (
+        ("n,; m,", "add"),
+        ("n,; m,", "demanded"),
+        ("n, m; 7, n", "product"),
+        ("n,; m,", "less_first"),
+        ("n,", "back"),
+    ):
+        for plan in build(_main(operands, op), Options()).plan.kernels:
+            assert not any(isinstance(stmt, Fail) for stmt in statements(plan.kernel.body)), op

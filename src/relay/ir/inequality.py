@@ -288,7 +288,7 @@ class _Search:
                 same = dim_sub(as_dim(atom), value)
                 self.facts.assume(same)
                 self.facts.assume(dim_mul(-1, same))
-                if not self.proves(_replaced(goal, atom, value), cases + 1):
+                if not self.proves(replaced(goal, atom, value), cases + 1):
                     return False
         self.way = []  # holds in the last case
         return True
@@ -410,7 +410,7 @@ def _beyond(fact: SymDim) -> Iterator[Dim]:
                 yield from (dim_add(rest, dim_mul(times, operand)) for operand in (atom.a, atom.b))
 
 
-def _replaced(dim: SymDim, atom: Atom, value: Dim) -> Dim:
+def replaced(dim: SymDim, atom: Atom, value: Dim) -> Dim:
     """A dim with another one in the place of an atom that is not inside of another."""
     total: Dim = 0
     for monomial, coefficient in dim.terms:

@@ -8,7 +8,7 @@ anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ from relay.ir.dim import (
     dim_sub,
     dim_vars,
 )
-from relay.ir.inequality import Facts
+from relay.ir.inequality import Facts, replaced
 from relay.ir.types import dtype_bits, is_integer
 from relay.loop.ir import (
     TURN,
@@ -76,10 +76,33 @@ class Access:
         return f"{self.buffer.name} of {size} elements is {self.what} at {scalar_text(self.index)}"
 
 
-def unproved(kernel: Kernel, only_read: bool = False) -> list[Access]:
+def unproved(kernel: Kernel, assumed: Iterable[Dim] = (), only_read: bool = False) -> list[Access]:
     """The accesses of a kernel that may be outside of their buffers, as far as was found, in order; ``only_read``: of those whose index
-    depends on what stands in memory."""
-    return _Prover(only_read).kernel(kernel)
+    depends on what stands in memory. The dims ``assumed`` are known not to be negative."""
+    prover = _Prover(only_read)
+    for dim in assumed:
+        prover.facts.assume(dim)
+        prover.where_some += _where_some(dim)
+    return prover.kernel(kernel)
+
+
+def _where_some(fact: Dim) -> list[tuple[tuple[Dim, ...], Dim]]:
+    """What a fact with a factor ``min(1, n)`` says where n is 1 or more: it is about what is done n times (`relay.te.reach`)."""
+    if not isinstance(fact, SymDim):
+        return []
+    for atom in dim_atoms(fact):
+        if isinstance(atom, DimOp) and atom.op == "min" and 1 in (atom.a, atom.b):
+            return [(_factors(atom.b if atom.a == 1 else atom.a), replaced(fact, atom, 1))]
+    return []
+
+
+def _factors(count: Dim) -> tuple[Dim, ...]:
+    """Dims of which a dim is the product, times a number of 1 or more."""
+    if isinstance(count, SymDim) and len(count.terms) == 1:
+        ((monomial, coefficient),) = count.terms
+        if coefficient >= 1:
+            return tuple(as_dim(atom) for atom, _ in monomial)
+    return (count,)
 
 
 class _Prover:
@@ -96,9 +119,12 @@ class _Prover:
         self.inputs: frozenset[Buffer] = frozenset()
         # Variables that are no polynomials and never negative, with what they are made of and how many facts there were.
         self.loops: set[DimVar] = set()
+        self.counts: list[tuple[int, DimVar, set[DimVar]]] = []
         # Variables that depend on what stands in memory.
         self.read: set[Axis] = set()
-        self.counts: list[tuple[int, DimVar, set[DimVar]]] = []
+        # Facts that hold where some dims are 1 or more, and those of them that hold here, with how many facts there were then.
+        self.where_some: list[tuple[tuple[Dim, ...], Dim]] = []
+        self.here: list[tuple[int, int]] = []
 
     def kernel(self, kernel: Kernel) -> list[Access]:
         self.inputs = frozenset(kernel.inputs)
@@ -147,6 +173,7 @@ class _Prover:
                 self.bind(stmt.var, as_dim(variable))
                 self.facts.assume(dim_sub(dim_sub(count, 1), self.meaning[stmt.var]))
                 self.facts.know(count)
+                self.settle()
             case LetScalar():
                 if self.is_read(stmt.value):
                     self.read.add(stmt.var)
@@ -163,6 +190,16 @@ class _Prover:
                 self.block_product(stmt)
             case _:
                 pass
+
+    def settle(self) -> None:
+        """Assume what holds where something is done, in a loop that says that it is."""
+        while self.here and self.here[-1][0] > self.facts.mark():
+            self.here.pop()
+        holding = {number for _, number in self.here}
+        for number, (counts, fact) in enumerate(self.where_some):
+            if number not in holding and all(self.facts.implies(dim_sub(count, 1), _CLAIM) for count in counts):
+                self.facts.assume(fact)
+                self.here.append((self.facts.mark(), number))
 
     def bind(self, axis: Axis, meaning: Dim) -> None:
         if axis in self.meaning:

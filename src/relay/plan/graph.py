@@ -8,12 +8,12 @@ its own stage output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay import te
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, dim_mul, dim_sub
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.types import TensorType, Type
 from relay.ir.walk import post_order
@@ -21,6 +21,7 @@ from relay.op import registry
 from relay.op.foreign import is_foreign
 from relay.te.scalar import Const, Load, Scalar, transform, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
+from relay.typing.relations import solved_signature
 
 
 class PlanError(RelayError):
@@ -30,11 +31,13 @@ class PlanError(RelayError):
 @dataclass(frozen=True, slots=True, eq=False)
 class TeGraph:
     """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an
-    input. ``foreign``: a definition in it is not this package's, and may read at indices that nothing bounds."""
+    input. ``foreign``: a definition in it is not this package's, and may read at indices that nothing bounds; dims
+    that are not negative then, by what such definitions demand, are ``assumed``."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     foreign: bool = False
+    assumed: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +87,23 @@ def te_graph(primitive: Function) -> TeGraph:
         taken.add(tensor_key(value))
         outputs.append(value)
     called = {n.name for n in post_order(primitive) if isinstance(n, OpRef)}
-    return TeGraph(tuple(inputs), tuple(outputs), any(map(is_foreign, called)))
+    foreign = any(map(is_foreign, called))
+    return TeGraph(tuple(inputs), tuple(outputs), foreign, tuple(_demanded(primitive)) if foreign else ())
+
+
+def _demanded(primitive: Function) -> Iterator[Dim]:
+    """What the calls in a primitive demand of sizes, as dims that are not negative: it has been asked for before."""
+    for call in post_order(primitive):
+        if not isinstance(call, Call) or not isinstance(call.fn, OpRef):
+            continue
+        op, types = registry.get(call.fn.name), [a.ty for a in call.args if a.ty is not None]
+        if op.shape_mode == "data" or op.kind not in ("expression", "view") or len(types) < len(call.args):
+            continue
+        for demand in solved_signature(op, tuple(types), call.attrs).demands:
+            difference = dim_sub(demand.right, demand.left)
+            yield difference
+            if demand.relation == "==":
+                yield dim_mul(-1, difference)
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ view of the result (`relay.te.layout`), which what follows element by element is
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from relay import te
 from relay.plan.graph import TeGraph, output_dtypes
 from relay.plan.stages import contraction
@@ -32,7 +34,7 @@ def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
             return graph
         new = laid_out(graph.outputs, layouts)
         outputs = tuple(_tensor(new.get(t.stage, t.stage), t.index) for t in graph.outputs)
-        graph = TeGraph(graph.inputs, outputs)
+        graph = replace(graph, outputs=outputs)
 
 
 def _tensor(stage: Stage, index: int) -> Tensor:

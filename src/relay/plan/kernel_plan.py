@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
-from relay.loop.guards import guarded
 from relay.loop.ir import Buffer, Kernel, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
@@ -19,6 +18,7 @@ from relay.plan.attention_gradient import AttentionGradient, find_attention_grad
 from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
+from relay.plan.checked_reads import checked
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.grouped import grouped
@@ -163,7 +163,10 @@ def plan_graph(
     space = layout(body)
     streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
     kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker, streamed)
-    kernel = empty_axes.asked_for(guarded(kernel) if graph.foreign else kernel, defined)
+    if graph.foreign:
+        given = {tensor_key(t): builder.storage[tensor_key(t)] for n, t in enumerate(graph.inputs) if n not in packs}
+        kernel = checked(kernel, defined, given, graph.assumed)
+    kernel = empty_axes.asked_for(kernel, defined)
     return KernelPlan(
         kernel,
         tuple(packs.values()),

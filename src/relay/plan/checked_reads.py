@@ -1,0 +1,169 @@
+"""Reads of a definition that may be outside of a tensor: found in the definition, not in the loops that are made of it.
+
+    y[i] = select(i < 6, x[i + 1], 0)   of x: (n,)   ->   for i in n { if i < 6 and i + 1 >= n { fail } }; ...
+
+What follows from the sizes, the conditions and the definition's demands needs nothing. What does not is asked for before the kernel's
+loops, over the index variables that matter. Only rows at places that another tensor says are asked for where they are read
+(`relay.loop.guards`), and so is what depends on sums that the kernel makes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from relay.ir.dim import Dim, SymDim, dim_bounds
+from relay.loop.bounds import unproved, ways
+from relay.loop.errors import INDEX_OUT_OF_BOUNDS
+from relay.loop.guards import guarded, outside
+from relay.loop.ir import Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt
+from relay.plan.build import Storage
+from relay.plan.graph import tensor_key
+from relay.te.scalar import (
+    Axis,
+    Load,
+    Named,
+    Reduce,
+    Scalar,
+    Size,
+    binary,
+    compare,
+    substitute,
+    transform,
+    unary,
+    walk,
+    wrap,
+)
+from relay.te.tensor import Compute, Placeholder, Stage, Tensor, stage_bodies, stages
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A read that may be outside where ``conditions`` are what they are said to be, for some values of ``over``. ``is_row``: it is one of
+    a tensor's rows, at a place that another tensor says."""
+
+    over: tuple[Axis, ...]
+    outside: Scalar
+    conditions: tuple[tuple[Scalar, bool], ...]
+    is_row: bool
+
+
+def checked(
+    kernel: Kernel, outputs: Sequence[Tensor], operands: Mapping[tuple[int, int], Storage], assumed: Sequence[Dim]
+) -> Kernel:
+    """The kernel of these tensors that fails where their definitions read outside of a tensor; the same object where they never do.
+    ``operands`` are where the tensors are that it is given; the dims ``assumed`` are known not to be negative."""
+    checks: list[Stmt] = []
+    rows = others = False
+    reads = _Reads(operands)
+    for read in reads.open_reads(outputs, assumed):
+        check = None if read.is_row else reads.check(read)
+        if check is not None:
+            checks.append(check)
+        elif read.is_row:
+            rows = True
+        else:
+            others = True
+    if rows or others:
+        kernel = guarded(kernel, assumed, only_read=not others)
+    return replace(kernel, body=Seq((*checks, kernel.body))) if checks else kernel
+
+
+class _Unknown(Exception):
+    """What is not known before a kernel's loops."""
+
+
+@dataclass(slots=True, eq=False)
+class _Reads:
+    operands: Mapping[tuple[int, int], Storage]
+    # What stands for tensors in loops that are only looked at.
+    buffers: dict[tuple[int, int], Buffer] = field(default_factory=dict)
+    tensors: dict[Buffer, Tensor] = field(default_factory=dict)
+
+    def open_reads(self, outputs: Sequence[Tensor], assumed: Sequence[Dim]) -> Iterator[_Read]:
+        """The reads that nothing proves to be inside, those first of which others' places and conditions are made."""
+        for stage in stages(outputs):
+            for body in stage_bodies(stage):
+                over, value = (body.axes, body.body) if isinstance(body, Reduce) else ((), body)
+                axes = (*_axes(stage), *over)
+                expr = transform(value, self.placed)
+                loads = [n for n in walk(expr) if isinstance(n, Load)]
+                if any(axis.extent == 0 for axis in axes) or not loads:
+                    continue
+                nest: Stmt = LetScalar(Named("value", expr.dtype), expr, Seq(()))
+                for axis in reversed(axes):
+                    nest = For(axis, wrap(axis.extent, "int64"), nest)
+                open_ = {id(access.index) for access in unproved(Kernel("reads", (), (), (), nest), assumed)}
+                order = {id(n): at for at, n in enumerate(loads) if any(id(i) in open_ for i in n.indices)}
+                for load, conditions in sorted(ways(expr, order), key=lambda way: order[id(way[0])]):
+                    yield _Read(axes, outside(load, open_), conditions, _is_row(load, open_))
+
+    def placed(self, node: Scalar) -> Scalar:
+        """A read of a tensor as one of a buffer of its shape."""
+        if not isinstance(node, Load) or not isinstance(node.source, Tensor):
+            return node
+        tensor = node.source
+        buffer = self.buffers.get(tensor_key(tensor))
+        if buffer is None:
+            buffer = self.buffers[tensor_key(tensor)] = Buffer("of", tensor.shape, tensor.dtype)
+            self.tensors[buffer] = tensor
+        return Load(buffer, node.indices, node.dtype)
+
+    def known(self, root: Scalar) -> Scalar:
+        """An expression of what the kernel is given. Raises _Unknown."""
+
+        def visit(node: Scalar) -> Scalar:
+            if not isinstance(node, Load):
+                return node
+            tensor = node.source if isinstance(node.source, Tensor) else self.tensors[node.source]  # type: ignore[index]
+            where = self.operands.get(tensor_key(tensor))
+            if where is not None:
+                place = wrap(0, "int64")
+                for index, stride in zip(node.indices, where.strides, strict=True):
+                    place = binary("add", place, binary("mul", index, wrap(stride, "int64")))
+                return Load(where.buffer, (place,), node.dtype)
+            stage = tensor.stage
+            if not isinstance(stage, Compute) or isinstance(stage.bodies[tensor.index], Reduce):
+                raise _Unknown
+            return self.known(substitute(stage.bodies[tensor.index], dict(zip(stage.axes, node.indices, strict=True))))
+
+        return transform(root, visit)
+
+    def check(self, read: _Read) -> Stmt | None:
+        """The loops that ask whether a read is ever outside; None where that is not known before the kernel's own."""
+        try:
+            conditions = [(self.known(c), truth) for c, truth in read.conditions]
+            where = self.known(read.outside)
+        except _Unknown:
+            return None
+        used = {n for e in (where, *(c for c, _ in conditions)) for n in walk(e) if isinstance(n, Axis)}
+        if not used <= set(read.over):
+            return None  # the state of a recurrence
+        fresh: dict[Axis, Scalar] = {}
+        loops: list[Axis] = []
+        for axis in read.over:
+            if axis in used:
+                loops.append(Axis(axis.name, axis.extent))
+                fresh[axis] = loops[-1]
+        check: Stmt = Branch(substitute(where, fresh), Fail(INDEX_OUT_OF_BOUNDS))
+        for cond, truth in reversed(conditions):
+            cond = substitute(cond, fresh)
+            check = Branch(cond if truth else unary("not", cond), check)
+        for loop in reversed(loops):
+            check = For(loop, wrap(loop.extent, "int64"), check)
+        for axis in read.over:  # where one runs over nothing, nothing is read
+            low, _ = dim_bounds(axis.extent)
+            if axis not in used and isinstance(axis.extent, SymDim) and (low is None or low < 1):
+                check = Branch(compare("gt", Size(axis.extent), 0), check)
+        return check
+
+
+def _is_row(load: Load, open_: set[int]) -> bool:
+    """Whether only the first index may be outside, and is one that is read: then it is outside of the tensor in memory, too."""
+    size, first = load.source.shape[0], load.indices[0]  # type: ignore[attr-defined]
+    alone = [id(i) in open_ for i in load.indices] == [True] + [False] * (len(load.indices) - 1)
+    return alone and size != 1 and any(isinstance(n, Load) for n in walk(first))
+
+
+def _axes(stage: Stage) -> tuple[Axis, ...]:
+    return () if isinstance(stage, Placeholder) else stage.axes
