@@ -218,3 +218,21 @@ def test_what_is_demanded_needs_no_check() -> None:
     ):
         for plan in build(_main(operands, op), Options()).plan.kernels:
             assert not any(isinstance(stmt, Fail) for stmt in statements(plan.kernel.body)), op
+
+
+@operator("test.reach_clamped")
+def reach_clamped(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    last = te.size(dim_sub(y.shape[0], 1), "int64")
+    return te.compute(x.shape, lambda i: x[i] + y[te.maximum(te.minimum(i - 3, last), te.const(0, "int64"))])
+
+
+def test_what_is_moved_inside_is_asked_for_once() -> None:
+    module = _main("n,; m,", "clamped")
+    (plan,) = build(module, Options()).plan.kernels
+    assert sum(isinstance(stmt, Fail) for stmt in statements(plan.kernel.body)) == 1
+    for sizes in ((9, 4), (2, 1), (0, 0), (0, 3)):
+        compiled, judged = _results(module, *(_floats(n) for n in sizes))
+        assert np.array_equal(compiled, judged)
+    for run in (relay.compile(module, cache=False), lambda *args: relay.evaluate(module, *args)):
+        with pytest.raises(ExecutionError, match="outside"):
+            run(_floats(3), _floats(0))

@@ -2,9 +2,9 @@
 
     y[i] = select(i < 6, x[i + 1], 0)   of x: (n,)   ->   for i in n { if i < 6 and i + 1 >= n { fail } }; ...
 
-What follows from the sizes, the conditions and the definition's demands needs nothing. What does not is asked for before the kernel's
-loops, over the index variables that matter. Only rows at places that another tensor says are asked for where they are read
-(`relay.loop.guards`), and so is what depends on sums that the kernel makes itself.
+What follows from the sizes, the conditions, the definition's demands and what is asked of axes without elements (`empty_axes`) needs
+nothing. What does not is asked for before the kernel's loops, over the index variables that matter. Only rows at places that another
+tensor says are asked for where they are read (`relay.loop.guards`), and so is what depends on sums that the kernel makes itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from relay.loop.bounds import unproved, ways
 from relay.loop.errors import INDEX_OUT_OF_BOUNDS
 from relay.loop.guards import guarded, outside
 from relay.loop.ir import Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt
+from relay.plan import empty_axes
 from relay.plan.build import Storage
 from relay.plan.graph import tensor_key
 from relay.te.scalar import (
@@ -93,7 +94,8 @@ class _Reads:
                 nest: Stmt = LetScalar(Named("value", expr.dtype), expr, Seq(()))
                 for axis in reversed(axes):
                     nest = For(axis, wrap(axis.extent, "int64"), nest)
-                open_ = {id(access.index) for access in unproved(Kernel("reads", (), (), (), nest), assumed)}
+                known = (*assumed, *empty_axes.assured(stage))
+                open_ = {id(access.index) for access in unproved(Kernel("reads", (), (), (), nest), known)}
                 order = {id(n): at for at, n in enumerate(loads) if any(id(i) in open_ for i in n.indices)}
                 for load, conditions in sorted(ways(expr, order), key=lambda way: order[id(way[0])]):
                     yield _Read(axes, outside(load, open_), conditions, _is_row(load, open_))

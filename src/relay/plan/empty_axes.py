@@ -35,6 +35,11 @@ def asked_for(kernel: Kernel, outputs: Sequence[Tensor]) -> Kernel:
     return replace(kernel, body=Seq((*checks.values(), kernel.body))) if checks else kernel
 
 
+def assured(stage: Stage) -> list[Dim]:
+    """What is not negative where a stage computes anything, because the kernel that does asks for it (`asked_for`)."""
+    return [dim_sub(size, 1) for size, _ in _reads(stage)]
+
+
 def _reads(stage: Stage) -> Iterator[tuple[Dim, tuple[Dim, ...]]]:
     """The sizes of axes in which a stage reads at places that are moved there, and what it does that as often as the product of."""
     for body in stage_bodies(stage):
