@@ -1,7 +1,8 @@
-"""Forward and backward through recursion over data: Tree-LSTMs (`examples/tree_lstm.relay`, `examples/child_sum.relay`) and an LSTM
-over sequences of any length, beside PyTorch eager and, for sequences, JAX, in turns.
+"""Forward and backward through recursion over data: Tree-LSTMs (`examples/tree_lstm.relay`, `examples/child_sum.relay`), a network that
+goes up and down a tree (`examples/bitree.relay`) and an LSTM over sequences of any length, beside PyTorch eager and, for sequences, JAX,
+in turns.
 
-    python benchmarks/tree_training.py [--threads 1] [--trees 8] [--cases binary child-sum sequence]
+    python benchmarks/tree_training.py [--threads 1] [--trees 8] [--cases binary child-sum "up and down" sequence]
 
 Every system computes the result and the gradients of all weights, one tree or sequence at a time, milliseconds for all of them.
 Trees are those of `trees.py` (random splits, 5 to 50 leaves; input 300, state 150); sequences have 5 to 60 steps of 128, hidden 256.
@@ -28,7 +29,7 @@ Array = Any
 # The gradients of the weights, for every tree or sequence.
 Run = Callable[[], list[Sequence[Any]]]
 STEP, HIDDEN, LONGEST = 128, 256, 60
-CASES = ("binary", "child-sum", "sequence")
+CASES = ("binary", "child-sum", "up and down", "sequence")
 SEQUENCE = f"""#[version = "0.0.5"]
 def @go[t: Dim](%i: int64, %n: int64, %xs: Tensor[(t, 1, {STEP}), float32], %h: Tensor[(1, {HIDDEN}), float32],
     %c: Tensor[(1, {HIDDEN}), float32], %w: Tensor[({4 * HIDDEN}, {STEP}), float32],
@@ -72,6 +73,48 @@ def tree_cases(name: str, given: argparse.Namespace) -> dict[str, Run]:
         "relay": ours(module, data, weights, given.threads),
         "PyTorch eager": in_torch(weights, lambda w, n: encoder(w, data[n])[0], len(data), given.threads),
     }
+
+
+def both_ways(given: argparse.Namespace) -> dict[str, Run]:
+    import torch
+    from torch.nn.functional import linear
+
+    rng = np.random.default_rng(0)
+    module = relay.infer_type(relay.load_module(trees.EXAMPLES / "bitree.relay"))
+    h, d = trees.STATE, trees.INPUT
+    shapes = {"c": (1, h), "wx": (h, d), "wl": (h, h), "wr": (h, h), "ul": (h, h), "ur": (h, h)}
+    weights = {n: (rng.standard_normal(s) * 0.05).astype(np.float32) for n, s in shapes.items()}
+    adt = module.adt("Tree")
+
+    def tree(leaves: int) -> Any:
+        word = rng.standard_normal((1, d), dtype=np.float32)
+        if leaves == 1:
+            return adt.Leaf(word)
+        cut = int(rng.integers(1, leaves))
+        return adt.Node(word, tree(cut), tree(leaves - cut))
+
+    data = [tree(k) for k in trees.leaf_counts(rng, given.trees)]
+    words = {id(t): torch.from_numpy(t.fields[0]) for root in data for t in _nodes(root)}
+
+    def up(w: dict[str, Any], t: Any) -> Any:
+        if t.constructor == "Leaf":
+            return torch.tanh(linear(words[id(t)], w["wx"])), ()
+        below = [up(w, k) for k in t.fields[1:]]
+        return torch.tanh(linear(below[0][0], w["wl"]) + linear(below[1][0], w["wr"])), below
+
+    def down(w: dict[str, Any], t: Any, above: Any) -> Any:
+        here = torch.tanh(t[0] + above)
+        parts = (down(w, k, linear(here, w[u])) for k, u in zip(t[1], ("ul", "ur"), strict=False))
+        return sum((p for p in parts), here.sum())
+
+    return {
+        "relay": ours(module, data, weights, given.threads),
+        "PyTorch eager": in_torch(weights, lambda w, n: down(w, up(w, data[n]), w["c"]), len(data), given.threads),
+    }
+
+
+def _nodes(root: Any) -> list[Any]:
+    return [root, *(n for part in root.fields[1:] for n in _nodes(part))]
 
 
 def sequences(given: argparse.Namespace) -> dict[str, Run]:
@@ -146,7 +189,8 @@ def main() -> None:
     table = Table(f"tree-training-{given.threads}", title, "ms", "program", ["relay", "PyTorch eager", "JAX"])
     print(table.head())
     for case in given.cases:
-        runs = sequences(given) if case == "sequence" else tree_cases(case, given)
+        others = {"sequence": sequences, "up and down": both_ways}
+        runs = others[case](given) if case in others else tree_cases(case, given)
         results = {system: run() for system, run in runs.items()}
         for system, found in results.items():
             for of_ours, of_other in zip(results["relay"], found, strict=True):

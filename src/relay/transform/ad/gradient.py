@@ -21,6 +21,7 @@ from relay.transform.ad.conversions import Functions
 from relay.transform.ad.duals import COTANGENT, ForwardLifting, ReverseLifting
 from relay.transform.ad.entering import all_known, definition, entering, lifts
 from relay.transform.ad.forward import Forward
+from relay.transform.ad.kept_rows import ROWS
 from relay.transform.ad.lifter import Lifter, Rule, fresh_dims
 from relay.transform.ad.notes import AS_LOOP, NOTE, noted, recursive
 from relay.transform.ad.prepare import goes_by_level, leads_to_recursion, with_loops
@@ -134,12 +135,13 @@ class _Elimination:
 
     def __post_init__(self) -> None:
         self.functions = Functions(dict(self.source.functions))
-        self.start({**self.source.types, COTANGENT.name: COTANGENT})
+        self.start({**self.source.types, COTANGENT.name: COTANGENT, ROWS.name: ROWS})
 
     def start(self, definitions: dict[str, TypeDef]) -> None:
         """New transformations, which know nothing of what was made before."""
         functions = {n for n in definitions if n.startswith(PREFIX)}
-        self.reverse = Reverse(self.functions, ReverseLifting(definitions, functions=functions), self.rule)
+        lifting = ReverseLifting(definitions, functions=functions)
+        self.reverse = Reverse(self.functions, lifting, self.rule, once=has_one_gradient(self.source))
         self.forward = Forward(self.functions, ForwardLifting(definitions, functions=functions), self.rule)
         self.made.clear()
 

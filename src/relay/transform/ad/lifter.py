@@ -7,7 +7,7 @@ known of each while it is written, so that tensors and tuples exist as lifted va
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay.ir.diagnostics import CompileError, RelayError
@@ -62,8 +62,9 @@ from relay.typing.text import type_text
 # zero. `relay.op.gradient.input_cotangent` is the one that programs are differentiated with.
 Rule = Callable[[str, Attrs, Sequence[Expr], Sequence[Type], Sequence[Expr], Sequence[Expr], int], Expr | None]
 
-# A global function by name, and which of its parameters are constants.
-Version = tuple[str, Numbers]
+# A global function by name, which of its parameters are constants, and which come with lists of rows (`kept_rows`).
+Version = tuple[str, Numbers, Numbers]
+_NONE: Numbers = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +75,7 @@ class Lifter(ABC):
     lifting: Lifting
     rule: Rule
     env: dict[Var, Value] = field(default_factory=dict)
-    # Lifted global functions, and those to be written, by name and by which parameters are constants.
+    # Lifted global functions, and those to be written, by version.
     made: dict[Version, GlobalVar] = field(default_factory=dict)
     todo: list[Version] = field(default_factory=list)
     # The functions bound in the function around, for those that a differentiated one captures.
@@ -128,6 +129,18 @@ class Lifter(ABC):
         """A branch that is lifted in a way of its own; None for every other one."""
         return None
 
+    def with_lists(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Mapping[int, Expr]:
+        """The arguments of a global function that it takes with lists of rows, by position."""
+        return {}
+
+    def listed_type(self, name: str, number: int, lifted: Type) -> Type:
+        """The type of a parameter that comes with lists of rows."""
+        raise AssertionError(f"{type(self).__name__} keeps no rows")
+
+    def listed(self, name: str, number: int, param: Var, ty: Type, frame: Frame) -> Value:
+        """A parameter that comes with lists of rows."""
+        raise AssertionError(f"{type(self).__name__} keeps no rows")
+
     @abstractmethod
     def conversions(self) -> Sequence[Conversion]:
         """All that may have functions to write."""
@@ -136,8 +149,8 @@ class Lifter(ABC):
         """Write the lifted global functions and the conversions that have been asked for."""
         while True:
             while self.todo:
-                name, constant = version = self.todo.pop()
-                made = run(self.lifted(self.functions.known[name], constant))
+                name, constant, listed = version = self.todo.pop()
+                made = run(self.lifted(self.functions.known[name], constant, listed, name))
                 self.functions.known[self.made[version].name] = fresh_dims(to_blocks(made))
             # Every one is asked, so no `any` over a generator.
             if not any([c.finish() for c in self.conversions()]):
@@ -145,25 +158,33 @@ class Lifter(ABC):
 
     # -- functions
 
-    def global_function(self, g: GlobalVar, constant: Numbers = frozenset()) -> GlobalVar:
-        """The lifted function of a global one that takes some parameters as they are (written later, see ``todo``)."""
-        found = self.made.get((g.name, constant))
+    def global_function(self, g: GlobalVar, constant: Numbers = _NONE, listed: Numbers = _NONE) -> GlobalVar:
+        """The lifted function of a global one that takes some parameters as they are, and some with lists of rows (written later, see
+        ``todo``)."""
+        version = g.name, constant, listed
+        found = self.made.get(version)
         if found is None:
             name = self.functions.name(f"{g.name}.ad")
-            ty = self.lifted_type(type_of(self.functions.known[g.name]), constant)
-            found = self.made[g.name, constant] = GlobalVar(name, ty)
-            self.todo.append((g.name, constant))
+            ty = self.lifted_type(type_of(self.functions.known[g.name]), constant, listed, g.name)
+            found = self.made[version] = GlobalVar(name, ty)
+            self.todo.append(version)
         return found
 
-    def lifted_type(self, ty: Type, constant: Numbers) -> FuncType:
+    def lifted_type(self, ty: Type, constant: Numbers, listed: Numbers, name: str) -> FuncType:
         lifted = self.lifting.type(ty)
         assert isinstance(ty, FuncType) and isinstance(lifted, FuncType)
-        params = tuple(p if n in constant else t for n, (p, t) in enumerate(zip(ty.params, lifted.params, strict=True)))
-        return replace(lifted, params=params)
+        params = list(lifted.params)
+        for n in constant:
+            params[n] = ty.params[n]
+        for n in listed:
+            params[n] = self.listed_type(name, n, params[n])
+        return replace(lifted, params=tuple(params))
 
-    def lifted(self, fn: Function, constant: Numbers = frozenset()) -> Step[Function]:
+    def lifted(
+        self, fn: Function, constant: Numbers = _NONE, listed: Numbers = _NONE, name: str = ""
+    ) -> Step[Function]:
         """A function over lifted values, those of ``constant`` parameters excepted."""
-        ty = self.lifted_type(type_of(fn), constant)
+        ty = self.lifted_type(type_of(fn), constant, listed, name)
         frame = Frame()
         params = []
         for n, (v, t) in enumerate(zip(fn.params, ty.params, strict=True)):
@@ -171,6 +192,8 @@ class Lifter(ABC):
             params.append(param)
             if n in constant:
                 self.env[v] = self.argument(frame, param, type_of(v), v.span, active=False)
+            elif n in listed:
+                self.env[v] = self.listed(name, n, param, type_of(v), frame)
             else:
                 self.env[v] = self.received(frame, param, type_of(v))
         result = yield self.block(as_block(fn.body), frame)
@@ -432,9 +455,10 @@ class Lifter(ABC):
             case GlobalVar(name=name):
                 given = (n for n, a in enumerate(args) if self.lifting.changes(a.ty) and is_constant(a))
                 constant = self.activity.constant(name, frozenset(given))
-                fn: Expr = self.global_function(e.fn, constant)
-                mixed = tuple(a.primal if n in constant else a.whole for n, a in enumerate(args))
-                return self.applied(var, e, fn, mixed, frame)
+                lists = self.with_lists(e, name, args, frame)
+                fn: Expr = self.global_function(e.fn, constant, frozenset(lists))
+                mixed = (a.primal if n in constant else lists.get(n) or a.whole for n, a in enumerate(args))
+                return self.applied(var, e, fn, tuple(mixed), frame)
             case _:
                 return self.applied(var, e, self.atom(e.fn, frame).whole, tuple(a.whole for a in args), frame)
 

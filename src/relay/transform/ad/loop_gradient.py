@@ -53,11 +53,15 @@ class Loops:
     _written: dict[_Key, Written | None] = field(default_factory=dict)
     _rooms: Iterator[int] = field(default_factory=count)
 
-    def call(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
-        """The call of a loop, with the way back through it; None where the general scheme is to be used."""
+    def has(self, name: str) -> bool:
+        """Whether a function is a loop, as far as its form tells."""
         if name not in self._loops:
             self._loops[name] = self.loop(name)
-        loop = self._loops[name]
+        return self._loops[name] is not None
+
+    def call(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
+        """The call of a loop, with the way back through it; None where the general scheme is to be used."""
+        loop = self._loops[name] if self.has(name) else None
         if loop is None or len(e.type_args) != len(loop.function.type_params):
             return None
         ty = type_of(e)

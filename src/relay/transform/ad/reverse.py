@@ -11,7 +11,7 @@ control flow is straight-line code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.expr import (
@@ -31,6 +31,7 @@ from relay.op.custom_gradients import has_declared_rule
 from relay.transform.ad.activity import Activity
 from relay.transform.ad.branches import branch_again
 from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones_like, zeros_like
+from relay.transform.ad.kept_rows import KeptRows, Term, no_rows, put, term_of, total
 from relay.transform.ad.lifter import Lifter, fitting, nothing_to_differentiate
 from relay.transform.ad.loop_gradient import Loops
 from relay.transform.ad.terms import BACK, UNIT, Code, project, tuple_of, written
@@ -43,9 +44,12 @@ from relay.transform.build import type_of
 class Reverse(Lifter):
     """Lifts functions to ones that return their result and their backpropagator."""
 
+    # What may put rows into lists: not where the derivative is differentiated again.
+    once: bool = True
     seed: Seed = field(init=False)
     collect: Collect = field(init=False)
     loops: Loops = field(init=False)
+    kept: KeptRows = field(init=False)
 
     def __post_init__(self) -> None:
         self.activity = Activity(self.functions.known, self.lifting)
@@ -54,6 +58,7 @@ class Reverse(Lifter):
         self.seed = Seed(self.lifting, self.functions)
         self.collect = Collect(self.lifting, self.functions)
         self.loops = Loops(self)
+        self.kept = KeptRows(self.functions.known, self.rule, self.loops.has)
 
     def loop(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Value | None:
         return self.loops.call(e, name, args, frame)
@@ -64,7 +69,7 @@ class Reverse(Lifter):
     def reasons(self) -> dict[str, tuple[str, str]]:
         """Of lifted global functions that are no loops: whose they are, and why not."""
         why = self.loops.why
-        return {made.name: (name, why[name]) for (name, _), made in self.made.items() if name in why}
+        return {made.name: (name, why[name]) for (name, _, _), made in self.made.items() if name in why}
 
     def conversions(self) -> Sequence[Conversion]:
         return (self.lift, self.drop, self.seed, self.collect)
@@ -183,6 +188,8 @@ class Reverse(Lifter):
                     if isinstance(i, Tensor) and i.active:
                         part = self.cotangent(e, op.name, operands, types, given, whole, n)
                         if part is not None:
+                            if self.put(f, i, part):
+                                continue
                             slope = written(f.back, part)
                             if has_declared_rule(op.name):
                                 fitting(op.name, n, type_of(slope), i.ty, e.span)
@@ -190,6 +197,51 @@ class Reverse(Lifter):
 
             frame.tape.append(back)
         return value
+
+    # -- rows in place of terms of a cotangent
+
+    def with_lists(self, e: Call, name: str, args: Sequence[Value], frame: Frame) -> Mapping[int, Expr]:
+        out: dict[int, Expr] = {}
+        function = self.functions.known[name]
+        if not self.once or len(e.type_args) != len(function.type_params):
+            return out
+        for n, a in enumerate(args):
+            if not isinstance(a, Tensor) or not a.active:
+                continue
+            starts = self.kept.is_shared((name, n))
+            if not starts and not a.lists:
+                continue
+            terms = [t.at(function, e.type_args) for t in self.kept.terms((name, n))]
+            if not terms or (not starts and any(t not in a.lists for t in terms)):
+                continue
+            refs = [a.lists.get(t) or self.new_list(a, t, frame) for t in terms]
+            out[n] = frame.forward.bind(tuple_of((a.whole, *refs)))
+        return out
+
+    def new_list(self, tensor: Tensor, term: Term, frame: Frame) -> Expr:
+        """A list of rows that what is called next fills on the way back; then they are added to the tensor's cotangent."""
+        ref = no_rows(frame.forward, term)
+        frame.tape.append(lambda f: f.give(tensor, total(f.back, ref, term, tensor.primal)))
+        return ref
+
+    def listed_type(self, name: str, number: int, lifted: Type) -> Type:
+        return TupleType((lifted, *(t.reference for t in self.kept.terms((name, number)))))
+
+    def listed(self, name: str, number: int, param: Var, ty: Type, frame: Frame) -> Value:
+        value = self.received(frame, frame.forward.bind(project(param, 0)), ty)
+        assert isinstance(value, Tensor)
+        terms = self.kept.terms((name, number))
+        value.lists = {t: frame.forward.bind(project(param, 1 + n)) for n, t in enumerate(terms)}
+        return value
+
+    @staticmethod
+    def put(frame: Frame, tensor: Tensor, part: Expr) -> bool:
+        """Put the rows of a part of a cotangent into a list of the tensor's; whether there is one for it."""
+        found = term_of(part, tensor.primal) if tensor.lists else None
+        if found is None or found[0] not in tensor.lists:
+            return False
+        put(frame.back, tensor.lists[found[0]], *found)
+        return True
 
     # -- the gradient of one function
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from relay.ir.expr import Expr
 from relay.ir.types import Type
 from relay.transform.ad.conversions import accumulate, cotangent, zero_ref
+from relay.transform.ad.kept_rows import Term
 from relay.transform.ad.terms import Code, add, project, tuple_of
 
 
@@ -65,7 +66,8 @@ class Tensor:
     """A differentiable tensor, made in the block ``home`` (``given`` is its value) or come from elsewhere as a pair.
 
     ``active``: it may depend on what the derivative is taken for. Its reference is made when something outside the
-    block's own operators wants it, and so is the pair.
+    block's own operators wants it, and so is the pair. ``lists`` are references to the rows of terms that are not added to its
+    cotangent (`kept_rows`).
     """
 
     ty: Type
@@ -74,6 +76,7 @@ class Tensor:
     pair: Expr | None = None
     active: bool = True
     made_ref: Expr | None = None
+    lists: Mapping[Term, Expr] = field(default_factory=dict)
     _foreign_ref: Expr | None = None
 
     @property

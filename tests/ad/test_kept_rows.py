@@ -1,0 +1,151 @@
+"""What recursive functions share: its cotangent is one product of rows that the way back has kept, whatever else is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay.differentiate import differentiated
+from relay.transform.ad import kept_rows
+from tests.ad.checks import plain, problem
+
+H = 3
+ROW, W = f"Tensor[(1, {H}), float64]", f"Tensor[({H}, {H}), float64]"
+HEAD = f"""#[version = "0.0.5"]
+import prelude
+type Twig[A] {{ Bud(A), Fork(A, Twig[A], Twig[A]) }}
+def @ends(%t: Twig[{ROW}]) -> {ROW} {{ match (%t) {{ Bud(%x) => %x, Fork(%x, %a, %b) => %x + @ends(%a) * @ends(%b) }} }}
+"""
+# A tree of new states: what goes up is data, so no level is batched.
+UP = (
+    f"def @up(%t: Twig[{ROW}], %w: {W}, %u: {W}) -> Twig[{ROW}] {{ match (%t) {{ Bud(%x) => Bud(tanh(nn.dense(%x, %w))), "
+    "Fork(%x, %a, %b) => { let %l = @up(%a, LEFT); let %r = @up(%b, RIGHT);"
+    "Fork(OWN + nn.dense(@ends(%l), %u), %l, %r) } } }\n"
+    f"def @main(%t: Twig[{ROW}], %w: {W}, %u: {W}) {{ @ends(@up(%t, %w, %u)) }}"
+)
+
+
+def up(left: str = "%w, %u", right: str = "%w, %u", own: str = "nn.dense(%x, %w)") -> str:
+    return UP.replace("LEFT", left).replace("RIGHT", right).replace("OWN", own)
+
+
+# The program, and how many lists there are.
+PROGRAMS: dict[str, tuple[str, int]] = {
+    "handed on": (up(), 2),
+    "in each other's place": (up(right="%u, %w"), 2),
+    "changed on the way": (up(right="%w, %u * 0.5f64"), 1),
+    "another one here and there": (up(left="%u, %u"), 2),
+    "used in another way as well": (up(own="nn.dense(%x, %w) * sum(%w) + nn.dense(%x * %x, %w)"), 2),
+    "in a branch": (up(own="(if (sum(%x) > 0f64) { nn.dense(%x, %w) } else { sin(%x) })"), 2),
+    "in a closure": (up(own="{ let %f = fn (%y: " + ROW + ") { nn.dense(%y, %w) }; %f(%x) * %f(sin(%x)) }"), 2),
+    "rows of two kinds": (up(own="sum(nn.dense(concatenate((%x, %x * 2f64), axis=0), %w), axis=0, keepdims=True)"), 3),
+    "a row of it": (up(own="nn.dense(%x, %w) + expand_dims(take(%w, 1, axis=0), axis=0)"), 2),
+    "in a function that it calls": (
+        f"def @cell(%x: {ROW}, %v: {W}) {{ nn.dense(tanh(nn.dense(%x, %v)), %v) }}\n"
+        + up(own="(@cell(%x, %w) + @cell(sin(%x), %w))"),
+        2,
+    ),
+    "in a recursion inside": (
+        f"def @down(%t: Twig[{ROW}], %v: {W}) -> Twig[{ROW}] {{ match (%t) {{ Bud(%x) => Bud(nn.dense(%x, %v)), "
+        "Fork(%x, %a, %b) => Fork(%x, @down(%a, %v), @down(%b, %v)) } }\n"
+        + up(own="(@ends(@down(%t, %w)) + nn.dense(%x, %w))"),
+        2,
+    ),
+    "in a loop inside": (
+        f"def @loop(%i: int32, %x: {ROW}, %v: {W}) -> {ROW} "
+        "{ if (%i < 1) { %x } else { @loop(%i - 1, sin(nn.dense(%x, %v)), %v) } }\n"
+        + up(own="@loop(3, %x, %w)"),
+        2,
+    ),
+    "by each other": (
+        f"def @left(%t: Twig[{ROW}], %w: {W}, %u: {W}) -> Twig[{ROW}] {{ match (%t) {{ Bud(%x) => Bud(nn.dense(%x, %u)), "
+        "Fork(%x, %a, %b) => Fork(sin(%x), @right(%a, %u, %w), @left(%b, %w, %u)) } }\n"
+        f"def @right(%t: Twig[{ROW}], %w: {W}, %u: {W}) -> Twig[{ROW}] {{ match (%t) {{ Bud(%x) => Bud(%x), "
+        "Fork(%x, %a, %b) => Fork(nn.dense(%x, %w), @left(%a, %w, %u), @right(%b, %w, %u)) } }\n"
+        f"def @main(%t: Twig[{ROW}], %w: {W}, %u: {W}) {{ @ends(@left(%t, %w, %u)) }}",
+        2,
+    ),
+    "a size of its own": (
+        f"def @up[n: Dim, h: Dim](%t: Twig[{ROW}], %w: Tensor[(n, h), float64], %u: {W}) -> Twig[{ROW}] {{ match (%t) {{ "
+        "Bud(%x) => Bud(nn.dense(%x, %u)), Fork(%x, %a, %b) => "
+        "Fork(nn.dense(%x, %u) + sum(nn.dense(%w * sum(%x), %w)), @up(%a, %w, %u), @up(%b, %w, %u)) } }\n"
+        f"def @main(%t: Twig[{ROW}], %w: {W}, %u: {W}) {{ @ends(@up(%t, %w, %u)) }}",
+        2,
+    ),
+    "of a table": (
+        f"def @words(%l: List[Tensor[(), int64]], %v: Tensor[(5, {H}), float64]) -> List[{ROW}] {{ match (%l) {{ Nil => Nil, "
+        "Cons(%i, %r) => Cons(expand_dims(take(%v, %i, axis=0), axis=0), @words(%r, %v)) } }\n"
+        f"def @main(%t: Twig[{ROW}], %w: {W}, %u: {W}) {{ let %v = concatenate((%w, nn.dense(%u, %w)), axis=0);"
+        "@foldl(fn (%s: " + ROW + ", %x: " + ROW + ") { %s * 0.5f64 + tanh(nn.dense(%x, %u)) }, @ends(%t), "
+        "@words(Cons(1i64, Cons(4i64, Cons(1i64, Nil))), strided_slice(%v, begin=[0], end=[5], axes=[0]))) }",
+        2,
+    ),
+    "never": (up(own="sin(%x)").replace("Bud(tanh(nn.dense(%x, %w)))", "Bud(%x)"), 1),
+}  # fmt: skip
+
+
+def _tree(module: relay.Module, size: int, rng: np.random.Generator) -> Any:
+    adt, x = module.adt("Twig"), rng.standard_normal((1, H))
+    if size == 1:
+        return adt.Bud(x)
+    cut = int(rng.integers(1, size))
+    return adt.Fork(x, _tree(module, cut, rng), _tree(module, size - cut, rng))
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> list[kept_rows.Term]:
+    """Rows are kept for small tensors too; the lists that recursions are given."""
+    made: list[kept_rows.Term] = []
+    begin: Callable[..., Any] = kept_rows.no_rows
+
+    def counted(code: Any, term: kept_rows.Term) -> Any:
+        made.append(term)
+        return begin(code, term)
+
+    monkeypatch.setattr(kept_rows, "_FEW_ELEMENTS", 1)
+    monkeypatch.setattr("relay.transform.ad.reverse.no_rows", counted)
+    return made
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_derivatives(name: str, lists: list[kept_rows.Term]) -> None:
+    text, count = PROGRAMS[name]
+    module = relay.parse(HEAD + text)
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal((H, H)) * 0.7, rng.standard_normal((H, H)) * 0.7)
+    for size in (1, 2, 6):
+        args = [_tree(module, size, rng), *weights]
+        for numbers in ((1, 2), (0, 1, 2), (2,)):
+            assert problem(module, args, numbers, compiled=size == 6) is None
+    lists.clear()
+    differentiated(relay.value_and_grad(module, (0, 1, 2)))
+    assert len(lists) == count
+
+
+def test_small_tensors_are_added_up() -> None:
+    module = relay.parse(HEAD + up())
+    assert "ad.Rows" not in str(differentiated(relay.value_and_grad(module, (1, 2))))
+    wide = relay.parse((HEAD + up()).replace(f"({H}, {H})", "(96, 96)").replace(f"(1, {H})", "(1, 96)"))
+    text = str(differentiated(relay.value_and_grad(wide, (1, 2))))
+    assert "ad.Rows" in text
+    # One product for each weight, where there was one at every node.
+    assert text.count("nn.dense.vjp1") == 2
+
+
+def test_derivatives_of_gradients(lists: list[kept_rows.Term]) -> None:
+    """What is differentiated again adds up: the walk along a list has no derivative."""
+    module = relay.parse(HEAD + up())
+    rng = np.random.default_rng(1)
+    args = (_tree(module, 4, rng), rng.standard_normal((H, H)), rng.standard_normal((H, H)))
+    hessian = relay.compile(relay.jvp(relay.grad(module, 1), 1))
+    v = rng.standard_normal((H, H))
+    _, found = plain(hessian(*args, v))
+    assert not lists
+    e = 1e-5
+    gradient = relay.compile(relay.grad(module, 1))
+    ends = [plain(gradient(args[0], args[1] + s * v, args[2])) for s in (e, -e)]
+    np.testing.assert_allclose(found, (ends[0] - ends[1]) / (2 * e), rtol=1e-5, atol=1e-7)
