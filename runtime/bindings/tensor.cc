@@ -545,6 +545,16 @@ void init_tensor(nb::module_& m) {
       .def("__int__", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("__int__")(); })
       .def("__bool__", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("__bool__")(); })
       .def("item", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("item")(); })
+      .def(
+          "tolist", [](const PyTensor& self) { return tensor_to_numpy(self.get()).attr("tolist")(); },
+          "The elements as Python numbers, in lists.")
+      .def(
+          "__getitem__",
+          [](const PyTensor& self, const nb::object& index) -> nb::object {
+            return tensor_to_numpy(self.get()).attr("__getitem__")(index);
+          },
+          nb::arg("index"), "What NumPy's view gives at an index.")
+      .def("__iter__", [](const PyTensor& self) { return nb::iter(tensor_to_numpy(self.get())); })
       .def("__repr__", [](const PyTensor& self) {
         if (self.donated()) return std::string("Tensor(donated)");
         Tensor* tensor = self.get();

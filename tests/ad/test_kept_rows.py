@@ -126,6 +126,29 @@ def test_derivatives(name: str, lists: list[kept_rows.Term]) -> None:
     assert len(lists) == count
 
 
+# What a node may do with its input and the weights; XY stands for either weight.
+OWN = (
+    "nn.dense(%x, XY)", "tanh(nn.dense(sin(%x), XY))", "nn.matmul(%x, XY)", "(%x * sum(XY))", "take(XY, 0i64, axis=0)",
+    "nn.dense(take(XY, 1, axis=0), XY)", "sum(nn.dense(concatenate((%x, %x), axis=0), XY), axis=0, keepdims=True)",
+    "(if (sum(%x) > 0f64) { nn.dense(%x, XY) } else { %x })", "nn.dense(%x, nn.dense(XY, XY))", "nn.dense(%x, transpose(XY))",
+    "{ let %f = fn (%y: " + ROW + ") { nn.dense(%y * %x, XY) }; %f(%f(%x)) }", "{ let %v = XY; nn.dense(%x, %v) }",
+)  # fmt: skip
+HANDED = ("%w, %u", "%u, %w", "%w, %w", "%w, sin(%u)", "%u, %u")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_drawn_programs(seed: int, lists: list[kept_rows.Term]) -> None:
+    rng = np.random.default_rng([7, seed])
+    own = " + ".join(str(rng.choice(OWN)).replace("XY", str(rng.choice(["%w", "%u"]))) for _ in range(3))
+    left, right = (str(rng.choice(HANDED, p=[0.5, 0.2, 0.1, 0.1, 0.1])) for _ in range(2))
+    module = relay.parse(HEAD + up(left, right, own))
+    args = [_tree(module, 4, rng), *(rng.standard_normal((H, H)) * 0.5 for _ in range(2))]
+    for numbers in ((1, 2), (0, 1), (1,)):
+        found = problem(module, args, numbers, compiled=numbers == (0, 1))
+        assert found is None, f"{found}\n{up(left, right, own)}"
+    assert lists
+
+
 def test_small_tensors_are_added_up() -> None:
     module = relay.parse(HEAD + up())
     assert "ad.Rows" not in str(differentiated(relay.value_and_grad(module, (1, 2))))

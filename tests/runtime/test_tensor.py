@@ -244,3 +244,17 @@ def test_arrays_of_another_type_than_expected_are_refused_each_time() -> None:
             same.run("main", (np.ones(3),))
         with pytest.raises(ArgumentError, match="expected"):
             same.run("main", (np.ones(3, ">f4"),))
+
+
+def test_indexing_is_that_of_the_array() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    tensor = Tensor.from_numpy(x)
+    assert tensor[1, 2] == 6 and isinstance(tensor[1, 2], np.float32)
+    np.testing.assert_array_equal(tensor[1:, ::2], x[1:, ::2])
+    assert not tensor[0].flags.writeable
+    np.testing.assert_array_equal([row.sum() for row in tensor], x.sum(1))
+    assert tensor.tolist() == x.tolist() and Tensor.from_numpy(np.int64(3)).tolist() == 3
+    with pytest.raises(IndexError):
+        tensor[3]
+    with pytest.raises(TypeError):
+        iter(Tensor.from_numpy(np.int64(3)))
