@@ -196,3 +196,13 @@ def test_rows_of_any_number_that_lie_side_by_side() -> None:
     }"""
     after = joined(bound(text, a=(32, 64), b=(32, 64)), array(3, 64))
     assert operators(after).count("nn.dense") == 1
+
+
+def test_an_operand_that_only_tells_a_type() -> None:
+    """The gradient of a product's input does not read the input: side by side the parts would have another type than it tells."""
+    text = """
+    def @main(%x: Tensor[(8, 12), float32], %g: Tensor[(8, 16), float32], %v: Tensor[(16, 12), float32], %w: Tensor[(16, 12), float32]) {
+      nn.dense.vjp0(%x, %v, %g) * nn.dense.vjp0(%x, %w, %g)
+    }"""
+    after = joined(bound(text, v=(16, 12), w=(16, 12)), array(8, 12), array(8, 16))
+    assert operators(after).count("nn.dense.vjp0") == 2

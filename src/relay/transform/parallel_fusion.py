@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from relay.ir.diagnostics import OperatorError
+from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import Dim, dim_add
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var
 from relay.ir.module import Module
@@ -332,8 +332,8 @@ class _InBlock:
             return None
         try:
             call = op_call(parts[0].op, args, parts[0].attrs, parts[0].call.span)
-        except OperatorError:
-            return None
+        except (OperatorError, TypeError_):
+            return None  # an operand that only tells a type tells that of a part
         shape = dims(parts[0].var)
         total: Dim = 0
         for size in sizes:
