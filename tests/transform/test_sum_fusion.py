@@ -112,3 +112,14 @@ def test_a_constant_beside_a_variable_stays() -> None:
     }"""
     module = infer(typed(text).bind({"u": array(30, 8)}))
     assert joined(module, array(64, 8), array(64, 8), array(30, 8)).count("nn.dense") == 2
+
+
+def test_rows_and_rows_of_rows_do_not_lie_side_by_side() -> None:
+    """The gradients of one weight that meets the states of a loop and, at once, the inputs of all steps."""
+    text = """
+    def @main[t: Dim](%x: Tensor[(t, 1, 150), float64], %g: Tensor[(t, 1, 140), float64], %w: Tensor[(140, 150), float64],
+        %y: Tensor[(t, 150), float64], %d: Tensor[(t, 140), float64]) {
+      add(nn.dense.vjp1(%y, %w, %d), nn.dense.vjp1(%x, %w, %g))
+    }"""
+    inputs = array(9, 1, 150), array(9, 1, 140), array(140, 150), array(9, 150), array(9, 140)
+    assert joined(text, *inputs).count("nn.dense.vjp1") == 2

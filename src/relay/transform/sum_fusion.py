@@ -28,7 +28,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.cse import atom_key, attrs_key
-from relay.transform.joints import elements, operand_shapes
+from relay.transform.joints import elements, operand_shapes, other_axes
 from relay.transform.uses import use_counts
 
 
@@ -206,6 +206,8 @@ class _Adder:
                 continue
             if constants:
                 return None
+            if len({other_axes(p, axis) for p in parts}) != 1:
+                return None  # rows of one, and rows of rows
             types = tuple(type_of(p) for p in parts)
             whole = Tuple(tuple(parts), TupleType(types), first.span)
             held = Var("parts", None, whole.ty)
