@@ -132,3 +132,29 @@ def test_beam_search_is_a_loop() -> None:
     made = build(module, Options(entries=("beam",), threads=1))
     search = disassemble(made.image).split("@search")[-1].split("\nfunction")[0]
     assert "Goto" in search and "Invoke  " not in search and "CheckEq" not in search
+
+
+def test_a_loop_in_a_loop() -> None:
+    """The inner loop's copy for the sizes that the outer one tells is given a weight by the outer one's copy: a copy of the copy."""
+    module = relay.parse(f"""{VERSION}
+    def @inner[n: Dim, h: Dim](%i: int32, %x: Tensor[(n, h), float32], %w: Tensor[(h, h), float32]) -> Tensor[(n, h), float32] {{
+      if (%i < 1) {{ %x }} else {{ @inner(%i - 1, tanh(nn.dense(%x, %w)), %w) }}
+    }}
+    def @outer[b: Dim](%i: int64, %s: Tensor[(b, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(b, 4), float32] {{
+      if (%i == 0i64) {{ %s }} else {{ @outer(%i - 1i64, @inner(3, %s, %w) + %s, %w) }}
+    }}
+    def @main[b: Dim](%s: Tensor[(b, 4), float32], %w: Tensor[(4, 4), float32]) -> Tensor[(b, 4), float32] {{
+      @outer(2i64, %s, %w)
+    }}
+    """)
+    w = normal(4, 4)
+    found = both(module.bind({"w": w}), normal(2, 4))
+    s = normal(2, 4)
+    for _ in range(2):
+        x = s
+        for _ in range(3):
+            x = np.tanh(x @ w.T)
+        s = x + s
+    assert np.allclose(found, s, atol=1e-5)
+    heads = fixed(module.bind({"w": w}))
+    assert "%w" not in heads["inner__fixed__fixed"]

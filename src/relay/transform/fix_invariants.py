@@ -135,14 +135,16 @@ class _Fixer:
         names = {n: globals_used(f) for n, f in self.functions.items()}
         for component in components(names):
             if len(component) > 1 or component[0] in names[component[0]]:
-                together = frozenset(component)
-                for name in component:
-                    self._together[name] = together
-                    self._relevant[name] = [
-                        b
-                        for b in all_bindings(body_of(self.functions[name]))
-                        if isinstance(b.value, Tuple | Proj) or _callee(b.value) in together
-                    ]
+                self._note(frozenset(component))
+
+    def _note(self, together: frozenset[str]) -> None:
+        for name in together:
+            self._together[name] = together
+            self._relevant[name] = [
+                b
+                for b in all_bindings(body_of(self.functions[name]))
+                if isinstance(b.value, Tuple | Proj) or _callee(b.value) in together
+            ]
 
     def rewrite(self, name: str) -> None:
         """Let the calls of recursive functions from outside be calls of copies."""
@@ -229,7 +231,6 @@ class _Fixer:
 
     def _make(self, found: Mapping[str, _Given]) -> dict[str, _Copy]:
         copies = {name: self._declare(name, given) for name, given in found.items()}
-        together = frozenset(c.target.name for c in copies.values())
 
         def visit(scope: Scope, var: Var, value: Expr) -> Expr:
             callee = _callee(value)
@@ -255,8 +256,8 @@ class _Fixer:
                 )
             )
             self.pending.append(copy.target.name)
-        for name in together:
-            self._together[name] = together
+        # A copy may be given more by a copy of its caller: then there is a copy of it.
+        self._note(frozenset(c.target.name for c in copies.values()))
         return copies
 
     def _declare(self, name: str, given: _Given) -> _Copy:
