@@ -1,5 +1,5 @@
-"""Recurrent cells drawn at random: products by shared weights, gates, norms, attention over the batch, as loops over any number of steps
-and unrolled. What is compiled, and its gradients, mean what the interpreter says.
+"""Recurrent cells drawn at random: products by shared weights, gates, norms, attention over the batch and loops inside, as loops over any
+number of steps and unrolled, for one batch size and for any. What is compiled, and its gradients, mean what the interpreter says.
 
 How many cells, and from which number on, is `--fuzz-programs` and `--programs-from`.
 """
@@ -21,6 +21,10 @@ Array = npt.NDArray[np.float32]
 # Small ones, those that registers and panels divide, and such that they do not.
 WIDTHS = (12, 16, 64, 128, 150)
 BATCHES = (1, 2, 5, 16)
+INSIDE = """
+def @inside[n: Dim, h: Dim](%i: int32, %x: Tensor[(n, h), float32], %w: Tensor[(h, h), float32]) -> Tensor[(n, h), float32] {
+  if (%i < 1) { %x } else { @inside(%i - 1, tanh(nn.dense(%x, %w)) + 0.5f * %x, %w) }
+}"""
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ class Drawing:
     def step(self) -> list[str]:
         """New values."""
         a, b, c, h = self.value(), self.value(), self.value(), self.width
-        match self.random.randrange(10):
+        match self.random.randrange(11):
             case 0 | 1 | 2:
                 made = self.bind(self.products(h))
                 return [self.bind(f"{self.random.choice(['tanh', 'sigmoid', 'nn.relu', 'sin'])}({made})")]
@@ -81,6 +85,8 @@ class Drawing:
                 chosen = f"where({a} > 0f, {b}, 0.5f * {c})", f"maximum({a}, {b} - 0.1f)", f"nn.softmax({a})"
                 total = f"{a} * sum({b}, axis=[1], keepdims=True) * 0.1f"
                 return [self.bind(self.random.choice([*chosen, total]))]
+            case 9:
+                return [self.bind(f"@inside({self.random.randrange(4)}, {a}, {self.weight(h, h)})")]
             case _:
                 return [self.bind(f"{a} * {b} + (1f - {a}) * {c}")]
 
@@ -104,14 +110,16 @@ def cell(seed: int) -> Cell:
     for state in states:
         new = random.choice(d.values[1 + len(states) :])
         ends.append(d.bind(f"tanh({new})" if random.random() < 0.5 else f"0.5f * {new} + 0.3f * {state}"))
-    rows, steps = f"Tensor[({d.batch}, {d.width}), float32]", random.randrange(1, 5)
+    steps, unrolled = random.randrange(1, 5), random.random() < 0.4
+    batch, dims = ("b", "[t: Dim, b: Dim]") if not unrolled and random.random() < 0.5 else (str(d.batch), "[t: Dim]")
+    rows = f"Tensor[({batch}, {d.width}), float32]"
     weights = {name: f"Tensor[({', '.join(map(str, shape))},), float32]" for name, shape in d.weights.items()}
     params = ", ".join([*(f"{s}: {rows}" for s in states), *(f"%{name}: {ty}" for name, ty in weights.items())])
     given = ", ".join(f"%{name}" for name in weights)
     made = f"({', '.join([rows] * len(states))},)"
     code, last = "\n    ".join(d.lines), f"({', '.join(ends)},)"
     total = " + ".join(f"sum(%r.{n})" for n in range(len(states)))
-    if random.random() < 0.4:  # unrolled
+    if unrolled:
         calls, now = [], states
         for t in range(steps):
             calls.append(f"let %r = @step(take(%xs, {t}, axis=0), {', '.join([*now, given])});")
@@ -121,25 +129,25 @@ def cell(seed: int) -> Cell:
             f"def @main(%xs: Tensor[({steps}, {d.batch}, {d.width}), float32], {params}) {{ {' '.join(calls)} {total} }}"
         )
     else:
-        xs = f"%xs: Tensor[(t, {d.batch}, {d.width}), float32]"
+        xs = f"%xs: Tensor[(t, {batch}, {d.width}), float32]"
         text = (
-            f"def @loop[t: Dim](%i: int64, {xs}, {params}) -> {made} {{\n"
+            f"def @loop{dims}(%i: int64, {xs}, {params}) -> {made} {{\n"
             f"  if (%i >= Dim[t]) {{ ({', '.join(states)},) }} else {{\n    let %x = take(%xs, %i, axis=0);\n    {code}\n"
             f"    @loop(%i + 1i64, %xs, {', '.join([*ends, given])}) }} }}\n"
-            f"def @main[t: Dim]({xs}, {params}) {{ let %r = @loop(0i64, %xs, {', '.join([*states, given])}); {total} }}"
+            f"def @main{dims}({xs}, {params}) {{ let %r = @loop(0i64, %xs, {', '.join([*states, given])}); {total} }}"
         )
     numbers = np.random.default_rng(seed)
     shapes: list[tuple[int, ...]] = [(steps, d.batch, d.width), *[(d.batch, d.width)] * len(states)]
     args = [numbers.standard_normal(s).astype(np.float32) * 0.5 for s in shapes]
     args += [(numbers.standard_normal(s) * 0.8 / s[-1] ** 0.5).astype(np.float32) for s in d.weights.values()]
-    return Cell(f'#[version = "0.0.5"]\n{text}\n', args, len(d.weights))
+    return Cell(f'#[version = "0.0.5"]{INSIDE}\n{text}\n', args, len(d.weights))
 
 
 def leaves(value: Any) -> list[npt.NDArray[Any]]:
     return [a for v in value for a in leaves(v)] if isinstance(value, tuple | list) else [np.asarray(value)]
 
 
-@pytest.mark.programs(16)
+@pytest.mark.programs(12)
 def test_what_is_compiled_means_what_the_interpreter_says(seed: int) -> None:
     drawn = cell(seed)
     module, count = relay.parse(drawn.text), len(drawn.args)
