@@ -159,6 +159,20 @@ def test_small_tensors_are_added_up() -> None:
     assert text.count("nn.dense.vjp1") == 2
 
 
+def test_sizes_that_nobody_names(lists: list[kept_rows.Term]) -> None:
+    """Rows of unknown sizes cannot be told where the recursion begins; inside of it no list is begun."""
+    module = relay.parse("""#[version = "0.0.5"]
+    def @go[h: Dim](%n: int32, %x: Tensor[(1, h), float64], %w: Tensor[(h, h), float64]) -> Tensor[(1, h), float64] {
+      if (%n < 1) { tanh(nn.dense(%x, %w)) } else { nn.dense(@go(%n - 1, %x, %w) * sin(@go(%n - 2, %x, %w)), %w) }
+    }
+    def @main(%n: int32, %x: Tensor[(1, ?), float64], %w: Tensor[(?, ?), float64]) -> float64 { sum(@go(%n, %x, %w)) }
+    """)
+    rng = np.random.default_rng(0)
+    args = np.int32(4), rng.standard_normal((1, H)), rng.standard_normal((H, H))
+    assert problem(module, args, (1, 2), compiled=True) is None
+    assert not lists
+
+
 def test_derivatives_of_gradients(lists: list[kept_rows.Term]) -> None:
     """What is differentiated again adds up: the walk along a list has no derivative."""
     module = relay.parse(HEAD + up())

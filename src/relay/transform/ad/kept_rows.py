@@ -68,6 +68,11 @@ class Term:
         return self.types[0] if len(self.types) == 1 else TupleType(self.types)
 
     @property
+    def is_known(self) -> bool:
+        """Whether rows are of sizes that can be told where the list begins."""
+        return all(map(_has_row, self.types))
+
+    @property
     def held(self) -> AdtType:
         return AdtType(ROWS.name, (self.row,))
 
@@ -134,9 +139,10 @@ class KeptRows:
     _fixed: dict[frozenset[str], frozenset[Place]] = field(default_factory=dict)
     _terms: dict[Place, tuple[Term, ...]] = field(default_factory=dict)
 
-    def is_shared(self, place: Place) -> bool:
-        """Whether a parameter of a recursive function is the same in all calls of the recursion."""
-        return place in self._shared(self._group(place[0]))
+    def starts(self, caller: str, place: Place) -> bool:
+        """Whether a call is one from outside of a recursion, in which what this parameter is given is the same in all calls."""
+        group = self._group(place[0])
+        return caller not in group and place in self._shared(group)
 
     def terms(self, place: Place) -> tuple[Term, ...]:
         """The kinds of terms in the cotangent of a parameter, those of the functions that are handed it included."""

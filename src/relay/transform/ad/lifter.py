@@ -78,6 +78,7 @@ class Lifter(ABC):
     # Lifted global functions, and those to be written, by version.
     made: dict[Version, GlobalVar] = field(default_factory=dict)
     todo: list[Version] = field(default_factory=list)
+    within: str = ""  # the global function that is being lifted
     # The functions bound in the function around, for those that a differentiated one captures.
     outside: dict[Var, Expr] = field(default_factory=dict)
     # What lifted code calls instead of the functions that make, read and write cells (`cells`).
@@ -150,8 +151,10 @@ class Lifter(ABC):
         while True:
             while self.todo:
                 name, constant, listed = version = self.todo.pop()
+                self.within = name
                 made = run(self.lifted(self.functions.known[name], constant, listed, name))
                 self.functions.known[self.made[version].name] = fresh_dims(to_blocks(made))
+                self.within = ""
             # Every one is asked, so no `any` over a generator.
             if not any([c.finish() for c in self.conversions()]):
                 return

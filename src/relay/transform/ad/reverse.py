@@ -208,11 +208,12 @@ class Reverse(Lifter):
         for n, a in enumerate(args):
             if not isinstance(a, Tensor) or not a.active:
                 continue
-            starts = self.kept.is_shared((name, n))
+            starts = self.kept.starts(self.within, (name, n))
             if not starts and not a.lists:
                 continue
             terms = [t.at(function, e.type_args) for t in self.kept.terms((name, n))]
-            if not terms or (not starts and any(t not in a.lists for t in terms)):
+            new = [t for t in terms if t not in a.lists]
+            if not terms or (new and not starts) or not all(t.is_known for t in new):
                 continue
             refs = [a.lists.get(t) or self.new_list(a, t, frame) for t in terms]
             out[n] = frame.forward.bind(tuple_of((a.whole, *refs)))
