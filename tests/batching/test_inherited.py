@@ -167,6 +167,17 @@ def test_children_in_lists() -> None:
         same(found, relay.evaluate(mod, *args, w))
 
 
+def test_a_node_without_children_gives_what_others_hand_down() -> None:
+    """Where a list is empty nothing is handed down: what follows from the state above is computed for these nodes afterwards."""
+    rng = np.random.default_rng(8)
+    result = "tanh(nn.dense(@foldl("
+    assert result in ROSE
+    mod = module(ROSE.replace(result, "%below + " + result))
+    (w,) = weights(rng, (4, 4))
+    bare = mod.adt("Rose").Rose(rng.standard_normal((1, 4), dtype=np.float32), [])
+    agree(mod, [[t, w] for t in (bare, *(rose(mod, rng, depth) for depth in (1, 2, 3, 5)))])
+
+
 def test_parts_that_are_shared_are_given_their_own() -> None:
     rng = np.random.default_rng(3)
     mod = module(TOP_DOWN)

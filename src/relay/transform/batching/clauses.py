@@ -64,8 +64,8 @@ class Clause:
     lists: dict[Var, Items]
 
     def all_bindings(self) -> list[Binding]:
-        """The code, and that for items of lists."""
-        return [*self.bindings, *(b for items in self.lists.values() for b in items.code)]
+        """The code, and that for items of lists, of those that have any."""
+        return [*self.bindings, *(b for items in self.lists.values() if not items.empty for b in items.code)]
 
 
 Tree = Switch | Clause
