@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ Array = Any
 # The gradients of the weights, for every tree or sequence.
 Run = Callable[[], list[Sequence[Any]]]
 STEP, HIDDEN, LONGEST = 128, 256, 60
-CASES = ("binary", "child-sum", "up and down", "sequence")
 SEQUENCE = f"""#[version = "0.0.5"]
 def @go[t: Dim](%i: int64, %n: int64, %xs: Tensor[(t, 1, {STEP}), float32], %h: Tensor[(1, {HIDDEN}), float32],
     %c: Tensor[(1, {HIDDEN}), float32], %w: Tensor[({4 * HIDDEN}, {STEP}), float32],
@@ -84,37 +84,28 @@ def both_ways(given: argparse.Namespace) -> dict[str, Run]:
     h, d = trees.STATE, trees.INPUT
     shapes = {"c": (1, h), "wx": (h, d), "wl": (h, h), "wr": (h, h), "ul": (h, h), "ur": (h, h)}
     weights = {n: (rng.standard_normal(s) * 0.05).astype(np.float32) for n, s in shapes.items()}
-    adt = module.adt("Tree")
+    data = [trees.tree(module, rng, k, binary=True) for k in trees.leaf_counts(rng, given.trees)]
 
-    def tree(leaves: int) -> Any:
-        word = rng.standard_normal((1, d), dtype=np.float32)
-        if leaves == 1:
-            return adt.Leaf(word)
-        cut = int(rng.integers(1, leaves))
-        return adt.Node(word, tree(cut), tree(leaves - cut))
-
-    data = [tree(k) for k in trees.leaf_counts(rng, given.trees)]
-    words = {id(t): torch.from_numpy(t.fields[0]) for root in data for t in _nodes(root)}
+    def words(t: Any) -> Any:
+        word, *parts = t.fields
+        return torch.from_numpy(word), [words(k) for k in parts]
 
     def up(w: dict[str, Any], t: Any) -> Any:
-        if t.constructor == "Leaf":
-            return torch.tanh(linear(words[id(t)], w["wx"])), ()
-        below = [up(w, k) for k in t.fields[1:]]
+        if not t[1]:
+            return torch.tanh(linear(t[0], w["wx"])), ()
+        below = [up(w, k) for k in t[1]]
         return torch.tanh(linear(below[0][0], w["wl"]) + linear(below[1][0], w["wr"])), below
 
     def down(w: dict[str, Any], t: Any, above: Any) -> Any:
         here = torch.tanh(t[0] + above)
         parts = (down(w, k, linear(here, w[u])) for k, u in zip(t[1], ("ul", "ur"), strict=False))
-        return sum((p for p in parts), here.sum())
+        return sum(parts, here.sum())
 
+    roots = [words(t) for t in data]
     return {
         "relay": ours(module, data, weights, given.threads),
-        "PyTorch eager": in_torch(weights, lambda w, n: down(w, up(w, data[n]), w["c"]), len(data), given.threads),
+        "PyTorch eager": in_torch(weights, lambda w, n: down(w, up(w, roots[n]), w["c"]), len(data), given.threads),
     }
-
-
-def _nodes(root: Any) -> list[Any]:
-    return [root, *(n for part in root.fields[1:] for n in _nodes(part))]
 
 
 def sequences(given: argparse.Namespace) -> dict[str, Run]:
@@ -175,6 +166,12 @@ def in_jax(weights: dict[str, Array], data: Sequence[Array]) -> Run:
     return run
 
 
+CASES: dict[str, Callable[[argparse.Namespace], dict[str, Run]]] = {
+    "binary": partial(tree_cases, "binary"), "child-sum": partial(tree_cases, "child-sum"), "up and down": both_ways,
+    "sequence": sequences,
+}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=1)
@@ -189,8 +186,7 @@ def main() -> None:
     table = Table(f"tree-training-{given.threads}", title, "ms", "program", ["relay", "PyTorch eager", "JAX"])
     print(table.head())
     for case in given.cases:
-        others = {"sequence": sequences, "up and down": both_ways}
-        runs = others[case](given) if case in others else tree_cases(case, given)
+        runs = CASES[case](given)
         results = {system: run() for system, run in runs.items()}
         for system, found in results.items():
             for of_ours, of_other in zip(results["relay"], found, strict=True):

@@ -60,13 +60,15 @@ def leaf_counts(rng: np.random.Generator, trees: int) -> list[int]:
 
 
 def tree(mod: Module, rng: np.random.Generator, leaves: int, binary: bool) -> Any:
-    """A tree of random splits; with ``binary`` only leaves have words."""
+    """A tree of random splits; with ``binary`` inner nodes have words only where the type has room for them."""
     word, adt = rng.standard_normal((1, INPUT), dtype=np.float32), mod.adt("Tree")
     if leaves == 1:
         return adt.Leaf(word) if binary else adt.Rose(word, [])
     cut = int(rng.integers(1, leaves))
     parts = [tree(mod, rng, cut, binary), tree(mod, rng, leaves - cut, binary)]
-    return adt.Node(*parts) if binary else adt.Rose(word, parts)
+    if not binary:
+        return adt.Rose(word, parts)
+    return adt.Node(*parts) if len(mod.constructors["Node"].fields) == 2 else adt.Node(word, *parts)
 
 
 def nodes_by_level(root: Any) -> dict[int, int]:

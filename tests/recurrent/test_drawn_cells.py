@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from entries import leaves
 
 import relay
 
@@ -141,10 +141,6 @@ def cell(seed: int) -> Cell:
     args = [numbers.standard_normal(s).astype(np.float32) * 0.5 for s in shapes]
     args += [(numbers.standard_normal(s) * 0.8 / s[-1] ** 0.5).astype(np.float32) for s in d.weights.values()]
     return Cell(f'#[version = "0.0.5"]{INSIDE}\n{text}\n', args, len(d.weights))
-
-
-def leaves(value: Any) -> list[npt.NDArray[Any]]:
-    return [a for v in value for a in leaves(v)] if isinstance(value, tuple | list) else [np.asarray(value)]
 
 
 @pytest.mark.programs(12)

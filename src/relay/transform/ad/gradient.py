@@ -121,6 +121,7 @@ class _Elimination:
     rule: Rule
     entries: tuple[str, ...] | str
     functions: Functions = field(init=False)
+    once: bool = field(init=False)  # whether nothing is differentiated twice
     reverse: Reverse = field(init=False)
     forward: Forward = field(init=False)
     # The derivatives of global functions by name and mode.
@@ -135,13 +136,14 @@ class _Elimination:
 
     def __post_init__(self) -> None:
         self.functions = Functions(dict(self.source.functions))
+        self.once = has_one_gradient(self.source)
         self.start({**self.source.types, COTANGENT.name: COTANGENT, ROWS.name: ROWS})
 
     def start(self, definitions: dict[str, TypeDef]) -> None:
         """New transformations, which know nothing of what was made before."""
         functions = {n for n in definitions if n.startswith(PREFIX)}
         lifting = ReverseLifting(definitions, functions=functions)
-        self.reverse = Reverse(self.functions, lifting, self.rule, once=has_one_gradient(self.source))
+        self.reverse = Reverse(self.functions, lifting, self.rule, once=self.once)
         self.forward = Forward(self.functions, ForwardLifting(definitions, functions=functions), self.rule)
         self.made.clear()
 

@@ -10,8 +10,9 @@ front of that list, and whoever called the recursion makes one product of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from relay.ir.diagnostics import RelayError
@@ -19,10 +20,12 @@ from relay.ir.dim import ANY, Dim, DimVar, as_dim
 from relay.ir.expr import Attr, Attrs, Call, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import reachable
 from relay.ir.types import AdtType, ConstructorDef, RefType, TensorType, TupleType, Type, TypeArg, TypeDef, TypeVar
-from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, SWITCH
+from relay.op.rows import DTYPES
 from relay.transform.ad.duals import differentiable
 from relay.transform.ad.loop_terms import Collected, collected
 from relay.transform.ad.terms import Code, construct, new_ref, project, read, tuple_of, write
+from relay.transform.batching.clauses import Clause, Path, Structural, Switch
+from relay.transform.batching.describe import SiteAt, Tables, Writer
 from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.transform.build import op_call, type_of
 from relay.transform.uses import components, globals_used
@@ -83,7 +86,7 @@ class Term:
     def at(self, function: Function, type_args: Sequence[TypeArg]) -> Term:
         """A term of a function's parameter in the types of a call."""
         types = tuple(cast(TensorType, substitute(t, function.type_params, type_args)) for t in self.types)
-        return Term(self.op, self.attrs, self.operands, self.rows, types, self.stacked)
+        return replace(self, types=types)
 
 
 def term_of(part: Expr | None, weight: Expr) -> tuple[Term, tuple[Expr, ...]] | None:
@@ -114,14 +117,10 @@ def _has_row(t: TensorType) -> bool:
 def _is_worth(weight: Type, rows: Sequence[TensorType], found: Collected) -> bool:
     """Whether a tensor has far more elements than what is put into the list in place of adding to it."""
     assert isinstance(weight, TensorType) and isinstance(weight.shape, tuple)
-    size = 1
-    for d in weight.shape:
-        if not isinstance(d, int):
-            size = _FEW_ELEMENTS
-            break
-        size *= d
+    known = [d for d in weight.shape if isinstance(d, int)]
+    large = len(known) < len(weight.shape) or math.prod(known) >= _FEW_ELEMENTS
     ranks = [len(cast("tuple[Dim, ...]", t.shape)) - (not found.stacked) for t in rows]
-    return size >= _FEW_ELEMENTS and len(weight.shape) > max(ranks)
+    return large and len(weight.shape) > max(ranks)
 
 
 # -- which parameters have lists
@@ -284,28 +283,12 @@ def total(code: Code, ref: Expr, term: Term, weight: Expr) -> Expr:
 
 
 def _walk(term: Term) -> tuple[tuple[int, ...], tuple[Dim, ...]]:
-    """The description of a walk along the list, in the words that ``rows.linearise`` reads, and the sizes in it."""
-    sizes: list[Dim] = []
-    payloads: list[int] = [len(term.types)]
-    loads: list[int] = [FIELD, 1, 0, 0, FIELD, 2, 0, 1]  # the row, and the rest of the list
-    for n, t in enumerate(term.types):
-        shape = cast("tuple[Dim, ...]", t.shape)
-        register = 1
-        if len(term.types) > 1:
-            register = 3 + n
-            loads += (FIELD, register, 1, n)
-        payloads += (register, DTYPES.index(cast(str, t.dtype)), len(shape))
-        for d in shape:
-            if not isinstance(d, int) and d not in sizes:
-                sizes.append(d)
-            payloads.append(d if isinstance(d, int) else -1 - sizes.index(d))
-    begin = 7
-    end = begin + 5  # behind the switch
-    end_record = end + 2
-    row = end_record + 3
-    row_record = row + len(loads) + 2
-    words = (
-        1, 2, 3 + len(term.types), APART, begin, end_record, row_record, SWITCH, 0, 2, end, row, CLAUSE, 0, 0, 0, 0,
-        *loads, CLAUSE, 1, 0, 1, 0, 2, 0, *payloads,
-    )  # fmt: skip
-    return words, tuple(sizes)
+    """The description of a walk along the list, for ``rows.linearise``, and the sizes in it."""
+    end, row = (Clause(0, (), tuple_of(()), {}, {}) for _ in range(2))
+    held: list[Path] = [(0,)] if len(term.types) == 1 else [(0, n) for n in range(len(term.types))]
+    rest = SiteAt((1,), target=0)
+    tables = Tables((), ()), Tables((rest,), tuple(zip(held, term.types, strict=True)))
+    writer = Writer()
+    list_ = Structural(ROWS.name, 0, TupleType(()), Switch((), (end, row)))
+    words = writer.spec((list_,), (end, row), tables, apart=True)
+    return words, tuple(writer.sizes)
