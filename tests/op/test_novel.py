@@ -237,3 +237,29 @@ def test_a_size_that_is_divided_by_none_is_an_error_of_the_operator() -> None:
             relay.evaluate(module, np.zeros(3, np.int8), np.zeros(0, np.int8))
     finally:
         registry.remove("my.by_none")
+
+
+def test_reductions_with_one_variable_are_traversed_each_in_its_own_way() -> None:
+    """The first goes along both axes as one, the last has them apart."""
+
+    @registry.operator("novel.shared")
+    def shared(x: te.Tensor) -> te.Tensor:
+        rows, height, width = x.shape
+        k, c = te.reduce_axis(height, "k"), te.reduce_axis(width, "c")
+        total = te.compute((rows,), lambda i: te.sum(x[i, k, c], (k, c)))
+        most = te.compute((rows,), lambda i: te.max(x[i, k, c] - total[i], (k, c)))
+        return te.compute(
+            (rows, height),
+            lambda i, j: te.sum(te.exp(x[i, k, c] - most[i]), (k, c)) * x[i, j, 0] + te.sum(x[i, j, c] * most[i], c),
+        )
+
+    x = np.random.default_rng(3).standard_normal((5, 8, 16)).astype("float32") * 0.2
+    most = (x - x.sum((1, 2), keepdims=True)).max((1, 2))
+    expected = np.exp(x - most[:, None, None]).sum((1, 2))[:, None] * x[:, :, 0] + x.sum(2) * most[:, None]
+    try:
+        text = '#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n, 8, 16), float32]) { novel.shared(%x) }'
+        assert close(relay.compile(text)(x), expected, 1e-4)
+        slope = relay.grad(relay.parse(text.replace("novel.shared(%x)", "sum(novel.shared(%x))")))
+        assert close(relay.compile(slope)(x), relay.evaluate(slope, x), 1e-3)
+    finally:
+        registry.remove("novel.shared")

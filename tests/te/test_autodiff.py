@@ -16,6 +16,7 @@ from relay.te.autodiff.solve import invert
 from relay.te.evaluate import evaluate
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, binary, maximum, minimum, walk
+from relay.te.tensor import Compute
 
 
 def value(root: Scalar, env: Mapping[Axis, int]) -> int:
@@ -138,3 +139,16 @@ def test_a_recurrence_that_starts_from_a_tensor() -> None:
             found += float(np.sum(evaluate([cotangent], {**arrays, g: weights})[0] * moves[t]))
         (moved,) = evaluate([forward], {**arrays, **{tangents[t]: m for t, m in moves.items()}})
         assert abs(found - wanted) < 1e-6 and abs(float(np.sum(moved * weights)) - wanted) < 1e-6
+
+
+def test_products_have_index_variables_of_their_own() -> None:
+    """The sums are made in the order that is computed best and read in the other: two stages, which may be traversed differently."""
+    x, w = te.placeholder("x", (4, 32, 9), "float64"), te.placeholder("w", (3, 9, 3), "float64")
+    r, m, c = te.reduce_axis(3), te.reduce_axis(128), te.reduce_axis(3)
+    y = te.compute((9,), lambda i: te.sum(x[m % 4, m // 4, i] * w[r, i, c], (r, m, c)))
+    g = te.placeholder("g", y.shape, "float64")
+    (dx,) = vjp([y], [g], [x])
+    assert dx is not None
+    stages = [s for s in te.stages([dx]) if isinstance(s, Compute)]
+    own = [a for s in stages for a in s.axes]
+    assert len(stages) > 1 and len(own) == len(set(own))

@@ -97,3 +97,19 @@ def test_unknown_sizes_decide_nothing() -> None:
         )
         (dx,) = vjp([y], [te.placeholder("g", y.shape, "float64")], [x])
         assert made_first(dx) == first
+
+
+def test_what_only_the_read_goes_along_is_not_of_the_contributions() -> None:
+    x, w = te.placeholder("x", (7, 2, 2), "float64"), te.placeholder("w", (5, 64), "float64")
+    k, m = te.reduce_axis(5), te.reduce_axis(4)
+    y = te.compute((3, 64), lambda p, o: te.sum(x[p + k, m // 2, m % 2] * w[k, o], (k, m)))
+    g = te.placeholder("g", y.shape, "float64")
+    (dx,) = vjp([y], [g], [x])
+    assert dx is not None and made_first(dx)
+    rng = np.random.default_rng(0)
+    wv, gv = rng.standard_normal((5, 64)), rng.standard_normal((3, 64))
+    wanted = np.zeros((7, 2, 2))
+    for p in range(3):
+        wanted[p : p + 5] += (wv @ gv[p])[:, None, None]
+    (found,) = evaluate([dx], {w: wv, g: gv, x: np.zeros(wanted.shape)})
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)

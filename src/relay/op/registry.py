@@ -214,7 +214,8 @@ def register(op: Operator) -> Operator:
 
 def is_own(op: Operator) -> bool:
     """Whether an operator was declared in this package."""
-    return op.define.__module__.partition(".")[0] == __name__.partition(".")[0]
+    # What is executed from text may have no module.
+    return (op.define.__module__ or "").partition(".")[0] == __name__.partition(".")[0]
 
 
 def _is_name(text: str) -> bool:

@@ -48,6 +48,7 @@ from relay.te.scalar import (
     Size,
     Source,
     minimum,
+    substitute,
     walk,
     wrap,
 )
@@ -166,7 +167,7 @@ def compute_many(
     """Several tensors of one shape from one traversal; reductions among the bodies must be over the same axes."""
     axes = _axes(shape)
     values = tuple(_body(v, "float32", axes, name) for v in body(*axes))
-    stage = Compute(name, axes, values)
+    stage = Compute(name, axes, _over_own_axes(values))
     return tuple(Tensor(stage, n, stage.shape, v.dtype) for n, v in enumerate(values))
 
 
@@ -192,8 +193,21 @@ def scan(
 
 
 def _stage(axes: tuple[Axis, ...], value: Scalar, name: str) -> Tensor:
-    stage = Compute(name, axes, (value,))
+    stage = Compute(name, axes, _over_own_axes((value,)))
     return Tensor(stage, 0, stage.shape, value.dtype)
+
+
+def _over_own_axes(bodies: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Bodies of a stage whose reductions go over index variables of this stage alone. A definition may write several reductions with
+    one variable; how each of them is traversed is decided for itself."""
+    own = {a: Axis(a.name, a.extent, a.dtype) for b in bodies if isinstance(b, Reduce) for a in b.axes}
+    fresh: dict[Axis, Scalar] = dict(own)
+    return tuple(
+        Reduce(b.kind, tuple(own[a] for a in b.axes), substitute(b.body, fresh), b.dtype)
+        if isinstance(b, Reduce)
+        else b
+        for b in bodies
+    )
 
 
 def _body(value: object, dtype: str, axes: tuple[Axis, ...], name: str, *, root: bool = True) -> Scalar:

@@ -98,9 +98,11 @@ def _in_order(load: Load, axes: Sequence[Axis], own: Sequence[set[Axis]]) -> lis
     along the last axis of what is read. Among the last, taps come before those that move an index furthest."""
     moving: list[Axis] = []
     for index in load.indices:
-        moved = [a for a in mentioned(index) if a.extent != 1]
+        # One that the operands do not have is none of the contributions'.
+        moved = [n for n, a in enumerate(axes) if a.extent != 1 and a in mentioned(index)]
         if moved:
-            moving.append(max(moved, key=lambda a: (a.extent if isinstance(a.extent, int) else _LONG, axes.index(a))))
+            sizes = [a.extent if isinstance(a.extent, int) else _LONG for a in axes]
+            moving.append(axes[max(moved, key=lambda n: (sizes[n], n))])
     last = 1 if moving and moving[-1] in own[1] else 0
 
     def rank(axis: Axis) -> tuple[int, bool]:
