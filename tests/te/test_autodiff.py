@@ -15,7 +15,7 @@ from relay.te.autodiff import jvp, vjp
 from relay.te.autodiff.solve import invert
 from relay.te.evaluate import evaluate
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, binary, maximum, minimum, walk
+from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Scalar, binary, maximum, minimum, walk
 from relay.te.tensor import Compute
 
 
@@ -141,14 +141,22 @@ def test_a_recurrence_that_starts_from_a_tensor() -> None:
         assert abs(found - wanted) < 1e-6 and abs(float(np.sum(moved * weights)) - wanted) < 1e-6
 
 
-def test_products_have_index_variables_of_their_own() -> None:
-    """The sums are made in the order that is computed best and read in the other: two stages, which may be traversed differently."""
+def own_variables(tensor: te.Tensor | None) -> bool:
+    """Whether a tensor is made by several stages, no two of which have an index variable in common."""
+    assert tensor is not None
+    stages = [s for s in te.stages([tensor]) if isinstance(s, Compute)]
+    used = [a for s in stages for a in (*s.axes, *(a for b in s.bodies if isinstance(b, Reduce) for a in b.axes))]
+    return len(stages) > 1 and len(used) == len(set(used))
+
+
+def test_stages_of_a_cotangent_have_index_variables_of_their_own() -> None:
+    """Sums that are made in one order and read in another, and those that a border repeats."""
     x, w = te.placeholder("x", (4, 32, 9), "float64"), te.placeholder("w", (3, 9, 3), "float64")
     r, m, c = te.reduce_axis(3), te.reduce_axis(128), te.reduce_axis(3)
     y = te.compute((9,), lambda i: te.sum(x[m % 4, m // 4, i] * w[r, i, c], (r, m, c)))
-    g = te.placeholder("g", y.shape, "float64")
-    (dx,) = vjp([y], [g], [x])
-    assert dx is not None
-    stages = [s for s in te.stages([dx]) if isinstance(s, Compute)]
-    own = [a for s in stages for a in s.axes]
-    assert len(stages) > 1 and len(own) == len(set(own))
+    (dx,) = vjp([y], [te.placeholder("g", y.shape, "float64")], [x])
+    assert own_variables(dx)
+    x, w, k = te.placeholder("x", (9, 16), "float64"), te.placeholder("w", (5, 16), "float64"), te.reduce_axis(5)
+    y = te.compute((9, 16), lambda i, j: te.sum(x[te.minimum(te.maximum(i - k, 0), 8), j] * w[k, j], k))
+    (dx,) = vjp([y], [te.placeholder("g", y.shape, "float64")], [x])
+    assert own_variables(dx)

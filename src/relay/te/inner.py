@@ -75,10 +75,8 @@ def without_inner_reductions(value: Scalar, make: Make, root: bool = True) -> Sc
         if guard is not TRUE:
             body = select(guard, body, wrap(0, body.dtype))
         lifted = Reduce(inner.kind, tuple(own.values()), body, inner.dtype)
-        outer = free_axes(lifted)
-        axes = tuple(Axis(a.name, a.extent, a.dtype) for a in outer)
-        renamed = substitute(lifted, dict(zip(outer, axes, strict=True)))
-        read: Scalar = make(axes, without_inner_reductions(renamed, make))[tuple(outer)]
+        outer = tuple(free_axes(lifted))
+        read: Scalar = make(outer, without_inner_reductions(lifted, make))[outer]
         value = transform(value, lambda n, inner=inner, read=read: read if n is inner else n)  # type: ignore[misc]
 
 

@@ -48,7 +48,7 @@ from relay.te.scalar import (
     Size,
     Source,
     minimum,
-    substitute,
+    transform,
     walk,
     wrap,
 )
@@ -158,7 +158,7 @@ def compute(shape: Sequence[Dim], body: Callable[..., object], name: str = "out"
     """
     axes = _axes(shape)
     value = _body(body(*axes), dtype or "float32", axes, name)
-    return _stage(axes, value, name)
+    return stage_over(name, axes, (value,))[0]
 
 
 def compute_many(
@@ -167,8 +167,7 @@ def compute_many(
     """Several tensors of one shape from one traversal; reductions among the bodies must be over the same axes."""
     axes = _axes(shape)
     values = tuple(_body(v, "float32", axes, name) for v in body(*axes))
-    stage = Compute(name, axes, _over_own_axes(values))
-    return tuple(Tensor(stage, n, stage.shape, v.dtype) for n, v in enumerate(values))
+    return stage_over(name, axes, values)
 
 
 def scan(
@@ -192,22 +191,27 @@ def scan(
     return Tensor(stage, 0, stage.shape, dtype)
 
 
-def _stage(axes: tuple[Axis, ...], value: Scalar, name: str) -> Tensor:
-    stage = Compute(name, axes, _over_own_axes((value,)))
-    return Tensor(stage, 0, stage.shape, value.dtype)
+def stage_over(name: str, axes: Sequence[Axis], bodies: Sequence[Scalar]) -> tuple[Tensor, ...]:
+    """The results of a stage that computes ``bodies`` (expressions, or one reduction of such each) at every index of ``axes``.
 
+    Its index variables, those of its reductions among them, are its own: how each stage is traversed is decided for itself, and
+    whoever writes several may use one variable in all of them.
+    """
+    own = {a: Axis(a.name, a.extent, a.dtype) for a in axes}
+    own |= {a: Axis(a.name, a.extent, a.dtype) for b in bodies if isinstance(b, Reduce) for a in b.axes}
+    memo: dict[int, Scalar] = {}  # of all bodies: what they share stays shared
 
-def _over_own_axes(bodies: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """Bodies of a stage whose reductions go over index variables of this stage alone. A definition may write several reductions with
-    one variable; how each of them is traversed is decided for itself."""
-    own = {a: Axis(a.name, a.extent, a.dtype) for b in bodies if isinstance(b, Reduce) for a in b.axes}
-    fresh: dict[Axis, Scalar] = dict(own)
-    return tuple(
-        Reduce(b.kind, tuple(own[a] for a in b.axes), substitute(b.body, fresh), b.dtype)
+    def over_own(body: Scalar) -> Scalar:
+        return transform(body, lambda n: own.get(n, n) if isinstance(n, Axis) else n, memo)
+
+    made = tuple(
+        Reduce(b.kind, tuple(own[a] for a in b.axes), over_own(b.body), b.dtype)
         if isinstance(b, Reduce)
-        else b
+        else over_own(b)
         for b in bodies
     )
+    stage = Compute(name, tuple(own[a] for a in axes), made)
+    return tuple(Tensor(stage, n, stage.shape, b.dtype) for n, b in enumerate(made))
 
 
 def _body(value: object, dtype: str, axes: tuple[Axis, ...], name: str, *, root: bool = True) -> Scalar:
@@ -223,7 +227,7 @@ def _lifted(axes: tuple[Axis, ...], value: Scalar, name: str) -> Tensor:
     for axis in axes:
         if axis.dtype != "int64":
             raise DefinitionError(f"in {name}, a reduction inside the recurrence depends on its state")
-    return _stage(axes, value, f"{name}_inner")
+    return stage_over(f"{name}_inner", axes, (value,))[0]
 
 
 def _reduce(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from relay.te.autodiff.arithmetic import choose, factors
-from relay.te.autodiff.stages import renamed, source_of, stage
+from relay.te.autodiff.stages import source_of, stage
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, walk
 
@@ -60,8 +60,7 @@ def contributions(
         return None
     body = binary("mul", operands[0], operands[1])
     order = _in_order(load, [a for a in (*axes, *over) if a in placed and a in own[0] | own[1]], own)
-    fresh, (made,) = renamed((*order, *hidden), body)
-    product = stage("contributions", fresh[: len(order)], Reduce("sum", fresh[len(order) :], made, made.dtype))
+    product = stage("contributions", order, Reduce("sum", tuple(hidden), body, body.dtype))
     value: Scalar | None = product[tuple(order)]
     for condition in conditions:
         value = choose(condition, value, None, adjoint.dtype)
@@ -99,10 +98,10 @@ def _in_order(load: Load, axes: Sequence[Axis], own: Sequence[set[Axis]]) -> lis
     moving: list[Axis] = []
     for index in load.indices:
         # One that the operands do not have is none of the contributions'.
-        moved = [n for n, a in enumerate(axes) if a.extent != 1 and a in mentioned(index)]
+        named = mentioned(index)
+        moved = [a for a in axes if a.extent != 1 and a in named]
         if moved:
-            sizes = [a.extent if isinstance(a.extent, int) else _LONG for a in axes]
-            moving.append(axes[max(moved, key=lambda n: (sizes[n], n))])
+            moving.append(max(moved, key=lambda a: (a.extent if isinstance(a.extent, int) else _LONG, axes.index(a))))
     last = 1 if moving and moving[-1] in own[1] else 0
 
     def rank(axis: Axis) -> tuple[int, bool]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from relay.ir.types import is_float
 from relay.te.autodiff.arithmetic import div, mul, zero
 from relay.te.autodiff.scalar import tangent
-from relay.te.autodiff.stages import copied, hits, other_factors, renamed, source_of, stage, states
+from relay.te.autodiff.stages import copied, hits, other_factors, source_of, stage, states
 from relay.te.scalar import Axis, Load, Named, Reduce, Scalar, substitute
 from relay.te.tensor import Compute, Placeholder, Scan, Tensor, stages
 
@@ -55,10 +55,7 @@ class _Forward:
             return None
         if not isinstance(body, Reduce):
             value = tangent(body, self._load, {})
-            if value is None:
-                return None
-            axes, (value,) = renamed(each.axes, value)
-            return stage(f"t_{result.name}", axes, value)
+            return None if value is None else stage(f"t_{result.name}", each.axes, value)
         found = hits(each.axes, body, result) if body.kind in ("max", "min") else None
         value = tangent(body.body if found is None else found.element, self._load, {})
         if value is None or body.kind not in ("sum", "max", "min", "prod"):
@@ -68,13 +65,10 @@ class _Forward:
         elif found is not None:
             value = found.chosen(value)
             assert value is not None
-        own, (value,) = renamed((*each.axes, *body.axes), value)
-        rank = len(each.axes)
-        total = stage(f"t_{result.name}", own[:rank], Reduce("sum", own[rank:], value, body.dtype))
+        total = stage(f"t_{result.name}", each.axes, Reduce("sum", body.axes, value, body.dtype))
         if found is None:
             return total
-        axes = copied(each.axes)
-        return stage(f"t_{result.name}_shared", axes, div(total[axes], found.count[axes]))
+        return stage(f"t_{result.name}_shared", each.axes, div(total[each.axes], found.count[each.axes]))
 
     def scan(self, scan: Scan) -> Tensor | None:
         """The recurrence of tangents, along with the states that the recurrence itself went through."""

@@ -18,7 +18,7 @@ from relay.te.autodiff.arithmetic import add, both, choose, factors, is_const, m
 from relay.te.autodiff.contributions import contributions
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
-from relay.te.autodiff.stages import axes_of, index_size, renamed, source_of, stage
+from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.autodiff.taps import over_taps
 from relay.te.autodiff.terms import Term, added
 from relay.te.index import Indices
@@ -168,7 +168,7 @@ def _of_product(element: tuple[Axis, ...], axes: tuple[Axis, ...], made: Scalar,
     """The sum of products over axes, in the order that is computed best, read at an element."""
     whole = _ordered(axes, made)
     body = Reduce("sum", inverse.free, made, made.dtype)
-    return Term(element, body if whole == element else _product(whole, body)[whole])
+    return Term(element, body if whole == element else stage("product", whole, body)[whole])
 
 
 def _by_classes(read: _Read, element: tuple[Axis, ...], split: dict[Axis, int]) -> Term:
@@ -353,13 +353,7 @@ def _by_remainders(read: _Read, element: tuple[Axis, ...], split: dict[Axis, _Re
         return None
     whole = _ordered((*remainders, *rest), made)
     body = Reduce("sum", inverse.free, made, made.dtype)
-    return Term(element, _product(whole, body)[tuple(back.get(a, a) for a in whole)])
-
-
-def _product(axes: Sequence[Axis], body: Reduce) -> Tensor:
-    """A stage of products, over axes of its own: two stages that share some cannot go along them in different ways."""
-    own, (made,) = renamed(axes, body)
-    return stage("product", own, made)
+    return Term(element, stage("product", whole, body)[tuple(back.get(a, a) for a in whole)])
 
 
 def _ordered(axes: tuple[Axis, ...], product: Scalar) -> tuple[Axis, ...]:

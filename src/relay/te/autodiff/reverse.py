@@ -107,8 +107,7 @@ class _Reverse:
                 pass
             case "max" | "min":
                 found = hits(each.axes, body, result)
-                axes = copied(each.axes)
-                share = stage(f"{result.name}_share", axes, div(cotangent[axes], found.count[axes]))
+                share = stage(f"{result.name}_share", each.axes, div(cotangent[each.axes], found.count[each.axes]))
                 element, seed = found.element, found.chosen(share[each.axes])
             case "prod":
                 seed = mul(cotangent[each.axes], other_factors(each.axes, body)[(*each.axes, *body.axes)])

@@ -10,7 +10,7 @@ from relay.ir.dim import Dim, dim_mul, shape_size
 from relay.te import numeric
 from relay.te.autodiff.arithmetic import choose, zero
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, Size, binary, compare, substitute
-from relay.te.tensor import Compute, Scan, Tensor, const
+from relay.te.tensor import Scan, Tensor, const, stage_over
 
 
 def axes_of(shape: Sequence[Dim]) -> tuple[Axis, ...]:
@@ -24,16 +24,8 @@ def copied(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 def stage(name: str, axes: Sequence[Axis], body: Scalar) -> Tensor:
-    """The tensor of an expression over axes, which become the stage's."""
-    made = Compute(name, tuple(axes), (body,))
-    return Tensor(made, 0, made.shape, body.dtype)
-
-
-def renamed(axes: Sequence[Axis], *bodies: Scalar) -> tuple[tuple[Axis, ...], tuple[Scalar, ...]]:
-    """Expressions over fresh axes instead of these."""
-    fresh = copied(axes)
-    mapping: dict[Axis, Scalar] = dict(zip(axes, fresh, strict=True))
-    return fresh, tuple(substitute(b, mapping) for b in bodies)
+    """The tensor of an expression, or of a reduction of one, over axes."""
+    return stage_over(name, axes, (body,))[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,8 +55,7 @@ def hits(axes: Sequence[Axis], body: Reduce, result: Tensor) -> Hits:
     counted: Scalar = const(1.0, result.dtype)
     for condition in (hit, *reversed(conditions)):
         counted = Select(condition, counted, zero(result.dtype), result.dtype)
-    own, (counted,) = renamed((*axes, *body.axes), counted)
-    count = stage(f"{result.name}_ties", own[: len(axes)], Reduce("sum", own[len(axes) :], counted, result.dtype))
+    count = stage(f"{result.name}_ties", axes, Reduce("sum", body.axes, counted, result.dtype))
     return Hits(element, tuple(conditions), hit, count)
 
 
@@ -75,10 +66,9 @@ def other_factors(axes: Sequence[Axis], body: Reduce) -> Tensor:
     over = body.axes
     size = shape_size(tuple(a.extent for a in over))
     flat = Axis("k", size)
-    own = copied(axes)
-    mapping: dict[Axis, Scalar] = dict(zip(axes, own, strict=True))
-    mapping.update(zip(over, unflattened(flat, over), strict=True))
-    element = stage("factors", (*own, flat), substitute(body.body, mapping))
+    element = stage(
+        "factors", (*axes, flat), substitute(body.body, dict(zip(over, unflattened(flat, over), strict=True)))
+    )
     parts: list[Tensor] = []
     for reverse in (False, True):
         at = copied((*axes, flat))
@@ -87,9 +77,8 @@ def other_factors(axes: Sequence[Axis], body: Reduce) -> Tensor:
         one = const(1.0, element.dtype)
         scan = Scan("products", at, len(axes), state, one, update, reverse=reverse, exclusive=True)
         parts.append(Tensor(scan, 0, scan.shape, element.dtype))
-    out = copied((*axes, *over))
-    place = (*out[: len(axes)], flattened(out[len(axes) :]))
-    return stage("other_factors", out, binary("mul", parts[0][place], parts[1][place]))
+    place = (*axes, flattened(over))
+    return stage("other_factors", (*axes, *over), binary("mul", parts[0][place], parts[1][place]))
 
 
 def flattened(axes: Sequence[Axis]) -> Scalar:
