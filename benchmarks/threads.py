@@ -2,8 +2,9 @@
 
     python benchmarks/threads.py [--threads 32] [--seconds 3] [--native]
 
-Each call may use one thread (threads=1), so what is measured is how calls get in each other's way: Python's lock, the storage pool,
-reference counts of shared constants. Rounds with one thread and with all take turns; the medians of the rounds are printed.
+Each call may use one thread (threads=1) and each thread has an input of its own, so what is measured is how calls get in each other's
+way: Python's lock, the storage pool, what is shared in the executable. Rounds with one thread and with all take turns; the medians of
+the rounds are printed.
 With ``--native`` the programs are libraries for C, called by threads of a C program (threads.c): without Python's lock.
 """
 
@@ -68,13 +69,14 @@ def native(body: str | None, rows: int, folder: Path) -> Callable[[int, float], 
     return measure
 
 
-def rate(call: Callable[[], object], threads: int, seconds: float) -> float:
-    """Calls per second of that many threads together."""
+def rate(begin_calls: Callable[[], Callable[[], object]], threads: int, seconds: float) -> float:
+    """Calls per second of that many threads together, each of which makes what it calls."""
     counts = [0] * threads
     start = threading.Barrier(threads + 1)
     stop = threading.Event()
 
     def work(number: int) -> None:
+        call = begin_calls()
         start.wait()
         done = 0
         while not stop.is_set():
@@ -97,9 +99,14 @@ def rate(call: Callable[[], object], threads: int, seconds: float) -> float:
 def from_python(body: str | None, rows: int) -> Callable[[int, float], float]:
     """The same of so many threads of Python."""
     exe = relay.compile(module(body), threads=1)
-    x = relay.Tensor.from_numpy(np.random.default_rng(1).standard_normal((rows, 256)).astype(np.float32))
-    exe(x)
-    return lambda threads, seconds: rate(lambda: exe(x), threads, seconds)
+    data = np.random.default_rng(1).standard_normal((rows, 256)).astype(np.float32)
+
+    def begin_calls() -> Callable[[], object]:
+        x = relay.Tensor.from_numpy(data, copy=True)
+        return lambda: exe(x)
+
+    begin_calls()()
+    return lambda threads, seconds: rate(begin_calls, threads, seconds)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ namespace relay {
 namespace {
 
 constexpr char magic[8] = {'R', 'E', 'L', 'A', 'Y', 'E', 'X', 'E'};
-constexpr uint32_t version = 4;
+constexpr uint32_t version = 5;
 constexpr size_t header_bytes = 32, checksum_at = 24, section_entry_bytes = 24;
 constexpr size_t constant_alignment = 64;
 
@@ -29,7 +29,7 @@ enum SectionKind : uint32_t {
   target_section = 2,     // triple, n, then n features (strings)
   functions_section = 3,  // n, then n x {name, arity, registers, words, code.., spans, spans x {pc, string}}
   constants_section = 4,  // n, then n x {dtype, rank, u64 offset in the file, rank x i64 size}
-  kernels_section = 5,    // n, then n x {name, object, symbol, outputs, dims, operands,
+  kernels_section = 5,    // n, then n x {name, object, symbol, outputs, dims, alternates, operands,
                           //             operands x {u8 dtype, u8 rank, u16 alignment, i32 in-place input}}
   objects_section = 6,    // n, then n x {u64 offset in the file, u64 length}
   routines_section = 7,   // n, then n names
@@ -272,6 +272,7 @@ class ImageReader {
       kernel->info = string();
       kernel->outputs = word();
       kernel->dims = word();
+      kernel->alternates.store(word() != 0, std::memory_order_relaxed);
       uint32_t operands = count(8);
       if (kernel->outputs > operands) bad("a kernel has more outputs than operands");
       if (kernel->dims > 0xFFFF || operands > 0xFFFF) bad("a kernel has too many operands");
@@ -539,6 +540,7 @@ void Executable::replace_kernel(const std::string& name, const void* object, siz
   bool found = false;
   for (auto& kernel : kernels) {
     if (kernel->name != name) continue;
+    kernel->alternates.store(true, std::memory_order_relaxed);  // the new code may ask for it
     kernel->entry.store(reinterpret_cast<relay_kernel>(function), std::memory_order_release);
     found = true;
   }

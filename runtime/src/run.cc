@@ -160,9 +160,12 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
     if (storage->device != host_device) devices |= 1u << storage->device;
   }
   relay_kernel code = kernel.entry.load(std::memory_order_acquire);
-  uint32_t turn = kernel.turn.load(std::memory_order_relaxed);
-  context_.turn = turn;
-  kernel.turn.store(turn ^ 1, std::memory_order_relaxed);
+  // Nothing that all threads share is written for the others: its line would go from processor to processor at every call.
+  if (kernel.alternates.load(std::memory_order_relaxed)) {
+    uint32_t turn = kernel.turn.load(std::memory_order_relaxed);
+    context_.turn = turn;
+    kernel.turn.store(turn ^ 1, std::memory_order_relaxed);
+  }
   int64_t start = 0;
   if (recorder_ != nullptr) [[unlikely]] {
     recorder_->enter(operands[0]);

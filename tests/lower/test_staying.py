@@ -8,6 +8,7 @@ import pytest
 import relay
 from relay import pipeline
 from relay.codegen.target import parse_target
+from relay.executable.reader import read_image
 from relay.loop.ir import TURN, Prefetch
 from relay.loop.printer import kernel_text
 from relay.loop.walk import nodes, statements
@@ -43,6 +44,17 @@ def test_weights_of_a_program_or_of_a_loop_in_it_stay(depth: int, cpu: str, whol
     assert [len(found) for found in stay.values()] == [whole, nothing]
     assert all(k.packs for found in stay.values() for k in found)
     assert not any(n is TURN for k in stay["not at all"] for n in nodes(k.kernel.body))
+
+
+def test_only_kernels_that_go_there_and_back_count_their_calls() -> None:
+    """What all threads would write is not written for the others: of these, the product by the one matrix of which a cache keeps a part."""
+    weights = {"u": RNG.uniform(-0.01, 0.01, (96, 8192)), "w": RNG.uniform(-0.1, 0.1, (96, 96))}
+    module = relay.infer_type(relay.parse(LOOP)).bind({n: w.astype(np.float32) for n, w in weights.items()})
+    built = pipeline.build(module, Options(target="x86-64-v4", cache=False))
+    turning = {k.kernel.name for k in built.plan.kernels if any(n is TURN for n in nodes(k.kernel.body))}
+    kernels = read_image(built.image.to_bytes()).kernels
+    assert {k.name for k in kernels if k.alternates} == turning
+    assert 0 < len(turning) < len(kernels)
 
 
 @pytest.mark.parametrize(("depth", "asks"), [(64, False), (8192, True)])

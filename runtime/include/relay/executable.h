@@ -70,8 +70,10 @@ struct Kernel {
   std::string symbol;
   std::string info;                                // a JSON text: what the compiler knows of its work
   std::atomic<relay_kernel> entry{nullptr};        // replaceable while the program runs
-  std::atomic<uint32_t> turn{0};                   // of the next call; several threads may well take the same
+  std::atomic<bool> alternates{false};             // it asks whether its call is an even or an odd one
   std::atomic<uint64_t> calls{0}, nanoseconds{0};  // while profiling is on
+  // Whether the next call is odd; several threads may well take the same. On a line of its own, because calls write it.
+  alignas(64) std::atomic<uint32_t> turn{0};
 };
 
 struct Entry {

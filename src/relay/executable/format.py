@@ -26,7 +26,7 @@ from relay.ir.files import write_whole
 from relay.ir.mapped import release
 
 MAGIC: Final = b"RELAYEXE"
-VERSION: Final = 4
+VERSION: Final = 5
 _HEADER: Final = 32
 _ENTRY: Final = 24
 _ALIGN: Final = 64
@@ -62,7 +62,7 @@ class Operand:
 class KernelEntry:
     """A compiled kernel: function ``symbol`` of native object number ``object``. ``operands``: inputs, then
     ``outputs`` outputs; ``dims``: how many symbolic sizes it takes; ``info``: a text for whoever looks at the program
-    (the compiler leaves the kernel's work there, as JSON)."""
+    (the compiler leaves the kernel's work there, as JSON); ``alternates``: it asks whether its call is an even or an odd one."""
 
     name: str
     object: int
@@ -71,6 +71,7 @@ class KernelEntry:
     outputs: int
     dims: int = 0
     info: str = ""
+    alternates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ def _layout(image: ExecutableImage) -> _Layout:
     kernels = bytearray(_words(len(image.kernels)))
     for kernel in image.kernels:
         kernels += _words(strings(kernel.name), kernel.object, strings(kernel.symbol), strings(kernel.info))
-        kernels += _words(kernel.outputs, kernel.dims, len(kernel.operands))
+        kernels += _words(kernel.outputs, kernel.dims, kernel.alternates, len(kernel.operands))
         for operand in kernel.operands:
             alignment = operand.alignment or max(1, DTYPE_BITS[operand.dtype] // 8)
             kernels += struct.pack("<BBHi", _dtype_code(operand.dtype), operand.rank, alignment, operand.in_place)

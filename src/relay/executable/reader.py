@@ -107,7 +107,7 @@ class _Reader:
 
         kernels = []
         for _ in range(self._open(Section.KERNELS)):
-            name, number, symbol, info, outputs, dims, count = self._words(7)
+            name, number, symbol, info, outputs, dims, alternates, count = self._words(8)
             operands = [struct.unpack("<BBHi", self._raw(8)) for _ in range(count)]
             kernels.append(
                 KernelEntry(
@@ -118,6 +118,7 @@ class _Reader:
                     outputs,
                     dims,
                     strings[info],
+                    alternates != 0,
                 )
             )
 

@@ -8,7 +8,9 @@ from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Op
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Function
 from relay.ir.types import TensorType
+from relay.loop.ir import TURN
 from relay.loop.target import Target
+from relay.loop.walk import free_axes
 from relay.lower.devices import place_devices
 from relay.lower.emit import emit_function
 from relay.lower.entry import emit_entry
@@ -75,6 +77,7 @@ def _kernel(planned: Planned, index: int) -> KernelEntry:
         len(kernel.outputs),
         len(kernel.dims),
         kernel_work(planned.plan),
+        TURN in free_axes(kernel.body),
     )
 
 
