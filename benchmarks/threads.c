@@ -64,7 +64,9 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < n; ++i) data[i] = (float)(i % 17) / 8 - 1;
   program = program_open();
   if (program == NULL) return 1;
-  relay_value* first = call(copied());
+  relay_value* input = copied();
+  relay_value* first = call(input);
+  relay_value_free(input);
   expected = relay_tensor_data(first);
   bytes = relay_tensor_bytes(first);
   pthread_t* ids = calloc((size_t)threads, sizeof *ids);

@@ -27,7 +27,7 @@ struct relay_kernel_context {
   int64_t num_workers; /* how many threads may take part */
   void* stream;        /* the device's queue; null on the host */
   void* runtime;       /* the runtime's own; kernels pass it on and never look inside */
-  int64_t turn;        /* 0 and 1 from one call to the next of a kernel that asks for it: which way to go through what it reads each time */
+  int64_t turn;        /* for kernels that ask for it, 0 and 1 from call to call: which way to go through what they read */
   int64_t flush_subnormals; /* not 0: threads that take part take subnormal numbers for zero */
 };
 
