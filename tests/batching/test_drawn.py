@@ -46,13 +46,13 @@ def test_its_gradient(seed: int) -> None:
     random = np.random.default_rng(seed)
     weights = drawn.weight_values(random)
     first = len(drawn.roots)
-    by = [first + list(drawn.weights()).index(n) for n in ("table", "w", "w2", "b")]
+    by = [first + n for n, name in enumerate(drawn.weights()) if name != "zero"]
     args = [*drawn.structures(mod, random, 6), *weights]
     assert (wrong := problem(mod, args, by, forward=False, compiled=True)) is None, f"{wrong}\n{drawn.loss}"
 
 
 def test_what_is_drawn() -> None:
-    """Programs that are batched, for most; and every form of field and result in some."""
+    """Programs that are batched, for most; and every form of field, result, entry and state from above in some."""
     drawn = [recursion(Choices(Seeded(seed))) for seed in range(40)]
     kinds = {f.kind for p in drawn for constructors in p.types for fields in constructors for f in fields}
     assert kinds == {
@@ -60,5 +60,8 @@ def test_what_is_drawn() -> None:
         *("child", "labelled", "list", "labelled list", "option"),
     }
     assert {r for p in drawn for r in p.results} == {"state", "pair", "scored", "noted"}
+    assert {p.down for p in drawn} == {"none", "as it is", "state", "number"}
+    assert {"T0", "List[T0]"} <= {r for p in drawn for r in p.roots}
+    assert {len(p.roots) for p in drawn} == {1, 2}
     by_level = ["by level" in notes(relay.infer_type(relay.parse(p.text))).values() for p in drawn[:12]]
     assert sum(by_level) >= 6

@@ -46,13 +46,9 @@ class Recursion:
     decides: bool = False  # whether clauses may have an `if` on a number of the structure
     text: str = ""
     loss: str = ""  # the same program with a number as its result
-    roots: list[str] = field(default_factory=list)  # the structures that `@main` takes: T0, T1, ..., or "list"
+    roots: list[str] = field(default_factory=list)  # the types of the structures that `@main` takes
 
     # Types
-
-    @property
-    def number(self) -> str:
-        return self.dtype
 
     @property
     def state(self) -> str:
@@ -67,20 +63,21 @@ class Recursion:
             "word": f"Tensor[(1, {self.words}), {self.dtype}]",
             "vector": f"Tensor[({self.width},), {self.dtype}]",
             "label": "int32",
-            "score": self.number,
+            "score": self.dtype,
             "tag": "Tag",
             "child": child,
-            "labelled": f"({child}, {self.number})",
+            "labelled": f"({child}, {self.dtype})",
             "list": f"List[{child}]",
-            "labelled list": f"List[({child}, {self.number})]",
+            "labelled list": f"List[({child}, {self.dtype})]",
             "option": f"Option[{child}]",
         }[f.kind]
 
-    def result_type(self, n: int) -> str:
+    def type_of_result(self, kind: str) -> str:
         s = self.state
-        return {"state": s, "pair": f"({s}, {s})", "scored": f"({s}, {self.number})", "noted": f"({s}, Note)"}[
-            self.results[n]
-        ]
+        return {"state": s, "pair": f"({s}, {s})", "scored": f"({s}, {self.dtype})", "noted": f"({s}, Note)"}[kind]
+
+    def result_type(self, n: int) -> str:
+        return self.type_of_result(self.results[n])
 
     def weights(self) -> dict[str, tuple[int, ...]]:
         h, d = self.width, self.words
@@ -89,10 +86,14 @@ class Recursion:
     def parameters(self) -> str:
         return ", ".join(f"%{n}: Tensor[({', '.join(map(str, s))},), {self.dtype}]" for n, s in self.weights().items())
 
+    @property
+    def handed_down(self) -> str:
+        """The name of the parameter that comes from above."""
+        return {"none": "", "number": "%depth"}.get(self.down, "%down")
+
     def inherited(self) -> str:
-        return {"none": "", "as it is": f"%down: {self.state}, ", "state": f"%down: {self.state}, "}.get(
-            self.down, f"%depth: {self.number}, "
-        )
+        types = {"%down": self.state, "%depth": self.dtype}
+        return f"{self.handed_down}: {types[self.handed_down]}, " if self.handed_down else ""
 
     # The program
 
@@ -104,7 +105,7 @@ class Recursion:
         self.down = c.pick(("none", "none", "as it is", "state", "number"))
         self.decides = c.chance(10)
         parts = ['#[version = "0.0.5"]', "import prelude", f"type Tag {{ {', '.join(TAGS)}, }}"]
-        parts.append(f"type Note {{ Mark({self.state}), Under({self.state}, Note), Both(Note, {self.number}, Note), }}")
+        parts.append(f"type Note {{ Mark({self.state}), Under({self.state}, Note), Both(Note, {self.dtype}, Note), }}")
         for n, constructors in enumerate(self.types):
             made = [
                 f"C{n}{k}({', '.join(map(self.type_of, fs))})" if fs else f"C{n}{k}"
@@ -114,9 +115,11 @@ class Recursion:
         parts += [self._function(n) for n in range(count)]
         parts += [self._over_list(n) for n in range(count) if f"@all{n}(" in "\n".join(parts)]
         shared = "\n".join(parts)
-        main, result = self._main()
-        self.text = f"{shared}\n{main}"
-        self.loss = shared + "\n" + main.replace("@main", "@whole") + self._loss(result)
+        body, kind = self._body()
+        result = self.type_of_result(kind)
+        self.text = f"{shared}\n{self._entry('main', result, body)}"
+        whole, loss = self._entry("whole", result, body), self._entry("main", self.dtype, self._loss(kind))
+        self.loss = f"{shared}\n{whole}{loss}"
 
     def _constructors(self, count: int) -> list[list[Field]]:
         c = self.choices
@@ -145,7 +148,7 @@ class Recursion:
 
     def _over_list(self, n: int) -> str:
         """A sum over a list's states that is written out, from the last to the first."""
-        given = self.given("%depth" if self.down == "number" else "%down")
+        given = self.given(self.handed_down)
         call = self.state_of(n, f"@f{n}(%k, {given})")
         return (
             f"def @all{n}(%l: List[T{n}], {self.inherited()}{self.parameters()}) -> {self.state} {{\n"
@@ -155,47 +158,43 @@ class Recursion:
     def given(self, handed: str) -> str:
         """What a recursive call hands on behind the structure."""
         names = ", ".join(f"%{n}" for n in self.weights())
-        return names if self.down == "none" else f"{handed}, {names}"
+        return f"{handed}, {names}" if handed else names
 
     def state_of(self, n: int, result: str) -> str:
         return result if self.results[n] == "state" else f"{result}.0"
 
-    def _main(self) -> tuple[str, str]:
+    def _entry(self, name: str, result: str, body: str) -> str:
+        structures = ", ".join(f"%r{n}: {t}" for n, t in enumerate(self.roots))
+        return f"def @{name}({structures}, {self.parameters()}) -> {result} {{\n{body}\n}}\n"
+
+    def _body(self) -> tuple[str, str]:
+        """What the entry computes, and the kind of its result; draws `roots`."""
         c = self.choices
         first = {"none": "", "number": self.literal(0.5)}.get(self.down, "%b2")
         given = self.given(first)
         start = f"  let %b2 = reshape(%b, newshape=[1, {self.width}]);\n" if first == "%b2" else ""
         form = c.pick(("plain", "plain", "head", "two", "forest"))
         other = c.between(0, len(self.types) - 1)
-        self.roots = {"two": ["T0", f"T{other}"], "forest": ["list"]}.get(form, ["T0"])
+        self.roots = {"two": ["T0", f"T{other}"], "forest": ["List[T0]"]}.get(form, ["T0"])
         body = {
-            "plain": f"@f0(%t, {given})",
-            "head": f"nn.softmax(nn.dense({self.state_of(0, f'@f0(%t, {given})')}, %w))",
-            "two": f"{self.state_of(0, f'@f0(%t, {given})')} * {self.state_of(other, f'@f{other}(%s, {given})')}",
+            "plain": f"@f0(%r0, {given})",
+            "head": f"nn.softmax(nn.dense({self.state_of(0, f'@f0(%r0, {given})')}, %w))",
+            "two": f"{self.state_of(0, f'@f0(%r0, {given})')} * {self.state_of(other, f'@f{other}(%r1, {given})')}",
             "forest": f"@foldl(fn (%a: {self.state}, %s: {self.result_type(0)}) {{ %a + {self.state_of(0, '%s')} }}, %zero,\n"
-            f"    @map(fn (%t: T0) {{ @f0(%t, {given}) }}, %ts))",
+            f"    @map(fn (%t: T0) {{ @f0(%t, {given}) }}, %r0))",
         }[form]
-        structures = {"two": f"%t: T0, %s: T{other}", "forest": "%ts: List[T0]"}.get(form, "%t: T0")
-        result = self.result_type(0) if form == "plain" else self.state
-        return f"def @main({structures}, {self.parameters()}) -> {result} {{\n{start}  {body}\n}}\n", (
-            self.results[0] if form == "plain" else "state"
-        )
+        return f"{start}  {body}", self.results[0] if form == "plain" else "state"
 
-    def _loss(self, result: str) -> str:
-        names = ", ".join(f"%{n}" for n in self.weights())
-        roots = {"list": "%r0: List[T0]"}
-        structures = ", ".join(roots.get(r, f"%r{n}: {r}") for n, r in enumerate(self.roots))
-        handed = ", ".join(f"%r{n}" for n in range(len(self.roots)))
+    def _loss(self, kind: str) -> str:
+        """A number made of what `@whole` gives."""
+        given = ", ".join([*(f"%r{n}" for n in range(len(self.roots))), self.given("")])
         total = {
             "state": "sum(%y * %y)",
             "pair": "sum(%y.0 * cos(%y.1))",
             "scored": "sum(%y.0 * %y.0) + %y.1",
             "noted": "sum(%y.0 * %y.0)",
-        }[result]
-        return (
-            f"def @main({structures}, {self.parameters()}) -> {self.number} {{\n"
-            f"  let %y = @whole({handed}, {names});\n  {total}\n}}\n"
-        )
+        }[kind]
+        return f"  let %y = @whole({given});\n  {total}"
 
     # Values
 
@@ -213,12 +212,9 @@ class Recursion:
         for _ in range(size):
             n = int(random.integers(len(self.types)))
             pools[n].append(self._node(module, random, n, int(random.integers(len(self.types[n]))), pools))
-        return [
-            [p for p in pools[0][-int(random.integers(0, 4)) or len(pools[0]) :]]
-            if r == "list"
-            else pools[int(r[1:])][-1]
-            for r in self.roots
-        ]
+        last = [pool[-1] for pool in pools]
+        forest = pools[0][max(0, len(pools[0]) - int(random.integers(0, 4))) :]
+        return [forest if r == "List[T0]" else last[int(r[1:])] for r in self.roots]
 
     def _node(self, module: Module, random: np.random.Generator, n: int, k: int, pools: list[list[Any]]) -> Any:
         adt = module.adt(f"T{n}")
@@ -236,11 +232,7 @@ class Recursion:
             "labelled": lambda of: (part(of), self.numbers(random)),
             "list": lambda of: [part(of) for _ in range(int(random.integers(4)))],
             "labelled list": lambda of: [(part(of), self.numbers(random)) for _ in range(int(random.integers(4)))],
-            "option": lambda of: (
-                module.adt("Option").Some(part(of))
-                if random.random() < 0.6
-                else getattr(module.adt("Option"), "None")()
-            ),
+            "option": lambda of: part(of) if random.random() < 0.6 else None,
         }
         return getattr(adt, f"C{n}{k}")(*(make[f.kind](f.of) for f in self.types[n][k]))
 
@@ -298,11 +290,9 @@ class Clause:
         return x
 
     def handed(self) -> str:
-        """What calls are given besides the part."""
-        if self.p.down == "none":
-            return self.p.given("")
-        if self.p.down == "as it is" or self.c.chance(20):
-            return self.p.given("%depth" if self.p.down == "number" else "%down")
+        """What calls are given besides the part. It may come from another part's result: such a program is not batched."""
+        if self.p.down in ("none", "as it is") or self.c.chance(20):
+            return self.p.given(self.p.handed_down)
         if self.p.down == "number":
             return self.p.given(f"%depth * {self.p.literal(0.5)} + {self.c.pick(self.numbers)}")
         other = self.c.pick(self.states)
@@ -356,7 +346,7 @@ class Clause:
                         self._fold(f"fn (%a: {p.state}, %s: {result}) {{ %a + {item} }}, {start}, {mapped}")
                 case "labelled list":
                     start = self.c.pick([*self.states, "%zero"])
-                    pair = f"(T{of}, {p.number})"
+                    pair = f"(T{of}, {p.dtype})"
                     call = p.state_of(of, self.call(of, "%k.0", handed))
                     self._fold(f"fn (%a: {p.state}, %k: {pair}) {{ %a + {call} * %k.1 }}, {start}, {x}")
 
