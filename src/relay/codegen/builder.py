@@ -40,6 +40,14 @@ class ModuleText:
         self.functions: list[str] = []
         self.declarations: dict[str, str] = {}
         self.metadata: list[str] = []
+        self._helpers: set[str] = set()
+
+    def lacks(self, helper: str) -> bool:
+        """Whether nobody has asked for this helper function before: who is told so writes it."""
+        if helper in self._helpers:
+            return False
+        self._helpers.add(helper)
+        return True
 
     def declare(self, name: str, result: str, parameters: Sequence[str]) -> None:
         self.declarations.setdefault(name, f"declare {result} @{name}({', '.join(parameters)})")

@@ -5,7 +5,8 @@ A square of ``L`` by ``L`` elements, ``L`` being the lanes of a vector register,
 takes loads and insertions only. Exchanging elements inside the groups is then enough, in ``log2 G`` steps of
 interleaving. A matrix with fewer columns than that goes by strips, ``L`` rows of a group each, one with fewer rows by bands, ``G`` rows
 of a vector each, of which the groups are stored one by one. A last block that is not full begins earlier and overlaps the one before; a
-matrix smaller than these goes element by element.
+matrix smaller than these goes element by element. A block is hundreds of instructions, so the module has one function for each kind of
+block, which everything that is turned calls.
 """
 
 from __future__ import annotations
@@ -108,23 +109,46 @@ def _at(f: Frame, block: Block, row: Value, column: Value) -> Value:
 
 
 def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, rows: int, columns: int) -> None:
+    """Turn the block of ``rows`` by ``columns`` that begins in row ``i`` and column ``j`` of the source."""
+    element = memory_type(target.place.dtype)
+    name = f"turn_{element}_{rows}x{columns}"
+    if f.builder.module.lacks(name):
+        _define(f, name, target.place.dtype, rows, columns)
+    given: list[str] = []
+    for block, row, column in ((target, j, i), (source, i, j)):
+        pointer = f.memory.element(block.place.pointer, element, _at(f, block, row, column).text)
+        given += [f"ptr {pointer}", f"i64 {block.pitch.text}"]
+    f.builder.do(f"call void @{name}({', '.join(given)})")
+
+
+def _define(f: Frame, name: str, dtype: str, rows: int, columns: int) -> None:
+    """The module's function that turns blocks of this size."""
+    inner = Frame(f.builder.module, f.target, ())
+    target, source = (
+        Block(Place(f"%{n}", (), dtype, memory_bytes(dtype)), inner.arith.index(0), Value(f"%{n}.pitch", "int64"))
+        for n in ("target", "source")
+    )
+    _write_block(inner, target, source, rows, columns)
+    inner.builder.do("ret void")
+    parameters = "ptr noalias %target, i64 %target.pitch, ptr noalias %source, i64 %source.pitch"
+    inner.builder.finish(f"define internal void @{name}({parameters}) noinline #0")
+
+
+def _write_block(f: Frame, target: Block, source: Block, rows: int, columns: int) -> None:
     b, size, element = f.builder, memory_bytes(target.place.dtype), memory_type(target.place.dtype)
     group = _GROUP_BYTES // size
 
-    def address(block: Block, row: Value, column: Value) -> str:
-        return f.memory.element(block.place.pointer, element, _at(f, block, row, column).text)
-
-    def row_of(row: int) -> str:
-        return address(source, f.arith.binary("add", i, f.arith.index(row)), j)
+    def line(block: Block, row: int) -> str:
+        at = _at(f, block, f.arith.index(row), f.arith.index(0))
+        return f.memory.element(block.place.pointer, element, at.text)
 
     def store(column: int, type_: str, text: str) -> None:
-        row = f.arith.binary("add", j, f.arith.index(column))
-        b.do(f"store {type_} {text}, ptr {address(target, row, i)}, align {size}{target.place.metadata}")
+        b.do(f"store {type_} {text}, ptr {line(target, column)}, align {size}")
 
-    pointers = [row_of(r) for r in range(rows)]
+    pointers = [line(source, r) for r in range(rows)]
     if rows == group:
         type_, part = vec(element, columns), vec(element, group)
-        lines = [b.emit(f"load {type_}, ptr {p}, align {size}{source.place.metadata}") for p in pointers]
+        lines = [b.emit(f"load {type_}, ptr {p}, align {size}") for p in pointers]
         for n, text in enumerate(_turned(f, lines, columns, group, type_)):
             for c in range(columns // group):
                 order = ", ".join(f"i32 {c * group + k}" for k in range(group))
@@ -133,7 +157,7 @@ def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, rows: int
         return
     count, type_ = rows // group, vec(element, rows)
     for c in range(columns // group):
-        vectors = [_gathered(f, pointers, r, c, count, group, element, size, source) for r in range(group)]
+        vectors = [_gathered(f, pointers, r, c, count, group, element, size) for r in range(group)]
         for n, text in enumerate(_turned(f, vectors, rows, group, type_)):
             store(c * group + n, type_, text)
 
@@ -146,14 +170,14 @@ def _turned(f: Frame, vectors: list[str], lanes: int, group: int, type_: str) ->
 
 
 def _gathered(
-    f: Frame, pointers: list[str], r: int, c: int, count: int, group: int, element: str, size: int, source: Block
+    f: Frame, pointers: list[str], r: int, c: int, count: int, group: int, element: str, size: int
 ) -> str:
     """The c-th groups of the rows ``r``, ``r + group``, ... one after the other."""
     b, type_ = f.builder, vec(element, group)
     parts = []
     for n in range(count):
         pointer = f.memory.element(pointers[r + n * group], element, str(c * group))
-        parts.append(b.emit(f"load {type_}, ptr {pointer}, align {size}{source.place.metadata}"))
+        parts.append(b.emit(f"load {type_}, ptr {pointer}, align {size}"))
     width = group
     while len(parts) > 1:
         order = ", ".join(f"i32 {n}" for n in range(2 * width))

@@ -63,9 +63,9 @@ def reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
 
 
 def _define(module: ModuleText) -> None:
-    constant = f"@{_NAME}.words = internal unnamed_addr constant {_two_over_pi()}, align 64"
-    if constant in module.functions:
+    if not module.lacks(_NAME):
         return
+    constant = f"@{_NAME}.words = internal unnamed_addr constant {_two_over_pi()}, align 64"
     module.declare("llvm.fshl.i64", "i64", ("i64", "i64", "i64"))
     module.declare("llvm.ctlz.i128", "i128", ("i128", "i1"))
     half_pi = _pi(62)  # pi/2 * 2**63
