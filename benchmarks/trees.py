@@ -3,7 +3,8 @@
     python benchmarks/trees.py [--trees 32] [--threads 1] [--pause 2] [--systems relay,...]
 
 Trees have random splits and 5 to 50 leaves, 19 on average; float32, input 300, state 150, microseconds a leaf, medians of rounds in which
-the systems take turns. The walk over the structure is inside the timing, the conversion of Python values (once, before) is not.
+the systems take turns, after calls that bring weights and trees back into the caches. The walk over the structure is inside the timing, the
+conversion of Python values (once, before) is not.
 PyTorch runs the recursion node by node, and level by level as a person would write it (``torch levels``); JAX loops over levels of a
 fixed width, compiled once for all trees; onnxruntime over levels, of tables made in Python each time, or (``onnx tables``)
 before. ``level 2`` is ours without batching. ``--pause`` adds rows of trees that come one by one, so many milliseconds after each other:
@@ -18,6 +19,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,13 @@ import numpy as np
 import tree_peers
 from machine import fastest, multiplying, reading
 from table import FLOOR, Table, add_out
+from turns import PAUSE, medians
 
 import relay
 from relay.ir.module import Module
 
 INPUT, STATE = 300, 150
+TURN = 0.05  # seconds of a system's turn, besides what is not timed
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = {"binary": "tree_lstm.relay", "child-sum": "child_sum.relay"}
 SYSTEMS = ("relay", "level 2", "torch", "torch levels", "jax", "onnxruntime", "onnx tables")
@@ -139,17 +143,15 @@ def with_pauses(run: Run, which: Sequence[int], pause: float) -> float:
 def measure(runs: dict[str, Run], which: Sequence[int], rounds: int, pause: float = 0.0) -> dict[str, float]:
     """Median seconds of each system for these trees (one by one with a ``pause`` between, in seconds); the systems take turns, with a
     pause in which the others' threads park."""
+    if not pause:
+        calls = {system: partial(run, which) for system, run in runs.items()}
+        return medians(calls, rounds, dict.fromkeys(runs, PAUSE), TURN)
     times: dict[str, list[float]] = {system: [] for system in runs}
     for _ in range(rounds):
         for system, run in runs.items():
-            time.sleep(0.25)
+            time.sleep(PAUSE)
             run(which[:2])
-            if pause:
-                times[system].append(with_pauses(run, which, pause))
-                continue
-            start = time.perf_counter()
-            run(which)
-            times[system].append(time.perf_counter() - start)
+            times[system].append(with_pauses(run, which, pause))
     return {system: statistics.median(found) for system, found in times.items()}
 
 
@@ -190,7 +192,7 @@ def main() -> None:
         for case, suffix, pause in cases:
             chosen = {s.removesuffix(" at once"): r for s, r in runs.items() if s.endswith(" at once") == bool(suffix)}
             times = measure({**chosen, "multiply": lambda _: [multiply()]}, every, given.rounds, pause)
-            flops = operations / times.pop("multiply")
+            flops = operations * (len(trees) if pause else 1) / times.pop("multiply")
             peaks.append(flops)
             found = {s: t * scale for s, t in times.items()}
             groups = [trees] if suffix else [[t] for t in trees]

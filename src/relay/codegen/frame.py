@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import gcd
+
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import Builder, ModuleText
 from relay.codegen.convert import Conversions
@@ -80,6 +83,33 @@ class Frame:
             text = self.builder.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0")
             known = self._variables[var] = Value(text, "int64", nonneg=var.lo >= 0)
         return known
+
+    def counted(self, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
+        """``for i from start to stop by step``: tested at the end, and before where it may be empty."""
+        b, a = self.builder, self.arith
+        if isinstance(start.const, int) and isinstance(stop.const, int):
+            if start.const >= stop.const:
+                return
+            if start.const + step >= stop.const:
+                body(start)
+                return
+        loop, done = b.name("loop"), b.name("done")
+        nonempty = a.compare("lt", start, stop)
+        if nonempty.const is None:
+            ready = b.name("ready")
+            b.branch(nonempty.text, ready, done)
+            b.start(ready)
+        before = b.block
+        b.jump(loop)
+        b.start(loop)
+        index, following = f"%{b.name('i')}", f"%{b.name('next')}"
+        at = len(b.lines)
+        b.lines.append("")
+        body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg))
+        b.do(f"{following} = add nuw nsw i64 {index}, {step}")
+        b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
+        b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
+        b.start(done)
 
     def workers(self) -> Value:
         """How many threads may take part."""

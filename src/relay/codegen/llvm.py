@@ -192,7 +192,7 @@ class _KernelText:
                 inner.axes[axis] = Value(text, axis.dtype, multiple=bound.multiple, nonneg=bound.nonneg)
         body = Statements(inner, None, self._allocator(Value("%worker", "int64", nonneg=True)))
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
-        body.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
+        inner.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
         _return(inner, body.matrices)
         ib.finish(f"define internal i32 @{name}({_BODY_PARAMETERS}) #0")
 

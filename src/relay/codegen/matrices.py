@@ -7,15 +7,12 @@ in the registers is let go of where a function ends, so that the system need not
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
 from relay.codegen.values import Value, memory_type
 from relay.loop.ir import BLOCK_COLUMNS, BLOCK_DEPTH
-
-Counted = Callable[[Value, Value, int, Callable[[Value], None]], None]
 
 _ROWS, _ROW_BYTES = 16, 64
 _SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
@@ -47,10 +44,10 @@ class Matrices:
 
     def multiply(
         self, target: Rows, left: Rows, right: Place, begin: Value, rows: Value, columns: int, depth: int,
-        ahead: tuple[Value, Value] | None, counted: Counted,
+        ahead: tuple[Value, Value] | None,
     ) -> None:  # fmt: skip
         """``target[i, j] = sum of left[i, k] * right[k, j]``: ``rows`` (1 to 32) by ``columns``. The panel begins at ``begin``;
-        ``ahead`` is where in it, and how many, lines are asked for at every step along k. ``counted`` writes a loop."""
+        ``ahead`` is where in it, and how many, lines are asked for at every step along k."""
         a, b = self.f.arith, self.f.builder
         self._set(rows)
 
@@ -58,7 +55,7 @@ class Matrices:
             for first in range(0, columns, 2 * BLOCK_COLUMNS):
                 beside = min(2, (columns - first) // BLOCK_COLUMNS)
                 asked = ahead if first == 0 else None
-                self._block(target, left, right, begin, blocks, (first, beside), columns, depth, asked, counted)
+                self._block(target, left, right, begin, blocks, (first, beside), columns, depth, asked)
 
         several = a.compare("gt", rows, a.index(_ROWS))
         if several.const is not None:
@@ -123,7 +120,7 @@ class Matrices:
 
     def _block(
         self, target: Rows, left: Rows, right: Place, begin: Value, blocks: int, part: tuple[int, int], columns: int, depth: int,
-        ahead: tuple[Value, Value] | None, counted: Counted,
+        ahead: tuple[Value, Value] | None,
     ) -> None:  # fmt: skip
         """One or two times 16 rows by the columns of a ``part``: from where on, and how many times 16."""
         a, b = self.f.arith, self.f.builder
@@ -145,9 +142,9 @@ class Matrices:
                     given = (_SUMS[i][j], _LEFT[i], _RIGHT[j])
                     b.call("llvm.x86.tdpbf16ps", "void", *(("i8", str(n)) for n in given))
             if ahead is not None:
-                self._ask(right, begin, k, ahead, counted)
+                self._ask(right, begin, k, ahead)
 
-        counted(a.index(0), a.index(depth // BLOCK_DEPTH), 1, step)
+        self.f.counted(a.index(0), a.index(depth // BLOCK_DEPTH), 1, step)
         for i, j in sums:
             down = a.binary("mul", target.pitch, a.index(i * _ROWS))
             there = a.binary("add", a.binary("add", target.start, down), a.index(first + j * BLOCK_COLUMNS))
@@ -163,14 +160,14 @@ class Matrices:
         apart = self.f.arith.binary("mul", pitch, size)
         self.f.builder.call(name, "void", ("i8", str(register)), ("ptr", pointer), ("i64", apart.text))
 
-    def _ask(self, right: Place, begin: Value, k: Value, ahead: tuple[Value, Value], counted: Counted) -> None:
+    def _ask(self, right: Place, begin: Value, k: Value, ahead: tuple[Value, Value]) -> None:
         """Ask for the lines of a step."""
         a = self.f.arith
         where, lines = ahead
         here = a.binary(
             "add", a.binary("add", begin, where), a.binary("mul", a.binary("mul", k, lines), a.index(BLOCK_DEPTH))
         )
-        counted(
+        self.f.counted(
             a.index(0),
             lines,
             1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
@@ -133,7 +132,7 @@ class Statements:
         to, pitch, at, stride, rows, columns = (
             self.e.value(s) for s in (stmt.to, stmt.pitch, stmt.at, stmt.stride, stmt.rows, stmt.columns)
         )
-        transpose(f, Block(target, to, pitch), Block(source, at, stride), rows, columns, self.counted)
+        transpose(f, Block(target, to, pitch), Block(source, at, stride), rows, columns)
 
     def _block_product(self, stmt: BlockProduct) -> None:
         f = self.f
@@ -145,7 +144,7 @@ class Statements:
         begin = f.memory.offset(right, [*panel, *[f.arith.index(0)] * 3])
         self.matrices.multiply(
             Rows(target, to, f.arith.index(stmt.columns)), Rows(left, at, stride), right, begin, rows,
-            stmt.columns, stmt.depth, (ahead[0], ahead[1]) if ahead else None, self.counted,
+            stmt.columns, stmt.depth, (ahead[0], ahead[1]) if ahead else None,
         )  # fmt: skip
 
     def _prefetch(self, stmt: Prefetch) -> None:
@@ -279,39 +278,12 @@ class Statements:
             for step in range(count):
                 self.iterate(loop, f.arith.index(step))
             return
-        self.counted(f.arith.index(0), extent, 1, lambda i: self.iterate(loop, i))
+        self.f.counted(f.arith.index(0), extent, 1, lambda i: self.iterate(loop, i))
 
     def iterate(self, loop: For, value: Value) -> None:
         """One iteration of a loop's body (or, for a ramp, one for every lane)."""
         self.f.axes[loop.var] = value
         self.run(loop.body)
-
-    def counted(self, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
-        """``for i from start to stop by step``: tested at the end, and before where it may be empty."""
-        b, a = self.f.builder, self.f.arith
-        if isinstance(start.const, int) and isinstance(stop.const, int):
-            if start.const >= stop.const:
-                return
-            if start.const + step >= stop.const:
-                body(start)
-                return
-        loop, done = b.name("loop"), b.name("done")
-        nonempty = a.compare("lt", start, stop)
-        if nonempty.const is None:
-            ready = b.name("ready")
-            b.branch(nonempty.text, ready, done)
-            b.start(ready)
-        before = b.block
-        b.jump(loop)
-        b.start(loop)
-        index, following = f"%{b.name('i')}", f"%{b.name('next')}"
-        at = len(b.lines)
-        b.lines.append("")
-        body(Value(index, "int64", multiple=math.gcd(start.multiple, step), nonneg=start.nonneg))
-        b.do(f"{following} = add nuw nsw i64 {index}, {step}")
-        b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
-        b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
-        b.start(done)
 
     # -- vectors
 
@@ -321,6 +293,8 @@ class Statements:
         chains = plan.chains
         if count is not None:
             chains = max(1, min(chains, count // lanes))
+        # Whether the last vector is a whole one.
+        ends = extent.multiple % lanes == 0
         outside = {buffer: f.places[buffer] for buffer in plan.reductions}
         inside = {buffer: accumulators(f, self._slot, plan, buffer, chains) for buffer in plan.reductions}
         extremes = {
@@ -345,8 +319,8 @@ class Statements:
             for step in range(count // lanes):
                 vector_step(a.index(step * lanes), step % chains)
         else:
-            whole = f.arith.binary("and", extent, a.index(-lanes)) if count is None else a.index(count - count % lanes)
-            whole = replace(whole, multiple=lanes, nonneg=True)
+            whole = extent if ends else a.binary("and", extent, a.index(-lanes))
+            whole = replace(whole, multiple=lanes, nonneg=True) if count is None else a.index(count - count % lanes)
             start = a.index(0)
             if chains > 1:
                 wide = chains * lanes
@@ -360,18 +334,18 @@ class Statements:
                     for chain in range(chains):
                         vector_step(a.binary("add", base, a.index(chain * lanes)), chain)
 
-                self.counted(a.index(0), start, wide, unrolled)
-            self.counted(start, whole, lanes, vector_step)
+                self.f.counted(a.index(0), start, wide, unrolled)
+            self.f.counted(start, whole, lanes, vector_step)
         if f.target.masked and plan.tiles and not inside and count is not None and 2 * (count % lanes) == lanes > 2:
             # Half a vector of a register tile: processors that take long vectors in halves multiply it in half the time.
             lanes //= 2
             vector_step(a.index(count - lanes))
-        elif f.target.masked:
+        elif f.target.masked and not ends:
             self._masked_rest(extent, lanes, vector_step)
         for buffer, places in inside.items():
             combine(f, plan.reductions[buffer], buffer, outside[buffer], places, extremes.get(buffer))
         f.places.update(outside)
-        if not f.target.masked:
+        if not f.target.masked and not ends:
             self._scalar_rest(extent, lanes, bool(plan.tiles), scalar_step)
 
     def _masked_rest(self, extent: Value, lanes: int, step: Callable[[Value], None]) -> None:
@@ -408,7 +382,7 @@ class Statements:
                 for index in range(first, extent.const):
                     step(a.index(index))
                 return
-            self.counted(a.index(first), extent, 1, step)
+            self.f.counted(a.index(first), extent, 1, step)
             return
         first_value = replace(a.binary("and", extent, a.index(-lanes)), nonneg=True)
-        self.counted(first_value, extent, 1, step)
+        self.f.counted(first_value, extent, 1, step)

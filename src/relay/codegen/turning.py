@@ -11,7 +11,8 @@ block, which everything that is turned calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from relay.codegen.builder import vec
@@ -19,7 +20,6 @@ from relay.codegen.frame import Frame
 from relay.codegen.memory import Place, local_type
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type
 
-Counted = Callable[[Value, Value, int, Callable[[Value], None]], None]
 _GROUP_BYTES = 16
 
 
@@ -32,67 +32,92 @@ class Block:
     pitch: Value
 
 
-def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Value, counted: Counted) -> None:
-    """``target[j, i] = source[i, j]`` for ``i < rows``, ``j < columns``. ``counted`` writes a loop."""
-    a, b = f.arith, f.builder
+def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Value) -> None:
+    """``target[j, i] = source[i, j]`` for ``i < rows``, ``j < columns``."""
+    lanes, dtype = min(_lanes(f, target.place), _lanes(f, source.place)), target.place.dtype
+    if lanes < 2:
+        _one_by_one(f, target, source, rows, columns)
+        return
+    group = _GROUP_BYTES // memory_bytes(dtype)
+    ways = [(lanes, lanes), (lanes, group), (group, lanes)]
+    known = _known(f, rows, columns, ways)
+    if known is not None:
+        _blocks(f, target, source, rows, columns, known)
+        return
+    # What decides is known when it runs: a function of the module's that chooses.
+    name = f"turn_{dtype}"
+    if f.builder.module.lacks(name):
+        with _helper(f, name, dtype, ("rows", "columns")) as (inner, turned, given, (down, across)):
+            _choose(inner, turned, given, down, across, ways)
+    sides = [f"ptr {_address(f, b, f.arith.index(0), f.arith.index(0))}, i64 {b.pitch.text}" for b in (target, source)]
+    f.builder.do(f"call void @{name}({', '.join(sides)}, i64 {rows.text}, i64 {columns.text})")
+
+
+def _known(f: Frame, rows: Value, columns: Value, ways: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first kind of block of which there is a whole one, where that is known."""
+    for down, across in ways:
+        enough = _enough(f, rows, columns, down, across)
+        if enough.const:
+            return down, across
+        if enough.const is None and not any(
+            n.const is not None and n.const < least for n, least in ((rows, down), (columns, across))
+        ):
+            return None
+    return None
+
+
+def _enough(f: Frame, rows: Value, columns: Value, down: int, across: int) -> Value:
+    a = f.arith
+    least = a.binary("min", a.binary("mul", rows, a.index(across)), a.binary("mul", columns, a.index(down)))
+    return a.compare("ge", least, a.index(down * across))
+
+
+def _choose(
+    f: Frame, target: Block, source: Block, rows: Value, columns: Value, ways: Sequence[tuple[int, int]]
+) -> None:
+    """By the first kind of block of which there is a whole one, else element by element."""
+    b, join = f.builder, f.builder.name("transposed")
+    for down, across in ways:
+        wide, narrow = b.name("blocks"), b.name("elements")
+        b.branch(_enough(f, rows, columns, down, across).text, wide, narrow)
+        b.start(wide)
+        _blocks(f, target, source, rows, columns, (down, across))
+        b.jump(join)
+        b.start(narrow)
+    _one_by_one(f, target, source, rows, columns)
+    b.jump(join)
+    b.start(join)
+
+
+def _one_by_one(f: Frame, target: Block, source: Block, rows: Value, columns: Value) -> None:
+    zero = f.arith.index(0)
 
     def element(i: Value, j: Value) -> None:
         read = f.memory.load(source.place, _at(f, source, i, j), 1, "", False)
         f.memory.store(target.place, _at(f, target, j, i), read, "")
 
-    def one_by_one() -> None:
-        counted(a.index(0), rows, 1, lambda i: counted(a.index(0), columns, 1, lambda j: element(i, j)))
+    f.counted(zero, rows, 1, lambda i: f.counted(zero, columns, 1, lambda j: element(i, j)))
 
-    lanes = min(_lanes(f, target.place), _lanes(f, source.place))
-    if lanes < 2:
-        one_by_one()
-        return
 
-    def blocks(down: int, across: int) -> None:
-        """By blocks of ``down`` rows and ``across`` columns. The short side is gone through first: what is read or written a group at a
-        time is wanted again for the next group."""
-        sizes = ((rows, down), (columns, across)) if down >= across else ((columns, across), (rows, down))
-        (long, step), (short, inner) = sizes
-        last_long, last_short = a.binary("sub", long, a.index(step)), a.binary("sub", short, a.index(inner))
+def _blocks(f: Frame, target: Block, source: Block, rows: Value, columns: Value, kind: tuple[int, int]) -> None:
+    """By blocks of so many rows and columns. The short side is gone through first: what is read or written a group at a time is wanted
+    again for the next group."""
+    a, (down, across) = f.arith, kind
+    sizes = ((rows, down), (columns, across)) if down >= across else ((columns, across), (rows, down))
+    (long, step), (short, inner) = sizes
+    last_long, last_short = a.binary("sub", long, a.index(step)), a.binary("sub", short, a.index(inner))
 
-        def line(n: Value) -> None:
-            here = a.binary("min", n, last_long)
+    def line(n: Value) -> None:
+        here = a.binary("min", n, last_long)
 
-            def one(m: Value) -> None:
-                there = a.binary("min", m, last_short)
-                i, j = (here, there) if down >= across else (there, here)
-                _block(f, target, source, i, j, down, across)
+        def one(m: Value) -> None:
+            there = a.binary("min", m, last_short)
+            i, j = (here, there) if down >= across else (there, here)
+            _block(f, target, source, i, j, down, across)
 
-            counted(a.index(0), short, inner, one)
+        f.counted(a.index(0), short, inner, one)
 
-        counted(a.index(0), long, step, line)
-
-    def choose(ways: list[tuple[int, int]]) -> None:
-        """The first kind of block of which there is a whole one, else element by element."""
-        if not ways:
-            one_by_one()
-            return
-        (down, across), *others = ways
-        if any(n.const is not None and n.const < least for n, least in ((rows, down), (columns, across))):
-            choose(others)
-            return
-        least = a.binary("min", a.binary("mul", rows, a.index(across)), a.binary("mul", columns, a.index(down)))
-        enough = a.compare("ge", least, a.index(down * across))
-        if enough.const is not None:
-            blocks(down, across)
-            return
-        wide, narrow, join = b.name("blocks"), b.name("elements"), b.name("transposed")
-        b.branch(enough.text, wide, narrow)
-        b.start(wide)
-        blocks(down, across)
-        b.jump(join)
-        b.start(narrow)
-        choose(others)
-        b.jump(join)
-        b.start(join)
-
-    group = _GROUP_BYTES // memory_bytes(target.place.dtype)
-    choose([(lanes, lanes), (lanes, group), (group, lanes)])
+    f.counted(a.index(0), long, step, line)
 
 
 def _lanes(f: Frame, place: Place) -> int:
@@ -108,30 +133,39 @@ def _at(f: Frame, block: Block, row: Value, column: Value) -> Value:
     return a.binary("add", a.binary("add", block.start, a.binary("mul", row, block.pitch)), column)
 
 
-def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, rows: int, columns: int) -> None:
-    """Turn the block of ``rows`` by ``columns`` that begins in row ``i`` and column ``j`` of the source."""
-    element = memory_type(target.place.dtype)
-    name = f"turn_{element}_{rows}x{columns}"
-    if f.builder.module.lacks(name):
-        _define(f, name, target.place.dtype, rows, columns)
-    given: list[str] = []
-    for block, row, column in ((target, j, i), (source, i, j)):
-        pointer = f.memory.element(block.place.pointer, element, _at(f, block, row, column).text)
-        given += [f"ptr {pointer}", f"i64 {block.pitch.text}"]
-    f.builder.do(f"call void @{name}({', '.join(given)})")
+def _address(f: Frame, block: Block, row: Value, column: Value) -> str:
+    return f.memory.element(block.place.pointer, memory_type(block.place.dtype), _at(f, block, row, column).text)
 
 
-def _define(f: Frame, name: str, dtype: str, rows: int, columns: int) -> None:
-    """The module's function that turns blocks of this size."""
+@contextmanager
+def _helper(
+    f: Frame, name: str, dtype: str, numbers: Sequence[str] = ()
+) -> Iterator[tuple[Frame, Block, Block, list[Value]]]:
+    """A function of the module's: its frame, the blocks that it is given (where they begin, and how far apart their rows are; the target
+    first), and ``numbers`` that it is given."""
     inner = Frame(f.builder.module, f.target, ())
     target, source = (
         Block(Place(f"%{n}", (), dtype, memory_bytes(dtype)), inner.arith.index(0), Value(f"%{n}.pitch", "int64"))
         for n in ("target", "source")
     )
-    _write_block(inner, target, source, rows, columns)
+    yield inner, target, source, [Value(f"%{n}", "int64", nonneg=True) for n in numbers]
     inner.builder.do("ret void")
     parameters = "ptr noalias %target, i64 %target.pitch, ptr noalias %source, i64 %source.pitch"
-    inner.builder.finish(f"define internal void @{name}({parameters}) noinline #0")
+    given = "".join(f", i64 %{n}" for n in numbers)
+    inner.builder.finish(f"define internal void @{name}({parameters}{given}) noinline #0")
+
+
+def _block(f: Frame, target: Block, source: Block, i: Value, j: Value, rows: int, columns: int) -> None:
+    """Turn the block of ``rows`` by ``columns`` that begins in row ``i`` and column ``j`` of the source."""
+    dtype = target.place.dtype
+    name = f"turn_{memory_type(dtype)}_{rows}x{columns}"
+    if f.builder.module.lacks(name):
+        with _helper(f, name, dtype) as (inner, turned, given, _):
+            _write_block(inner, turned, given, rows, columns)
+    sides = ((target, j, i), (source, i, j))
+    f.builder.do(
+        f"call void @{name}({', '.join(f'ptr {_address(f, *side)}, i64 {side[0].pitch.text}' for side in sides)})"
+    )
 
 
 def _write_block(f: Frame, target: Block, source: Block, rows: int, columns: int) -> None:
@@ -169,9 +203,7 @@ def _turned(f: Frame, vectors: list[str], lanes: int, group: int, type_: str) ->
     return vectors
 
 
-def _gathered(
-    f: Frame, pointers: list[str], r: int, c: int, count: int, group: int, element: str, size: int
-) -> str:
+def _gathered(f: Frame, pointers: list[str], r: int, c: int, count: int, group: int, element: str, size: int) -> str:
     """The c-th groups of the rows ``r``, ``r + group``, ... one after the other."""
     b, type_ = f.builder, vec(element, group)
     parts = []

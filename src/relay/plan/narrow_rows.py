@@ -8,17 +8,18 @@ squares in registers, `Transpose`), every member of the nest runs over lines, a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Buffer, Stmt, Transpose
-from relay.plan.build import STACK_BYTES, Builder, Storage, total_cost
+from relay.loop.ir import Branch, Buffer, Stmt, Store, Transpose
+from relay.plan.build import STACK_BYTES, Builder, Storage, serial, total_cost, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import loads, tensor_key
+from relay.plan.reduction import initial
 from relay.plan.row_members import Emitter
-from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary
+from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks
+from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
 # Longer rows are not looked at; so few elements apart, lanes are loaded as fast as neighbours.
@@ -39,6 +40,7 @@ class Rows:
     buffer: Buffer
     width: int
     start: Dim
+    read: bool
     written: bool
     keys: dict[Key, tuple[int, ...]]
 
@@ -49,6 +51,14 @@ class NarrowRows:
 
     operands: tuple[Rows, ...]
     block: int
+    # Lanes of a vector, where everything that is read is turned.
+    vector: int | None
+
+    def across(self, axis: Axis) -> tuple[Lanes, list[Axis], Scalar]:
+        """Lanes across blocks of the rows, the loop over blocks, and the axis in terms of both."""
+        lanes, blocks, position = lane_blocks(axis, self.block)
+        whole = self.vector is not None and lanes.size % self.vector == 0
+        return replace(lanes, vector=self.vector if whole else None), blocks, position
 
     def turned(self, builder: Builder, lanes: Lanes, first: Scalar) -> tuple[list[Buffer], list[Stmt], list[Stmt]]:
         """Memory for the rows from number ``first`` on, a line for each column, which from now on is the operands' own, and what fills
@@ -68,8 +78,19 @@ class NarrowRows:
             if rows.written:
                 after.append(Transpose(whole, at, width, lines, zero, step, width, lanes.count))
             else:
+                before += self._cleared(lines, rows.width, lanes)
                 before.append(Transpose(lines, zero, step, whole, at, width, lanes.count, width))
         return buffers, before, after
+
+    def _cleared(self, lines: Buffer, width: int, lanes: Lanes) -> list[Stmt]:
+        """Zeros in the last vector of each line of a block that is not full: what is there by chance may be subnormal."""
+        if lanes.vector is None or isinstance(lanes.count, Const):
+            return []
+        line, lane = Axis("line", width), Axis("lane", lanes.vector)
+        last = binary("mul", binary("floordiv", lanes.count, lanes.vector), lanes.vector)
+        place = binary("add", binary("add", binary("mul", line, lanes.size), last), lane)
+        clear = vectorized(lane, Const(lanes.vector, "int64"), Store(lines, (place,), initial("sum", lines.dtype)))
+        return [Branch(compare("lt", lanes.count, lanes.size), serial([line], clear))]
 
 
 def narrow_rows(
@@ -91,10 +112,11 @@ def narrow_rows(
         width, start, strides = access
         if written and width > 1 and shape_size(tuple(a.extent for a in inner)) != width:
             return None  # something else writes the rest of a row
-        known = found.setdefault(id(where.buffer), Rows(where.buffer, width, start, written, {}))
+        known = found.setdefault(id(where.buffer), Rows(where.buffer, width, start, False, False, {}))
         if known.width != width or known.start != start or known.keys.setdefault(key, strides) != strides:
             return None
         known.written |= written
+        known.read |= not written
     # One element to a row, or the same for all rows: lanes find them as they are.
     operands = tuple(r for r in found.values() if r.width > 1)
     if all(r.width <= _NEAR for r in operands) or not all(_turns(r.buffer.dtype) for r in operands):
@@ -102,7 +124,8 @@ def narrow_rows(
     if not _pays(plans, operands, lanes):
         return None
     bytes_of_row = sum(r.width * dtype_bits(r.buffer.dtype) // 8 for r in operands)
-    return NarrowRows(operands, max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes)))
+    block = max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes))
+    return NarrowRows(operands, block, None if any(r.read and r.width < 2 for r in found.values()) else lanes)
 
 
 def _pays(plans: Sequence[MemberPlan], operands: Sequence[Rows], lanes: int) -> bool:

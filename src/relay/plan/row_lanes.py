@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, known_equal
 from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
-from relay.plan.build import allocate, extent_of, seq, serial, vectorized
+from relay.plan.build import allocate, extent_of, seq, serial
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, targets
@@ -101,7 +101,7 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     last = reduced[-1] if reduced else None
 
     def across(body: list[Stmt]) -> Stmt:
-        return vectorized(lanes.variable, lanes.count, seq(body))
+        return lanes.loop(seq(body))
 
     def updates(position: Scalar) -> list[Stmt]:
         return [

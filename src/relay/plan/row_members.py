@@ -36,14 +36,15 @@ from relay.te.tensor import Scan, stage_bodies
 
 
 class Emitter:
-    """Emits the members of one nest under the final assignment of axes."""
+    """Emits the members of one nest under the final assignment of axes. ``near``: what the nest reads is known to be little."""
 
-    __slots__ = ("aliases", "builder", "env")
+    __slots__ = ("aliases", "builder", "env", "near")
 
     def __init__(self, builder: Builder, aliases: dict[Axis, Axis], env: dict[Axis, Scalar]) -> None:
         self.builder = builder
         self.aliases = aliases
         self.env = env
+        self.near = False
 
     def bind(self, axis: Axis, value: Scalar) -> None:
         """Give an axis its final value."""
@@ -105,7 +106,7 @@ class Emitter:
     def _pointwise(self, plan: MemberPlan, lanes: Lanes | None) -> Stmt:
         body = seq([self.store(plan, n, v) for n, v in enumerate(self.values(plan))])
         if lanes is not None:
-            return serial(plan.inner, vectorized(lanes.variable, lanes.count, body))
+            return serial(plan.inner, lanes.loop(body))
         if not plan.inner:
             return body
         last = plan.inner[-1]
@@ -135,7 +136,8 @@ class Emitter:
             if body and last is not None:
                 kind: LoopKind = "vectorized" if self._wide(plan) else "serial"
                 loop = For(last, extent_of(last.extent), seq(body), kind)
-                whole = where_far(loop, self.builder.target, hoisted) if kind == "vectorized" else hoisted(loop)
+                far = kind == "vectorized" and not self.near
+                whole = where_far(loop, self.builder.target, hoisted) if far else hoisted(loop)
                 passes.append(serial(plan.reduced[:-1], whole))
             else:
                 passes += body

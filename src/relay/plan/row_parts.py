@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import ceil_div
 from relay.loop.ir import Buffer, Stmt
-from relay.plan.build import Builder, Storage, extent_of
+from relay.loop.walk import buffers_used
+from relay.plan.build import Builder, Storage, extent_of, vectorized
 from relay.plan.expand import Env
 from relay.plan.nests import Member
 from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, minimum
@@ -46,11 +47,20 @@ class Reductions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
-    """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements."""
+    """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements. Where all that the nest reads has been
+    brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes."""
 
     variable: Axis
     count: Scalar
     size: int
+    vector: int | None = None
+
+    def loop(self, body: Stmt) -> Stmt:
+        """The statement for every lane; for those behind the last one, too, where it touches nothing but such memory."""
+        if self.vector is None or any(b.scope == "operand" for b in buffers_used(body)):
+            return vectorized(self.variable, self.count, body)
+        vectors = binary("floordiv", binary("add", self.count, self.vector - 1), self.vector)
+        return vectorized(self.variable, binary("mul", vectors, self.vector), body)
 
 
 def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:

@@ -109,6 +109,7 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
     if isinstance(last.extent, int):
         return turned
     # Few rows have no block to turn.
+    emitter.near = True
     return Branch(compare("lt", extent_of(last.extent), lanes), _along(emitter, plans, temps, rows, work), turned)
 
 
@@ -158,7 +159,7 @@ def _turned(
 ) -> Stmt:
     """Lanes across blocks of the last of the rows, which are turned before and turned back after."""
     builder, last = emitter.builder, rows[-1]
-    lanes, blocks, position = lane_blocks(last, narrow.block)
+    lanes, blocks, position = narrow.across(last)
     first = binary("mul", blocks[0], lanes.size) if blocks else Const(0, "int64")
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     lines, before, after = narrow.turned(builder, lanes, first)
