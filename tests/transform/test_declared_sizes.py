@@ -63,3 +63,19 @@ def test_a_size_within_bounds_is_not_checked() -> None:
     text = program("m: Dim(1, 8)", "m", "[n: Dim(2, 5)]", "n")
     assert "check_equal" not in operators(run(relay.parse(text), NameDims()))
     assert "check_equal" in operators(run(relay.parse(text.replace("(2, 5)", "(2, 9)")), NameDims()))
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+@pytest.mark.parametrize(
+    ("known", "rule"), [(False, "must agree or be 1: 3 and 5"), (True, "must agree unless the second is 1: 3 and 5")]
+)
+def test_sizes_that_do_not_broadcast_are_shown(known: bool, rule: str, executor: str) -> None:
+    dims, size = ("[n: Dim]", "n") if known else ("", "?")
+    text = f'#[version = "0.0.5"]\ndef @main{dims}(%x: {F.format(size)}, %y: {F.format("?")}) {{ %x + %y }}'
+    exe = relay.compile(text, executor=executor)
+    three, one = np.ones((3, 4), np.float32), np.ones((1, 4), np.float32)
+    with pytest.raises(ExecutionError, match=rf"add's operands {rule} in @main"):
+        exe(three, np.ones((5, 4), np.float32))
+    with pytest.raises(RelayError, match=r"add's operands must agree"):
+        relay.evaluate(run(relay.parse(text), NameDims()), three, np.ones((5, 4), np.float32))
+    assert np.asarray(exe(three, one)).tolist() == np.full((3, 4), 2.0).tolist()

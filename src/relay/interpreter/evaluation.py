@@ -54,7 +54,7 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.span import Span
-from relay.ir.types import FuncType
+from relay.ir.types import FuncType, mentions_any
 from relay.ir.value import AdtValue
 from relay.ir.walk import children
 from relay.op import registry
@@ -184,6 +184,7 @@ class Machine:
         self._globals: dict[str, Closure] = {}
         self._checks: dict[Var, tuple[SizeCheck, ...]] = {}
         self._result_checks: dict[Function, tuple[SizeCheck, ...]] = {}
+        self._operator_checks: dict[Call, tuple[SizeCheck, ...]] = {}
 
     # -- the loop
 
@@ -400,6 +401,14 @@ class Machine:
             found = self._checks[var] = size_checks(var.ty if var.ty is not None else var.annotation)
         return found
 
+    def operator_checks(self, node: Call) -> tuple[SizeCheck, ...]:
+        """What the type of an operator's result says of sizes that those of its operands leave open."""
+        found = self._operator_checks.get(node)
+        if found is None:
+            loose = any(mentions_any(a.ty) for a in node.args)
+            found = self._operator_checks[node] = size_checks(node.ty) if loose else ()
+        return found
+
     # -- application
 
     def apply(self, callee: Value, args: list[Value], node: Call | None, env: Environment | None) -> State:
@@ -408,10 +417,13 @@ class Machine:
             case Closure():
                 return self.enter(callee, args, node, env)
             case OperatorValue():
-                attrs = node.attrs if node is not None else {}
-                if env is not None:
-                    attrs = concrete_attrs(attrs, env.dims, span)
-                return self.operate(callee.name, args, attrs, node, env)
+                if node is None or env is None:
+                    return self.operate(callee.name, args, node.attrs if node is not None else {}, node, env)
+                value = self.operate(callee.name, args, concrete_attrs(node.attrs, env.dims, span), node, env)
+                checks = self.operator_checks(node)
+                if checks and not isinstance(value, Pending):
+                    check_sizes(checks, value, env.dims, f"the result of {callee.name}", span)
+                return value
             case ConstructorValue():
                 definition = callee.definition
                 if len(args) != len(definition.fields):
@@ -436,7 +448,8 @@ class Machine:
                 if left > right:  # type: ignore[operator]
                     raise ShapeError(f"{why}: {left} is more than {right}", span)
             elif left != right:
-                raise ShapeError(f"{why}: {left} and {right} differ", span)
+                rule, sizes = attrs.get("rule", "must agree"), cast(Sequence[int], attrs.get("sizes", (left, right)))
+                raise ShapeError(f"{why} {rule}: {sizes[0]} and {sizes[1]}", span)
             return ()
         op = registry.get(name)
         check_arity(op, len(args), span)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from relay.ir.dim import Dim, DimVar
+from relay.ir.dim import Dim, DimVar, is_any
 
 _serial = itertools.count()
 
@@ -146,6 +146,17 @@ def countable(shape: Sequence[Dim], dtype: str) -> bool:
         elif d > 0:
             bytes_ *= d
     return not known or bytes_ < 1 << 63
+
+
+def mentions_any(ty: Type | None) -> bool:
+    """Whether a ``?`` stands in a tensor, or in a tensor in a tuple."""
+    match ty:
+        case TensorType(shape=tuple() as shape):
+            return any(is_any(d) for d in shape)
+        case TupleType():
+            return any(mentions_any(f) for f in ty.fields)
+        case _:
+            return False
 
 
 def is_float(dtype: str) -> bool:

@@ -315,16 +315,7 @@ class _Emitter:
 
     def _operator(self, var: Var, name: str, call: Call, ends: set[Var]) -> None:
         if name == CHECK_EQUAL:
-            left, right, why = call.attrs["left"], call.attrs["right"], call.attrs["why"]
-            where = f" ({call.span})" if call.span else ""
-            opcode, shown = "CheckEq", " must agree: {0} and {1}"
-            if call.attrs.get("relation") == "<=":
-                opcode, shown = "CheckLe", ": {0} is more than {1}"
-            elif right == 0:
-                # A size that must vanish stands for "equal, or one of them 1" (see `te.broadcast_dims`): it says nothing by itself.
-                shown = " must agree or be 1"
-            text = f"{why}{shown} in @{self.frame.name}{where}"
-            self.asm.emit(opcode, self.sizes.register(left), self.sizes.register(right), self.unit.message(text))  # type: ignore[arg-type]
+            self._check(call)
             self.frame.assign(var, ())
             return
         if name != CLOSURE and name != DEVICE_COPY and self._is_buffer(var, name, call):
@@ -348,6 +339,24 @@ class _Emitter:
         else:
             raise CompileError(f"operator {name} was left outside of a kernel in @{self.frame.name}", call.span)
         self.frame.assign(var, out)
+
+    def _check(self, call: Call) -> None:
+        """What is demanded of two sizes, or the end of the run with a message that shows them."""
+        sides = [self.sizes.register(call.attrs[side]) for side in ("left", "right")]  # type: ignore[arg-type]
+        left, right = sides
+        opcode, shown = "CheckEq", " must agree: {0} and {1}"
+        if call.attrs.get("relation") == "<=":
+            opcode, shown = "CheckLe", ": {0} is more than {1}"
+        elif (sizes := call.attrs.get("sizes")) is not None:
+            # Equal sides let one of the sizes be compared with itself, others the two that must differ then.
+            shown = f" {call.attrs['rule']}: {{0}} and {{1}}"
+            first, second = self.sizes.all(sizes)  # type: ignore[arg-type]
+            same, left, right = self.asm.reg(), self.asm.reg(), second
+            self.asm.emit("ScalarEq", same, "int64", *sides)
+            self.asm.emit("ScalarSelect", left, same, second, first)
+        where = f" ({call.span})" if call.span else ""
+        text = f"{call.attrs['why']}{shown} in @{self.frame.name}{where}"
+        self.asm.emit(opcode, left, right, self.unit.message(text))
 
     def _is_buffer(self, var: Var, name: str, call: Call) -> bool:
         """Whether a view is nothing but an operand of kernels, which read elements and are told sizes: the tensor itself will do."""

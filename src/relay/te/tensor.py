@@ -288,12 +288,15 @@ def const(value: bool | int | float, dtype: str) -> Const:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """``left == right`` (or ``left <= right``) must hold; ``why`` names what agrees: ``"the reduced axes of dense"``."""
+    """``left == right`` (or ``left <= right``) must hold; ``why`` names what agrees: ``"the reduced axes of dense"``. Where the two sides
+    say nothing by themselves, ``sizes`` are those that they are about, and ``rule`` is what holds for these."""
 
     left: Dim
     right: Dim
     why: str
     relation: str = "=="
+    sizes: tuple[Dim, Dim] | None = None
+    rule: str = "must agree"
 
 
 @dataclass(slots=True, eq=False)
@@ -392,7 +395,8 @@ def broadcast_dims(a: Dim, b: Dim, why: str) -> Dim:
         product = dim_sub(a, b)
         for dim, loose in ((a, loose_a), (b, loose_b)):
             product = dim_mul(product, dim_sub(dim, 1)) if loose else product
-        _trace().demands.append(Demand(product, 0, why))
+        either = "or be 1" if loose_a and loose_b else f"unless the {'first' if loose_a else 'second'} is 1"
+        _trace().demands.append(Demand(product, 0, why, sizes=(a, b), rule=f"must agree {either}"))
         if not (loose_a and loose_b):
             return b if loose_a else a
         # The greater one, but 1 and 0 give 0.

@@ -23,6 +23,7 @@ from relay.ir.dim import (
 )
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import (
+    Attr,
     Binding,
     Block,
     Call,
@@ -48,7 +49,7 @@ from relay.ir.expr import (
 from relay.ir.module import Module
 from relay.ir.span import Span
 from relay.ir.trampoline import Step, run
-from relay.ir.types import FuncType, RefType, TensorType, TupleType, Type
+from relay.ir.types import FuncType, RefType, TensorType, TupleType, Type, mentions_any
 from relay.op import registry
 from relay.te.tensor import Demand
 from relay.transform.base import Pass
@@ -79,10 +80,14 @@ class NameDims(Pass):
         return map_functions(module, lambda f: f if is_primitive(f) else _Namer(module).function(f))
 
 
-def check(left: Dim, right: Dim, why: str, relation: str = "==", span: Span | None = None) -> Binding:
-    """The binding that checks ``left == right`` (or ``<=``) at run time."""
-    attrs = MappingProxyType({"left": left, "right": right, "why": why, "relation": relation})
-    return Binding(Var("_", None, UNIT), internal_call(CHECK_EQUAL, (), UNIT, attrs, span))
+def check(demand: Demand, span: Span | None = None) -> Binding:
+    """The binding that checks at run time what is demanded."""
+    attrs: dict[str, Attr] = {
+        "left": demand.left, "right": demand.right, "why": demand.why, "relation": demand.relation
+    }  # fmt: skip
+    if demand.sizes is not None:
+        attrs |= {"sizes": demand.sizes, "rule": demand.rule}
+    return Binding(Var("_", None, UNIT), internal_call(CHECK_EQUAL, (), UNIT, MappingProxyType(attrs), span))
 
 
 @dataclass(slots=True, eq=False)
@@ -261,7 +266,7 @@ class _Namer:
         known = self.checked.get(key)
         if is_any(d.left) or is_any(d.right) or (known is not None and id(known) in self.open):
             return
-        out.append(check(d.left, d.right, d.why, d.relation, span))
+        out.append(check(d, span))
         self.checked[key] = out
 
     def keep_bounds(self, variable: DimVar, dim: Dim, name: str, out: list[Binding], span: Span | None) -> None:
@@ -381,17 +386,6 @@ def named(ty: Type | None, hint: str) -> Type | None:
             return ty if all(a is b for a, b in zip(fields, ty.fields, strict=True)) else TupleType(fields)
         case _:
             return ty
-
-
-def mentions_any(ty: Type | None) -> bool:
-    """Whether a ``?`` stands in a tensor, or in a tensor in a tuple."""
-    match ty:
-        case TensorType(shape=tuple() as shape):
-            return any(is_any(d) for d in shape)
-        case TupleType():
-            return any(mentions_any(f) for f in ty.fields)
-        case _:
-            return False
 
 
 def more_precise(found: Type | None, declared: Type | None) -> Type | None:

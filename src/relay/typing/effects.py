@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import ANY
 from relay.ir.effects import ALL_EFFECTS, INTERNAL, Effect
 from relay.ir.expr import (
     Block,
@@ -28,7 +27,7 @@ from relay.ir.expr import (
     Var,
 )  # fmt: skip
 from relay.ir.module import Module
-from relay.ir.types import FuncType, TensorType, TupleType, Type
+from relay.ir.types import FuncType, Type, mentions_any
 from relay.ir.walk import children, post_order
 from relay.op import registry
 from relay.typing.graph import components
@@ -180,7 +179,7 @@ class Effects:
         if op.kind == "composition":
             return op.effects | self.latent(expand(op, tuple(args), e.attrs))
         # A demand about a `?` is checked when the call runs.
-        if not any(map(_mentions_any, args)):
+        if not any(map(mentions_any, args)):
             return op.effects
         try:
             got = solved_signature(op, tuple(args), e.attrs)
@@ -214,7 +213,7 @@ class Effects:
     def _coercions(self, e: Call) -> Effect:
         """An argument of a ``?`` size where a known one is expected is checked at the call."""
         t = e.fn.ty
-        if isinstance(t, FuncType) and any(a.ty is None or _mentions_any(a.ty) for a in e.args):
+        if isinstance(t, FuncType) and any(a.ty is None or mentions_any(a.ty) for a in e.args):
             return Effect.MAY_FAIL
         return Effect.PURE
 
@@ -232,9 +231,3 @@ def _outside_functions(root: Expr) -> list[Expr]:
             if not isinstance(node, Function):
                 todo += children(node)
     return out
-
-
-def _mentions_any(t: Type) -> bool:
-    if isinstance(t, TensorType):
-        return isinstance(t.shape, tuple) and any(d is ANY for d in t.shape)
-    return isinstance(t, TupleType) and any(map(_mentions_any, t.fields))

@@ -265,4 +265,7 @@ def op_checks(op_name: str, arg_types: Sequence[Type], attrs: Attrs = NO_ATTRS) 
     def plain(d: Dim) -> Dim:
         return ANY if any(v in got.gradual for v in dim_vars(d)) else d
 
-    return [te.Demand(plain(d.left), plain(d.right), d.why, d.relation) for d in got.demands]
+    return [
+        replace(d, left=plain(d.left), right=plain(d.right), sizes=d.sizes and (plain(d.sizes[0]), plain(d.sizes[1])))
+        for d in got.demands
+    ]
