@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relay.ir.expr import Call, Constant, Function, GlobalVar, OpRef
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, mentions_any
 from relay.transform import (
     CompileMatch,
     DeadCode,
@@ -26,7 +26,6 @@ from relay.transform import (
     parse_passes,
 )
 from relay.transform.blocks import all_bindings, body_of
-from relay.transform.name_dims import mentions_any
 from relay.transform.pattern import Rule, is_constant, is_op, is_proj, is_tuple, match, rewrite, wildcard
 from tests.transform.support import evaluate_primitive, operators, run, typed
 
