@@ -157,6 +157,7 @@ def test_the_depth_of_unrolling_is_bounded() -> None:
     text = POWER + "def @main(%x: float32) -> float32 { @power(%x, 100) }"
     found = run(text, depth=10)
     assert calls(found, "power") >= 1
+    assert "unfolded 10 times inside itself; the call of @power (" in str(found.functions["main"].attrs["partial_eval"])
     assert np.asarray(relay.evaluate(found, np.float32(1.01))) == pytest.approx(1.01**100, rel=1e-4)
 
 
@@ -165,6 +166,7 @@ def test_fuel_is_bounded() -> None:
     text = "def @up(%x: float32, %n: int32) -> float32 { @up(%x, %n + 1) }\ndef @main(%x: float32) -> float32 { @up(%x, 0) }"
     found = run(text, fuel=500)
     assert calls(found, "up") >= 1
+    assert "fuel of 500 bindings is used up; the call of @up (" in str(found.functions["main"].attrs["partial_eval"])
     assert len(list(all_bindings(body_of(found.functions["main"])))) < 2000
 
 

@@ -15,10 +15,11 @@ from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.loop.printer import kernel_text
 from relay.options import Options
-from relay.transform import FuseAttention, Gradient, unfused_attentions
+from relay.transform import FuseAttention, Gradient, PartialEvaluate, unfused_attentions
 from relay.transform.ad.notes import NOTE as GRADIENT_NOTE
 from relay.transform.batching.requests import ANSWERS
 from relay.transform.batching.structure import NOTE, BatchStructure
+from relay.transform.partial_eval import STOPPED
 
 View = list[tuple[str, str]]
 
@@ -113,13 +114,19 @@ def batching(module: Module, options: Options) -> View:
 
 
 def gradient(module: Module, options: Options) -> View:
-    """How each recursive function under reverse mode is differentiated: as a loop, or call by call and why."""
+    """How each recursive function under reverse mode is differentiated: as a loop, or call by call and why; and where partial evaluation
+    of the gradient stopped."""
     lines: list[str] = []
+    stops: list[str] = []
     for step in pipeline.build(module, options).steps:
+        if isinstance(step.transformation, PartialEvaluate):
+            functions = step.after.functions.items()
+            stops += (f"@{name}: {f.attrs[STOPPED]}" for name, f in functions if STOPPED in f.attrs)
         if isinstance(step.transformation, Gradient):
             functions = step.after.functions.items()
             lines += (f"@{name}: {f.attrs[GRADIENT_NOTE]}" for name, f in functions if GRADIENT_NOTE in f.attrs)
-    return [("recursive functions", "\n".join(lines) or "none")]
+    found = [("recursive functions", "\n".join(lines) or "none")]
+    return [*found, ("partial evaluation", "\n".join(stops))] if stops else found
 
 
 def attention(module: Module, options: Options) -> View:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -70,6 +71,8 @@ from relay.typing.effects import Effects
 
 # The attribute of functions that nothing is gained by unfolding: loops whose first step is like all others.
 LOOP = "loop"
+# The attribute of functions in which a limit was reached: which, and the first call that it left.
+STOPPED = "partial_eval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class PartialEvaluate(Pass):
     unfolded only where it is given a known constant or constructor, and never behind a branch that is not decided, so
     that recursion over known data is unrolled and other recursion stays. ``fuel`` bounds the bindings that unfolding
     adds to the module and ``depth`` the unfoldings of one function inside each other; where they are used up, the
-    call stays a call.
+    call stays a call, and the function says so in its attribute ``partial_eval``.
     """
 
     name: ClassVar[str] = "partial_eval"
@@ -121,6 +124,7 @@ class _Evaluator:
     unfolding: int = 0
     called_once: set[Var] = field(default_factory=set)
     spent: int = 0
+    stopped: str = ""
     dims: DimUses = field(default_factory=DimUses)
     _own_dims: dict[Function, bool] = field(default_factory=dict)
 
@@ -134,9 +138,18 @@ class _Evaluator:
     def function(self, name: str, function: Function) -> Function:
         if is_primitive(function):
             return function
-        self.env, self.known = {}, {}
+        self.env, self.known, self.stopped = {}, {}, ""
         self.called_once = _called_once(body_of(function))
-        return run(self.whole(function, {name: [0]}, 0))
+        new = run(self.whole(function, {name: [0]}, 0))
+        if self.stopped:
+            new = replace(new, attrs=MappingProxyType({**new.attrs, STOPPED: self.stopped}))
+        return new
+
+    def stop(self, call: Call, limit: str) -> None:
+        """Note that a call which is worth unfolding stays a call, and why."""
+        callee = f"@{call.fn.name}" if isinstance(call.fn, GlobalVar) else "a closure"
+        where = f" ({call.span})" if call.span else ""
+        self.stopped = self.stopped or f"stopped: {limit}; the call of {callee}{where} stays one"
 
     def whole(self, function: Function, active: dict[object, list[int]], level: int) -> Step[Function]:
         """A function's body by itself, and those of the closures in it that are still needed afterwards.
@@ -366,7 +379,7 @@ class _Evaluator:
     def wanted(self, key: object, function: Function, e: Call) -> bool:
         """Whether a call is to be unfolded: see `PartialEvaluate`."""
         around = self.active.get(key)
-        if around and (around[-1] != self.level or len(around) > self.options.depth):
+        if around and around[-1] != self.level:
             return False
         definitions = [self.definition(a) for a in e.args]
         if isinstance(key, str):
@@ -374,7 +387,11 @@ class _Evaluator:
             some = any(_is_structure(d) or _is_data(d) for d in definitions)
         else:
             recursive, some = bool(around) or _calls_itself(function, e.fn), True
-        return any(map(_is_data, definitions)) if recursive else some
+        wanted = any(map(_is_data, definitions)) if recursive else some
+        if wanted and around and len(around) > self.options.depth:
+            self.stop(e, f"it is unfolded {self.options.depth} times inside itself")
+            return False
+        return wanted
 
     def unfolded(self, function: Function, e: Call, is_global: bool) -> Block | None:
         """A copy of a function's body on the arguments of a call; None where it cannot be copied."""
@@ -393,6 +410,7 @@ class _Evaluator:
         body = body_of(function)
         self.spent += sum(1 for _ in all_bindings(body))
         if self.spent > self.options.fuel:
+            self.stop(e, f"its fuel of {self.options.fuel} bindings is used up")
             return None
         copier = Copier(dims=dims, own_dims=is_global)
         params = [copier.bind(p) for p in function.params]
