@@ -10,7 +10,7 @@ import pytest
 import relay
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
-from relay.loop.ir import Branch, Transpose
+from relay.loop.ir import Branch, For, Store, Transpose
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import HOST, Maker, check, primitive, random, tensor
@@ -43,6 +43,20 @@ def test_reductions_and_positions(width: int, dtype: str) -> None:
 
     plan = check(primitive([tensor((N, width), dtype)], build), *SIZES)
     assert turns(plan) or not WIDE
+
+
+def test_results_and_what_others_read_are_written_apart() -> None:
+    """In a block that is not full results end at the last row, and what is read by whole vectors is written by whole vectors."""
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m.tuple(m("nn.softmax", x), m("sum", x, axis=1), m("argmax", x, axis=1))
+
+    plan = check(primitive([tensor((N, 20))], build), *SIZES)
+    loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    written = [{s.buffer.scope for s in statements(loop) if isinstance(s, Store)} for loop in loops]
+    assert turns(plan) or not WIDE
+    assert {"stack"} in written or not WIDE
+    assert not any({"stack", "operand"} <= scopes for scopes in written)
 
 
 @pytest.mark.parametrize("width", [5, 24, 100])

@@ -173,8 +173,7 @@ def _write_block(f: Frame, target: Block, source: Block, rows: int, columns: int
     group = _GROUP_BYTES // size
 
     def line(block: Block, row: int) -> str:
-        at = _at(f, block, f.arith.index(row), f.arith.index(0))
-        return f.memory.element(block.place.pointer, element, at.text)
+        return _address(f, block, f.arith.index(row), f.arith.index(0))
 
     def store(column: int, type_: str, text: str) -> None:
         b.do(f"store {type_} {text}, ptr {line(target, column)}, align {size}")

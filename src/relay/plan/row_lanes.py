@@ -136,7 +136,7 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
         ]
         steps = serial(reduced[:-1], seq(loops))
     emitter.env = before
-    return allocate(whole.buffers, seq([across(whole.starts), steps, across(whole.ends)]))
+    return allocate(whole.buffers, seq([across(whole.starts), steps, *lanes.each(whole.ends)]))
 
 
 def _updates(

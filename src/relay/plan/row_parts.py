@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.dim import ceil_div
 from relay.loop.ir import Buffer, Stmt
 from relay.loop.walk import buffers_used
-from relay.plan.build import Builder, Storage, extent_of, vectorized
+from relay.plan.build import Builder, Storage, extent_of, seq, vectorized
 from relay.plan.expand import Env
 from relay.plan.nests import Member
 from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, minimum
@@ -55,12 +56,24 @@ class Lanes:
     size: int
     vector: int | None = None
 
+    def each(self, stores: Sequence[Stmt]) -> list[Stmt]:
+        """Stores that do not need each other, for every lane. Those to operands have a loop of their own: in the others' memory no lane of
+        a vector is left as it was."""
+        if self.vector is None:
+            return [self.loop(seq(stores))]
+        parts = [[s for s in stores if _touches_operands(s) is touches] for touches in (False, True)]
+        return [self.loop(seq(part)) for part in parts if part]
+
     def loop(self, body: Stmt) -> Stmt:
         """The statement for every lane; for those behind the last one, too, where it touches nothing but such memory."""
-        if self.vector is None or any(b.scope == "operand" for b in buffers_used(body)):
+        if self.vector is None or _touches_operands(body):
             return vectorized(self.variable, self.count, body)
         vectors = binary("floordiv", binary("add", self.count, self.vector - 1), self.vector)
         return vectorized(self.variable, binary("mul", vectors, self.vector), body)
+
+
+def _touches_operands(stmt: Stmt) -> bool:
+    return any(b.scope == "operand" for b in buffers_used(stmt))
 
 
 def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], Scalar]:
