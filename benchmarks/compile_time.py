@@ -1,4 +1,5 @@
-"""Compile times: MiniLM cold (an empty cache) and cached, each in a new process; one small operator in a warm process.
+"""Compile times: MiniLM cold (an empty cache) and cached, each in a new process; one small operator in a warm process; the gradient
+of BERT in all its weights, from the program to the end of partial evaluation, for several depths.
 
 ``python benchmarks/compile_time.py [--rounds 3]``
 """
@@ -16,7 +17,15 @@ import numpy as np
 
 import relay
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from examples import bert
+from relay import pipeline, typing
+from relay.codegen.target import parse_target
+from relay.options import Options
+from relay.transform import Pipeline
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
+LAYERS = (3, 6, 12)
 CHILD = """
 import sys, time
 start = time.perf_counter()
@@ -48,8 +57,21 @@ def small_operator(number: int, directory: str) -> float:
     return time.perf_counter() - start
 
 
+def gradient(layers: int) -> float:
+    """Seconds of typing a BERT encoder's loss and gradient in all weights, of taking the gradient and of evaluating it partially."""
+    module = relay.parse(bert.text(bert.Config(layers, width=768, heads=12, inner=3072)))
+    weights = tuple(range(1, len(module.functions["main"].params)))
+    options = Options()
+    start = time.perf_counter()
+    mono = typing.monomorphise(relay.infer_type(relay.value_and_grad(module, weights)), options.entries)
+    passes = pipeline.passes(options, pipeline.Runner(parse_target(options.target), options), mono)
+    last = [p.name for p in passes].index("dead_references")
+    Pipeline(passes[: last + 1])(mono)
+    return time.perf_counter() - start
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="Compile times")
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     cold, cached = [], []
@@ -64,6 +86,13 @@ def main() -> None:
     for name, rows in (("MiniLM, cold", cold), ("MiniLM, from the cache", cached)):
         print(f"{name:34}" + "".join(f"{np.median([r[k] for r in rows]):9.2f}" for k in range(3)))
     print(f"{'one small operator, warm process':34}{np.median(small):27.3f}")
+    gradient(1)
+    taken: dict[int, list[float]] = {layers: [] for layers in LAYERS}
+    for _ in range(rounds):
+        for layers, times in taken.items():
+            times.append(gradient(layers))
+    for layers, times in taken.items():
+        print(f"{f'gradient of BERT, {layers} layers':34}{np.median(times):27.2f}")
 
 
 if __name__ == "__main__":

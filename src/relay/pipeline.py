@@ -131,7 +131,7 @@ def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [BatchStructure(entries=options.entries), dead, HoistOverTime()]
-    evaluate: list[Pass] = [PartialEvaluate(), DeadReferences()] if level >= 3 else []
+    evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
     # tangents have no such kernel.
     attend: list[Pass] = [*fold, FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import relay
+from relay.ir.diagnostics import CompileError
 from relay.ir.equality import alpha_equal
 from relay.ir.expr import Call, GlobalVar
 from relay.ir.module import Module
@@ -26,9 +27,9 @@ VERSION = '#[version = "0.0.5"]\nimport prelude\n'
 X = np.array([0.5, -1.0, 1.3])
 
 
-def run(text: str, **options: int) -> Module:
+def run(text: str, strict: bool = True, **limits: int) -> Module:
     """A program after partial evaluation and removal of dead code, every step checked."""
-    passes = [ToBlocks(), EtaExpand(), PartialEvaluate(**options), DeadReferences(), DeadFunctions()]
+    passes = [ToBlocks(), EtaExpand(), PartialEvaluate(strict=strict, **limits), DeadReferences(), DeadFunctions()]
     return Pipeline(passes, lambda m, _: verify_types(m), full=True)(relay.parse(VERSION + text))
 
 
@@ -155,7 +156,7 @@ def calls(module: Module, name: str) -> int:
 def test_the_depth_of_unrolling_is_bounded() -> None:
     """A call that is left where the bound is reached goes on from there."""
     text = POWER + "def @main(%x: float32) -> float32 { @power(%x, 100) }"
-    found = run(text, depth=10)
+    found = run(text, depth=10, strict=False)
     assert calls(found, "power") >= 1
     assert "unfolded 10 times inside itself; the call of @power (" in str(found.functions["main"].attrs["partial_eval"])
     assert np.asarray(relay.evaluate(found, np.float32(1.01))) == pytest.approx(1.01**100, rel=1e-4)
@@ -164,10 +165,19 @@ def test_the_depth_of_unrolling_is_bounded() -> None:
 def test_fuel_is_bounded() -> None:
     """Unrolling without end, over known data, stops and stays a call."""
     text = "def @up(%x: float32, %n: int32) -> float32 { @up(%x, %n + 1) }\ndef @main(%x: float32) -> float32 { @up(%x, 0) }"
-    found = run(text, fuel=500)
+    found = run(text, fuel=500, strict=False)
     assert calls(found, "up") >= 1
     assert "fuel of 500 bindings is used up; the call of @up (" in str(found.functions["main"].attrs["partial_eval"])
     assert len(list(all_bindings(body_of(found.functions["main"])))) < 2000
+
+
+@pytest.mark.parametrize(("fuel", "depth", "said"), [(500, 2000, "fuel of 500"), (5000, 20, "unfolded 20 times")])
+def test_limits_are_errors_where_partial_evaluation_is_asked_for(fuel: int, depth: int, said: str) -> None:
+    text = "def @up(%x: float32, %n: int32) -> float32 { @up(%x, %n + 1) }\ndef @main(%x: float32) -> float32 { @up(%x, 0) }"
+    with pytest.raises(CompileError, match=rf"{said} .*call of @up") as error:
+        run(text, fuel=fuel, depth=depth)
+    assert error.value.span is not None
+    assert error.value.span.line in (3, 4)
 
 
 def test_programs_that_diverge_are_not_evaluated_away() -> None:

@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from relay.interpreter.operators import apply_operator
+from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar
 from relay.ir.effects import CLOSURE, Effect
 from relay.ir.expr import (
@@ -83,13 +84,15 @@ class PartialEvaluate(Pass):
     Before: typed blocks. After: typed blocks with the same effects in the same order. A recursive function is
     unfolded only where it is given a known constant or constructor, and never behind a branch that is not decided, so
     that recursion over known data is unrolled and other recursion stays. ``fuel`` bounds the bindings that unfolding
-    adds to the module and ``depth`` the unfoldings of one function inside each other; where they are used up, the
-    call stays a call, and the function says so in its attribute ``partial_eval``.
+    adds to the module and ``depth`` the unfoldings of one function inside each other. Where they are used up, that is
+    a CompileError at the call; unless ``strict`` is false, as it is when programs are compiled: then the call stays a
+    call, which is as right, and the function says so in its attribute ``partial_eval``.
     """
 
     name: ClassVar[str] = "partial_eval"
     fuel: int = 200_000
     depth: int = 2000
+    strict: bool = True
 
     def __call__(self, module: Module) -> Module:
         evaluator = _Evaluator(self, module)
@@ -146,8 +149,15 @@ class _Evaluator:
         return new
 
     def stop(self, call: Call, limit: str) -> None:
-        """Note that a call which is worth unfolding stays a call, and why."""
+        """A limit is reached at a call which is worth unfolding: an error, or a note that it stays a call."""
         callee = f"@{call.fn.name}" if isinstance(call.fn, GlobalVar) else "a closure"
+        if self.options.strict:
+            raise CompileError(
+                f"partial evaluation cannot be finished: {limit}, at this call of {callee}",
+                call.span,
+                "give it more, partial_eval{fuel=N,depth=N}, or let it leave calls where that is used up, "
+                "partial_eval{strict=false}",
+            )
         where = f" ({call.span})" if call.span else ""
         self.stopped = self.stopped or f"stopped: {limit}; the call of {callee}{where} stays one"
 
