@@ -79,3 +79,15 @@ def test_sizes_that_do_not_broadcast_are_shown(known: bool, rule: str, executor:
     with pytest.raises(RelayError, match=r"add's operands must agree"):
         relay.evaluate(run(relay.parse(text), NameDims()), three, np.ones((5, 4), np.float32))
     assert np.asarray(exe(three, one)).tolist() == np.full((3, 4), 2.0).tolist()
+
+
+def test_the_argument_that_disagrees_is_the_later_one() -> None:
+    """The first argument with a size says what it is, and the next that has another is refused, as in the interpreter."""
+    text = f"""#[version = "0.0.5"]
+def @f[n: Dim](%a: {F.format("n")}, %b: {F.format("n")}) -> {F.format("n")} {{ if (sum(%a) > 0f) {{ @f(%b - %a, %a) }} else {{ %a + %b }} }}
+def @main(%x: {F.format("?")}, %y: {F.format("?")}) {{ @f(%x, %y) }}"""
+    given = np.ones((3, 4), np.float32), np.ones((5, 4), np.float32)
+    with pytest.raises(ExecutionError, match="axis 0 of argument %b of @f must agree: 5 and 3"):
+        relay.compile(text)(*given)
+    with pytest.raises(RelayError, match=r"argument %b of @f has shape \(5, 4\) where \(n, 4\) with n = 3"):
+        relay.evaluate(relay.parse(text), *given)
