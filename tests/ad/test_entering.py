@@ -17,6 +17,8 @@ from relay.typing import verify_types
 from tests.ad.checks import problem
 from tests.ad.test_programs import HEAD, V, X
 
+# The derivative of a function, as a function.
+D = f"def @d(%f: fn({V}) -> {V}) -> fn({V}) -> {V} {{ fn (%y: {V}) -> {V} {{ grad(%f)(%y).1.0 }} }} "
 # By name: the program, and its arguments; derivatives are by the first.
 FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "branch": (
@@ -55,6 +57,21 @@ FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
         f"def @main(%x: {V}, %c: bool) {{ let %g = if (%c) {{ fn (%y: {V}) {{ %y * %x }} }} else {{ fn (%y: {V}) "
         f"{{ sin(%y) }} }}; grad(fn (%y: {V}) {{ %g(%y) * %y }})(%x).1.0 }}",
         (X, np.True_),
+    ),
+    "derivative twice": (
+        D + f"def @main(%x: {V}) {{ @d(@d(fn (%y: {V}) -> {V} {{ exp(%y * %x) }}))(sin(%x)) }}",
+        (X,),
+    ),
+    "derivative in branch": (
+        D + f"def @main(%x: {V}, %c: bool) {{ let %g = if (%c) {{ @d(fn (%y: {V}) -> {V} {{ exp(%y * %x) }}) }} "
+        f"else {{ fn (%y: {V}) -> {V} {{ sin(%y) }} }}; %g(%x) }}",
+        (X, np.True_),
+    ),
+    "derivative given to recursion": (
+        D + f"def @go(%f: fn({V}) -> {V}, %x: {V}, %n: int32) -> {V} {{ if (%n < 1) {{ %x }} else "
+        f"{{ @go(%f, %x - %f(%x) / @d(%f)(%x), %n - 1) }} }} "
+        f"def @main(%x: {V}, %n: int32) {{ @go(@d(fn (%y: {V}) -> {V} {{ exp(%y) + %y * %y * %x }}), sin(%x), %n) }}",
+        (X, np.int32(2)),
     ),
     "fn argument": (
         f"def @main(%x: {V}) {{ let %r = grad(fn (%f: fn({V}) -> {V}, %y: {V}) {{ %f(%y) * %y }})(fn (%z: "
@@ -189,6 +206,7 @@ PROGRAMS = {**FUNCTIONS, **REFERENCES}
 COMPILED = ("in adt", "grad as value of unknown", "symbolic", "twice jvp", "in list", "branch closures with refs")
 SECOND = (
     "branch2",
+    "derivative twice",
     "returned by recursion",
     "fn in tuple argument",
     "jvp then grad",

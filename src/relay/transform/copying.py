@@ -73,7 +73,7 @@ def match_dims(
     does not say all."""
     solved: dict[DimVar, Dim] = {}
     composed: list[tuple[Dim, Dim]] = []
-    todo: list[tuple[object, object]] = [*pairs][::-1] if wanted else []
+    todo: list[tuple[object, object]] = list[tuple[object, object]](pairs)[::-1] if wanted else []
     while todo:
         left, right = todo.pop()
         match left, right:

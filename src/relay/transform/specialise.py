@@ -21,12 +21,13 @@ from relay.typing.substitution import substitute
 
 @dataclass(frozen=True, slots=True)
 class Specialise(Pass):
-    """Copy functions for the functions they are given: ``@map(closure(@g, a), xs)`` calls ``@map__g(xs, a)``.
+    """Copy functions for the functions they are given: ``@map(closure(@g, a), xs)`` calls ``@map__g(a, xs)``, and
+    ``closure(@f, closure(@g, a))`` is ``closure(@f__g, a)``.
 
     Before: blocks, functions lifted (`LambdaLift`), monomorphic up to dims. After: a call of a global function of at
-    most ``max_bindings`` bindings gets no closure whose function is known, and known closures are called directly; at
-    most ``max_functions`` copies are made. (There are as many as pairs of a function and what it is given, so
-    recursion ends.)
+    most ``max_bindings`` bindings gets no closure whose function is known, nor does a closure hold one, and known closures are
+    called directly; at most ``max_functions`` copies are made. (There are as many as pairs of a function and what it is given, and
+    closures of one function inside each other stay as they are, so recursion ends.)
     """
 
     name: ClassVar[str] = "specialise"
@@ -58,6 +59,7 @@ class _Specialiser:
     functions: dict[str, Function]
     made: dict[object, GlobalVar] = field(default_factory=dict)
     pending: list[str] = field(default_factory=list)
+    origins: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def rewrite(self, function: Function) -> Function:
         def visit(scope: Scope, var: Var, value: Expr) -> Expr:
@@ -67,6 +69,8 @@ class _Specialiser:
                 return self.direct(value, self.known(value.fn, driver))
             if isinstance(value.fn, GlobalVar):
                 return self.specialised(value, driver)
+            if isinstance(value.fn, OpRef) and value.fn.name == CLOSURE:
+                return self.holding(value, driver)
             return value
 
         driver = Forward(visit)
@@ -80,12 +84,17 @@ class _Specialiser:
             value = driver.definition(e)
             if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name != CLOSURE:
                 return None
-            target = value.args[0]
-            assert isinstance(target, GlobalVar)
-            found = _Known(target, value.args[1:], value.ty) if isinstance(value.ty, FuncType) else None
-        if found is None or found.target.name not in self.functions or is_primitive(self.functions[found.target.name]):
-            return None
-        return found
+            return self.known_closure(value)
+        return found if found is not None and self.is_written(found.target.name) else None
+
+    def known_closure(self, value: Call) -> _Known | None:
+        target = value.args[0]
+        assert isinstance(target, GlobalVar)
+        written = isinstance(value.ty, FuncType) and self.is_written(target.name)
+        return _Known(target, value.args[1:], cast(FuncType, value.ty)) if written else None
+
+    def is_written(self, name: str) -> bool:
+        return name in self.functions and not is_primitive(self.functions[name])
 
     def type_args(self, known: _Known) -> tuple[TypeArg, ...] | None:
         """The dims that the known function is used at, some of which it may still be a function of; None when its types do not say."""
@@ -112,30 +121,68 @@ class _Specialiser:
         function = self.functions.get(call.fn.name)
         if function is None or is_primitive(function) or len(call.type_args) != len(function.type_params):
             return call
+        instance = dict(zip(function.type_params, call.type_args, strict=True))
+        found = self.copied(call.fn.name, function, call.args, instance, driver)
+        if found is None:
+            return call
+        target, args, extra = found
+        return Call(target, args, call.attrs, (*call.type_args, *extra), call.ty, call.span)
+
+    def holding(self, closure: Call, driver: Forward) -> Expr:
+        """A closure with what is known of the functions that it holds taken out."""
+        held = self.known_closure(closure)
+        type_args = self.type_args(held) if held is not None else None
+        if held is None or type_args is None:
+            return closure
+        function = self.functions[held.target.name]
+        instance = dict(zip(function.type_params, type_args, strict=True))
+        found = self.copied(held.target.name, function, held.captured, instance, driver)
+        if found is None:
+            return closure
+        target, captured, _ = found
+        made = replace(closure, args=(target, *captured))
+        # What its call gives no type arguments for, the types of what it holds and is given must say.
+        return made if self.type_args(_Known(target, captured, held.ty)) is not None else closure
+
+    def copied(
+        self,
+        name: str,
+        function: Function,
+        args: Sequence[Expr],
+        instance: Mapping[TypeParam, TypeArg],
+        driver: Forward,
+    ) -> tuple[GlobalVar, tuple[Expr, ...], list[TypeArg]] | None:
+        """The copy of a function for the known ones among its (first) arguments, the arguments that are left with what those captured,
+        and the type arguments that it takes besides; None where none is known or no more copies are made."""
         chosen: dict[int, _Known] = {}
         tied: dict[int, dict[DimVar, Dim]] = {}
         extra: list[TypeArg] = []
-        instance = dict(zip(function.type_params, call.type_args, strict=True))
-        for n, (p, a) in enumerate(zip(function.params, call.args, strict=True)):
+        inside = len(args) < len(function.params)
+        for n, (p, a) in enumerate(zip(function.params, args, strict=False)):
             known = self.known(a, driver) if isinstance(p.ty, FuncType) else None
-            type_args = self.type_args(known) if known is not None else None
-            if known is not None and type_args is not None:
+            if known is None or (inside and self.origin(name) & self.origin(known.target.name)):
+                continue
+            type_args = self.type_args(known)
+            if type_args is not None:
                 chosen[n] = known
                 tied[n] = self.tied(known, type_args, p.ty, instance)
                 own = (d for d in self.functions[known.target.name].type_params if isinstance(d, DimVar))
                 extra += [a for d, a in zip(own, type_args, strict=True) if d not in tied[n]]
         if not chosen:
-            return call
-        key = (call.fn.name, tuple((n, k.target.name, tuple(tied[n].items())) for n, k in chosen.items()))
+            return None
+        key = (name, tuple((n, k.target.name, tuple(tied[n].items())) for n, k in chosen.items()))
         target = self.made.get(key)
         if target is None:
             large = any(True for _ in islice(all_bindings(body_of(function)), self.options.max_bindings, None))
             if large or len(self.made) >= self.options.max_functions:
-                return call
-            target = self.made[key] = self.make(call.fn.name, function, chosen, tied)
-        captured = [c for k in chosen.values() for c in k.captured]
-        args = (*(a for n, a in enumerate(call.args) if n not in chosen), *captured)
-        return Call(target, args, call.attrs, (*call.type_args, *extra), call.ty, call.span)
+                return None
+            target = self.made[key] = self.make(name, function, chosen, tied)
+        left = tuple(x for n, a in enumerate(args) for x in (chosen[n].captured if n in chosen else (a,)))
+        return target, left, extra
+
+    def origin(self, name: str) -> frozenset[str]:
+        """The functions of the program as it was that a function is a copy of, and a copy for."""
+        return self.origins.get(name, frozenset((name,)))
 
     def tied(
         self, known: _Known, type_args: Sequence[TypeArg], formal: Type | None, instance: Mapping[TypeParam, TypeArg]
@@ -165,18 +212,22 @@ class _Specialiser:
     def make(
         self, name: str, function: Function, chosen: dict[int, _Known], tied: Mapping[int, Mapping[DimVar, Dim]]
     ) -> GlobalVar:
-        """The copy of a function for these arguments; it takes what they captured after its other parameters."""
+        """The copy of a function for these arguments; it takes what they captured in their places."""
         copier = Copier(own_dims=True)
         type_params = _fresh_params(function, copier)
-        params = [copier.bind(p) for n, p in enumerate(function.params) if n not in chosen]
+        params: list[Var] = []
         closures: list[Binding] = []
-        for n, known in chosen.items():
+        for n, p in enumerate(function.params):
+            known = chosen.get(n)
+            if known is None:
+                params.append(copier.bind(p))
+                continue
             given = self.functions[known.target.name]
             types = Copier({}, {own: dim_substitute(d, copier.dim) for own, d in tied[n].items()}, own_dims=True)
             type_params += _fresh_params(given, types, tied[n])
-            held = [Var(p.name, types.type(p.ty), types.type(p.ty)) for p in given.params[: len(known.captured)]]
+            held = [Var(h.name, types.type(h.ty), types.type(h.ty)) for h in given.params[: len(known.captured)]]
             params += held
-            value = copier.bind(function.params[n])
+            value = copier.bind(p)
             closures.append(Binding(value, internal_call(CLOSURE, (known.target, *held), type_of(value))))
         body = copier.copy(body_of(function))
         ret = copier.type(function.ty.ret if isinstance(function.ty, FuncType) else function.ret_type)
@@ -195,6 +246,7 @@ class _Specialiser:
             ty=whole,
         )
         self.pending.append(new_name)
+        self.origins[new_name] = self.origin(name).union(*(self.origin(k.target.name) for k in chosen.values()))
         return GlobalVar(new_name, whole)
 
 
