@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from operator import index
+from typing import Any, SupportsIndex, TypeVar, cast
 
 from relay import interpreter, typing
 from relay.ir.diagnostics import RelayError
@@ -102,17 +103,22 @@ def _entry(module: Module, entry: str) -> tuple[Function, dict[str, Function]]:
 def _chosen(argnums: int | Sequence[int], function: Function) -> tuple[int, ...]:
     """The numbers of the parameters to differentiate by."""
     count = len(function.params)
-    given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if not isinstance(argnums, Iterable | SupportsIndex):
+        what = f"argnums: {argnums!r} is neither the number of a parameter nor a sequence of numbers"
+        raise RelayError(what, function.span, "they count from 0")
+    given = [*argnums] if isinstance(argnums, Iterable) else [argnums]
     for n in given:
-        if not isinstance(n, int):
+        if not isinstance(n, SupportsIndex) or isinstance(n, bool):
             raise RelayError(f"argnums: {n!r} is not the number of a parameter", function.span, "they count from 0")
+    given = [index(n) for n in given]
+    for n in given:
         if not -count <= n < count:
             raise RelayError(
                 f"argnums: a function of {count} parameters has no parameter {n}", function.span, "they count from 0"
             )
     chosen = tuple(n % count for n in given)
     if len(set(chosen)) != len(chosen):
-        raise RelayError(f"argnums: {given} names a parameter twice", function.span)
+        raise RelayError(f"argnums: {tuple(given)} names a parameter twice", function.span)
     return chosen
 
 
@@ -154,7 +160,7 @@ def _function(function: Function, params: tuple[Var, ...], whole: Binding, resul
 
 def _cotangents(whole: Var, argnums: int | Sequence[int]) -> Expr:
     cotangents = _project(whole, 1)
-    return _project(cotangents, 0) if isinstance(argnums, int) else cotangents
+    return cotangents if isinstance(argnums, Iterable) else _project(cotangents, 0)
 
 
 def _project(e: Expr, index: int) -> Proj:

@@ -24,6 +24,12 @@ REFUSED = {
     "nothing to differentiate": (f"def @main(%x: {V}) {{\n grad(fn (%y: {V}) {{ sum(%y) > 0f64 }})(%x) }}", "nothing to differentiate", 4),
     "a reference from outside": (
         f"def @main(%x: {V}, %r: Ref[{V}]) {{\n grad(fn (%y: {V}) {{ !%r * %y }})(%x) }}", "a reference from outside", 4),
+    "a function in data": (
+        f"type T {{ T(fn({V}) -> {V}, {V}) }} def @main(%x: {V}) {{\n grad(fn (%t: T) {{ match (%t) {{ T(%g, %v) => %g(%v) }} }})"
+        f"(T(fn (%y: {V}) -> {V} {{ sin(%y) }}, %x)).1 }}", "a function from outside", 4),
+    "a function in data has no tangent": (
+        f"type T {{ T(fn({V}) -> {V}, {V}) }} def @main(%x: {V}) {{\n let %r = jvp(fn (%v: {V}) {{ T(fn (%z: {V}) -> {V} {{ %z * %v }}, %v) }})"
+        f"(%x, %x); match (%r.0) {{ T(%g, %w) => %g(%w) }} }}", "a function has no tangent", 4),
     "an operator without a derivative": (
         "def @main(%x: Tensor[(4,), float64]) {\n grad(fn (%y: Tensor[(4,), float64]) { sum(unique(%y)) * %y })(%x) }", "unique", 4),
 }  # fmt: skip
@@ -48,11 +54,30 @@ def test_refused(name: str) -> None:
         assert "^" in str(caught.value)
 
 
-@pytest.mark.parametrize(("argnums", "message"), [(3, "no parameter 3"), ((0, 0), "twice"), (-3, "no parameter -3")])
+@pytest.mark.parametrize(
+    ("argnums", "message"),
+    [
+        (3, "no parameter 3"),
+        ((0, 0), "twice"),
+        (-3, "no parameter -3"),
+        (1.0, "1.0 is neither the number"),
+        (None, "None is neither the number"),
+        (True, "True is not the number"),
+        ((0, "x"), "'x' is not the number"),
+    ],
+)
 def test_wrong_argnums(argnums: Any, message: str) -> None:
     module = relay.parse(VERSION + f"def @main(%x: {V}, %y: {V}) {{ %x * %y }}")
     with pytest.raises(relay.RelayError, match=message):
         relay.grad(module, argnums)
+
+
+def test_argnums_of_numpy() -> None:
+    module = relay.parse(VERSION + f"def @main(%x: {V}, %y: {V}) {{ %x * %y }}")
+    for argnums in (np.int64(1), np.array([1])):
+        given: Any = argnums
+        found: Any = relay.evaluate(relay.grad(module, given), np.full(3, 2.0), np.full(3, 3.0))
+        np.testing.assert_array_equal(found if argnums.ndim == 0 else found[0], np.full(3, 2.0))
 
 
 def gradient(text: str, *args: object, argnums: int | tuple[int, ...] = 0) -> Any:

@@ -104,6 +104,19 @@ def test_a_rule_of_no_operator() -> None:
         relay.gradient_rule("foreign.none")
 
 
+def test_a_rule_that_gives_no_expression() -> None:
+    declare(1.0)
+
+    @relay.gradient_rule("foreign.shift")
+    def rule(at: Applied) -> Any:
+        return 3
+
+    with pytest.raises(
+        RelayError, match=r"the gradient rule of foreign.shift gives 3 for operand 0, expected an expression"
+    ):
+        relay.compile(relay.grad(relay.parse(TEXT.format("foreign.shift(%x)"))))
+
+
 def test_a_rule_that_gives_another_type() -> None:
     declare(1.0)
 

@@ -212,13 +212,17 @@ class _Elimination:
                 e.span,
                 "annotate the parameters of the function under grad",
             )
-        match target:
-            case GlobalVar():
-                return self.of_global(target, ty, e.forward)
-            case Function():
-                return self.of_function(target, ty, e.forward)
-            case _:
-                return self.of_function(self.called(target, e.fn.span), ty, e.forward)
+        try:
+            match target:
+                case GlobalVar():
+                    return self.of_global(target, ty, e.forward)
+                case Function():
+                    return self.of_function(target, ty, e.forward)
+                case _:
+                    return self.of_function(self.called(target, e.fn.span), ty, e.forward)
+        except CompileError as error:
+            error.span = error.span or e.span
+            raise
 
     def called(self, closure: Expr, span: Span | None) -> Function:
         """A closure as a function: what it is a closure of, given what it captures."""
