@@ -28,8 +28,8 @@ REFUSED = {
         f"type T {{ T(fn({V}) -> {V}, {V}) }} def @main(%x: {V}) {{\n grad(fn (%t: T) {{ match (%t) {{ T(%g, %v) => %g(%v) }} }})"
         f"(T(fn (%y: {V}) -> {V} {{ sin(%y) }}, %x)).1 }}", "a function from outside", 4),
     "a function in data has no tangent": (
-        f"type T {{ T(fn({V}) -> {V}, {V}) }} def @main(%x: {V}) {{\n let %r = jvp(fn (%v: {V}) {{ T(fn (%z: {V}) -> {V} {{ %z * %v }}, %v) }})"
-        f"(%x, %x); match (%r.0) {{ T(%g, %w) => %g(%w) }} }}", "a function has no tangent", 4),
+        f"type T {{ T(fn({V}) -> {V}, {V}) }} def @main(%x: {V}) {{\n let %r = jvp(fn (%v: {V}) {{ T(fn (%z: {V}) -> {V} {{ %z * %v }}, "
+        f"%v) }})(%x, %x); match (%r.0) {{ T(%g, %w) => %g(%w) }} }}", "a function has no tangent", 4),
     "an operator without a derivative": (
         "def @main(%x: Tensor[(4,), float64]) {\n grad(fn (%y: Tensor[(4,), float64]) { sum(unique(%y)) * %y })(%x) }", "unique", 4),
 }  # fmt: skip

@@ -180,6 +180,11 @@ def test_limits_are_errors_where_partial_evaluation_is_asked_for(fuel: int, dept
     assert error.value.span.line in (3, 4)
 
 
+def test_limits_are_not_negative() -> None:
+    with pytest.raises(relay.RelayError, match="fuel must not be negative, found -5"):
+        parse_passes("partial_eval{fuel=-5}")
+
+
 def test_programs_that_diverge_are_not_evaluated_away() -> None:
     text = (
         "def @loop(%x: float32) -> float32 { @loop(%x) }\ndef @main(%x: float32) -> float32 { let %y = @loop(%x); %x }"

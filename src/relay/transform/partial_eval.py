@@ -50,7 +50,7 @@ from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, is_float
 from relay.ir.walk import free_vars, substitute
 from relay.op import registry
-from relay.transform.base import Pass
+from relay.transform.base import Pass, PassError
 from relay.transform.blocks import (
     all_bindings,
     as_block,
@@ -93,6 +93,11 @@ class PartialEvaluate(Pass):
     fuel: int = 200_000
     depth: int = 2000
     strict: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("fuel", "depth"):
+            if getattr(self, name) < 0:
+                raise PassError(f"partial_eval: {name} must not be negative, found {getattr(self, name)}")
 
     def __call__(self, module: Module) -> Module:
         evaluator = _Evaluator(self, module)
