@@ -1,5 +1,7 @@
-"""Compile times: MiniLM cold (an empty cache) and cached, each in a new process; one small operator in a warm process; the gradient
-of BERT in all its weights, from the program to the end of partial evaluation, for several depths.
+"""Compile times: MiniLM in new processes, one small operator in a warm one, and the gradient of BERT.
+
+MiniLM is compiled with an empty cache and from the cache. The gradient is that in all weights, from the program to the end of partial
+evaluation, for several depths.
 
 ``python benchmarks/compile_time.py [--rounds 3]``
 """
@@ -71,7 +73,7 @@ def gradient(layers: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compile times")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     cold, cached = [], []

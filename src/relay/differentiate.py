@@ -103,15 +103,16 @@ def _entry(module: Module, entry: str) -> tuple[Function, dict[str, Function]]:
 def _chosen(argnums: int | Sequence[int], function: Function) -> tuple[int, ...]:
     """The numbers of the parameters to differentiate by."""
     count = len(function.params)
-    if not isinstance(argnums, Iterable | SupportsIndex):
+    one = _integer(argnums)
+    if one is None and not isinstance(argnums, Iterable):
         what = f"argnums: {argnums!r} is neither the number of a parameter nor a sequence of numbers"
         raise RelayError(what, function.span, "they count from 0")
-    given = [*argnums] if isinstance(argnums, Iterable) else [argnums]
-    for n in given:
-        if not isinstance(n, SupportsIndex) or isinstance(n, bool):
-            raise RelayError(f"argnums: {n!r} is not the number of a parameter", function.span, "they count from 0")
-    given = [index(n) for n in given]
-    for n in given:
+    given: list[int] = []
+    for item in cast(Iterable[object], argnums) if one is None else (one,):
+        n = _integer(item)
+        if n is None:
+            raise RelayError(f"argnums: {item!r} is not the number of a parameter", function.span, "they count from 0")
+        given.append(n)
         if not -count <= n < count:
             raise RelayError(
                 f"argnums: a function of {count} parameters has no parameter {n}", function.span, "they count from 0"
@@ -120,6 +121,14 @@ def _chosen(argnums: int | Sequence[int], function: Function) -> tuple[int, ...]
     if len(set(chosen)) != len(chosen):
         raise RelayError(f"argnums: {tuple(given)} names a parameter twice", function.span)
     return chosen
+
+
+def _integer(given: object) -> int | None:
+    """An integer, Python's or NumPy's; None for anything else, truth values too."""
+    try:
+        return None if isinstance(given, bool) else index(cast(SupportsIndex, given))
+    except TypeError:
+        return None
 
 
 def _applied(function: Function, chosen: Sequence[int], forward: bool) -> tuple[tuple[Var, ...], Binding]:
@@ -160,7 +169,7 @@ def _function(function: Function, params: tuple[Var, ...], whole: Binding, resul
 
 def _cotangents(whole: Var, argnums: int | Sequence[int]) -> Expr:
     cotangents = _project(whole, 1)
-    return cotangents if isinstance(argnums, Iterable) else _project(cotangents, 0)
+    return cotangents if _integer(argnums) is None else _project(cotangents, 0)
 
 
 def _project(e: Expr, index: int) -> Proj:

@@ -203,7 +203,15 @@ REFERENCES: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 PROGRAMS = {**FUNCTIONS, **REFERENCES}
 # Compiling takes longer than all else here.
-COMPILED = ("in adt", "grad as value of unknown", "symbolic", "twice jvp", "in list", "branch closures with refs")
+COMPILED = (
+    "in adt",
+    "derivative in branch",
+    "grad as value of unknown",
+    "symbolic",
+    "twice jvp",
+    "in list",
+    "branch closures with refs",
+)
 SECOND = (
     "branch2",
     "derivative twice",

@@ -1,4 +1,4 @@
-"""Functions that are given known functions, which are still functions of sizes themselves."""
+"""Functions that are given known functions: those of sizes that are known at run time, and those that are held by others."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ def test_a_loop_that_hands_on_a_function_of_sizes_is_copied_once() -> None:
     assert set(run(lifted, Specialise()).functions) - set(lifted.functions) == {
         "edit_distance__outer2__edit_distance__inner1"
     }
+
+
+def test_closures_of_one_function_inside_each_other_are_not_copied_without_end() -> None:
+    """Each step of the recursion holds the function of the step before, which takes nothing."""
+    text = """#[version = "0.0.5"]
+def @go(%f: fn() -> float64, %n: int32) -> float64 {
+  if (%n < 1) { %f() } else { @go(fn () -> float64 { sin(%f()) }, %n - 1) }
+}
+def @main(%x: float64, %n: int32) { @go(fn () -> float64 { %x }, %n) }"""
+    lifted = run(monomorphise(infer(relay.parse(text)), ("main",)), LambdaLift())
+    assert len(run(lifted, Specialise()).functions) < 12
+    assert float(np.asarray(relay.compile(text)(0.5, np.int32(3)))) == pytest.approx(np.sin(np.sin(np.sin(0.5))))

@@ -48,12 +48,12 @@ def input_cotangent(
     rule = rule_of(_unbatched(op_name, attrs))
     if rule is not None:
         own = rule(Applied(attrs, tuple(args), tuple(arg_types), tuple(outputs), tuple(cotangents), index))
-        if own is not None and not isinstance(own, Expr):
+        if isinstance(own, Expr):
+            return own
+        if own is not None:
             raise CompileError(
                 f"the gradient rule of {op_name} gives {own!r} for operand {index}, expected an expression or None"
             )
-        if own is not None:
-            return own
     op = _expression(op_name)
     given: Expr = Tuple(tuple(cotangents)) if _gives_tuple(op) else cotangents[0]
     return call(f"{op_name}.vjp{index}", *args, given, **dict(attrs))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from relay.ir.dim import is_any
+from relay.ir.effects import CLOSURE
 from relay.ir.expr import (
     Binding,
     Block,
@@ -52,6 +53,11 @@ def is_atom(e: Expr) -> TypeGuard[Atom]:
 def is_primitive(e: Expr) -> TypeGuard[Function]:
     """Whether this is a function made by fusion: one kernel, opaque to passes."""
     return isinstance(e, Function) and bool(e.attrs.get("Primitive"))
+
+
+def is_closure(e: Expr | None) -> TypeGuard[Call]:
+    """Whether this makes a closure of a lifted function, its first argument, and of what that captures, the others."""
+    return isinstance(e, Call) and isinstance(e.fn, OpRef) and e.fn.name == CLOSURE
 
 
 def body_of(function: Function) -> Block:

@@ -69,11 +69,13 @@ def is_within(dim: Dim, variable: DimVar) -> bool:
 def match_dims(
     wanted: Collection[DimVar], pairs: Iterable[tuple[Type | None, Type | None]]
 ) -> dict[DimVar, Dim] | None:
-    """What the wanted variables are in types (left) that have these instances (right), the first that says it first; None when that
-    does not say all."""
+    """What the wanted variables are in types (left) that have these instances (right), the first tensor that says one being asked; None
+    when that does not say all."""
     solved: dict[DimVar, Dim] = {}
     composed: list[tuple[Dim, Dim]] = []
-    todo: list[tuple[object, object]] = list[tuple[object, object]](pairs)[::-1] if wanted else []
+    todo: list[tuple[object, object]] = []
+    if wanted:
+        todo.extend(reversed([*pairs]))
     while todo:
         left, right = todo.pop()
         match left, right:
@@ -85,9 +87,9 @@ def match_dims(
                     elif isinstance(x, SymDim) and isinstance(y, SymDim):
                         composed.append((x, y))
             case TupleType(), TupleType():
-                todo.extend([*zip(left.fields, right.fields, strict=False)][::-1])
+                todo.extend(reversed([*zip(left.fields, right.fields, strict=False)]))
             case AdtType(), AdtType():
-                todo.extend([*zip(left.args, right.args, strict=False)][::-1])
+                todo.extend(reversed([*zip(left.args, right.args, strict=False)]))
             case RefType(), RefType():
                 todo.append((left.value, right.value))
             case FuncType(), FuncType():

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 from relay.ir.dim import ANY, Dim, DimVar
-from relay.ir.effects import CLOSURE
 from relay.ir.expr import (
     Binding,
     Block,
@@ -25,7 +24,6 @@ from relay.ir.expr import (
     GlobalVar,
     Grad,
     Match,
-    OpRef,
     PConstructor,
     Proj,
     PVar,
@@ -51,6 +49,7 @@ from relay.transform.blocks import (
     all_bindings,
     all_blocks,
     body_of,
+    is_closure,
     is_primitive,
     nested_blocks,
     operands,
@@ -187,7 +186,7 @@ class _Maker:
         out: list[Binding] = []
         for b in block.bindings:
             value = b.value
-            if isinstance(value, Call) and isinstance(value.fn, OpRef) and value.fn.name == CLOSURE:
+            if is_closure(value):
                 self.definitions[b.var] = value
                 if b.var not in self.used:
                     continue

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from relay.ir.dim import ANY, Dim
-from relay.ir.effects import CLOSURE
-from relay.ir.expr import Call, GlobalVar, OpRef
+from relay.ir.expr import Call, GlobalVar
 from relay.ir.module import Module
 from relay.ir.retype import Substitution
 from relay.ir.types import AdtType, FuncType, TensorType, Type, TypeArg
-from relay.transform.blocks import all_bindings, body_of, is_primitive, nested_blocks, operands
+from relay.transform.blocks import all_bindings, body_of, is_closure, is_primitive, nested_blocks, operands
 from relay.transform.build import type_of
 from relay.typing.mentions import mentioned
 from relay.typing.substitution import map_dims
@@ -42,8 +41,7 @@ def value_types(module: Module) -> list[FuncType]:
             note(t)
         for b in all_bindings(body_of(function)):
             note(b.var.ty)
-            is_closure = isinstance(b.value, Call) and isinstance(b.value.fn, OpRef) and b.value.fn.name == CLOSURE
-            for a in operands(b.value)[isinstance(b.value, Call) + is_closure :]:
+            for a in operands(b.value)[isinstance(b.value, Call) + is_closure(b.value) :]:
                 if isinstance(a, GlobalVar):
                     note(a.ty)
             for block in nested_blocks(b.value):

@@ -18,7 +18,7 @@ import numpy as np
 from relay.interpreter.operators import apply_operator
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar
-from relay.ir.effects import CLOSURE, Effect
+from relay.ir.effects import Effect
 from relay.ir.expr import (
     Binding,
     Block,
@@ -56,6 +56,7 @@ from relay.transform.blocks import (
     as_block,
     body_of,
     is_atom,
+    is_closure,
     is_primitive,
     nested_blocks,
     operands,
@@ -365,7 +366,7 @@ class _Evaluator:
             case _:
                 held = self.definition(e.fn)
                 captured: tuple[Expr, ...] = ()
-                if isinstance(held, Call) and isinstance(held.fn, OpRef) and held.fn.name == CLOSURE:
+                if is_closure(held):
                     captured, held = held.args[1:], held.args[0]
                 if isinstance(held, GlobalVar):
                     direct = Call(held, (*captured, *e.args), e.attrs, (), e.ty, e.span)
@@ -469,9 +470,7 @@ class _Evaluator:
 
 def _is_structure(e: Expr) -> bool:
     """Whether a definition is a value whose parts are known."""
-    return isinstance(e, Tuple | Function | RefNew) or (
-        isinstance(e, Call) and isinstance(e.fn, OpRef) and e.fn.name == CLOSURE
-    )
+    return isinstance(e, Tuple | Function | RefNew) or is_closure(e)
 
 
 def _is_data(e: Expr) -> bool:

@@ -9,11 +9,11 @@ from typing import ClassVar, cast
 
 from relay.ir.dim import Dim, DimVar, SymDim, as_dim, as_var, dim_substitute
 from relay.ir.effects import CLOSURE
-from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, OpRef, Var
+from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.types import FuncType, Type, TypeArg, TypeParam
 from relay.transform.base import Pass
-from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
+from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_closure, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier, match_dims
 from relay.typing.substitution import substitute
@@ -69,9 +69,7 @@ class _Specialiser:
                 return self.direct(value, self.known(value.fn, driver))
             if isinstance(value.fn, GlobalVar):
                 return self.specialised(value, driver)
-            if isinstance(value.fn, OpRef) and value.fn.name == CLOSURE:
-                return self.holding(value, driver)
-            return value
+            return self.holding(value, driver) if is_closure(value) else value
 
         driver = Forward(visit)
         return driver.function(function)
@@ -79,22 +77,17 @@ class _Specialiser:
     def known(self, e: Expr, driver: Forward) -> _Known | None:
         """What is known of a function value."""
         if isinstance(e, GlobalVar):
-            found = _Known(e, (), e.ty) if isinstance(e.ty, FuncType) else None
-        else:
-            value = driver.definition(e)
-            if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name != CLOSURE:
-                return None
-            return self.known_closure(value)
-        return found if found is not None and self.is_written(found.target.name) else None
+            return self.held(e, (), e.ty)
+        value = driver.definition(e)
+        return self.held(value.args[0], value.args[1:], value.ty) if is_closure(value) else None
 
-    def known_closure(self, value: Call) -> _Known | None:
-        target = value.args[0]
+    def held(self, target: Expr, captured: tuple[Expr, ...], ty: Type | None) -> _Known | None:
+        """A function value of this target; None where that is a kernel or is not in the module."""
         assert isinstance(target, GlobalVar)
-        written = isinstance(value.ty, FuncType) and self.is_written(target.name)
-        return _Known(target, value.args[1:], cast(FuncType, value.ty)) if written else None
-
-    def is_written(self, name: str) -> bool:
-        return name in self.functions and not is_primitive(self.functions[name])
+        function = self.functions.get(target.name)
+        if function is None or is_primitive(function) or not isinstance(ty, FuncType):
+            return None
+        return _Known(target, captured, ty)
 
     def type_args(self, known: _Known) -> tuple[TypeArg, ...] | None:
         """The dims that the known function is used at, some of which it may still be a function of; None when its types do not say."""
@@ -118,11 +111,7 @@ class _Specialiser:
     def specialised(self, call: Call, driver: Forward) -> Expr:
         """A call of a global function with what is known of its arguments taken out."""
         assert isinstance(call.fn, GlobalVar)
-        function = self.functions.get(call.fn.name)
-        if function is None or is_primitive(function) or len(call.type_args) != len(function.type_params):
-            return call
-        instance = dict(zip(function.type_params, call.type_args, strict=True))
-        found = self.copied(call.fn.name, function, call.args, instance, driver)
+        found = self.copied(call.fn.name, call.args, call.type_args, driver)
         if found is None:
             return call
         target, args, extra = found
@@ -130,44 +119,47 @@ class _Specialiser:
 
     def holding(self, closure: Call, driver: Forward) -> Expr:
         """A closure with what is known of the functions that it holds taken out."""
-        held = self.known_closure(closure)
-        type_args = self.type_args(held) if held is not None else None
-        if held is None or type_args is None:
+        known = self.held(closure.args[0], closure.args[1:], closure.ty)
+        type_args = self.type_args(known) if known is not None else None
+        if known is None or type_args is None:
             return closure
-        function = self.functions[held.target.name]
-        instance = dict(zip(function.type_params, type_args, strict=True))
-        found = self.copied(held.target.name, function, held.captured, instance, driver)
+        name = known.target.name
+        found = self.copied(name, known.captured, type_args, driver, apart=self.origin(name))
         if found is None:
             return closure
         target, captured, _ = found
-        made = replace(closure, args=(target, *captured))
-        # What its call gives no type arguments for, the types of what it holds and is given must say.
-        return made if self.type_args(_Known(target, captured, held.ty)) is not None else closure
+        # A closure has no type arguments: the types of what it holds and is given must say them.
+        said = self.type_args(_Known(target, captured, known.ty)) is not None
+        return replace(closure, args=(target, *captured)) if said else closure
 
     def copied(
         self,
         name: str,
-        function: Function,
         args: Sequence[Expr],
-        instance: Mapping[TypeParam, TypeArg],
+        type_args: Sequence[TypeArg],
         driver: Forward,
+        apart: frozenset[str] = frozenset(),
     ) -> tuple[GlobalVar, tuple[Expr, ...], list[TypeArg]] | None:
-        """The copy of a function for the known ones among its (first) arguments, the arguments that are left with what those captured,
-        and the type arguments that it takes besides; None where none is known or no more copies are made."""
+        """The copy of a function for the known ones among its (first) arguments, but for those of ``apart`` and copies of them; the
+        arguments that are left with what those captured, and the type arguments that it takes besides. None where none is known or no
+        more copies are made."""
+        function = self.functions.get(name)
+        if function is None or is_primitive(function) or len(type_args) != len(function.type_params):
+            return None
+        instance = dict(zip(function.type_params, type_args, strict=True))
         chosen: dict[int, _Known] = {}
         tied: dict[int, dict[DimVar, Dim]] = {}
         extra: list[TypeArg] = []
-        inside = len(args) < len(function.params)
         for n, (p, a) in enumerate(zip(function.params, args, strict=False)):
             known = self.known(a, driver) if isinstance(p.ty, FuncType) else None
-            if known is None or (inside and self.origin(name) & self.origin(known.target.name)):
+            if known is None or apart & self.origin(known.target.name):
                 continue
-            type_args = self.type_args(known)
-            if type_args is not None:
+            dims = self.type_args(known)
+            if dims is not None:
                 chosen[n] = known
-                tied[n] = self.tied(known, type_args, p.ty, instance)
+                tied[n] = self.tied(known, dims, p.ty, instance)
                 own = (d for d in self.functions[known.target.name].type_params if isinstance(d, DimVar))
-                extra += [a for d, a in zip(own, type_args, strict=True) if d not in tied[n]]
+                extra += [a for d, a in zip(own, dims, strict=True) if d not in tied[n]]
         if not chosen:
             return None
         key = (name, tuple((n, k.target.name, tuple(tied[n].items())) for n, k in chosen.items()))

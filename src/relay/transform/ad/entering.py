@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from relay.ir.effects import CLOSURE
-from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, OpRef, Var
+from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, Var
 from relay.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeDef
 from relay.ir.walk import free_vars
 from relay.transform.ad.duals import differentiable
-from relay.transform.blocks import all_bindings, body_of, is_primitive
+from relay.transform.blocks import all_bindings, body_of, is_closure, is_primitive
 from relay.transform.build import type_of
 from relay.typing.mentions import holds_function
 
@@ -23,9 +22,7 @@ def definition(e: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 def lifts(value: Expr | None) -> bool:
     """Whether a function value can be differentiated where it is known to be this."""
-    if isinstance(value, Call) and isinstance(value.fn, OpRef):
-        return value.fn.name == CLOSURE
-    return isinstance(value, Function | GlobalVar)
+    return is_closure(value) or isinstance(value, Function | GlobalVar)
 
 
 def all_known(function: Function, definitions: Mapping[str, TypeDef]) -> bool:
