@@ -11,10 +11,10 @@ import pytest
 
 import relay
 from relay import te
-from relay.ir.diagnostics import ExecutionError
+from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.dim import dim_sub
 from relay.loop.printer import kernel_text
-from relay.op.registry import operator
+from relay.op.registry import operator, remove
 from relay.options import Options
 from relay.pipeline import build
 
@@ -43,7 +43,12 @@ def sparse_sums(data: te.Tensor, column: te.Tensor, start: te.Tensor) -> te.Tens
     zero = te.const(0.0, "float32")
 
     def row(i: te.Scalar) -> te.Scalar:
-        return te.sum(te.select((k >= start[i]) & (k < start[i + 1]), data[column[k]], zero), k)
+        return te.sum(
+            te.select(
+                (te.cast(k, start.dtype) >= start[i]) & (te.cast(k, start.dtype) < start[i + 1]), data[column[k]], zero
+            ),
+            k,
+        )
 
     return te.compute((dim_sub(start.shape[0], 1),), row, "sums")
 
@@ -57,32 +62,40 @@ def pick_within(data: te.Tensor, index: te.Tensor) -> te.Tensor:
     return te.compute(index.shape, chosen, "pick_within")
 
 
+@operator("test.largest")
+def largest(data: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis(data.shape[0])
+    return te.compute(data.shape, lambda i: data[te.argmax(data[k], k)] * data[i], "largest")
+
+
 CALLS = {
     "an element": "test.pick(%x, %i)",
     "a choice": "test.pick_some(%x, %i, %f)",
     "an index of an index": "test.pick_twice(%x, %i)",
     "in a kernel with others": "sum(tanh(test.pick(exp(%x), %i)))",
+    "an index that is computed": "test.pick(test.largest(%x), %i)",
     "a sum": "test.rows_of_a_sparse_matrix(%x, %i, %i)",
 }
 
 
-def program(call: str) -> relay.Module:
+def program(call: str, index: str = "int64") -> relay.Module:
     return relay.parse(
         '#[version = "0.0.5"]\n'
-        f"def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %i: Tensor[(m,), int64], %f: Tensor[(m,), bool]) {{ {call} }}"
+        f"def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %i: Tensor[(m,), {index}], %f: Tensor[(m,), bool]) {{ {call} }}"
     )
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int16"])
 @pytest.mark.parametrize("name", CALLS)
-def test_executors_agree(name: str, tmp_path: Path) -> None:
-    module = program(CALLS[name])
+def test_executors_agree(name: str, dtype: str, tmp_path: Path) -> None:
+    module = program(CALLS[name], dtype)
     exe = relay.compile(module, cache_dir=tmp_path)
     failures = 0
     for size in (3, 37):
         rng = np.random.default_rng(size)
         x = rng.standard_normal(size).astype(np.float32)
-        for bad in (None, 1 << 40, -1, size):
-            index = rng.integers(0, size, size)
+        for bad in (None, np.iinfo(dtype).max, -1, size):
+            index = rng.integers(0, size, size).astype(dtype)
             some = rng.integers(0, 2, size).astype(bool)
             if bad is not None:
                 index[size // 2] = bad
@@ -97,6 +110,18 @@ def test_executors_agree(name: str, tmp_path: Path) -> None:
             with pytest.raises(ExecutionError):
                 exe(x, index, some)
     assert failures > 0
+
+
+def test_an_index_is_an_integer() -> None:
+    @operator("test.no_index")
+    def no_index(data: te.Tensor) -> te.Tensor:
+        return te.compute(data.shape, lambda i: data[te.cast(i, "float32")])
+
+    try:
+        with pytest.raises(RelayError, match="data is read at an index of dtype float32: cast it to an integer"):
+            program("test.no_index(%x)")
+    finally:
+        remove("test.no_index")
 
 
 def test_what_is_bounded_is_not_asked_for() -> None:

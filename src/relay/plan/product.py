@@ -275,11 +275,11 @@ def panels(p: Product, indices: Indices) -> Tensor:
     width = p.pitch
     count = size_of(p.columns)
     depth = size_of(p.reduced)
-    assert isinstance(count, int) and isinstance(depth, int)
     lead = [Axis(a.name, a.extent) for a in p.batch]
     panel, lane = Axis("panel", dim_add(p.runs[-1].number, p.runs[-1].count)), Axis("lane", width)
     k: Scalar
     if p.pairs:
+        assert isinstance(depth, int), "pairs are of a known depth"
         pair, half = Axis("pair", depth // 2), Axis("half", 2)
         axes, k = [*lead, panel, pair, lane, half], binary("add", binary("mul", pair, 2), half)
     else:
@@ -292,7 +292,7 @@ def panels(p: Product, indices: Indices) -> Tensor:
     expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
     value = expander.evaluate(packed_element(p.form), expander.frame(original(p, env, indices)))
     if p.runs[-1].ragged or any(run.tile.columns < width for run in p.runs):
-        value = select(compare("lt", column, count), value, initial("sum", value.dtype))
+        value = select(compare("lt", column, extent_of(count)), value, initial("sum", value.dtype))
     stage = Compute("panels", tuple(axes), (value,))
     return Tensor(stage, 0, stage.shape, value.dtype)
 

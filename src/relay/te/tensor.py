@@ -35,6 +35,7 @@ from relay.ir.dim import (
     known_different,
     known_equal,
 )
+from relay.ir.types import is_integer
 from relay.te.inner import stray_axis, without_inner_reductions
 from relay.te.scalar import (
     Axis,
@@ -47,6 +48,7 @@ from relay.te.scalar import (
     Scalar,
     Size,
     Source,
+    cast,
     minimum,
     transform,
     walk,
@@ -123,7 +125,14 @@ class Tensor(Source):
         given = indices if isinstance(indices, tuple) else (indices,)
         if len(given) != len(self.shape):
             raise IndexError(f"{self.name} has rank {len(self.shape)} but is read with {len(given)} indices")
-        return Load(self, tuple(wrap(i, "int64") for i in given), self.dtype)
+        return Load(self, tuple(self._index(i) for i in given), self.dtype)
+
+    def _index(self, given: object) -> Scalar:
+        """An index as all of them are, an int64: whatever integer the expression has computed."""
+        index = wrap(given, "int64")
+        if not is_integer(index.dtype):
+            raise TypeError(f"{self.name} is read at an index of dtype {index.dtype}: cast it to an integer")
+        return cast(index, "int64")
 
     def __call__(self, *indices: object) -> Load:
         return self[indices]

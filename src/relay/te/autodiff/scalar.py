@@ -168,10 +168,10 @@ def _local_parts(node: Scalar, adjoint: Scalar) -> list[tuple[Scalar, Scalar | N
         case Cast():
             return [(node.a, converted(adjoint, node.a.dtype) if is_float(node.a.dtype) else None)]
         case Select():
-            dtype = node.dtype
+            # Of the adjoint's own dtype: it is wider than the choice where that is widened by what reads it.
             return [
-                (node.a, choose(node.cond, adjoint, None, dtype)),
-                (node.b, choose(node.cond, None, adjoint, dtype)),
+                (node.a, choose(node.cond, adjoint, None, adjoint.dtype)),
+                (node.b, choose(node.cond, None, adjoint, adjoint.dtype)),
             ]
         case Binary():
             return _binary_parts(node, adjoint)
