@@ -6,9 +6,11 @@
 ``<op>.vjp<i>`` takes the operands of ``op`` and the cotangent of its result (a tuple of them where the result is a tuple), with the
 attributes of ``op``, and gives the cotangent of tensor number i among the operands (the members of a tuple counted one by one), which
 has that operand's type. ``<op>.jvp`` takes the operands and then a tangent for each (ignored for those that are no floats). Both are
-made when they are asked for, are expressions like any other, and so have derivatives in their turn: ``nn.dense.vjp1.vjp0``.
+made when they are asked for, are expressions like any other, and so have derivatives in their turn: ``nn.dense.vjp1.vjp0``. A cotangent
+is linear in the cotangent that it is made from, and the transpose of that map is the tangent of the operator by the same operand: it is
+made from the operator's own expression, which is no larger for having been transposed twice.
 
-`input_cotangent` and `input_tangent` write the calls that a program's derivative is made of; they know simpler ones for some operators
+`input_cotangent` writes the calls that a program's derivative is made of; it knows simpler ones for some operators
 (`relay.op.custom_gradients`).
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -67,15 +69,6 @@ def _unbatched(op_name: str, attrs: Attrs) -> str:
     return base if same else op_name
 
 
-def input_tangent(
-    op_name: str, attrs: Attrs, args: Sequence[Expr], arg_types: Sequence[Type], tangents: Sequence[Expr]
-) -> Expr:
-    """The tangent of a call's result (a tuple where the result is one): ``tangents`` are like ``args``, one each; what is given for an
-    operand that is no float does not matter. Raises CompileError for an operator that has no derivative."""
-    _expression(op_name)
-    return call(f"{op_name}.jvp", *args, *tangents, **dict(attrs))
-
-
 def differentiable(op_name: str, attrs: Attrs, arg_types: Sequence[Type], index: int) -> bool:
     """Whether tensor ``index`` among the operands of a call can have a cotangent: it is a float, and some result that is one depends
     on it otherwise than in steps. Raises CompileError for an operator that has no derivative."""
@@ -107,6 +100,9 @@ def operand_signature(ty: Type) -> Signature | tuple[Signature, ...] | None:
 
 @lru_cache(maxsize=4096)
 def _depends(op: Operator, operands: tuple[Any, ...], key: AttrsKey, index: int) -> bool:
+    transposed = _transposed(op, index, operands)
+    if transposed is not None:
+        return _depends(transposed.base, operands[:-1], key, transposed.operand)
     if op.shape_mode != "independent" or any(is_any(d) for d in _dims(operands)):
         return True  # a zero of such an operator is found when it runs
     try:
@@ -118,8 +114,36 @@ def _depends(op: Operator, operands: tuple[Any, ...], key: AttrsKey, index: int)
     return found is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _Transposed:
+    """A cotangent by one that it is made from: ``<base>.vjp<operand>`` by that of result ``result``."""
+
+    base: Operator
+    operand: int
+    result: int
+
+
+def _transposed(op: Operator, index: int, operands: Sequence[Any]) -> _Transposed | None:
+    """What ``<op>.vjp<index>`` for these operands is the transpose of, twice; None where it is derived like any other."""
+    base, _, last = op.name.rpartition(".vjp")
+    if not base or not last.isdigit():
+        return None
+    own = registry.get(base)
+    first = len(_members(operands[:-1]))
+    return _Transposed(own, int(last), index - first) if own.shape_mode == "independent" and index >= first else None
+
+
+def _members(operands: Sequence[Any]) -> list[Any]:
+    """The operands with the members of tuples one by one: of tensors, or of signatures."""
+    return [t for o in operands for t in (o if isinstance(o, tuple) and not _is_signature(o) else (o,))]
+
+
+def _is_signature(operand: tuple[Any, ...]) -> bool:
+    return len(operand) == 2 and isinstance(operand[1], str)
+
+
 def _dims(operands: Sequence[Any]) -> list[Dim]:
-    return [d for o in operands for d in (_dims(o) if not (len(o) == 2 and isinstance(o[1], str)) else o[0])]
+    return [d for shape, _ in _members(operands) for d in shape]
 
 
 class AttrsKey:
@@ -169,10 +193,6 @@ def derived(name: str) -> Operator | None:
     if op.kind not in ("expression", "view"):
         return None
     return _tangent_operator(op) if last == "jvp" else _cotangent_operator(op, int(last[3:]))
-
-
-def _flat(args: Sequence[Any]) -> list[te.Tensor]:
-    return [t for a in args for t in (a if isinstance(a, tuple) else (a,))]
 
 
 def _apply(op: Operator, args: Sequence[Any], keywords: dict[str, Any], out_shape: Any) -> tuple[te.Tensor, ...]:
@@ -238,7 +258,7 @@ def _cotangent_operator(op: Operator, index: int) -> Operator | None:
     def define(*args: Any, **keywords: Any) -> te.Tensor:
         *operands, given = args
         cotangents = given if isinstance(given, tuple) else (given,)
-        inputs = _flat(operands)
+        inputs = _members(operands)
         te.require(index < len(inputs), f"{name}: {op.name} has only {len(inputs)} operands here")
         wanted = inputs[index]
         te.require(
@@ -248,7 +268,11 @@ def _cotangent_operator(op: Operator, index: int) -> Operator | None:
         if op.shape_mode == "upper_bound":
             outputs = outputs[:-1]
         own = _matching(op, outputs, cotangents)
-        (found,) = _guarded(name, lambda: vjp(outputs, own, [wanted]))
+        transposed = _transposed(op, index, operands)
+        if transposed is None:
+            (found,) = _guarded(name, lambda: vjp(outputs, own, [wanted]))
+        else:
+            found = _tangent_by(transposed, operands[:-1], keywords, own[0], name)
         return _zeros(wanted) if found is None else found
 
     define.__annotations__["return"] = te.Tensor
@@ -268,6 +292,16 @@ def _cotangent_operator(op: Operator, index: int) -> Operator | None:
     )
 
 
+def _tangent_by(
+    of: _Transposed, operands: Sequence[Any], keywords: dict[str, Any], tangent: te.Tensor | None, name: str
+) -> te.Tensor | None:
+    """The tangent of one result of an operator, of which one operand alone moves."""
+    inputs = _members(operands)
+    outputs = _apply(of.base, operands, keywords, None)
+    tangents = [tangent if n == of.operand else None for n in range(len(inputs))]
+    return _guarded(name, lambda: jvp(outputs, inputs, tangents))[of.result]
+
+
 def _tangent_operator(op: Operator) -> Operator:
     many = _gives_tuple(op)
     name = f"{op.name}.jvp"
@@ -275,7 +309,7 @@ def _tangent_operator(op: Operator) -> Operator:
     def define(*args: Any, **keywords: Any) -> te.Tensor | tuple[te.Tensor, ...]:
         te.require(len(args) % 2 == 0, f"{name} takes as many tangents as operands")
         operands, tangents = args[: len(args) // 2], args[len(args) // 2 :]
-        inputs, given = _flat(operands), _flat(tangents)
+        inputs, given = _members(operands), _members(tangents)
         te.require(len(inputs) == len(given), f"{name} takes as many tangents as operands")
         own: list[te.Tensor | None] = []
         for n, (x, t) in enumerate(zip(inputs, given, strict=True)):
