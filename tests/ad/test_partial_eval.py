@@ -99,6 +99,11 @@ DECIDED = {
     "read": ("%x: float32", "let %r = ref(%x); %r := exp(!%r); !%r", "exp(%x)"),
     "call": ("%x: float32", "let %f = fn (%a: float32) -> float32 { %a * %x }; %f(exp(%x))", "exp(%x) * %x"),
     "unrolling": ("%x: float32", "@power(%x, 3)", "%x * (%x * (%x * 1f))"),
+    "unrolling by a count in a tuple": (
+        "%x: float32",
+        "@while(fn (%s: (int32, float32)) -> bool { %s.0 < 3 }, "
+        "fn (%s: (int32, float32)) -> (int32, float32) { (%s.0 + 1, %s.1 * exp(%x)) }, (0, %x)).1",
+        "((%x * exp(%x)) * exp(%x)) * exp(%x)"),
     "a fold over a known list": (
         "%x: float32", "@foldl(fn (%a: float32, %b: float32) -> float32 { %a + %b }, 0f, Cons(%x, Cons(%x, Nil)))", "(0f + %x) + %x"),
     "a write through an alias": ("%x: float32", "let %r = ref(%x); let %p = (%r, 1); %p.0 := exp(%x); !%r", "exp(%x)"),
@@ -183,6 +188,30 @@ def test_limits_are_errors_where_partial_evaluation_is_asked_for(fuel: int, dept
 def test_limits_are_not_negative() -> None:
     with pytest.raises(relay.RelayError, match="fuel must not be negative, found -5"):
         parse_passes("partial_eval{fuel=-5}")
+
+
+FIXED_POINT = """type Rec { Roll(fn(Rec) -> fn(float32, int32) -> float32) }
+def @unroll(%r: Rec) -> fn(Rec) -> fn(float32, int32) -> float32 { match (%r) { Roll(%f) => %f } }
+def @main(%x: float32, %n: int32) -> float32 {
+  let %h = fn (%r: Rec) -> fn(float32, int32) -> float32 {
+    fn (%v: float32, %k: int32) -> float32 { if (%k < 1) { %v * %x } else { @unroll(%r)(%r)(sin(%v), %k - 1) } }
+  };
+  %h(Roll(%h))(%x, %n)
+}"""
+
+
+@pytest.mark.parametrize("orders", [0, 1, 2])
+def test_recursion_by_closures_that_calls_make_anew_is_not_unfolded_behind_its_branch(orders: int) -> None:
+    """Each call makes another closure, a copy of one: known where it is called, and so without an end."""
+    module = relay.parse(VERSION + FIXED_POINT)
+    for _ in range(orders):
+        module = relay.grad(module)
+    found = parse_passes("gradient,to_blocks,eta_expand,partial_eval{fuel=3000},dead_references")
+    small = Pipeline(found, lambda m, _: verify_types(m), full=True)(module)
+    given = np.float32(0.9), np.int32(3)
+    wanted = np.asarray(relay.evaluate(module, *given))
+    np.testing.assert_allclose(np.asarray(relay.evaluate(small, *given)), wanted, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(relay.compile(module)(*given)), wanted, rtol=1e-5)
 
 
 def test_programs_that_diverge_are_not_evaluated_away() -> None:

@@ -218,6 +218,14 @@ PROGRAMS: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...]]] = {
         (X,),
         (0,),
     ),
+    "recursion through data": (
+        f"type Rec {{ Roll(fn(Rec) -> fn({V}, int32) -> {V}) }}\n"
+        f"def @unroll(%r: Rec) -> fn(Rec) -> fn({V}, int32) -> {V} {{ match (%r) {{ Roll(%f) => %f }} }}\n"
+        f"def @main(%x: {V}, %n: int32) {{ let %h = fn (%r: Rec) -> fn({V}, int32) -> {V} {{ fn (%v: {V}, %k: int32) -> {V} {{ "
+        "if (%k < 1) { %v * %x } else { @unroll(%r)(%r)(sin(%v), %k - 1) } } }; %h(Roll(%h))(%x, %n) }",
+        (X, np.int32(3)),
+        (0,),
+    ),
     "third derivatives": (
         f"def @a(%x: {V}) -> {V} {{ sin(%x) * %x }}\ndef @b(%x: {V}) -> {V} {{ grad(@a)(%x).1.0 }}\n"
         f"def @c(%x: {V}) -> {V} {{ grad(@b)(%x).1.0 }}\ndef @main(%x: {V}) {{ grad(@c)(%x).1.0 }}",

@@ -82,12 +82,13 @@ class PartialEvaluate(Pass):
     """Evaluate what is known: projections, matches, branches, reads of references, calls of known closures, and of
     global functions that are given something known; operators on known scalars of exact types.
 
-    Before: typed blocks. After: typed blocks with the same effects in the same order. A recursive function is
-    unfolded only where it is given a known constant or constructor, and never behind a branch that is not decided, so
-    that recursion over known data is unrolled and other recursion stays. ``fuel`` bounds the bindings that unfolding
-    adds to the module and ``depth`` the unfoldings of one function inside each other. Where they are used up, that is
-    a CompileError at the call; unless ``strict`` is false, as it is when programs are compiled: then the call stays a
-    call, which is as right, and the function says so in its attribute ``partial_eval``.
+    Before: typed blocks. After: typed blocks with the same effects in the same order. A recursive function is unfolded
+    only where it is given a known constant or constructor, by itself or in a tuple, and never behind a branch that is
+    not decided (a closure that a call makes anew counts as the one that it is a copy of), so that recursion over known
+    data is unrolled and other recursion stays. ``fuel`` bounds the bindings that unfolding adds to the module and
+    ``depth`` the unfoldings of one function inside each other. Where they are used up, that is a CompileError at the
+    call; unless ``strict`` is false, as it is when programs are compiled: then the call stays a call, which is as
+    right, and the function says so in its attribute ``partial_eval``.
     """
 
     name: ClassVar[str] = "partial_eval"
@@ -132,6 +133,8 @@ class _Evaluator:
     # How many unfoldings are around; closures of the function as it is written whose only use is one call.
     unfolding: int = 0
     called_once: set[Var] = field(default_factory=set)
+    # The variables that closures have in the program as it is given, by those of their copies.
+    origins: dict[Var, Expr] = field(default_factory=dict)
     spent: int = 0
     stopped: str = ""
     dims: DimUses = field(default_factory=DimUses)
@@ -188,8 +191,10 @@ class _Evaluator:
         for b in block.bindings:
             value = b.value
             if isinstance(value, Function):
-                if b.var in needed:
-                    value = yield self.whole(value, {**active, value: [0]}, 1)
+                origin = self.origin(b.var)
+                # One that holds a copy of itself would be evaluated without an end.
+                if b.var in needed and origin not in active:
+                    value = yield self.whole(value, {**active, origin: [0]}, 1)
             else:
                 inner = nested_blocks(value)
                 if inner:
@@ -242,6 +247,10 @@ class _Evaluator:
         if not changed and result is block.result:
             return block
         return Block(tuple(out), result, block.ty, block.span)
+
+    def origin(self, e: Expr) -> Expr:
+        """The variable that a closure has in the program as it is given, of which the variable of this one is a copy."""
+        return self.origins.get(e, e) if isinstance(e, Var) else e
 
     def resolved(self, e: Expr) -> Expr:
         while isinstance(e, Var) and e in self.env:
@@ -374,7 +383,7 @@ class _Evaluator:
                     if found is not None and not found.type_params:
                         return self.call(var, direct, todo)
                 function = held if isinstance(held, Function) else None
-                key = function
+                key = self.origin(e.fn)
         unfolds = function is not None and not is_primitive(function) and not function.attrs.get(LOOP)
         if function is not None and unfolds and self.wanted(key, function, e):
             block = self.unfolded(function, e, isinstance(key, str))
@@ -400,14 +409,24 @@ class _Evaluator:
         definitions = [self.definition(a) for a in e.args]
         if isinstance(key, str):
             recursive = key in self.recursive
-            some = any(_is_structure(d) or _is_data(d) for d in definitions)
+            some = any(_is_structure(d) or self.decides(d) for d in definitions)
         else:
             recursive, some = bool(around) or _calls_itself(function, e.fn), True
-        wanted = any(map(_is_data, definitions)) if recursive else some
+        wanted = any(map(self.decides, definitions)) if recursive else some
         if wanted and around and len(around) > self.options.depth:
             self.stop(e, f"it is unfolded {self.options.depth} times inside itself")
             return False
         return wanted
+
+    def decides(self, e: Expr) -> bool:
+        """Whether a definition decides branches: a constant scalar, a constructor, or a tuple that holds one of these."""
+        match e:
+            case Constant():
+                return e.data.ndim == 0 and not is_float(e.dtype)
+            case Tuple():
+                return any(self.decides(self.definition(f)) for f in e.fields)
+            case _:
+                return isinstance(e, Call) and isinstance(e.fn, ConstructorRef)
 
     def unfolded(self, function: Function, e: Call, is_global: bool) -> Block | None:
         """A copy of a function's body on the arguments of a call; None where it cannot be copied."""
@@ -424,13 +443,17 @@ class _Evaluator:
                 return None
             dims = solved
         body = body_of(function)
-        self.spent += sum(1 for _ in all_bindings(body))
+        bindings = list(all_bindings(body))
+        self.spent += len(bindings)
         if self.spent > self.options.fuel:
             self.stop(e, f"its fuel of {self.options.fuel} bindings is used up")
             return None
         copier = Copier(dims=dims, own_dims=is_global)
         params = [copier.bind(p) for p in function.params]
         copy = copier.copy(body)
+        for b in bindings:
+            if isinstance(b.value, Function):
+                self.origins[copier.atoms[b.var]] = self.origin(b.var)
         given = tuple(Binding(p, a) for p, a in zip(params, e.args, strict=True))
         return Block((*given, *copy.bindings), copy.result, copy.ty, e.span)
 
@@ -471,13 +494,6 @@ class _Evaluator:
 def _is_structure(e: Expr) -> bool:
     """Whether a definition is a value whose parts are known."""
     return isinstance(e, Tuple | Function | RefNew) or is_closure(e)
-
-
-def _is_data(e: Expr) -> bool:
-    """Whether a definition decides branches: a constant scalar, or a constructor."""
-    if isinstance(e, Constant):
-        return e.data.ndim == 0 and not is_float(e.dtype)
-    return isinstance(e, Call) and isinstance(e.fn, ConstructorRef)
 
 
 def _calls_itself(function: Function, callee: Expr) -> bool:
