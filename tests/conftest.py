@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gradient-examples",
         type=int,
         default=6,
-        help="how many operands tests/op/test_gradients.py draws for each operator",
+        help="how many operands tests/op/test_gradients.py and test_gradients_torch.py draw for each operator",
     )
     parser.addoption(
         "--gradient-programs",
