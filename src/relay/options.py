@@ -33,8 +33,8 @@ class Options:
     hot_sizes   sizes of the entries' symbolic dims, by name, to have variants for from the start: of every entry all of whose dims
                 are named (`relay.hot`)
     specialise_hot  count the sizes of calls, and compile variants for frequent ones in the background; a size goes to what was faster
-    tune        choose the schedules of matrix products by measuring them on this machine (`relay.tuning`), which takes seconds for
-                each kernel; results stay the same bit by bit
+    tune        choose the schedules of matrix products and the layouts of images by measuring them on this machine (`relay.tuning`),
+                which takes seconds for each kernel; results stay the same bit by bit
     threads     how many threads a run may use (None: all that the process may use); not part of compiled code
     entries     the functions that can be called from outside
     cache       keep compiled kernels and programs on disk and take them from there

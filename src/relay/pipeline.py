@@ -111,8 +111,8 @@ class _Clock:
         self.last = now
 
 
-def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
-    """The passes, in order, from this typed monomorphic module to blocks of primitives."""
+def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None = None) -> list[Pass]:
+    """The passes, in order, from this typed monomorphic module to blocks of primitives; with what ``tuner`` measures."""
     level = options.opt_level
     facts = AccessTable()
     weights = options.machine or Machine.of(runner.target)
@@ -120,10 +120,12 @@ def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
     inline: list[Pass] = [Inline()] if level >= 3 else []
+    fuse = FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False)
+    measure = None if tuner is None else lambda modules: tuner.seconds([Pipeline([*fold, fuse])(m) for m in modules])
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
         GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(), SumFusion(), CommonSubexpressions(),
-        Layouts(table=facts), *fold, ParallelFusion(), Simplify(), DeadCode(),
+        Layouts(table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.
@@ -159,7 +161,7 @@ def passes(options: Options, runner: Runner, module: Module) -> list[Pass]:
         *(share if level >= 3 else []),
         *reduced_precision(options),
         *([DropUnread(facts), DeadCode(), Recompute(machine=weights, table=facts)] if level >= 3 else []),
-        FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False),
+        fuse,
         dead,
     ]
 
@@ -193,14 +195,14 @@ def build(module: Module, options: Options, observe: Observer | None = None, ver
     mono = typing.monomorphise(module, options.entries)
     refuse_uncompilable(mono)
     clock.lap("monomorphise")
-    run = Pipeline(passes(options, runner, mono), typing.verify_types if verify else None, observe=note)
+    tuner = None
+    pack = runner.graph if options.opt_level >= 2 else None
+    if options.tune:
+        tuner = Tuner(target, pack, options.directory, options.worker_count, options.threads)
+    run = Pipeline(passes(options, runner, mono, tuner), typing.verify_types if verify else None, observe=note)
     blocks = run(mono)
     clock.lap("passes")
     with without_collection():
-        pack = runner.graph if options.opt_level >= 2 else None
-        tuner = None
-        if options.tune:
-            tuner = Tuner(target, pack, options.directory, options.worker_count, options.threads)
         planned = partial(plan_module, target=target, run_graph=pack, schedule_of=tuner, entries=options.entries)
         plan = planned(blocks)
         if options.memory_budget is not None:

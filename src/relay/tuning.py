@@ -1,4 +1,4 @@
-"""Schedules of matrix products found by measuring: `relay.compile(..., tune=True)`.
+"""Schedules of matrix products and layouts of tensors found by measuring: `relay.compile(..., tune=True)`.
 
 How a product is tiled is decided by a model (`relay.plan.product`). Tuning measures alternatives on this machine instead, kernel by kernel
 (dissertation, section 5.4.3). A kernel of symbolic sizes is compiled symbolic, with every schedule there is to choose from, and tuned at
@@ -6,7 +6,7 @@ one size that is large enough; the best of these are measured again at the power
 another schedule with panels of the same width is clearly better for some numbers of rows, the kernel has that one too and chooses when it
 runs. What was found is kept beside the cache of kernels, so another program with the same kernel does not measure it again.
 
-A schedule decides nothing about results: they are the model's, bit by bit.
+A schedule decides nothing about results: they are the model's, bit by bit. `Tuner.seconds` measures what the pass `layouts` asks for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,7 @@ from relay.program_cache import compiler_digest
 from relay.transform.build import calling
 
 Array = npt.NDArray[np.generic]
+T = TypeVar("T")
 # A kernel's sizes by variable.
 Sizes = Mapping[DimVar, int]
 # The size that symbolic kernels are tuned at, and those that the best are measured at.
@@ -87,17 +89,33 @@ class Tuner:
         self._cache = directory
         self._directory = None if directory is None else directory / "schedules"
         self._found: dict[str, Schedule] = {}
+        self._times: dict[str, list[float]] = {}
 
     def __call__(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
         """The schedule of a primitive, whose parameters numbered ``constants`` are packed ahead."""
         mark = hashlib.sha256(repr((compiler_digest(), key.text, self._threads)).encode()).hexdigest()
         if mark not in self._found:
-            kept = self._read(mark)
+            kept = self._read(mark, lambda data: Schedule(data["vectors"], tuple(Case(**c) for c in data["cases"])))
             found = self._tune(primitive, key, constants) if kept is None else kept
             if kept is None:
-                self._write(mark, found)
+                self._write(mark, asdict(found))
             self._found[mark] = found
         return self._found[mark]
+
+    def seconds(self, modules: Sequence[Module]) -> list[float]:
+        """What the entries of modules of primitives, of operands of known sizes, take: of random operands, in turns."""
+        plans = [plan_module(m, self._target, self._run_graph) for m in modules]
+        texts = [kernel_text(k.kernel) for plan in plans for k in plan.kernels]
+        mark = hashlib.sha256(repr((compiler_digest(), "seconds", texts, self._threads)).encode()).hexdigest()
+        found = self._times.get(mark) or self._read(mark, lambda data: [float(t) for t in data])
+        if found is None:
+            random = np.random.default_rng(0)
+            types = [p.ty for p in modules[0].function("main").params]
+            given = [_random(ty, {}, random) for ty in types if isinstance(ty, TensorType)]
+            found = _times(self._executables([(MODEL, plan) for plan in plans]), given)
+            self._write(mark, found)
+        self._times[mark] = found
+        return found
 
     def _tune(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
         plan = plan_graph(te_graph(primitive), self._target, key, constants)
@@ -144,6 +162,9 @@ class Tuner:
             if text not in tried:
                 tried.add(text)
                 plans.append((schedule, plan))
+        return self._executables(plans)
+
+    def _executables(self, plans: Sequence[tuple[Schedule, ModulePlan]]) -> list[_Candidate]:
         kernels = [k.kernel for _, plan in plans for k in plan.kernels]
         objects = build(kernels, self._target, cache=self._cache or False, workers=self._workers)
         out: list[_Candidate] = []
@@ -162,19 +183,19 @@ class Tuner:
 
     # -- what is remembered
 
-    def _read(self, mark: str) -> Schedule | None:
+    def _read(self, mark: str, made: Callable[[Any], T]) -> T | None:
+        """What was found before, ``made`` of what the file says."""
         if self._directory is None:
             return None
         try:
-            data = json.loads((self._directory / f"{mark}.json").read_text())
-            return Schedule(data["vectors"], tuple(Case(**case) for case in data["cases"]))
+            return made(json.loads((self._directory / f"{mark}.json").read_text()))
         except (OSError, ValueError, TypeError, KeyError, AssertionError):
             return None  # a file that says nothing is measured again
 
-    def _write(self, mark: str, schedule: Schedule) -> None:
+    def _write(self, mark: str, found: object) -> None:
         if self._directory is None:
             return
-        text = json.dumps(asdict(schedule))
+        text = json.dumps(found)
         with contextlib.suppress(OSError, FileError):  # a cache that cannot be written is no reason to fail
             self._directory.mkdir(parents=True, exist_ok=True)
             write_whole(self._directory / f"{mark}.json", lambda temporary: temporary.write_text(text))

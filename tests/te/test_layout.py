@@ -13,7 +13,7 @@ from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.op import registry
 from relay.te.evaluate import evaluate
-from relay.te.layout import Layout, Part, laid_out, layout_of, split_at
+from relay.te.layout import Layout, Part, inherited, laid_out, layout_of, split_at
 from relay.te.numeric import Array
 from relay.te.scalar import Load, Reduce, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
@@ -158,6 +158,19 @@ def test_blocks_are_read_by_blocks() -> None:
     assert isinstance(body, Reduce) and [a.extent for a in body.axes] == [4, 8]
     indices = [i for n in walk(body) if isinstance(n, Load) for i in n.indices]
     assert not any(getattr(n, "op", "") in ("floordiv", "mod") for i in indices for n in walk(i))
+
+
+def test_what_is_read_in_place_lies_as_what_reads_it() -> None:
+    """The sums of a mean, and the border around an image, have the layout of the result and of the image."""
+    x = te.placeholder("x", (1, 32, 8, 8), "float32")
+    (mean,) = registry.trace(registry.get("nn.avg_pool2d"), [(x.shape, x.dtype)], {"pool_size": (3, 3)}).outputs
+    layout = layout_of("ABCD16b", "ABCD")
+    ordered = te.stages([mean])
+    given = {mean.stage: layout}
+    lying = inherited([mean], given)
+    sums = [s for s in ordered if any(isinstance(b, Reduce) for b in stage_bodies(s))]
+    assert sums and all(lying[s] == layout for s in sums)
+    assert not any(isinstance(s, Placeholder) for s in lying)
 
 
 def test_sizes_that_are_not_known() -> None:

@@ -40,6 +40,16 @@ def test_several_outputs_behind_slices() -> None:
     assert fused("%x: Tensor[(8, 8), float32]", body) == [["exp"], ["transpose", "tanh"]]
 
 
+def test_what_a_window_reads_lies_in_lines() -> None:
+    """An image is turned once, before windows read it many times and after they are written, not in the window's kernel."""
+    image = "%x: Tensor[(1, 8, 8, 16), float32]"
+    body = "transpose(nn.max_pool2d(transpose(%x, axes=[0, 3, 1, 2]), pool_size=(3, 3)), axes=[0, 2, 3, 1])"
+    assert fused(image, body) == [["transpose"], ["nn.max_pool2d"], ["transpose"]]
+    # One whose lines stay lines, and windows that read each element once.
+    body = "nn.max_pool2d(transpose(%x, axes=[0, 2, 1, 3]), pool_size=(3, 3))"
+    assert fused(image, body) == [["transpose", "nn.max_pool2d"]]
+
+
 def test_reductions_of_one_tensor_are_one_kernel() -> None:
     body = "(max(%x, axis=[0]), argmax(%x, axis=[0]), sum(%x * %x, axis=[0]))"
     assert fused(f"%x: {T}", body) == [["max", "argmax", "multiply", "sum"]]

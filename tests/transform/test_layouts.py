@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from relay.ir.expr import Call, OpRef
 from relay.ir.module import Module
 from relay.transform import Layouts, Pipeline, parse_passes
 from relay.transform.blocks import all_bindings, body_of
+from relay.typing import verify_types
 
 HEAD = '#[version = "0.0.5"]\n'
 SEPARABLE = """def @main(%x: Tensor[(1, 64, 14, 14), float32], %a: Tensor[(640, 64, 1, 1), float32], %b: Tensor[(640, 1, 3, 3), float32],
@@ -76,6 +78,38 @@ def test_conversions_stand_at_the_ends() -> None:
     assert found[:2] == ["nn.conv2d.laid_out", "nn.relu.laid_out"] and "nn.conv2d" not in found
     # Of the weights of each channel.
     assert found.count("layout_transform") == 1
+
+
+def layouts_of(module: Module) -> set[str]:
+    """The layouts that calls of @main have their results in."""
+    calls = [b.value for b in all_bindings(body_of(module.functions["main"]))]
+    given: list[Any] = [c.attrs["layouts"] for c in calls if isinstance(c, Call) and "layouts" in c.attrs]
+    return {texts[-1] for texts in given if texts[-1]}
+
+
+@pytest.mark.parametrize("text", [SEPARABLE, SEVERAL])
+@pytest.mark.parametrize("fast", ["ACDB", "ABCD8b", "ABCD16b", ""])
+def test_what_is_measured_decides(text: str, fast: str) -> None:
+    """Every region is measured alone, as it is and in each layout, and computes the same either way."""
+    tried: set[str] = set()
+
+    def measure(modules: Sequence[Module]) -> list[float]:
+        plain, laid = modules
+        for a, b in zip(evaluated(plain), evaluated(laid), strict=True):
+            np.testing.assert_array_equal(a, b)
+        (layout,) = layouts_of(laid)
+        assert not layouts_of(plain)
+        tried.add(layout)
+        return [1.0, 0.5 if layout == fast else 0.97]  # less by so little is chance
+
+    module = Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + text))
+    after = Layouts(measure=measure)(module)
+    verify_types(after)
+    assert {"ACDB", "ABCD8b", "ABCD16b", "ABCD32b"} == tried
+    assert layouts_of(after) == ({fast} if fast else set())
+    assert (after is module) == (not fast)
+    for a, b in zip(evaluated(module), evaluated(after), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def compile(
         Option(help="Bytes that a run may add at its peak; values are computed again to keep to them."),
     ] = None,
     tune: Annotated[
-        bool, Option(help="Measure schedules of matrix products on this machine and take the fastest.")
+        bool,
+        Option(help="Measure schedules of matrix products and layouts of images on this machine and take the fastest."),
     ] = False,
     threads: Threads = None,
     no_cache: NoCache = False,

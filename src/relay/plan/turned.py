@@ -8,6 +8,7 @@ The same goes for the gradients of a convolution by its data and by its weights.
 
 Where multiply-adds wait for caches, weights ``w[j, k]`` that are given at run time are read so, too, if the rows fill most of a few
 vectors: the panels are of the rows, of which there are fewer than columns, and nothing is summed up across lanes.
+Source: NeoFlow, section 4.3 (tensor swapping).
 """
 
 from __future__ import annotations

@@ -188,9 +188,11 @@ def laid_out(
 
 
 def inherited(outputs: Sequence[Tensor], layouts: Mapping[Stage, Layout]) -> dict[Stage, Layout]:
-    """The layouts, and those of stages that read a tensor with a layout axis for axis: a padded image lies as the image does."""
+    """The layouts, and those of stages that read a tensor with a layout axis for axis, as a padded image lies as the image does, or
+    that are so read by a stage with one, as the sums of a mean do."""
     out = dict(layouts)
-    for stage in stages(outputs):
+    ordered = stages(outputs)
+    for stage in ordered:
         if stage in out or not isinstance(stage, Compute) or any(isinstance(b, Reduce) for b in stage.bodies):
             continue
         for node in (n for b in stage.bodies for n in walk(b)):
@@ -201,6 +203,17 @@ def inherited(outputs: Sequence[Tensor], layouts: Mapping[Stage, Layout]) -> dic
                 if same and layout.divides(stage.shape):
                     out[stage] = layout
                     break
+    for stage in reversed(ordered):
+        if stage not in out or not isinstance(stage, Compute):
+            continue
+        for node in (n for b in stage.bodies for n in walk(b)):
+            source = node.source.stage if isinstance(node, Load) and isinstance(node.source, Tensor) else None
+            if isinstance(node, Load) and isinstance(source, Compute) and source not in out:
+                in_place = len(source.axes) == len(stage.axes) and all(
+                    i is a for i, a in zip(node.indices, stage.axes, strict=True)
+                )
+                if in_place and out[stage].divides(source.shape):
+                    out[source] = out[stage]
     return out
 
 

@@ -31,7 +31,8 @@ class Access:
     do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
     last axis is a row of an input, found by an index that is looked up once for it. ``slices``: a movement of neighbours
-    to neighbours, which costs what reading the result does. ``unread``: the arguments, tuples aside, that no element
+    to neighbours, which costs what reading the result does. ``turns``: a movement of elements that do not lie beside each other
+    to places along the last axis. ``unread``: the arguments, tuples aside, that no element
     depends on.
     """
 
@@ -43,6 +44,7 @@ class Access:
     permutes: bool = False
     gathers: bool = False
     slices: bool = False
+    turns: bool = False
     work: int = 0
     unread: frozenset[int] = frozenset()
     same: int | None = None
@@ -184,7 +186,8 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     gathers = len(stages) == 1 and not movement and all(_is_gather(b, computes[0]) for b in computes[0].bodies)
     permutes = movement and _permutes(computes[0])
     slices = movement and all(_is_slice(b, computes[0]) for b in computes[0].bodies)
-    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, work=work)
+    turns = movement and any(_turns(b, computes[0]) for b in computes[0].bodies)
+    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turns=turns, work=work)
 
 
 # Operations that take one instruction of a vector of elements; others are counted as several of these.
@@ -281,6 +284,16 @@ def _is_slice(body: Scalar, stage: Compute) -> bool:
         if not isinstance(at, Const) and not (isinstance(at, Axis) and at.extent == 1):
             read.append(at)
     return len(read) == len(axes) and all(a is b for a, b in zip(read, axes, strict=True))
+
+
+def _turns(body: Scalar, stage: Compute) -> bool:
+    """Whether a movement reads elements along the last axis of some length elsewhere than along its input's last one."""
+    while isinstance(body, Cast):
+        body = body.a
+    assert isinstance(body, Load) and isinstance(body.source, Tensor)
+    last = next((a for a in reversed(stage.axes) if a.extent != 1), None)
+    wide = [i for i, d in zip(body.indices, body.source.shape, strict=True) if d != 1]
+    return last is not None and last in _mentions(wide[:-1])
 
 
 def _is_gather(body: Scalar, stage: Compute) -> bool:

@@ -215,11 +215,14 @@ class Grouping:
                     return False
                 if node.access.rows < rows or node.shape[:rows] != shape[:rows]:
                     return False
+                if windows and node.access.turns:
+                    return False  # what lies beside each other would be made one by one
                 after.add(node.number)
             elif reduces:
                 if node.shape is None or shape is None or node.shape[:rows] != shape[:rows]:
                     return False
                 after.add(node.number)
-            if not node.access.movement and windows and any(c in windows for c in node.consumers):
-                return False  # an overlapping window would compute it again and again
+            again = windows and any(c in windows for c in node.consumers)
+            if again and (not node.access.movement or node.access.turns):
+                return False  # an overlapping window would compute it, or fetch it from afar, again and again
         return True

@@ -3,24 +3,26 @@
 Sums over windows, each channel by itself, run along the lines of an image; where these are a few elements long, or only every
 second one is read, most lanes are idle. With the channels innermost they run along these. Products read and write either layout,
 so they are where it changes; what follows a sum element by element has what it reads and what it writes in one layout. What is tied
-together so lies in the given layout if that takes less time by a model of lanes, or is left as it is. The operators' forms in other
+together so lies in the given layout if that takes less time by a model of lanes, or is left as it is; where programs are tuned, what is
+tied together is measured as it is and in that layout and with blocks of its innermost axis instead. The operators' forms in other
 layouts are derived from their expressions (`relay.op.layouts`), so none is known by name. Source: NeoFlow, section 4.3 (layout
 transformation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
 from relay import te
-from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import TensorType
+from relay.ir.types import FuncType, TensorType, TupleType
+from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.layouts import SUFFIX, can_lay_out
 from relay.plan.stages import contraction
@@ -34,18 +36,26 @@ from relay.transform.blocks import body_of, is_primitive, map_functions, nested_
 from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
 
-# Lanes of a vector, and about how long as many terms of a sum take: of one whose windows overlap along the lines, of one whose do not,
-# and where reads have gaps. Moving as many elements to another layout takes so long.
+# Lanes of a vector, and about how long a line of terms of a sum takes, and each vector of it: where windows overlap along the lines, where
+# reads have gaps, and where they do neither. Moving a vector of elements to another layout takes so long. (Nanoseconds on a Zen 4, of pools
+# and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.)
 _LANES = 16
-_SHARED, _ALONE, _GAPS = 2.5, 5.0, 4.0
-_MOVED = 8.0
-# What is gained must be more than so much of what is spent.
-_GAIN = 0.05
+_SHARED, _GAPS, _ALONE = (1.2, 0.65), (1.2, 1.6), (0.2, 1.0)
+_MOVED = 1.55
+# What is gained must be more than so much of what is spent: by the model, and as it was measured.
+_GAIN, _GAIN_MEASURED = 0.15, 0.05
+# Blocks of the innermost axis that are measured.
+_BLOCKS = (8, 16, 32)
+
+# The seconds that the entry of each of these modules takes.
+Measure = Callable[[Sequence[Module]], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts(Pass):
-    """Lay tensors out in ``layout`` (see `relay.te.layout`) where that takes less time; with ``always`` wherever it can be.
+    """Lay tensors out in ``layout`` (see `relay.te.layout`) where that takes less time; with ``always`` wherever it can be. With
+    ``measure`` times are measured, and the tensors of a block that gain lie in that layout or with a block of its innermost axis
+    innermost, whichever gains most.
 
     Before: typed blocks without ``?``. After: the same values; calls whose tensors lie otherwise are ``<op>.laid_out``, and where
     other calls read such tensors, or give what these read, ``layout_transform`` stands between.
@@ -54,6 +64,7 @@ class Layouts(Pass):
     name: ClassVar[str] = "layouts"
     layout: str = "ACDB"
     always: bool = False
+    measure: Measure | None = field(default=None, repr=False, compare=False)
     table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
@@ -79,12 +90,40 @@ class Layouts(Pass):
             value = with_nested_blocks(binding.value, inner)
             bindings.append(binding if value is binding.value else Binding(binding.var, value))
         regions = _Regions(self, layout, bindings, block.result)
-        chosen = regions.chosen()
+        if self.measure is not None and not self.always:
+            regions, chosen = self._fastest(regions, self.measure)
+        else:
+            chosen = regions.chosen()
         if chosen:
             bindings = _Laying(regions, chosen).bindings(bindings)
         elif all(a is b for a, b in zip(bindings, block.bindings, strict=True)):
             return block
         return Block(tuple(bindings), block.result, block.ty, block.span)
+
+    def _fastest(self, regions: _Regions, measure: Measure) -> tuple[_Regions, set[Var]]:
+        """The regions of a block in the layout that gains most, and what of them gains by it."""
+        best: tuple[_Regions, set[Var]] = regions, set()
+        most = 0.0
+        for layout in _candidates(regions.layout):
+            tried = regions if layout is regions.layout else _Regions(self, layout, regions.bindings, regions.result)
+            gained, chosen = 0.0, set[Var]()
+            for members in tried.all():
+                if not tried.sums(members):
+                    continue
+                before, after = measure([tried.alone(members, laid=False), tried.alone(members, laid=True)])
+                if before - after > _GAIN_MEASURED * before:
+                    gained += before - after
+                    chosen |= members
+            if gained > most:
+                best, most = (tried, chosen), gained
+        return best
+
+
+def _candidates(layout: Layout) -> Iterator[Layout]:
+    """A layout, and those with blocks of its innermost axis innermost."""
+    yield layout
+    for size in _BLOCKS:
+        yield innermost(layout.parts[-1].axis, size, layout.rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +143,7 @@ class _Regions:
     """The tensors of one block that are tied together, and those whose layout is changed."""
 
     def __init__(self, options: Layouts, layout: Layout, bindings: list[Binding], result: Expr) -> None:
-        self.options, self.layout = options, layout
+        self.options, self.layout, self.bindings, self.result = options, layout, bindings, result
         self.roles = {b.var: role for b in bindings if (role := self._role(b)) is not None}
         self.parent = {v: v for v in self.roles}
         self.readers: dict[Var, list[Var | None]] = {v: [] for v in self.roles}
@@ -140,15 +179,34 @@ class _Regions:
             var = self.parent[var]
         return var
 
-    def chosen(self) -> set[Var]:
-        regions: dict[Var, list[Var]] = {}
+    def all(self) -> list[set[Var]]:
+        """The regions: what is tied together."""
+        found: dict[Var, set[Var]] = {}
         for var in self.roles:
-            regions.setdefault(self._root(var), []).append(var)
-        out: set[Var] = set()
-        for members in regions.values():
-            if self.options.always or self._gains(set(members)):
-                out.update(members)
-        return out
+            found.setdefault(self._root(var), set()).add(var)
+        return list(found.values())
+
+    def chosen(self) -> set[Var]:
+        """What gains by the layout, by the model."""
+        return {v for members in self.all() if self.options.always or self._gains(members) for v in members}
+
+    def sums(self, members: set[Var]) -> bool:
+        """Whether something in a region sums: nothing else takes less time in another layout than to be brought there."""
+        return any(role.result is None or _lines(role.result) for role in map(self.roles.__getitem__, members))
+
+    def alone(self, members: set[Var], laid: bool) -> Module:
+        """A module whose entry computes a region by itself, with the products that can read it in the layout: as it is or laid out."""
+        beside = {v for v, role in self.roles.items() if v not in members and not members.isdisjoint(role.free)}
+        inside = [b for b in self.bindings if b.var in members | beside]
+        read = {r for v in members for r in self.readers[v]}
+        results = [b.var for b in inside if b.var in beside or None in self.readers[b.var] or not read]
+        result = Var("results", None, TupleType(tuple(type_of(v) for v in results)))
+        inside.append(Binding(result, Tuple(tuple(results), result.ty)))
+        params = tuple(free_vars(Block(tuple(inside), result, result.ty)))
+        if laid:
+            inside = _Laying(_Regions(self.options, self.layout, inside, result), members).bindings(inside)
+        ty = FuncType(tuple(type_of(p) for p in params), type_of(result))
+        return Module({"main": Function(params, Block(tuple(inside), result, result.ty), result.ty, ty=ty)})
 
     def _gains(self, members: set[Var]) -> bool:
         roles = [self.roles[v] for v in members]
@@ -254,12 +312,13 @@ def _lines(result: Tensor) -> float:
             if isinstance(body, Reduce) and line is not None and isinstance(line.extent, int):
                 assert isinstance(stage, Compute)
                 terms = prod(a.extent for a in (*stage.axes, *body.axes) if isinstance(a.extent, int))
-                total += terms / _LANES * _each(body, line) * _waste(line.extent)
+                first, each = _time(body, line)
+                total += terms / max(line.extent, 1) * (first + each * -(-line.extent // _LANES))
     return total
 
 
-def _each(body: Reduce, line: Axis) -> float:
-    """How long a vector of terms takes with its lanes along a line."""
+def _time(body: Reduce, line: Axis) -> tuple[float, float]:
+    """How long a line of terms takes, and each vector of it."""
     indices = Indices()
     polys = [indices.poly(i) for n in walk(body.body) if isinstance(n, Load) for i in n.indices]
     steps = [indices.coefficient(p, line) for p in polys]
@@ -267,11 +326,6 @@ def _each(body: Reduce, line: Axis) -> float:
         return _GAPS
     again = [p for p, s in zip(polys, steps, strict=True) if s == 1]
     return _SHARED if any(indices.coefficient(p, a) != 0 for p in again for a in body.axes) else _ALONE
-
-
-def _waste(line: int) -> float:
-    """Lanes that are computed with for each element of a line."""
-    return -(-line // _LANES) * _LANES / line if line else 1.0
 
 
 def _elements(var: Var) -> int:
