@@ -11,6 +11,8 @@ JOBS ?= 2
 STAMP := $(VENV)/.ready
 # What some tests compare with: large, so `make test` alone installs it, and where there is none those tests are skipped.
 COMPARE := $(VENV)/.compare
+# The extra without the project, which would be built again.
+export COMPARED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["compare"])
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard runtime/*.def runtime/include/relay/*.h runtime/src/* runtime/bindings/*)
 
 .PHONY: run test smoke check runtime-test bench clean
@@ -46,7 +48,7 @@ $(STAMP): $(SOURCES)
 	@touch $@
 
 $(COMPARE): $(STAMP)
-	@$(PY) -m pip install -q --disable-pip-version-check -e '.[compare]' && touch $@ \
+	@$(PY) -m pip install -q --disable-pip-version-check $$($(PY) -c "$$COMPARED") && touch $@ \
 		|| echo "PyTorch cannot be installed here: the tests that compare with it are skipped" >&2
 
 clean:

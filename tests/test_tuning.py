@@ -160,6 +160,10 @@ def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, f
     assert ("laid_out" in made.module.text()) == bool(fast)
     again = pipeline.build(loading.as_module(POOL), options)
     assert turns == 4 and again.module.text() == made.module.text()
+    for n, file in enumerate((tmp_path / "schedules").iterdir()):
+        file.write_text(("{}", "[]", "[1.0]", "nothing")[n % 4])
+    assert pipeline.build(loading.as_module(POOL), options).module.text() == made.module.text()
+    assert turns == 8  # a damaged file says nothing
     x = np.random.default_rng(0).standard_normal((1, 64, 14, 14), dtype=np.float32)
     tuned = relay.Executable.from_bytes(made.image.to_bytes(), None)
     assert np.array_equal(np.asarray(tuned(x)), np.asarray(relay.compile(POOL, cache_dir=tmp_path)(x)))

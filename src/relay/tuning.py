@@ -88,34 +88,28 @@ class Tuner:
         self._target, self._run_graph, self._threads, self._workers = target, run_graph, threads, workers
         self._cache = directory
         self._directory = None if directory is None else directory / "schedules"
-        self._found: dict[str, Schedule] = {}
-        self._times: dict[str, list[float]] = {}
+        self._found: dict[str, Any] = {}
 
     def __call__(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
         """The schedule of a primitive, whose parameters numbered ``constants`` are packed ahead."""
-        mark = hashlib.sha256(repr((compiler_digest(), key.text, self._threads)).encode()).hexdigest()
-        if mark not in self._found:
-            kept = self._read(mark, lambda data: Schedule(data["vectors"], tuple(Case(**c) for c in data["cases"])))
-            found = self._tune(primitive, key, constants) if kept is None else kept
-            if kept is None:
-                self._write(mark, asdict(found))
-            self._found[mark] = found
-        return self._found[mark]
+
+        def read(data: Any) -> Schedule:
+            return Schedule(data["vectors"], tuple(Case(**case) for case in data["cases"]))
+
+        return self._once(key.text, lambda: self._tune(primitive, key, constants), read, asdict)
 
     def seconds(self, modules: Sequence[Module]) -> list[float]:
         """What the entries of modules of primitives, of operands of known sizes, take: of random operands, in turns."""
         plans = [plan_module(m, self._target, self._run_graph) for m in modules]
         texts = [kernel_text(k.kernel) for plan in plans for k in plan.kernels]
-        mark = hashlib.sha256(repr((compiler_digest(), "seconds", texts, self._threads)).encode()).hexdigest()
-        found = self._times.get(mark) or self._read(mark, lambda data: [float(t) for t in data])
-        if found is None:
+
+        def measured() -> list[float]:
             random = np.random.default_rng(0)
             types = [p.ty for p in modules[0].function("main").params]
             given = [_random(ty, {}, random) for ty in types if isinstance(ty, TensorType)]
-            found = _times(self._executables([(MODEL, plan) for plan in plans]), given)
-            self._write(mark, found)
-        self._times[mark] = found
-        return found
+            return _times(self._executables([(MODEL, plan) for plan in plans]), given)
+
+        return self._once(texts, measured, lambda data: [float(data[n]) for n in range(len(modules))], list)
 
     def _tune(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
         plan = plan_graph(te_graph(primitive), self._target, key, constants)
@@ -183,13 +177,25 @@ class Tuner:
 
     # -- what is remembered
 
+    def _once(self, key: object, find: Callable[[], T], read: Callable[[Any], T], kept: Callable[[T], object]) -> T:
+        """What is found for a key, once for all programs: ``kept`` is what a file has of it, ``read`` makes it of that."""
+        mark = hashlib.sha256(repr((compiler_digest(), key, self._threads)).encode()).hexdigest()
+        if mark not in self._found:
+            found = self._read(mark, read)
+            if found is None:
+                found = find()
+                self._write(mark, kept(found))
+            self._found[mark] = found
+        made: T = self._found[mark]
+        return made
+
     def _read(self, mark: str, made: Callable[[Any], T]) -> T | None:
         """What was found before, ``made`` of what the file says."""
         if self._directory is None:
             return None
         try:
             return made(json.loads((self._directory / f"{mark}.json").read_text()))
-        except (OSError, ValueError, TypeError, KeyError, AssertionError):
+        except (OSError, ValueError, TypeError, LookupError, AssertionError):
             return None  # a file that says nothing is measured again
 
     def _write(self, mark: str, found: object) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim, dim_evaluate
@@ -30,6 +31,23 @@ class Draw(Protocol):
     """Draws a value of a strategy."""
 
     def __call__(self, strategy: st.SearchStrategy[T], /) -> T: ...
+
+
+def drawing(number: int, examples: int) -> Callable[[Callable[[st.DataObject], None]], Callable[[], None]]:
+    """Runs a function on that many draws, the same ones every time; ``number`` tells which."""
+
+    def decorate(check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+        options = settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        run: Callable[[], None] = seed(number)(options(given(data=st.data())(lambda data: check(data))))
+        return run
+
+    return decorate
 
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}

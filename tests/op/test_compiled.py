@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import relay
@@ -96,11 +95,7 @@ def test_compiled(case: Case, symbolic: bool, cache: Path) -> None:
     if symbolic and not case.symbolic:
         pytest.skip("needs known sizes")
 
-    @seed(3)
-    @settings(
-        max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
-    @given(data=st.data())
+    @h.drawing(3, 2)
     def run(data: st.DataObject) -> None:
         operands, attrs = case.draw(data.draw)
         check(case, operands, attrs, symbolic, cache)

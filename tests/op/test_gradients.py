@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import relay
@@ -163,15 +162,7 @@ def check_case(case: Case, examples: int) -> int:
     """Check drawn operands of an operator; how many cotangents were compared."""
     checked = 0
 
-    @seed(5)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(data=st.data())
+    @h.drawing(5, examples)
     def run(data: st.DataObject) -> None:
         nonlocal checked
         operands, attrs = in_float64(*case.draw(data.draw))
@@ -205,11 +196,7 @@ def test_derivatives_of_narrow_floats(case: Case) -> None:
     """In 16 bits an operator has the derivative that it has in 64, of the same operands, up to roundings."""
     checked = 0
 
-    @seed(17)
-    @settings(
-        max_examples=6, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
-    @given(data=st.data())
+    @h.drawing(17, 6)
     def run(data: st.DataObject) -> None:
         nonlocal checked
         operands, attrs = in_float64(*case.draw(data.draw))
@@ -347,11 +334,7 @@ def test_every_second_derivative(case: Case) -> None:
     """The derived operators' own derivatives, of drawn operands and attributes, where the operator is smooth."""
     done = checked = 0
 
-    @seed(13)
-    @settings(
-        max_examples=40, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
-    @given(data=st.data())
+    @h.drawing(13, 40)
     def run(data: st.DataObject) -> None:
         nonlocal done, checked
         operands, attrs = in_float64(*case.draw(data.draw))
@@ -597,11 +580,7 @@ def test_compiled_derivatives(case: Case, request: pytest.FixtureRequest, cache:
     if not everything and case.name not in COMPILED:
         pytest.skip("compiled with --gradient-examples above 20")
 
-    @seed(7)
-    @settings(
-        max_examples=3, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
-    @given(data=st.data())
+    @h.drawing(7, 3)
     def run(data: st.DataObject) -> None:
         operands, attrs = in_float64(*case.draw(data.draw))
         generator = np.random.default_rng(data.draw(st.integers(0, 99)))

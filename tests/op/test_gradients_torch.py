@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import relay
@@ -119,16 +118,9 @@ def compare_case(case: Case, examples: int, second: bool = False) -> tuple[int, 
         compared += found
         done += found > 0
 
-    shown = settings(
-        max_examples=2 * examples,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
     for n in range(10):  # of some operators few of the drawn operands are floats
         if done < examples:
-            seed(17 + n)(shown(given(data=st.data())(run)))()
+            h.drawing(17 + n, 2 * examples)(run)()
     return compared, left_out
 
 

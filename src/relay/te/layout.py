@@ -207,13 +207,10 @@ def inherited(outputs: Sequence[Tensor], layouts: Mapping[Stage, Layout]) -> dic
         if stage not in out or not isinstance(stage, Compute):
             continue
         for node in (n for b in stage.bodies for n in walk(b)):
-            source = node.source.stage if isinstance(node, Load) and isinstance(node.source, Tensor) else None
-            if isinstance(node, Load) and isinstance(source, Compute) and source not in out:
-                in_place = len(source.axes) == len(stage.axes) and all(
-                    i is a for i, a in zip(node.indices, stage.axes, strict=True)
-                )
-                if in_place and out[stage].divides(source.shape):
-                    out[source] = out[stage]
+            match node:
+                case Load(source=Tensor(stage=Compute() as source)) if source not in out:
+                    if node.indices == stage.axes and out[stage].divides(source.shape):
+                        out[source] = out[stage]
     return out
 
 

@@ -214,9 +214,7 @@ def _operations(body: Scalar) -> int:
 
 def _permutes(stage: Compute) -> bool:
     """Whether a movement reads each of its axes once, the last one last."""
-    body = stage.bodies[0]
-    while isinstance(body, Cast):
-        body = body.a
+    body = _unconverted(stage.bodies[0])
     assert isinstance(body, Load)
     wide = [a for a in stage.axes if a.extent != 1]
     at = [i for i in body.indices if isinstance(i, Axis) and i.extent != 1]
@@ -267,9 +265,14 @@ def _injective_kind(stage: Stage, rank: int) -> FusionKind:
     return kind
 
 
-def _is_movement(body: Scalar) -> bool:
+def _unconverted(body: Scalar) -> Scalar:
     while isinstance(body, Cast):
         body = body.a
+    return body
+
+
+def _is_movement(body: Scalar) -> bool:
+    body = _unconverted(body)
     return isinstance(body, Load) and not any(_loads(i) for i in body.indices)
 
 
@@ -288,8 +291,7 @@ def _is_slice(body: Scalar, stage: Compute) -> bool:
 
 def _turns(body: Scalar, stage: Compute) -> bool:
     """Whether a movement reads elements along the last axis of some length elsewhere than along its input's last one."""
-    while isinstance(body, Cast):
-        body = body.a
+    body = _unconverted(body)
     assert isinstance(body, Load) and isinstance(body.source, Tensor)
     last = next((a for a in reversed(stage.axes) if a.extent != 1), None)
     wide = [i for i, d in zip(body.indices, body.source.shape, strict=True) if d != 1]
@@ -298,8 +300,7 @@ def _turns(body: Scalar, stage: Compute) -> bool:
 
 def _is_gather(body: Scalar, stage: Compute) -> bool:
     """Whether an element is read at the last axis of a row that the other axes say, by way of an index or not."""
-    while isinstance(body, Cast):
-        body = body.a
+    body = _unconverted(body)
     if not isinstance(body, Load) or not stage.axes or not body.indices or body.indices[-1] is not stage.axes[-1]:
         return False
     return stage.axes[-1] not in _mentions(body.indices[:-1])

@@ -452,8 +452,9 @@ class _Evaluator:
         params = [copier.bind(p) for p in function.params]
         copy = copier.copy(body)
         for b in bindings:
-            copied = copier.atoms[b.var]
-            if isinstance(b.value, Function) and isinstance(copied, Var):
+            if isinstance(b.value, Function):
+                copied = copier.atoms[b.var]
+                assert isinstance(copied, Var)
                 self.origins[copied] = self.origin(b.var)
         given = tuple(Binding(p, a) for p, a in zip(params, e.args, strict=True))
         return Block((*given, *copy.bindings), copy.result, copy.ty, e.span)
