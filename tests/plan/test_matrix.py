@@ -393,9 +393,9 @@ def test_the_next_panel_is_asked_for_while_one_is_computed_with(dtype: str) -> N
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str) -> None:
-    depth, rows = 24, 4
-    target = parse_target("x86-64-v3")
-    operands = [tensor((rows, depth), dtype), tensor((700, depth), dtype)]
+    depth, rows = 24, 8
+    target = parse_target("x86-64-v4")
+    operands = [tensor((rows, depth), dtype), tensor((720, depth), dtype)]
     fn = primitive(operands, lambda m, x, w: m("nn.dense", x, w, out_dtype="int32" if dtype == "int8" else ""))
     plan = check(fn, {}, constants=WEIGHT)
     kernel = make_plan(fn, target, WEIGHT).kernel

@@ -81,10 +81,12 @@ def test_what_a_cache_holds_and_what_is_far_larger_is_read_in_order() -> None:
     )  # unknown: for one row or a few
 
 
-@pytest.mark.parametrize(("rows", "depth"), [(12, 60), (12, 400), (5, 100)])
-def test_what_is_asked_for_is_what_comes_next(monkeypatch: pytest.MonkeyPatch, rows: int, depth: int) -> None:
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(12, 256, 60), (12, 128, 400), (8, 240, 100)])
+def test_what_is_asked_for_is_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, depth: int
+) -> None:
     """Going back it is the panel before, of a depth in several blocks its first block; nothing before the first panel is what is read."""
-    plan = plan_of(rows, 128, depth) if depth == 400 else plan_of(rows, 256, depth)
+    plan = plan_of(rows, columns, depth)
     packed = plan.packs[0].packed
     panels, _, pitch = packed.shape
     assert goes_back(plan) and isinstance(panels, int) and isinstance(pitch, int)

@@ -135,6 +135,20 @@ def test_columns_are_not_rows() -> None:
     assert fused(f"%x: {T}", body) == [["max"], ["subtract"]]
 
 
+def test_what_every_row_reads_is_made_before() -> None:
+    """Sums by rows that each row of what follows reads all of, where that has as many rows, would be computed again for each."""
+    square = "%x: Tensor[(8, 8), float32], %y: Tensor[(8, 16), float32]"
+    assert fused(square, "%x + sum(%y, axis=[1])") == [["sum"], ["add"]]
+    assert fused(square, "%x + sum(%y, axis=[1], keepdims=True)") == [["sum", "add"]]
+    # A softmax over the first axis: of each element, and of all that it is divided by the sum of.
+    three = "%x: Tensor[(8, 4, 16), float32]"
+    assert fused(three, "nn.softmax(sum(%x, axis=[2]), axis=0)") == [["sum"], ["nn.softmax"]]
+    assert fused(three, "nn.softmax(sum(%x, axis=[2]), axis=1)") == [["sum", "nn.softmax"]]
+    # Attention that is spelled out along the first axis: what is multiplied is not written, but read with its sums.
+    body = "let %w = nn.softmax(sum(%x, axis=[2]), axis=0); sum(expand_dims(%w, axis=2) * %x, axis=[0])"
+    assert fused(three, body) == [["sum"], ["nn.softmax"], ["multiply", "sum"]]
+
+
 def test_views_alone_stay_views() -> None:
     module = run(
         f"def @main(%x: {T}) {{ exp(reshape(tanh(reshape(%x, newshape=[128])), newshape=[4, 32])) }}", FuseOps()

@@ -18,11 +18,11 @@ from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum, selec
 # How many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
 # at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
 _LINES_AHEAD = 3
-# How far ahead in its panels a single tile asks, and from how many rows on: then multiply-adds take about as long as
-# memory delivers (weights of 20 MB, 512 deep: 4 rows 428 and 387 us, 8 rows 815 and 740); with fewer the machine's own
-# prefetchers do better alone.
+# How far ahead in its panels a single tile asks, and from how many rows on: then multiply-adds take longer than memory delivers (20 MB that
+# the last cache holds, 8 rows: 744 us, without 821; 226 MB that it does not, 7 rows: 8.5 ms and 9.1). With fewer the machine's own
+# prefetchers do better alone (226 MB: 4 rows 11.1 ms with asking and 7.8 without, 5 rows 10.9 and 8.0, 6 rows 9.5 and 8.3).
 _BITS_AHEAD = 8 * (16 << 10)
-_ROWS_AHEAD = 4
+_ROWS_AHEAD = 7
 # The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels stay in the
 # second-level cache, where asking takes the place of loads (900 KB, microseconds with asking and without: 2 rows 11.3 and 9.0, 4 rows 13.8
 # and 11.1, 5 rows 14.4 and 13.4, 6 rows as long). So they do behind one row of panels that are widened (75 MB of float32 as bfloat16, one

@@ -20,8 +20,8 @@ _MAX_ROWS = 8
 _MAX_VECTORS = 12
 # Code for a second width has to save so much of the time.
 _GAIN = 0.015
-# Rows up to which the number of their tiles is looked at: each waits for its vectors of a panel for about a multiply-add, where
-# multiply-adds wait for caches; of an unknown number of rows for half of one, as many of them wait less.
+# Rows up to which the number of their tiles is looked at. Where multiply-adds wait for caches each tile waits for its vectors of a
+# panel for about a multiply-add; of an unknown number of rows for half of one, as many of them wait less.
 _COUNTED_ROWS, _WAIT, _WAIT_OF_ANY = 16, 1.0, 0.5
 
 
@@ -130,11 +130,11 @@ def _cost(target: Target, vectors: float, rows: Dim) -> float:
     """The time of a step along k for a row of a tile: a multiply-add for each vector, and half as much for each load of a vector of
     the panel (once for all rows) and of an element (half of that)."""
     height, wait = float(tile_height(target, -int(-vectors // 1))), 0.5
+    counted = isinstance(rows, int) and 0 < rows <= _COUNTED_ROWS
+    if isinstance(rows, int) and counted:
+        height = rows / -(-rows // height)
     if target.outruns_caches:
-        if not isinstance(rows, int):
-            wait += _WAIT_OF_ANY
-        elif 0 < rows <= _COUNTED_ROWS:
-            height, wait = rows / -(-rows // height), wait + _WAIT
+        wait += _WAIT if counted else 0.0 if isinstance(rows, int) else _WAIT_OF_ANY
     return vectors + wait * vectors / height + 0.25
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -28,7 +28,8 @@ class Access:
     ``kind`` is the fusion class. ``movement``: every output element is one input element, at most converted.
     ``permutes``: a movement of whole rows along the last axis, which stays the last: the other axes change places.
     ``rows``: so many leading axes stay what they are from the inputs through every stage to the outputs (inputs that
-    do not vary along them aside), so that the operator can be computed row by row. ``view``: the result is the
+    do not vary along them aside), so that the operator can be computed row by row; ``whole`` are the arguments that do not vary
+    along them: every row reads all of these. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
     last axis is a row of an input, found by an index that is looked up once for it. ``slices``: a movement of neighbours
     to neighbours, which costs what reading the result does. ``turns``: a movement of elements that do not lie beside each other
@@ -39,6 +40,7 @@ class Access:
     kind: FusionKind
     movement: bool = False
     rows: int = 0
+    whole: frozenset[int] = frozenset()
     view: bool = False
     windows: bool = False
     permutes: bool = False
@@ -126,17 +128,24 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
     found = access_of(traced.outputs)
     if op.effects:
         return OPAQUE
-    if op.kind == "view":
-        return replace(found, movement=True, view=True)
     reached = {id(stage) for stage in te.stages(traced.outputs)}
+    all_of = _read_by_each_row(traced.outputs) if found.rows else set()
     unread: set[int] = set()
+    whole: set[int] = set()
     position = 0
     for n, (spec, taken) in enumerate(zip(op.inputs, inputs, strict=False)):
-        if not spec.variadic and id(traced.inputs[position].stage) not in reached:
+        count = len(taken) if spec.variadic else 1
+        read = {id(t.stage) for t in traced.inputs[position : position + count]}
+        if not spec.variadic and read.isdisjoint(reached):
             unread.add(n)
-        position += len(taken) if spec.variadic else 1
-    variadic = any(spec.variadic for spec in op.inputs)
-    return replace(found, unread=frozenset(unread), same=None if variadic else _same(traced))
+        if not read.isdisjoint(all_of):
+            whole.add(n)
+        position += count
+    found = replace(found, whole=frozenset(whole))
+    if op.kind == "view":
+        return replace(found, movement=True, view=True)
+    same = None if any(spec.variadic for spec in op.inputs) else _same(traced)
+    return replace(found, unread=frozenset(unread), same=same)
 
 
 def _same(traced: registry.Traced) -> int | None:
@@ -174,7 +183,7 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
         return OPAQUE
     computes = [s for s in stages if isinstance(s, Compute)]
     reduces = [b for s in computes for b in s.bodies if isinstance(b, Reduce)]
-    rows = min(_rows(s) for s in computes)
+    rows = _leading(outputs, computes)
     if reduces:
         kind: FusionKind = "contraction" if any(_is_contraction(s) for s in computes) else "reduction"
         windows = any(not isinstance(i, Axis | Const) for b in reduces for load in _loads(b) for i in load.indices)
@@ -229,20 +238,56 @@ def _mentions(indices: Sequence[Scalar]) -> set[Axis]:
     return {n for index in indices for n in walk(index) if isinstance(n, Axis)}
 
 
+def _leading(outputs: Sequence[Tensor], computes: Sequence[Compute]) -> int:
+    """The number of leading axes along which every stage stays in its row, and each input either varies or does not: all of one that
+    does both (softmax over the first axis: its elements, and the largest of them) is needed before any row is done."""
+    rows = min(_rows(s) for s in computes)
+    if rows and _read_by_each_row(outputs) & _read_by_its_row(outputs):
+        return 0
+    return rows
+
+
 def _rows(stage: Compute) -> int:
     """The number of leading axes along which the stage stays in its row."""
     rows = len(stage.axes)
     for body in stage.bodies:
         for load in _loads(body):
-            prefix = 0
-            for index, axis in zip(load.indices, stage.axes, strict=False):
-                if index is not axis:
-                    break
-                prefix += 1
             mentioned = _mentions(load.indices)
             first = next((n for n, axis in enumerate(stage.axes) if axis in mentioned), len(stage.axes))
-            rows = min(rows, max(prefix, first))
+            rows = min(rows, max(_in_place(load, stage), first))
     return rows
+
+
+def _in_place(load: Load, stage: Compute) -> int:
+    """The number of leading axes at which a stage reads its own place."""
+    pairs = zip(load.indices, stage.axes, strict=False)
+    return next((n for n, (i, a) in enumerate(pairs) if i is not a), min(len(load.indices), len(stage.axes)))
+
+
+def _read_by_its_row(outputs: Sequence[Tensor]) -> set[int]:
+    """The inputs (ids of their stages) of which the outputs' rows read their own."""
+    found = {id(t.stage) for t in outputs}
+    return _inputs_among(outputs, found, lambda stage, load: id(stage) in found and _in_place(load, stage) > 0)
+
+
+def _read_by_each_row(outputs: Sequence[Tensor]) -> set[int]:
+    """The inputs (ids of their stages) of which each row of the outputs reads all, or what does not vary from row to row."""
+    found: set[int] = set()
+    return _inputs_among(outputs, found, lambda stage, load: id(stage) in found or _in_place(load, stage) == 0)
+
+
+def _inputs_among(outputs: Sequence[Tensor], found: set[int], reads: Callable[[Compute, Load], bool]) -> set[int]:
+    """Add to ``found`` the stages that others read so, and give the inputs among them."""
+    inputs: set[int] = set()
+    for stage in reversed(te.stages(outputs)):
+        if isinstance(stage, Placeholder):
+            inputs.add(id(stage))
+        elif isinstance(stage, Compute):
+            for load in (load for body in stage.bodies for load in _loads(body)):
+                assert isinstance(load.source, Tensor)
+                if reads(stage, load):
+                    found.add(id(load.source.stage))
+    return inputs & found
 
 
 def _injective_kind(stage: Stage, rank: int) -> FusionKind:

@@ -217,7 +217,8 @@ class Fuser:
                 continue
             shape = var.ty.shape if isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple) else None
             inputs: list[int] = []
-            for atom in value.args if isinstance(value, Call) else (value.tuple,):
+            all_of: set[int] = set()
+            for n, atom in enumerate(value.args if isinstance(value, Call) else (value.tuple,)):
                 definition = self.tuples.get(atom) if isinstance(atom, Var) else None
                 if definition is not None and isinstance(atom, Var):
                     mentions[atom] += 1
@@ -229,8 +230,11 @@ class Fuser:
                     parts = (atom,)
                     if isinstance(atom, Var):
                         mentions[atom] += 1
-                inputs += (number[p].number for p in parts if isinstance(p, Var) and p in number)
-            node = Node(len(nodes), var, value, access, shape, list(dict.fromkeys(inputs)))
+                made = [number[p].number for p in parts if isinstance(p, Var) and p in number]
+                inputs += made
+                if n in access.whole:
+                    all_of.update(made)
+            node = Node(len(nodes), var, value, access, shape, list(dict.fromkeys(inputs)), frozenset(all_of))
             nodes[position] = number[var] = node
         ordered = list(nodes.values())
         for node in ordered:

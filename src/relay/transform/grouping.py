@@ -15,7 +15,8 @@ from relay.transform.dominators import NONE, DominatorTree
 class Node:
     """A binding that may stand in a primitive.
 
-    ``inputs`` are numbers of producing nodes, ``consumers`` of reading ones.
+    ``inputs`` are numbers of producing nodes, ``consumers`` of reading ones. ``whole``: those of the inputs that each of its rows
+    reads all of.
     """
 
     number: int
@@ -24,6 +25,7 @@ class Node:
     access: Access
     shape: tuple[Dim, ...] | None
     inputs: list[int]
+    whole: frozenset[int] = frozenset()
     consumers: list[int] = field(default_factory=list)
     escapes: bool = False
 
@@ -215,6 +217,8 @@ class Grouping:
                     return False
                 if node.access.rows < rows or node.shape[:rows] != shape[:rows]:
                     return False
+                if rows and not after.isdisjoint(node.whole):
+                    return False  # each row would compute it again
                 if windows and node.access.turns:
                     return False  # what lies beside each other would be made one by one
                 after.add(node.number)
