@@ -182,7 +182,16 @@ def test_transposed_operands_are_turned_before_they_are_computed_with() -> None:
         x, y = (m("transpose", v, axes=(1, 0)) for v in (x, y))
         return m("where", m("greater", x, z), m("cast", y, dtype="float32"), z)
 
-    check(primitive(two, both), {V: 5}, {V: 100})
+    plan = check(primitive(two, both), {V: 5}, {V: 100})
+    assert sum(isinstance(s, Transpose) for s in statements(plan.kernel.body)) == 2, (
+        "what some elements take, all could"
+    )
+
+    def bordered(m: Maker, x: Expr) -> Expr:
+        return m("nn.pad", m("transpose", x, axes=(1, 0)), pad_width=((1, 2), (0, 3)))
+
+    plan = check(primitive([tensor((N, 70))], bordered), {V: 5}, {V: 100})
+    assert not any(isinstance(s, Transpose) for s in statements(plan.kernel.body)), "there is nothing at a border"
 
 
 def test_what_no_result_reads_is_not_computed() -> None:

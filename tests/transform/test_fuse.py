@@ -149,6 +149,24 @@ def test_what_every_row_reads_is_made_before() -> None:
     assert fused(three, body) == [["sum"], ["nn.softmax"], ["multiply", "sum"]]
 
 
+def test_what_is_turned_is_read_along_memory() -> None:
+    """A transpose shares a kernel where it is turned by blocks in registers, or where all that is read goes the other way."""
+    square = "%x: Tensor[(8, 8), float32]"
+    assert fused(square, "%x + tanh(transpose(exp(%x)))") == [["exp", "transpose", "tanh", "add"]]
+    assert fused(square, "sum(exp(transpose(%x)), axis=[1])") == [["transpose", "exp", "sum"]]
+    assert fused(square, "sum(transpose(%x), axis=[0])") == [["transpose", "sum"]]
+    # Two operands of which one goes the other way, a result as large as what is read, places that are not linear.
+    assert fused(square, "sum(%x + transpose(%x), axis=[1])") == [["transpose", "add"], ["sum"]]
+    assert fused(square, "nn.softmax(transpose(%x))") == [["transpose"], ["nn.softmax"]]
+    assert fused(square, "reverse(transpose(%x), axis=0)") == [["transpose"], ["reverse"]]
+    assert fused(square, "concatenate((%x, transpose(%x)), axis=1)") == [["transpose"], ["concatenate"]]
+    # Of three axes: what lies along memory is summed, or stays the last, or neither.
+    three = "%x: Tensor[(8, 4, 16), float32]"
+    for axis, groups in ((1, 1), (2, 1), (0, 2)):
+        assert len(fused(three, f"sum(transpose(%x, axes=[0, 2, 1]), axis=[{axis}])")) == groups
+    assert len(fused(three, "max(transpose(%x, axes=[2, 0, 1]), axis=[0, 1])")) == 2
+
+
 def test_views_alone_stay_views() -> None:
     module = run(
         f"def @main(%x: {T}) {{ exp(reshape(tanh(reshape(%x, newshape=[128])), newshape=[4, 32])) }}", FuseOps()

@@ -94,7 +94,8 @@ def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) 
         return None
     (value,), (place,) = values, stores
     where, indices, last = builder.storage[id(nest.members[0].kept.origin), 0].buffer, builder.indices, axes[-1]
-    found = [(load, *how) for load in always_read(value) if (how := _turning(indices, load, axes)) is not None]
+    reads = [*always_read(value), *_may_be_read(value, indices)]
+    found = [(load, *how) for load in reads if (how := _turning(indices, load, axes)) is not None]
     written = indices.poly(place)
     if not found or indices.coefficient(written, last) != 1:
         return None
@@ -148,6 +149,20 @@ def _replaced(root: Scalar, by: Mapping[int, Scalar]) -> Scalar:
     """An expression with some of its nodes exchanged, by their ids."""
     memo = dict(by)
     return transform(root, lambda n: n, memo)
+
+
+def _may_be_read(root: Scalar, indices: Indices) -> list[Load]:
+    """The loads that only some elements take, which all could: there is an element at every place."""
+    always = {id(n) for n in always_read(root)}
+    reads = [n for n in walk(root) if isinstance(n, Load)]
+    looked_up = {id(n) for load in reads for i in load.indices for n in walk(i)}
+
+    def may(load: Load) -> bool:
+        if id(load) in always or id(load) in looked_up or not isinstance(load.source, Buffer):
+            return False
+        return indices.within(indices.poly(load.indices[0]), shape_size(load.source.shape))
+
+    return [load for load in reads if may(load)]
 
 
 def _may_be_negative(dim: Dim) -> bool:

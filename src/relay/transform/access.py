@@ -32,8 +32,9 @@ class Access:
     along them: every row reads all of these. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
     last axis is a row of an input, found by an index that is looked up once for it. ``slices``: a movement of neighbours
-    to neighbours, which costs what reading the result does. ``turns``: a movement of elements that do not lie beside each other
-    to places along the last axis. ``unread``: the arguments, tuples aside, that no element
+    to neighbours, which costs what reading the result does. ``turned``: of a movement of elements that do not lie beside each other
+    to places along the last axis, the axis of the result that goes along the input's memory (-1: none does). ``along``: of a
+    reduction, the axes of its one input along which its vectors can read. ``unread``: the arguments, tuples aside, that no element
     depends on.
     """
 
@@ -46,7 +47,8 @@ class Access:
     permutes: bool = False
     gathers: bool = False
     slices: bool = False
-    turns: bool = False
+    turned: int | None = None
+    along: frozenset[int] | None = None
     work: int = 0
     unread: frozenset[int] = frozenset()
     same: int | None = None
@@ -187,7 +189,7 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     if reduces:
         kind: FusionKind = "contraction" if any(_is_contraction(s) for s in computes) else "reduction"
         windows = any(not isinstance(i, Axis | Const) for b in reduces for load in _loads(b) for i in load.indices)
-        return Access(kind, False, rows, windows=windows)
+        return Access(kind, False, rows, windows=windows, along=_along(computes))
     kinds = [_injective_kind(s, len(outputs[0].shape)) for s in computes]
     kind = max(kinds, key=("elementwise", "broadcast", "injective").index)
     movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
@@ -195,8 +197,8 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     gathers = len(stages) == 1 and not movement and all(_is_gather(b, computes[0]) for b in computes[0].bodies)
     permutes = movement and _permutes(computes[0])
     slices = movement and all(_is_slice(b, computes[0]) for b in computes[0].bodies)
-    turns = movement and any(_turns(b, computes[0]) for b in computes[0].bodies)
-    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turns=turns, work=work)
+    turned = _turned(computes[0].bodies[0], computes[0]) if movement else None
+    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turned=turned, work=work)
 
 
 # Operations that take one instruction of a vector of elements; others are counted as several of these.
@@ -334,13 +336,31 @@ def _is_slice(body: Scalar, stage: Compute) -> bool:
     return len(read) == len(axes) and all(a is b for a, b in zip(read, axes, strict=True))
 
 
-def _turns(body: Scalar, stage: Compute) -> bool:
-    """Whether a movement reads elements along the last axis of some length elsewhere than along its input's last one."""
+def _turned(body: Scalar, stage: Compute) -> int | None:
+    """The axis of a movement that goes along its input's memory, where the last one of some length goes elsewhere."""
     body = _unconverted(body)
     assert isinstance(body, Load) and isinstance(body.source, Tensor)
     last = next((a for a in reversed(stage.axes) if a.extent != 1), None)
     wide = [i for i, d in zip(body.indices, body.source.shape, strict=True) if d != 1]
-    return last is not None and last in _mentions(wide[:-1])
+    if last is None or last not in _mentions(wide[:-1]):
+        return None
+    return next((n for n, axis in enumerate(stage.axes) if axis is wide[-1]), -1)
+
+
+def _along(computes: Sequence[Compute]) -> frozenset[int] | None:
+    """The axes of the one input of a reduction of one axis that are reduced, or are the result's last: neighbours along these are
+    neighbours in a vector. None for more than one stage or input."""
+    if len(computes) != 1 or len(computes[0].bodies) != 1:
+        return None
+    stage = computes[0]
+    loads = _loads(stage.bodies[0])
+    body = stage.bodies[0]
+    if len(loads) != 1 or not isinstance(body, Reduce):
+        return None
+    kept = [a for a in stage.axes if a.extent != 1][-1:]
+    over = [a for a in body.axes if a.extent != 1]
+    along = kept if len(over) > 1 else kept + over
+    return frozenset(n for n, i in enumerate(loads[0].indices) if any(i is a for a in along))
 
 
 def _is_gather(body: Scalar, stage: Compute) -> bool:

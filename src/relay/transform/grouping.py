@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
 from relay.ir.expr import Call, Proj, Var
+from relay.ir.types import TensorType
 from relay.transform.access import Access
 from relay.transform.dominators import NONE, DominatorTree
 
@@ -37,6 +38,7 @@ class Group:
     members: list[int]
     plain: bool  # elementwise and broadcast operators only
     injective: bool  # plain ones and index maps only
+    turns: bool  # some move elements beside each other that are not
 
 
 class Grouping:
@@ -46,7 +48,13 @@ class Grouping:
         self.nodes = nodes
         self.max_size = max_size
         self.of: list[Group] = [
-            Group([n.number], n.access.kind in ("elementwise", "broadcast"), n.access.injective) for n in nodes
+            Group(
+                [n.number],
+                n.access.kind in ("elementwise", "broadcast"),
+                n.access.injective,
+                n.access.turned is not None,
+            )
+            for n in nodes
         ]
         self.tree = DominatorTree(len(nodes))
         for node in reversed(nodes):
@@ -115,7 +123,7 @@ class Grouping:
             return plain and all(n.shape == shape for n in nodes)
 
         shape = self.nodes[group.members[0]].shape
-        if shape is None or not group.injective or not in_place(group, shape):
+        if shape is None or not group.injective or not in_place(group, shape) or source.turns or group.turns:
             return False
         if source.injective:
             return in_place(source, shape)
@@ -148,6 +156,7 @@ class Grouping:
                 largest.members += group.members
                 largest.plain &= group.plain
                 largest.injective &= group.injective
+                largest.turns |= group.turns
                 for n in group.members:
                     self.of[n] = largest
         return largest
@@ -156,17 +165,49 @@ class Grouping:
         """Whether the nodes of these groups can be computed by one kernel without computing anything costly twice."""
         if sum(len(g.members) for g in groups) > self.max_size:
             return False
-        if all(g.injective for g in groups):
+        injective = all(g.injective for g in groups)
+        if injective and not any(g.turns for g in groups):
             return True
         members = sorted(n for g in groups for n in g.members)
         nodes = [self.nodes[n] for n in members]
+        if injective:
+            return self._turns_in_blocks(nodes)
         if any(n.access.kind == "opaque" for n in nodes):
             return False
         contractions = [n for n in nodes if n.access.kind == "contraction"]
         reductions = [n for n in nodes if n.access.kind == "reduction"]
         if contractions:
             return len(contractions) == 1 and not reductions and self._fits_contraction(nodes, contractions[0])
-        return self._fits_rows(nodes, reductions)
+        return self._turns_while_reducing(nodes, reductions) and self._fits_rows(nodes, reductions)
+
+    def _turns_in_blocks(self, nodes: Sequence[Node]) -> bool:
+        """Whether elements that do not lie beside each other are moved beside each other by blocks, which are turned in registers: where
+        every other operator works on what is at its own place, or at a fixed distance from it."""
+        return all(
+            n.access.turned is not None
+            or n.access.slices
+            or n.access.view
+            or n.access.kind in ("elementwise", "broadcast")
+            for n in nodes
+        )
+
+    def _turns_while_reducing(self, nodes: Sequence[Node], reductions: Sequence[Node]) -> bool:
+        """Whether what lies beside each other in memory is read so, where some of it is moved before it is reduced: vectors go along one
+        operand only, that of one reduction, whose result is smaller."""
+        turning = [n for n in nodes if n.access.turned is not None]
+        if not turning:
+            return True
+        if len(turning) != 1 or len(reductions) != 1:
+            return False
+        (moved,), (reduction,) = turning, reductions
+        along = reduction.access.along
+        if along is None or moved.access.turned not in along or reduction.shape == moved.shape:
+            return False
+        before, after = (
+            (n for n in nodes if n.number < reduction.number),
+            (n for n in nodes if n.number > reduction.number),
+        )
+        return all(map(_reads_one, before)) and all(n.shape == reduction.shape for n in after)
 
     def _fits_contraction(self, nodes: Sequence[Node], anchor: Node) -> bool:
         """Index maps before the anchor, and the gathering of its rows; after it, operators that keep its shape or move
@@ -219,7 +260,7 @@ class Grouping:
                     return False
                 if rows and not after.isdisjoint(node.whole):
                     return False  # each row would compute it again
-                if windows and node.access.turns:
+                if windows and node.access.turned is not None:
                     return False  # what lies beside each other would be made one by one
                 after.add(node.number)
             elif reduces:
@@ -227,6 +268,12 @@ class Grouping:
                     return False
                 after.add(node.number)
             again = windows and any(c in windows for c in node.consumers)
-            if again and (not node.access.movement or node.access.turns):
+            if again and (not node.access.movement or node.access.turned is not None):
                 return False  # an overlapping window would compute it, or fetch it from afar, again and again
         return True
+
+
+def _reads_one(node: Node) -> bool:
+    """Whether no more than one operand of a node is as large as its result."""
+    args = node.value.args if isinstance(node.value, Call) else (node.value.tuple,)
+    return sum(isinstance(a.ty, TensorType) and a.ty.shape == node.shape for a in args) <= 1
