@@ -187,6 +187,13 @@ def test_transposed_operands_are_turned_before_they_are_computed_with() -> None:
         "what some elements take, all could"
     )
 
+    def twice(m: Maker, x: Expr, y: Expr) -> Expr:
+        x, again = (m("transpose", x, axes=(1, 0)) for _ in range(2))
+        return m("add", m("multiply", x, again), m("tanh", m("multiply", x, y)))
+
+    plan = check(primitive([tensor((N, 70)), tensor((70, N))], twice), {V: 5}, {V: 100})
+    assert sum(isinstance(s, Transpose) for s in statements(plan.kernel.body)) == 1, "what is read twice is turned once"
+
     def bordered(m: Maker, x: Expr) -> Expr:
         return m("nn.pad", m("transpose", x, axes=(1, 0)), pad_width=((1, 2), (0, 3)))
 

@@ -149,6 +149,25 @@ def test_what_every_row_reads_is_made_before() -> None:
     assert fused(three, body) == [["sum"], ["nn.softmax"], ["multiply", "sum"]]
 
 
+def test_what_is_larger_than_it_is_made_from_is_made_where_it_is_reduced() -> None:
+    """Sums of rows, and sums by columns of what they are multiplied with: the first are written, the product is not."""
+    params = "%a: Tensor[(8, 16), float32], %x: Tensor[(16,), float32]"
+    body = "let %y = sum(%a * %x, axis=[1]); sum(%a * expand_dims(tanh(%y), axis=1), axis=[0])"
+    assert fused(params, body) == [["multiply", "sum", "tanh"], ["multiply", "sum"]]
+    # Rows, which share a kernel; a product that is read elsewhere too; one no larger than what would be written for it.
+    assert len(fused(params, body.replace("axis=[0]", "axis=[1]"))) == 1
+    body = "let %y = sum(%a * %x, axis=[1]); let %p = %a * expand_dims(%y, axis=1); (sum(%p, axis=[0]), %p)"
+    assert fused(params, body) == [["multiply", "sum", "expand_dims", "multiply"], ["sum"]]
+    body = "let %e = exp(%a); let %p = %e / sum(%e, axis=[1], keepdims=True); sum(%p, axis=[0])"
+    assert fused(params, body) == [["exp", "sum", "divide"], ["sum"]]
+
+
+def test_what_is_computed_twice_in_a_kernel_is_computed_once() -> None:
+    """Two calls of one operation on the same operands, as copies for several readers leave them."""
+    body = "let %a = exp(%x); let %b = exp(%x); tanh(%a) + sigmoid(%b) * %b"
+    assert fused(f"%x: {T}", body) == [["exp", "tanh", "sigmoid", "multiply", "add"]]
+
+
 def test_what_is_turned_is_read_along_memory() -> None:
     """A transpose shares a kernel where it is turned by blocks in registers, or where all that is read goes the other way."""
     square = "%x: Tensor[(8, 8), float32]"

@@ -129,12 +129,15 @@ def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) 
     blocks: list[Buffer] = []
     steps: list[Stmt] = []
     held: dict[int, Scalar] = {}
+    turned: dict[tuple[object, Dim], Buffer] = {}  # by what is read, however often
     for load, axis, stride in found:
         if axis is along:
-            block_of = Buffer(builder.fresh("turned"), (_TURNED * _TURNED,), load.dtype, "stack")
-            blocks.append(block_of)
-            steps.append(turn(load, stride, block_of, zero, Const(_TURNED, "int64")))
-            held[id(load)] = Load(block_of, (binary("add", binary("mul", row, _TURNED), lane),), load.dtype)
+            what = load.source, indices.poly(load.indices[0])
+            if what not in turned:
+                turned[what] = Buffer(builder.fresh("turned"), (_TURNED * _TURNED,), load.dtype, "stack")
+                blocks.append(turned[what])
+                steps.append(turn(load, stride, turned[what], zero, Const(_TURNED, "int64")))
+            held[id(load)] = Load(turned[what], (binary("add", binary("mul", row, _TURNED), lane),), load.dtype)
     inside = {last: binary("add", starts[last], lane), along: binary("add", starts[along], row)}
     # Those that are turned are kept apart: the others are read where they are.
     names = {key: Named(f"x{n}", load.dtype) for n, (key, load) in enumerate(held.items())}

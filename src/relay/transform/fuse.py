@@ -199,6 +199,7 @@ class Fuser:
         """The groups of a block's nodes (by position), and what must stand before each binding."""
         grouping = Grouping(list(nodes.values()), self.options.max_size)
         grouping.by_dominators()
+        grouping.hand_over()
         needs = self._needs(bindings, reads, nodes)
         if self.options.outputs:
             join_siblings(grouping, self._several_outputs(grouping, needs, list(nodes)))

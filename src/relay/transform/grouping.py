@@ -47,15 +47,7 @@ class Grouping:
     def __init__(self, nodes: Sequence[Node], max_size: int) -> None:
         self.nodes = nodes
         self.max_size = max_size
-        self.of: list[Group] = [
-            Group(
-                [n.number],
-                n.access.kind in ("elementwise", "broadcast"),
-                n.access.injective,
-                n.access.turned is not None,
-            )
-            for n in nodes
-        ]
+        self.of = [self._group([n.number]) for n in nodes]
         self.tree = DominatorTree(len(nodes))
         for node in reversed(nodes):
             self.tree.set(node.number, node.consumers, escapes=node.escapes or not node.consumers)
@@ -72,6 +64,57 @@ class Grouping:
                     at = self.tree.parent[at]
         for node in self.nodes:
             self.join_dominator(node.number)
+
+    def hand_over(self) -> None:
+        """What a group does with what it has reduced goes to the group that reduces that again, the only one that reads it, where less
+        has to be written so: of ``sum(x * expand_dims(sum(y, axis=[1]), axis=1), axis=[0])`` the sums in place of the product."""
+        for group in reversed(self.groups()):
+            if group.injective or len(outputs := self.outputs(group.members)) != 1 or outputs[0].escapes:
+                continue
+            (last,) = outputs
+            readers = {id(self.of[c]): self.of[c] for c in last.consumers}
+            end = self._end(group, last)
+            rest = [n for n in group.members if n not in end]
+            if len(readers) != 1 or not rest or not self._is_smaller(end, last):
+                continue
+            (reader,) = readers.values()
+            taken = self._group(sorted(end))
+            if not reader.injective and self.fits([taken, reader]):
+                kept = self._group(rest)
+                for n in rest:
+                    self.of[n] = kept
+                for n in end:
+                    self.of[n] = taken
+                self.merge([taken, reader])
+
+    def _end(self, group: Group, last: Node) -> set[int]:
+        """The operators of a group behind its reductions whose results are as large as the last one's, and read for that only."""
+        members, end, todo = set(group.members), set[int](), [last.number]
+        while todo:
+            node = self.nodes[todo.pop()]
+            if node.number not in members or not node.access.injective:
+                continue
+            if node is last or not (
+                node.escapes or _is_part(node.shape, last.shape) or not end.issuperset(node.consumers)
+            ):
+                end.add(node.number)
+                todo += node.inputs
+        return end
+
+    def _is_smaller(self, end: set[int], last: Node) -> bool:
+        """Whether what the operators read of their group is smaller than the last one's result, axis by axis."""
+        read = {i for n in end for i in self.nodes[n].inputs if self.of[i] is self.of[n] and i not in end}
+        return bool(read) and all(_is_part(self.nodes[i].shape, last.shape) for i in read)
+
+    def _group(self, members: Sequence[int]) -> Group:
+        """A group of nodes, that is not theirs yet."""
+        accesses = [self.nodes[n].access for n in members]
+        return Group(
+            list(members),
+            all(a.kind in ("elementwise", "broadcast") for a in accesses),
+            all(a.injective for a in accesses),
+            any(a.turned is not None for a in accesses),
+        )
 
     def join_dominator(self, number: int) -> bool:
         """Merge a node, its immediate post-dominator and all between, if they fit into one kernel."""
@@ -277,3 +320,15 @@ def _reads_one(node: Node) -> bool:
     """Whether no more than one operand of a node is as large as its result."""
     args = node.value.args if isinstance(node.value, Call) else (node.value.tuple,)
     return sum(isinstance(a.ty, TensorType) and a.ty.shape == node.shape for a in args) <= 1
+
+
+def _is_part(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None) -> bool:
+    """Whether a tensor has some of another's axes, and not all."""
+    if shape is None or of is None:
+        return False
+    left = [d for d in of if d != 1]
+    for dim in (d for d in shape if d != 1):
+        if dim not in left:
+            return False
+        left.remove(dim)
+    return bool(left)

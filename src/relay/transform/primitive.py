@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var
 from relay.ir.types import FuncType, TensorType, TupleType, Type
+from relay.transform.cse import operation_key
 
 PRIMITIVE = MappingProxyType({"Primitive": 1})
 
@@ -69,6 +70,8 @@ class _Maker:
         self.outside: list[Binding] = []
         self.inner: dict[Var, Expr] = {}
         self._constants: dict[int, Var] = {}
+        # Copies of one operation that meet here, of which a reader each was given one (`relay.transform.recompute`), are one.
+        self._made: dict[object, Var] = {}
 
     def add(self, member: Binding) -> None:
         value = member.value
@@ -81,8 +84,13 @@ class _Maker:
             case _:
                 raise AssertionError(f"{type(value).__name__} in a primitive")
         var = member.var
+        key = operation_key(value)
+        before = self._made.setdefault(key, var) if key is not None else var
         if var in self.outputs:  # the outside keeps the variable itself
             var = Var(var.name, None, var.ty, var.span)
+        elif before is not var and before.ty == var.ty:
+            self.inner[var] = self.inner[before]
+            return
         self.inner[member.var] = var
         self.body.append(Binding(var, value))
 
