@@ -142,6 +142,14 @@ DTYPES = [
 ]  # fmt: skip
 
 
+# No numbers, and both sides of the ends of each range of integers, where they are truncated too.
+EDGES = [
+    np.inf, -np.inf, np.nan, 1e4, -1e4, 0.3, -0.5, -1, 127.5, 128, -128.5, -129, 255.9, 256, 32767.5, 32768, -32768.5, -32769,
+    65535.5, 65536, 2147483520, 2147483647, 2147483648, -2147483648, -2147483649, -2147483904, 4294967040, 4294967295.5,
+    4294967296, 9.2233715e18, 2.0**63, -(2.0**63), -9.3e18, 1.8446743e19, 2.0**64,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copies_and_casts(dtype: str, target: str) -> None:
@@ -157,7 +165,8 @@ def test_copies_and_casts(dtype: str, target: str) -> None:
         count = 67 if kind == "vectorized" else 9
         arrays = [random_array(rng, (count,), dtype)] + [np.zeros(count, numpy_dtype(y.dtype)) for y in outs]
         if dtype in ("float32", "float64", "float16", "bfloat16"):
-            arrays[0][:6] = [np.inf, -np.inf, np.nan, 1e4, -1e4, 0.3]
+            with np.errstate(over="ignore"):
+                arrays[0][: len(EDGES)] = EDGES[:count]
         check(kernel, arrays, {var(N): count}, target)
 
 

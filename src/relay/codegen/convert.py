@@ -46,6 +46,8 @@ class Conversions:
                 text = self.from_memory(self.to_memory(text, dtype, lanes), dtype, lanes)
             return Value(text, dtype, lanes)
         if is_float(source):
+            if lanes > 1 and dtype_bits(dtype) >= 8:
+                return Value(self._to_integers(text, old, dtype, lanes), dtype, lanes)
             name = f"llvm.{'fptosi' if is_signed(dtype) else 'fptoui'}.sat.{mangled(new, lanes)}.{mangled(old, lanes)}"
             return Value(self.b.call(name, to, (from_, text)), dtype, lanes)
         wide, narrow = dtype_bits(dtype), 1 if source == "bool" else dtype_bits(source)
@@ -55,6 +57,30 @@ class Conversions:
             return Value(text, dtype, lanes)
         extended = emit(f"{'sext' if is_signed(source) else 'zext'} {from_} {text} to {to}")
         return Value(extended, dtype, lanes)
+
+    def _to_integers(self, text: str, element: str, dtype: str, lanes: int) -> str:
+        """Vectors of floats or doubles, truncated; beyond the range its end, nan 0. LLVM makes single elements of what its operation for
+        that does to vectors."""
+        emit, bits, signed = self.b.emit, dtype_bits(dtype), is_signed(dtype)
+        wide = f"i{max(bits, 32)}"
+        type_, whole = vec(element, lanes), vec(wide, lanes)
+        least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+
+        def number(value: int) -> str:
+            return self.a.splat(element, float_literal(float(value)), lanes)
+
+        def where(how: str, limit: str, value: str, other: str, of: str) -> str:
+            return self.a.select_text(emit(f"fcmp {how} {type_} {text}, {limit}"), value, other, of, lanes)
+
+        inside = emit(f"fcmp oge {type_} {text}, {number(least)}")
+        below = emit(f"fcmp olt {type_} {text}, {number(most + 1)}")
+        both = emit(f"and {vec('i1', lanes)} {inside}, {below}")
+        safe = self.a.select_text(both, text, number(0), type_, lanes)
+        made = emit(f"{'fptosi' if signed or bits < 32 else 'fptoui'} {type_} {safe} to {whole}")
+        made = where("oge", number(most + 1), self.a.splat(wide, str(most), lanes), made, whole)
+        if signed:
+            made = where("olt", number(least), self.a.splat(wide, str(least), lanes), made, whole)
+        return made if bits >= 32 else emit(f"trunc {whole} {made} to {vec(f'i{bits}', lanes)}")
 
     def from_memory(self, text: str, dtype: str, lanes: int) -> str:
         """The register form of loaded elements (not of sub-byte ones)."""
