@@ -13,7 +13,7 @@ from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt
-from relay.loop.walk import statements
+from relay.loop.walk import buffers_read, statements
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.te.scalar import Const
 from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
@@ -307,6 +307,18 @@ def test_short_rows_take_their_steps_together(width: int) -> None:
     assert bool(inside) == (width <= 256)
     for rows in (4, 7):
         check(primitive([tensor((3, rows, width)), tensor((width,)), tensor((width,))], build))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_sums_of_what_is_stacked_run_across_columns(axis: int) -> None:
+    """What a step takes is one of the operands, at the same place for all steps: vectors go along the places."""
+
+    def build(m: Maker, *xs: Expr) -> Expr:
+        return m("mean", m("stack", m.tuple(*xs), axis=axis), axis=(axis,))
+
+    kernel = check(primitive([tensor((5, 40))] * 3, build)).kernel
+    loops = [s for s in statements(kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert any(buffers_read(loop).issuperset(kernel.inputs) for loop in loops)
 
 
 def test_mean_pooling_with_a_mask_runs_across_columns() -> None:

@@ -350,13 +350,13 @@ def _across_rows(
     builder: Builder, lanes: int, plans: Sequence[MemberPlan], rows: Sequence[Axis], found: Accesses
 ) -> bool:
     """Whether lanes should run across the last row: it is contiguous where the inner and reduced axes are not, or
-    they are short."""
+    they are short, or nothing goes along them (a sum of parts, each of which is the same at all places)."""
     if not rows:
         return False
     last, indices = rows[-1], builder.indices
     if isinstance(last.extent, int) and last.extent * 2 < lanes:
         return False
-    votes = 0
+    votes, undecided, across = 0, True, False
     for plan in plans:
         along = plan.reduced or plan.inner
         if not along:
@@ -368,7 +368,9 @@ def _across_rows(
         for poly in found.polys:
             along_axis, along_row = indices.coefficient(poly, axis), indices.coefficient(poly, last)
             if along_axis == 0 or along_row == 0:
+                across |= along_row == 1
                 continue  # the same for all lanes one way or the other
+            undecided = False
             if along_row == 1:
                 votes += 1
             elif along_axis == 1:
@@ -376,4 +378,4 @@ def _across_rows(
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
                 alone = shape_size(tuple(a.extent for a in along)) == axis.extent
                 votes += 1 if short and (near or alone) else -1
-    return votes > 0
+    return votes > 0 or (undecided and across)
