@@ -186,6 +186,16 @@ def test_what_is_turned_is_read_along_memory() -> None:
     assert len(fused(three, "max(transpose(%x, axes=[2, 0, 1]), axis=[0, 1])")) == 2
 
 
+def test_what_is_found_element_by_element_is_made_of_one_operand() -> None:
+    """Columns by an index: of two operands each would be searched; of one, and of a few of many columns, only what is found is made."""
+    params = "%x: Tensor[(8, 16), float32], %y: Tensor[(8, 16), float32], %i: Tensor[(16,), int64], %few: Tensor[(2,), int64]"
+    assert fused(params, "tanh(take(%x * %y, %i, axis=1))") == [["multiply"], ["take", "tanh"]]
+    assert fused(params, "take(exp(%x) * %x, %i, axis=1) + %y") == [["exp", "multiply", "take", "add"]]
+    assert fused(params, "take(%x * %y, %few, axis=1)") == [["multiply", "take"]]
+    # Rows lie together.
+    assert fused(params, "take(%x * %y, %few, axis=0)") == [["multiply", "take"]]
+
+
 def test_views_alone_stay_views() -> None:
     module = run(
         f"def @main(%x: {T}) {{ exp(reshape(tanh(reshape(%x, newshape=[128])), newshape=[4, 32])) }}", FuseOps()

@@ -34,7 +34,8 @@ class Access:
     last axis is a row of an input, found by an index that is looked up once for it. ``slices``: a movement of neighbours
     to neighbours, which costs what reading the result does. ``turned``: of a movement of elements that do not lie beside each other
     to places along the last axis, the axis of the result that goes along the input's memory (-1: none does). ``along``: of a
-    reduction, the axes of its one input along which its vectors can read. ``unread``: the arguments, tuples aside, that no element
+    reduction, the axes of its one input along which its vectors can read. ``looks_up``: neighbours are found one by one, each by an
+    index. ``unread``: the arguments, tuples aside, that no element
     depends on.
     """
 
@@ -49,6 +50,7 @@ class Access:
     slices: bool = False
     turned: int | None = None
     along: frozenset[int] | None = None
+    looks_up: bool = False
     work: int = 0
     unread: frozenset[int] = frozenset()
     same: int | None = None
@@ -198,7 +200,10 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     permutes = movement and _permutes(computes[0])
     slices = movement and all(_is_slice(b, computes[0]) for b in computes[0].bodies)
     turned = _turned(computes[0].bodies[0], computes[0]) if movement else None
-    return Access(kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turned=turned, work=work)
+    looks_up = not movement and not gathers and any(_looks_up(b) for s in computes for b in s.bodies)
+    return Access(
+        kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turned=turned, looks_up=looks_up, work=work
+    )  # fmt: skip
 
 
 # Operations that take one instruction of a vector of elements; others are counted as several of these.
@@ -369,6 +374,11 @@ def _is_gather(body: Scalar, stage: Compute) -> bool:
     if not isinstance(body, Load) or not stage.axes or not body.indices or body.indices[-1] is not stage.axes[-1]:
         return False
     return stage.axes[-1] not in _mentions(body.indices[:-1])
+
+
+def _looks_up(body: Scalar) -> bool:
+    """Whether an element is read where another one says."""
+    return any(isinstance(n, Load) for load in _loads(body) for index in load.indices for n in walk(index))
 
 
 def _is_contraction(stage: Compute) -> bool:

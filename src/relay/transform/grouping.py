@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
-from relay.ir.expr import Call, Proj, Var
+from relay.ir.expr import Call, Expr, Proj, Var
 from relay.ir.types import TensorType
 from relay.transform.access import Access
 from relay.transform.dominators import NONE, DominatorTree
@@ -39,6 +40,7 @@ class Group:
     plain: bool  # elementwise and broadcast operators only
     injective: bool  # plain ones and index maps only
     turns: bool  # some move elements beside each other that are not
+    looks_up: bool  # some find neighbours one by one
 
 
 class Grouping:
@@ -114,6 +116,7 @@ class Grouping:
             all(a.kind in ("elementwise", "broadcast") for a in accesses),
             all(a.injective for a in accesses),
             any(a.turned is not None for a in accesses),
+            any(a.looks_up for a in accesses),
         )
 
     def join_dominator(self, number: int) -> bool:
@@ -200,6 +203,7 @@ class Grouping:
                 largest.plain &= group.plain
                 largest.injective &= group.injective
                 largest.turns |= group.turns
+                largest.looks_up |= group.looks_up
                 for n in group.members:
                     self.of[n] = largest
         return largest
@@ -209,12 +213,15 @@ class Grouping:
         if sum(len(g.members) for g in groups) > self.max_size:
             return False
         injective = all(g.injective for g in groups)
-        if injective and not any(g.turns for g in groups):
+        turns, looks_up = any(g.turns for g in groups), any(g.looks_up for g in groups)
+        if injective and not turns and not looks_up:
             return True
         members = sorted(n for g in groups for n in g.members)
         nodes = [self.nodes[n] for n in members]
+        if looks_up and not all(self._looks_up_one(n, nodes) for n in nodes if n.access.looks_up):
+            return False
         if injective:
-            return self._turns_in_blocks(nodes)
+            return not turns or self._turns_in_blocks(nodes)
         if any(n.access.kind == "opaque" for n in nodes):
             return False
         contractions = [n for n in nodes if n.access.kind == "contraction"]
@@ -222,6 +229,20 @@ class Grouping:
         if contractions:
             return len(contractions) == 1 and not reductions and self._fits_contraction(nodes, contractions[0])
         return self._turns_while_reducing(nodes, reductions) and self._fits_rows(nodes, reductions)
+
+    def _looks_up_one(self, node: Node, nodes: Sequence[Node]) -> bool:
+        """Whether what a node finds element by element is made from one operand, or from so many more that the whole is made sooner."""
+        numbers, found, todo = {n.number: n for n in nodes}, set[Expr](), [node]
+        while todo:
+            at = todo.pop()
+            args = at.value.args if isinstance(at.value, Call) else (at.value.tuple,)
+            made = [numbers[i] for i in at.inputs if i in numbers]
+            todo += made
+            if at is not node:
+                inside = {n.var for n in made}
+                found.update(a for a in args if isinstance(a, Var) and a not in inside and _rank(a))
+        made = [numbers[i] for i in node.inputs if i in numbers]
+        return len(found) < 2 or not any(_is_as_large(node.shape, n.shape, len(found)) for n in made)
 
     def _turns_in_blocks(self, nodes: Sequence[Node]) -> bool:
         """Whether elements that do not lie beside each other are moved beside each other by blocks, which are turned in registers: where
@@ -332,3 +353,17 @@ def _is_part(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None) -> bool:
             return False
         left.remove(dim)
     return bool(left)
+
+
+def _rank(operand: Var) -> int:
+    return len(operand.ty.shape) if isinstance(operand.ty, TensorType) and isinstance(operand.ty.shape, tuple) else 0
+
+
+def _is_as_large(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None, times: int) -> bool:
+    """Whether so many times the elements of a tensor are known to be as many as another's."""
+    if shape is None or of is None:
+        return False
+    numbers = [d for d in (*shape, *of) if isinstance(d, int)]
+    if len(numbers) == len(shape) + len(of):
+        return times * math.prod(numbers[: len(shape)]) >= math.prod(numbers[len(shape) :])
+    return shape == of
