@@ -321,6 +321,15 @@ def test_sums_of_what_is_stacked_run_across_columns(axis: int) -> None:
     assert any(buffers_read(loop).issuperset(kernel.inputs) for loop in loops)
 
 
+def test_sums_across_reversed_columns_run_across_them() -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("mean", m("reverse", x, axis=1), axis=(0,))
+
+    kernel = check(primitive([tensor((40, 70))], build)).kernel
+    loops = [s for s in statements(kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    assert not any(loop.var.extent == 40 for loop in loops)
+
+
 def test_mean_pooling_with_a_mask_runs_across_columns() -> None:
     def build(m: Maker, x: Expr, k: Expr) -> Expr:
         return m("divide", m("sum", m("multiply", x, k), axis=0), m("sum", k, axis=0))

@@ -57,6 +57,8 @@ from relay.te.scalar import (
 )  # fmt: skip
 from relay.te.tensor import Scan, stage_bodies
 
+# Strides of what lies beside each other, in either order.
+_NEIGHBOURS = (1, -1)
 # Lanes are loaded about as fast as neighbours from places up to so many elements apart.
 _NEAR = 4
 # Columns whose sums one thread makes at a time, and the multiple of which a thread has.
@@ -368,12 +370,12 @@ def _across_rows(
         for poly in found.polys:
             along_axis, along_row = indices.coefficient(poly, axis), indices.coefficient(poly, last)
             if along_axis == 0 or along_row == 0:
-                across |= along_row == 1
+                across |= along_row in _NEIGHBOURS
                 continue  # the same for all lanes one way or the other
             undecided = False
-            if along_row == 1:
+            if along_row in _NEIGHBOURS:
                 votes += 1
-            elif along_axis == 1:
+            elif along_axis in _NEIGHBOURS:
                 short = isinstance(axis.extent, int) and axis.extent * 2 <= lanes
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
                 alone = shape_size(tuple(a.extent for a in along)) == axis.extent
