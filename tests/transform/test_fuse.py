@@ -69,6 +69,11 @@ def test_reductions_of_one_tensor_are_one_kernel() -> None:
         "let %m = max(%x, axis=[0]); let %d = nn.dense(expand_dims(%m, axis=0), %x); (%m, sum(%x * sum(%d), axis=[0]))"
     )
     assert fused(f"%x: {T}", body) == [["max"], ["nn.dense"], ["sum"], ["multiply", "sum"]]
+    # Over other axes, which leave one element where they were.
+    keep = "keepdims=True"
+    assert fused(f"%x: {T}", f"(max(%x, axis=[0], {keep}), sum(%x, axis=[0], {keep}))") == [["max", "sum"]]
+    body = f"(mean(%x, axis=[0, 1], {keep}), sum(%x, axis=[0, 2], {keep}))"
+    assert fused("%x: Tensor[(8, 4, 16), float32]", body) == [["mean"], ["sum"]]
 
 
 def test_several_outputs_make_no_cycle() -> None:

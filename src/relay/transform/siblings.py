@@ -48,7 +48,8 @@ def _reduced(grouping: Grouping, group: Group) -> Iterator[_Over]:
         for atom in node.value.args:
             if isinstance(atom, Var) and atom not in made and atom not in seen and shape_of(atom) in domains:
                 seen.add(atom)
-                yield atom, rows, shape[:rows] if rows else shape
+                # (Axes of one element, which sums leave where they were, are no rows.)
+                yield atom, rows, shape[:rows] if any(d != 1 for d in shape[:rows]) else shape
 
 
 def _with_producer(grouping: Grouping, tensor: Var, readers: Group) -> None:
