@@ -201,6 +201,16 @@ def test_what_is_found_element_by_element_is_made_of_one_operand() -> None:
     assert fused(params, "take(%x * %y, %few, axis=0)") == [["multiply", "take"]]
 
 
+def test_what_is_read_by_many_ways_is_looked_at_once() -> None:
+    """Thirty values, each made of the one before twice over: 2**30 ways lead through them."""
+    squares = " ".join(f"let %v{n + 1} = %v{n} * tanh(%v{n});" for n in range(30))
+    before = "let %v0 = %x * expand_dims(sum(%x, axis=[1]), axis=1); "
+    assert fused(f"%x: {T}", f"{before}{squares} sum(%v30, axis=[0])")[0][-1] == "sum"
+    columns = f"%x: {T}, %i: Tensor[(16,), int64]"
+    (one,) = fused(columns, f"let %v0 = exp(%x); {squares} take(%v30, %i, axis=1)")
+    assert one[-1] == "take"
+
+
 def test_views_alone_stay_views() -> None:
     module = run(
         f"def @main(%x: {T}) {{ exp(reshape(tanh(reshape(%x, newshape=[128])), newshape=[4, 32])) }}", FuseOps()

@@ -94,7 +94,7 @@ class Grouping:
         members, end, todo = set(group.members), set[int](), [last.number]
         while todo:
             node = self.nodes[todo.pop()]
-            if node.number not in members or not node.access.injective:
+            if node.number in end or node.number not in members or not node.access.injective:
                 continue
             if node is last or not (
                 node.escapes or _is_part(node.shape, last.shape) or not end.issuperset(node.consumers)
@@ -233,8 +233,12 @@ class Grouping:
     def _looks_up_one(self, node: Node, nodes: Sequence[Node]) -> bool:
         """Whether what a node finds element by element is made from one operand, or from so many more that the whole is made sooner."""
         numbers, found, todo = {n.number: n for n in nodes}, set[Expr](), [node]
+        seen = set[int]()
         while todo:
             at = todo.pop()
+            if at.number in seen:
+                continue
+            seen.add(at.number)
             args = at.value.args if isinstance(at.value, Call) else (at.value.tuple,)
             made = [numbers[i] for i in at.inputs if i in numbers]
             todo += made
