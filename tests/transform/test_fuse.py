@@ -196,6 +196,7 @@ def test_what_is_found_element_by_element_is_made_of_one_operand() -> None:
     params = "%x: Tensor[(8, 16), float32], %y: Tensor[(8, 16), float32], %i: Tensor[(16,), int64], %few: Tensor[(2,), int64]"
     assert fused(params, "tanh(take(%x * %y, %i, axis=1))") == [["multiply"], ["take", "tanh"]]
     assert fused(params, "take(exp(%x) * %x, %i, axis=1) + %y") == [["exp", "multiply", "take", "add"]]
+    assert fused(params, "take(concatenate((%x, %y), axis=0), %i, axis=1)") == [["concatenate"], ["take"]]
     assert fused(params, "take(%x * %y, %few, axis=1)") == [["multiply", "take"]]
     # Rows lie together.
     assert fused(params, "take(%x * %y, %few, axis=0)") == [["multiply", "take"]]

@@ -130,11 +130,10 @@ def _cost(target: Target, vectors: float, rows: Dim) -> float:
     """The time of a step along k for a row of a tile: a multiply-add for each vector, and half as much for each load of a vector of
     the panel (once for all rows) and of an element (half of that)."""
     height, wait = float(tile_height(target, -int(-vectors // 1))), 0.5
-    counted = isinstance(rows, int) and 0 < rows <= _COUNTED_ROWS
-    if isinstance(rows, int) and counted:
-        height = rows / -(-rows // height)
-    if target.outruns_caches:
-        wait += _WAIT if counted else 0.0 if isinstance(rows, int) else _WAIT_OF_ANY
+    if not isinstance(rows, int):
+        wait += _WAIT_OF_ANY * target.outruns_caches
+    elif 0 < rows <= _COUNTED_ROWS:
+        height, wait = rows / -(-rows // height), wait + _WAIT * target.outruns_caches
     return vectors + wait * vectors / height + 0.25
 
 

@@ -199,7 +199,8 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     gathers = len(stages) == 1 and not movement and all(_is_gather(b, computes[0]) for b in computes[0].bodies)
     permutes = movement and _permutes(computes[0])
     slices = movement and all(_is_slice(b, computes[0]) for b in computes[0].bodies)
-    turned = _turned(computes[0].bodies[0], computes[0]) if movement else None
+    turns = [_turned(b, computes[0]) for b in computes[0].bodies] if movement else []
+    turned = next((axis for axis in turns if axis is not None), None)
     looks_up = not movement and not gathers and any(_looks_up(b) for s in computes for b in s.bodies)
     return Access(
         kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turned=turned, looks_up=looks_up, work=work
@@ -357,9 +358,9 @@ def _along(computes: Sequence[Compute]) -> frozenset[int] | None:
     neighbours in a vector. None for more than one stage or input."""
     if len(computes) != 1 or len(computes[0].bodies) != 1:
         return None
-    stage = computes[0]
-    loads = _loads(stage.bodies[0])
-    body = stage.bodies[0]
+    (stage,) = computes
+    (body,) = stage.bodies
+    loads = _loads(body)
     if len(loads) != 1 or not isinstance(body, Reduce):
         return None
     kept = [a for a in stage.axes if a.extent != 1][-1:]

@@ -217,7 +217,7 @@ class Fuser:
             if access is None or not isinstance(value, Call | Proj):
                 continue
             shape = var.ty.shape if isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple) else None
-            inputs: list[int] = []
+            read: list[Expr] = []
             all_of: set[int] = set()
             for n, atom in enumerate(value.args if isinstance(value, Call) else (value.tuple,)):
                 definition = self.tuples.get(atom) if isinstance(atom, Var) else None
@@ -231,11 +231,11 @@ class Fuser:
                     parts = (atom,)
                     if isinstance(atom, Var):
                         mentions[atom] += 1
-                made = [number[p].number for p in parts if isinstance(p, Var) and p in number]
-                inputs += made
+                read += parts
                 if n in access.whole:
-                    all_of.update(made)
-            node = Node(len(nodes), var, value, access, shape, list(dict.fromkeys(inputs)), frozenset(all_of))
+                    all_of.update(number[p].number for p in parts if isinstance(p, Var) and p in number)
+            inputs = list(dict.fromkeys(number[p].number for p in read if isinstance(p, Var) and p in number))
+            node = Node(len(nodes), var, value, access, shape, tuple(read), inputs, frozenset(all_of))
             nodes[position] = number[var] = node
         ordered = list(nodes.values())
         for node in ordered:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
 from relay.ir.expr import Call, Expr, Proj, Var
-from relay.ir.types import TensorType
 from relay.transform.access import Access
 from relay.transform.dominators import NONE, DominatorTree
+from relay.transform.matrix_products import shape_of
 
 
 @dataclass(slots=True, eq=False)
 class Node:
     """A binding that may stand in a primitive.
 
-    ``inputs`` are numbers of producing nodes, ``consumers`` of reading ones. ``whole``: those of the inputs that each of its rows
-    reads all of.
+    ``read`` is what it reads, of tuples the fields. ``inputs`` are numbers of producing nodes, ``consumers`` of reading ones.
+    ``whole``: those of the inputs that each of its rows reads all of.
     """
 
     number: int
@@ -26,6 +26,7 @@ class Node:
     value: Call | Proj
     access: Access
     shape: tuple[Dim, ...] | None
+    read: tuple[Expr, ...]
     inputs: list[int]
     whole: frozenset[int] = frozenset()
     consumers: list[int] = field(default_factory=list)
@@ -232,21 +233,19 @@ class Grouping:
 
     def _looks_up_one(self, node: Node, nodes: Sequence[Node]) -> bool:
         """Whether what a node finds element by element is made from one operand, or from so many more that the whole is made sooner."""
-        numbers, found, todo = {n.number: n for n in nodes}, set[Expr](), [node]
-        seen = set[int]()
+        numbers = {n.number for n in nodes}
+        makers = numbers.intersection(node.inputs)
+        before, todo = set[int](), list(makers)
         while todo:
             at = todo.pop()
-            if at.number in seen:
-                continue
-            seen.add(at.number)
-            args = at.value.args if isinstance(at.value, Call) else (at.value.tuple,)
-            made = [numbers[i] for i in at.inputs if i in numbers]
-            todo += made
-            if at is not node:
-                inside = {n.var for n in made}
-                found.update(a for a in args if isinstance(a, Var) and a not in inside and _rank(a))
-        made = [numbers[i] for i in node.inputs if i in numbers]
-        return len(found) < 2 or not any(_is_as_large(node.shape, n.shape, len(found)) for n in made)
+            if at not in before:
+                before.add(at)
+                todo += numbers.intersection(self.nodes[at].inputs)
+        made = {self.nodes[n].var for n in before}
+        found = {
+            e for n in before for e in self.nodes[n].read if e not in made and any(d != 1 for d in shape_of(e) or ())
+        }
+        return len(found) < 2 or not any(_is_as_large(node.shape, self.nodes[n].shape, len(found)) for n in makers)
 
     def _turns_in_blocks(self, nodes: Sequence[Node]) -> bool:
         """Whether elements that do not lie beside each other are moved beside each other by blocks, which are turned in registers: where
@@ -343,8 +342,7 @@ class Grouping:
 
 def _reads_one(node: Node) -> bool:
     """Whether no more than one operand of a node is as large as its result."""
-    args = node.value.args if isinstance(node.value, Call) else (node.value.tuple,)
-    return sum(isinstance(a.ty, TensorType) and a.ty.shape == node.shape for a in args) <= 1
+    return sum(shape_of(e) == node.shape for e in node.read) <= 1
 
 
 def _is_part(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None) -> bool:
@@ -357,10 +355,6 @@ def _is_part(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None) -> bool:
             return False
         left.remove(dim)
     return bool(left)
-
-
-def _rank(operand: Var) -> int:
-    return len(operand.ty.shape) if isinstance(operand.ty, TensorType) and isinstance(operand.ty.shape, tuple) else 0
 
 
 def _is_as_large(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None, times: int) -> bool:
