@@ -12,8 +12,7 @@ import argparse
 import os
 import random
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +20,20 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from machine import fastest  # noqa: E402
 
 import relay  # noqa: E402
-from relay.ir.module import Module  # noqa: E402
 
 Shape = tuple[int, ...]
 # The lengths of all axes, by how many there are; results have so many elements at most.
 LENGTHS, MOST = {2: 192, 3: 40}, 400_000
 # How much longer with fusion than without, or than PyTorch, is a cliff; and how many microseconds at least.
 SLOWER, LEAST = 1.25, 3.0
+# The parameter that says which rows or columns are taken. It has no gradient.
+INDEX = "i"
+# Seconds for each way to run a program, each time.
+SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,9 @@ class Program:
         return [v.name for v in self.values if v.name not in self.read]
 
     def text(self, gradients: bool) -> str:
-        kinds = {"i": "int64"}
         params = ", ".join(
-            f"%{p.name}: Tensor[({', '.join(map(str, p.shape))},), {kinds.get(p.name, 'float32')}]" for p in self.inputs
+            f"%{p.name}: Tensor[({', '.join(map(str, p.shape))},), {'int64' if p.name == INDEX else 'float32'}]"
+            for p in self.inputs
         )
         names = [f"%{n}" for n in self.results]
         result = names[0] if len(names) == 1 else f"({', '.join(names)})"
@@ -89,7 +93,7 @@ def program(rng: random.Random) -> Program:
     rank = rng.choice((2, 3, 3))
     length = LENGTHS[rank]
     params = [Value(f"p{n}", (length,) * rng.choice((rank, rank, max(1, rank - 1)))) for n in range(rng.randint(1, 3))]
-    made = Program(length, [*params, Value("i", (length,))])
+    made = Program(length, [*params, Value(INDEX, (length,))])
     while len(made.lines) < rng.randint(3, 8):
         values = [*params, *made.values]
         _operation(rng, made, rng.choice(values[-4:]), values)
@@ -98,8 +102,6 @@ def program(rng: random.Random) -> Program:
 
 def _operation(rng: random.Random, made: Program, x: Value, values: Sequence[Value]) -> None:
     """An operation on a value, and perhaps on another; none where they do not fit."""
-    import torch
-
     rank, shape = len(x.shape), x.shape
     if rank == 0:
         return
@@ -170,84 +172,60 @@ KINDS = (
 )  # fmt: skip
 
 
-def _operators() -> tuple[list[tuple[str, Any]], list[tuple[str, Any]], list[tuple[str, Any]]]:
-    import torch
-
-    unary = [("exp", torch.exp), ("tanh", torch.tanh), ("sigmoid", torch.sigmoid), ("nn.relu", torch.relu)]
-    reductions = [("sum", torch.sum), ("mean", torch.mean), ("max", torch.amax)]
-    along = [
-        ("nn.softmax", torch.softmax), ("nn.log_softmax", torch.log_softmax), ("cumsum", torch.cumsum),
-        ("reverse", lambda a, axis: a.flip((axis,))),
-    ]  # fmt: skip
-    return unary, reductions, along
+UNARY = (("exp", torch.exp), ("tanh", torch.tanh), ("sigmoid", torch.sigmoid), ("nn.relu", torch.relu))
+REDUCTIONS = (("sum", torch.sum), ("mean", torch.mean), ("max", torch.amax))
+ALONG = (
+    ("nn.softmax", torch.softmax), ("nn.log_softmax", torch.log_softmax), ("cumsum", torch.cumsum),
+    ("reverse", lambda a, axis: a.flip((axis,))),
+)  # fmt: skip
 
 
-UNARY, REDUCTIONS, ALONG = _operators()
-
-
-def fastest(run: Callable[[], object]) -> float:
-    """Microseconds."""
-    run()
-    start = time.perf_counter()
-    run()
-    times = max(1, min(50, int(0.002 / max(time.perf_counter() - start, 1e-7))))
-    found = []
-    for _ in range(9):
-        start = time.perf_counter()
-        for _ in range(times):
-            run()
-        found.append((time.perf_counter() - start) / times * 1e6)
-    return min(found)
-
-
-def with_gradients(module: Module, inputs: Sequence[Value]) -> Module:
-    return relay.value_and_grad(module, argnums=tuple(n for n, p in enumerate(inputs) if p.name != "i"))
-
-
-def torch_run(made: Program, given: Sequence[Any], gradients: bool) -> Callable[[], object]:
-    import torch
-
+def torch_run(made: Program, given: Sequence[Any], gradients: bool) -> Callable[[], tuple[Any, ...]]:
+    """PyTorch's way to the results, or to the gradients."""
     tensors = [torch.from_numpy(x) for x in given]
     if not gradients:
 
-        def plain() -> object:
+        def plain() -> tuple[Any, ...]:
             with torch.inference_mode():
                 return made.in_torch(tensors)
 
         return plain
     wanted = [t.requires_grad_() for t in tensors if t.is_floating_point()]
 
-    def backward() -> object:
+    def backward() -> tuple[Any, ...]:
         loss = sum((t * t).sum() for t in made.in_torch(tensors))
-        return torch.autograd.grad(loss, wanted, allow_unused=True)
+        return tuple(torch.autograd.grad(loss, wanted))
 
     return backward
 
 
-def measured(seed: int, gradients: bool) -> Iterator[tuple[str, dict[str, float]]]:
-    """The text of a program, and what it takes; nothing where it cannot be measured."""
+def measured(seed: int, gradients: bool) -> tuple[str, dict[str, float]]:
+    """The text of a program, and the microseconds that it takes in each way, which agree about the results."""
     made = program(random.Random(seed))
     text = made.text(gradients)
     module = relay.parse(text)
     if gradients:
-        module = with_gradients(module, made.inputs)
+        module = relay.value_and_grad(module, argnums=tuple(n for n, p in enumerate(made.inputs) if p.name != INDEX))
     rng = np.random.default_rng(seed)
     given: list[Any] = [
-        rng.integers(0, made.length, p.shape) if p.name == "i" else rng.standard_normal(p.shape, dtype=np.float32)
+        rng.integers(0, made.length, p.shape) if p.name == INDEX else rng.standard_normal(p.shape, dtype=np.float32)
         for p in made.inputs
     ]
     tensors = [relay.Tensor.from_numpy(x) for x in given]
-    runs: dict[str, Callable[[], object]] = {}
+    runs: dict[str, Callable[[], Any]] = {"torch": torch_run(made, given, gradients)}
+    wanted = runs["torch"]()
     for name, level in (("fused", 3), ("unfused", 0)):
         exe = relay.compile(module, threads=1, opt_level=level)
         runs[name] = lambda exe=exe: exe(*tensors)  # type: ignore[misc]
-    runs["torch"] = torch_run(made, given, gradients)
-    yield text, {name: min(fastest(run) for _ in range(2)) for name, run in runs.items()}
+        found = runs[name]()
+        found = found[1] if gradients else found
+        for a, b in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+            scale = max(float(b.abs().max()), 1.0)
+            np.testing.assert_allclose(np.asarray(a), b.numpy(), rtol=0, atol=1e-4 * scale, err_msg=text)
+    return text, {name: min(fastest(run, SECONDS) for _ in range(2)) * 1e6 for name, run in runs.items()}
 
 
 def main() -> None:
-    import torch
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
@@ -256,12 +234,12 @@ def main() -> None:
     torch.set_num_threads(1)
     ratios: dict[str, list[float]] = {"unfused": [], "torch": []}
     for seed in range(options.seed, options.seed + options.programs):
-        for text, took in measured(seed, options.gradients):
-            for name, found in ratios.items():
-                found.append(took[name] / took["fused"])
-                if took["fused"] > SLOWER * took[name] and took["fused"] > took[name] + LEAST:
-                    figures = ", ".join(f"{n} {t:.1f}" for n, t in took.items())
-                    print(f"{seed}: {figures} us\n    {text.splitlines()[1]}", flush=True)
+        text, took = measured(seed, options.gradients)
+        for name, found in ratios.items():
+            found.append(took[name] / took["fused"])
+            if took["fused"] > SLOWER * took[name] and took["fused"] > took[name] + LEAST:
+                figures = ", ".join(f"{n} {t:.1f}" for n, t in took.items())
+                print(f"{seed}: {figures} us\n    {text.splitlines()[1]}", flush=True)
     for name, found in ratios.items():
         print(f"{name} over fused: {statistics.geometric_mean(found):.2f}, at the least {min(found):.2f}")
 
