@@ -1,20 +1,19 @@
 """Operator fusion: groups of operator calls become primitives, one kernel each.
 
-The grouping follows the papers (operator fusion by post-dominators) in four steps over the data flow of each block:
+The grouping follows the papers (operator fusion by post-dominators) in five steps over the data flow of each block:
 
-1. An operator joins its immediate post-dominator, together with everything on the paths between, when their tensor
-expressions can
+1. An operator joins its immediate post-dominator, together with everything on the paths between, when their tensor expressions can
    share one loop nest (`Grouping.fits`). So chains and diamonds of any length become one kernel, which has one result.
-2. A group whose result is read by another at the same indices joins it even when the result is also used elsewhere: a
-kernel with
+2. What a group makes of its sums goes to the group that reduces it again, where the sums are smaller (`Grouping.hand_over`).
+3. A group whose result is read by another at the same indices joins it even when the result is also used elsewhere: a kernel with
    several outputs.
-3. Groups that reduce the same tensor over the same axes join (`relay.transform.siblings`).
-4. Views and projections at a group's border leave it: they cost nothing outside.
+4. Groups that reduce the same tensor over the same axes join (`relay.transform.siblings`).
+5. Views and projections at a group's border leave it: they cost nothing outside.
 
-What joins what is decided by how an operator's expression accesses its inputs (`relay.transform.access`): a
-contraction takes index maps before it and elementwise operators of its own shape after it; reductions take anything
-injective before them, and after them whatever works on the same rows (so softmax and normalisations written out are
-one kernel).
+What joins what is decided by how an operator's expression accesses its inputs (`relay.transform.access`): a contraction takes index maps
+before it and elementwise operators of its own shape after it; reductions take anything injective before them, and after them whatever
+works on the same rows (so softmax and normalisations written out are one kernel), but nothing of which each row reads all. What is turned
+or found by an index joins where it is still read along memory, or once.
 """
 
 from __future__ import annotations
@@ -308,7 +307,7 @@ class Fuser:
     def _several_outputs(
         self, grouping: Grouping, needs: list[set[int]], position: list[int]
     ) -> Iterator[tuple[int, Group]]:
-        """Step 2. A group joins those that it reads elementwise at its own shape, where that makes no cycle. Gives the groups
+        """Step 3. A group joins those that it reads elementwise at its own shape, where that makes no cycle. Gives the groups
         with their levels.
 
         Every unit has a level above those of the units it needs. Units of one level do not depend on each other, so a

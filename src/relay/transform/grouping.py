@@ -69,8 +69,11 @@ class Grouping:
             self.join_dominator(node.number)
 
     def hand_over(self) -> None:
-        """What a group does with what it has reduced goes to the group that reduces that again, the only one that reads it, where less
-        has to be written so: of ``sum(x * expand_dims(sum(y, axis=[1]), axis=1), axis=[0])`` the sums in place of the product."""
+        """Step 2.
+
+        What a group makes of what it has reduced goes to the group that reduces it again and alone reads it, where less has to be
+        written so: of ``sum(x * expand_dims(sum(y, axis=[1]), axis=1), axis=[0])`` the sums in place of the product.
+        """
         for group in reversed(self.groups()):
             if group.injective or len(outputs := self.outputs(group.members)) != 1 or outputs[0].escapes:
                 continue
