@@ -343,6 +343,40 @@ def test_scans(axis: int) -> None:
     check(primitive([tensor((3, N, 33))], lambda m, x: m("cumsum", m("exp", x), axis=axis)), *SIZES, tolerance=1e-4)
 
 
+def vector_loops_with_state(plan: KernelPlan) -> list[For]:
+    """The vector loops that read what they reduce into."""
+    found = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+    return [s for s in found if any(b.name.startswith("state") for b in buffers_read(s.body))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int8"])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_along_a_row_run_in_vectors(dtype: str, exclusive: bool, turned: bool) -> None:
+    def build(m: Maker, x: Expr) -> Expr:
+        x = m("reverse", x, axis=1) if turned else x
+        s = m("cumsum", x, axis=1, exclusive=exclusive)
+        return m("reverse", s, axis=1) if turned else s
+
+    plan = check(primitive([tensor((3, N), dtype)], build), *({V: n} for n in (0, 1, 15, 16, 17, 300)), tolerance=1e-4)
+    assert vector_loops_with_state(plan)
+
+
+def test_a_long_row_is_asked_for_ahead_as_it_is_summed() -> None:
+    rows = HOST.l2_bytes // 4 // 3000 + 2
+    plan = check(primitive([tensor((N, 3000))], lambda m, x: m("cumsum", x, axis=1)), {V: 2}, {V: rows}, tolerance=1e-3)
+    assert any(isinstance(s, Prefetch) for s in statements(plan.kernel.body))
+    assert vector_loops_with_state(plan)
+
+
+def test_running_products_go_step_by_step() -> None:
+    """One after the other 1e-30 * 1e30 * 1e30 is 1e30; the last two alone are infinite."""
+    plan = check(primitive([tensor((3, N))], lambda m, x: m("cumprod", x, axis=1)), {V: 300})
+    assert not vector_loops_with_state(plan)
+    x = np.array([[1e-30, 1e30, 1e30]] * 3, np.float32)
+    check(primitive([tensor((3, N))], lambda m, x: m("cumprod", x, axis=1)), {V: 3}, inputs=[x])
+
+
 def test_a_scan_between_elementwise_stages() -> None:
     fn = primitive([tensor((N, 9))], lambda m, x: m("tanh", m("cumsum", m("sqrt", m("abs", x)), axis=1)))
     check(fn, *SIZES)

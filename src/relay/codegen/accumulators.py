@@ -1,5 +1,5 @@
 """Reductions across lanes: a buffer that a vectorized loop reduces into has an accumulator in every lane, and one for each of several
-chains, which are folded into it behind the loop."""
+chains, which are folded into it behind the loop. A running one (`relay.loop.running`) has what has been reduced up to each lane."""
 
 from __future__ import annotations
 
@@ -59,6 +59,54 @@ def combine(f: Frame, op: BinaryOp, buffer: Buffer, place: Place, chains: list[P
 
 def _accumulate(f: Frame, op: BinaryOp, place: Place, offset: Value, total: Value) -> None:
     f.memory.store(place, offset, f.arith.accumulated(op, f.memory.load(place, offset, 1, "", False), total), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running reduction: its value up to each lane of the vector at hand, and (in all lanes of ``before``) up to the next vector."""
+
+    op: BinaryOp
+    buffer: Buffer
+    here: Place
+    before: Place
+
+    @classmethod
+    def begun(cls, f: Frame, slot: Slot, plan: VectorPlan, buffer: Buffer) -> Running:
+        """As the buffer is before the loop."""
+        place, lanes = f.places[buffer], plan.lanes
+        kind = f"[{lanes} x {local_type(buffer.dtype)}]"
+        here, before = (
+            replace(place, pointer=slot((buffer, lanes, part), kind), align=64, private=lanes)
+            for part in ("here", "before")
+        )
+        value = f.memory.load(place, f.arith.index(0), 1, "", False)
+        f.memory.store(before, f.arith.index(0), value, "")
+        return cls(plan.running[buffer], buffer, here, before)
+
+    def advance(self, f: Frame, element: Value) -> None:
+        """One more element in each active lane. Halves of 2, 4, 8, ... lanes are combined: the upper one with the last lane of the lower
+        one. Only then comes what there was, so that the next vector waits for one operation."""
+        a, lanes, dtype = f.arith, self.here.private, self.buffer.dtype
+        type_ = vec(register_type(dtype), lanes)
+        total, neutral = a.spread(element, lanes), a.spread(a.identity(self.op, dtype), lanes)
+        if f.mask:
+            total = replace(total, text=a.select_text(f.mask, total.text, neutral.text, type_, lanes))
+        half = 1
+        while half < lanes:
+            lower = [(n - half) // half * half + half - 1 if n & half else lanes + n for n in range(lanes)]
+            total = a.binary(self.op, a.shuffled(total, neutral, lower), total)
+            half *= 2
+        zero = a.index(0)
+        before = f.memory.load(self.before, zero, 1, "", False)
+        f.memory.store(self.here, zero, a.binary(self.op, before, total), "")
+        last = a.shuffled(total, total, [lanes - 1] * lanes)
+        f.memory.store(self.before, zero, a.binary(self.op, before, last), "")
+
+    def end(self, f: Frame, place: Place) -> None:
+        """Leave its last value in the buffer."""
+        zero = f.arith.index(0)
+        last = f.memory.load(self.before, zero, 1, "", False)
+        f.memory.store(place, zero, f.arith.lane(last, 0), "")
 
 
 @dataclass(frozen=True, slots=True)

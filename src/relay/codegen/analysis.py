@@ -3,7 +3,7 @@
 A value *varies* when it differs from lane to lane: it depends on the loop's variable, or on memory that does.
 The loop stays scalar when its control flow varies in ways masks do not cover, or when a store neither moves
 with the loop's variable nor is a reduction this module recognises: ``acc[c] = acc[c] op f(v)`` into a small
-local buffer.
+local buffer. One that is read again after its step (`relay.loop.running`) has its running value in each lane.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
+from relay.loop.running import reduction_step, running_step
 from relay.loop.target import Target
-from relay.loop.walk import expressions, same, statements
-from relay.te.scalar import Axis, Binary, BinaryOp, Compare, Const, Load, Scalar, Select, Size, children, walk
+from relay.loop.walk import expressions, statements
+from relay.te.scalar import Axis, BinaryOp, Compare, Const, Load, Scalar, Select, Size, children, walk
 
-REDUCING: frozenset[str] = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
 LOCAL: frozenset[str] = frozenset({"register", "stack"})
 # Accumulators of a reduction that waits for the result of its last step: enough to fill the pipeline of two units.
 _CHAINS = 4
@@ -40,7 +40,8 @@ _MAX_ACCUMULATED = 64
 
 @dataclass(slots=True)
 class VectorPlan:
-    """``lanes`` per step; ``reductions`` into which buffer by which operation; ``chains`` of independent accumulators.
+    """``lanes`` per step; ``reductions`` into which buffer by which operation, and ``running`` ones; ``chains`` of independent
+    accumulators.
 
     ``private`` buffers are allocated in the body and hold one element per lane. ``tiles`` are register buffers of the
     surroundings indexed by the loop's variable: the loop is expanded, so that their indices are constants.
@@ -48,24 +49,10 @@ class VectorPlan:
 
     lanes: int
     reductions: dict[Buffer, BinaryOp] = field(default_factory=dict)
+    running: dict[Buffer, BinaryOp] = field(default_factory=dict)
     chains: int = 1
     private: set[Buffer] = field(default_factory=set)
     tiles: set[Buffer] = field(default_factory=set)
-
-
-def reduction_step(store: Store) -> tuple[BinaryOp, Load, Scalar] | None:
-    """``acc[c] = acc[c] op f`` as (op, acc[c], f), the accumulator on either side."""
-    value = store.value
-    if not isinstance(value, Binary) or value.op not in REDUCING:
-        return None
-    for own, other in ((value.a, value.b), (value.b, value.a)):
-        if (
-            isinstance(own, Load)
-            and own.source is store.buffer
-            and all(same(i, j) for i, j in zip(own.indices, store.indices, strict=True))
-        ):
-            return value.op, own, other
-    return None
 
 
 class _Varying:
@@ -93,7 +80,8 @@ class _Varying:
 def vector_plan(loop: For, target: Target) -> VectorPlan | None:
     """How to run a vectorized loop in vectors; None: it has to run element by element."""
     varies = _Varying(loop.var)
-    plan = VectorPlan(1)
+    plan = VectorPlan(1, running=_running(loop.body))
+    varies.buffers.update(plan.running)
     stored: dict[Buffer, list[Store]] = {}
     bits = 8
     for stmt in statements(loop.body):
@@ -126,7 +114,7 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
                 elif moves:
                     if stmt.buffer.scope == "register":
                         plan.tiles.add(stmt.buffer)
-                else:
+                elif stmt.buffer not in plan.running:
                     stored.setdefault(stmt.buffer, []).append(stmt)
             case Seq() | Fail() | Prefetch():
                 pass
@@ -143,8 +131,47 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
         # Elements accumulated side by side are chains of their own.
         beside = sum(len({_constants(s) for s in stored[buffer]}) for buffer in plan.reductions)
         plan.chains = max(1, -(-(_CHAINS if slow else 2) // beside))
+    if plan.running:
+        plan.chains = 1
     plan.lanes = _lanes(loop, bits, target)
     return plan if plan.lanes > 1 else None
+
+
+def _running(body: Stmt) -> dict[Buffer, BinaryOp]:
+    """The buffers of one element that a body reduces into and reads afterwards, and by which operation."""
+    steps = _in_order(body)
+    out: dict[Buffer, BinaryOp] = {}
+    for n, stmt in enumerate(steps):
+        if not isinstance(stmt, Store) or stmt.buffer.scope not in LOCAL or any(dim != 1 for dim in stmt.buffer.shape):
+            continue
+        step, buffer = running_step(stmt), stmt.buffer
+        if step is None or any(_touches(s, buffer) for s in statements(body) if s is not stmt):
+            continue
+        if any(_reads(s, buffer) for s in steps[n + 1 :]) and not any(_reads(s, buffer) for s in steps[:n]):
+            out[buffer] = step[0]
+    return out
+
+
+def _in_order(body: Stmt) -> list[Stmt]:
+    """What every iteration goes through, step by step."""
+    if isinstance(body, LetScalar):
+        return _in_order(body.body)
+    return [step for part in body.stmts for step in _in_order(part)] if isinstance(body, Seq) else [body]
+
+
+def _touches(stmt: Stmt, buffer: Buffer) -> bool:
+    """Whether a statement writes a buffer, or binds what it reads of it."""
+    if isinstance(stmt, LetScalar):
+        return _loads(stmt.value, buffer)
+    return isinstance(stmt, Store) and stmt.buffer is buffer
+
+
+def _reads(stmt: Stmt, buffer: Buffer) -> bool:
+    return any(_loads(root, buffer) for s in statements(stmt) for root in expressions(s))
+
+
+def _loads(root: Scalar, buffer: Buffer) -> bool:
+    return any(isinstance(node, Load) and node.source is buffer for node in walk(root))
 
 
 def _reduction(body: Stmt, buffer: Buffer, stores: list[Store]) -> BinaryOp | None:
@@ -156,26 +183,16 @@ def _reduction(body: Stmt, buffer: Buffer, stores: list[Store]) -> BinaryOp | No
         size *= dim
     if buffer.scope not in LOCAL or size > _MAX_ACCUMULATED:
         return None
-    steps = [reduction_step(s) for s in stores]
-    allowed: set[int] = set()
     ops: set[BinaryOp] = set()
-    for step in steps:
-        if step is None:
+    for store in stores:
+        step = reduction_step(store)
+        if step is None or any(_loads(root, buffer) for root in (step[2], *store.indices)):
             return None
         ops.add(step[0])
-        allowed.add(id(step[1]))
-    if len(ops) != 1:
+    mine = {id(s) for s in stores}
+    others = [root for s in statements(body) if id(s) not in mine for root in expressions(s)]
+    if len(ops) != 1 or any(_loads(root, buffer) for root in others):
         return None
-    for stmt in statements(body):
-        for root in expressions(stmt):
-            for node in walk(root):
-                if isinstance(node, Load) and node.source is buffer and id(node) not in allowed:
-                    return None
-    # A step's own operand must not see the accumulator through sharing either.
-    for step in steps:
-        assert step is not None
-        if any(isinstance(n, Load) and n.source is buffer for n in walk(step[2])):
-            return None
     return ops.pop()
 
 

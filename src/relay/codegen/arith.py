@@ -430,6 +430,12 @@ class Arithmetic:
         type_ = vec(register_type(value.dtype), value.lanes)
         return Value(self.b.emit(f"extractelement {type_} {value.text}, i64 {number}"), value.dtype)
 
+    def shuffled(self, a: Value, b: Value, which: Sequence[int]) -> Value:
+        """Lanes of two vectors of one kind, those of ``b`` numbered behind those of ``a``."""
+        type_, order = vec(register_type(a.dtype), a.lanes), ", ".join(f"i32 {n}" for n in which)
+        text = self.b.emit(f"shufflevector {type_} {a.text}, {type_} {b.text}, <{len(which)} x i32> <{order}>")
+        return Value(text, a.dtype, len(which))
+
     def _lanes(self, text: str, type_: str, which: Sequence[int]) -> str:
         order = ", ".join(f"i32 {n}" for n in which)
         return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{len(which)} x i32> <{order}>")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from relay.codegen.accumulators import Nans, accumulators, combine, padded_size
-from relay.codegen.analysis import VectorPlan, reduction_step, vector_plan
+from relay.codegen.accumulators import Nans, Running, accumulators, combine, padded_size
+from relay.codegen.analysis import VectorPlan, vector_plan
 from relay.codegen.builder import vec
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
@@ -32,6 +32,7 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
+from relay.loop.running import reduction_step
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
 _EXPAND = 4
@@ -55,6 +56,8 @@ class Statements:
         self._plans: dict[int, VectorPlan | None] = {}
         # The float extremes that the vector loop being written reduces, and where each notes the lanes that met nan.
         self._extremes: dict[Buffer, Nans] = {}
+        # The running reductions of the vector loop being written.
+        self._running: dict[Buffer, Running] = {}
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -108,6 +111,11 @@ class Statements:
             raise LoopError(f"the buffer {store.buffer.name} is written outside of its allocation")
         if f.lanes > 1 and store.buffer in self._extremes:
             self._extreme(store, place, self._extremes[store.buffer])
+            return
+        if f.lanes > 1 and store.buffer in self._running:
+            step = reduction_step(store)
+            assert step is not None
+            self._running[store.buffer].advance(f, self.e.value(step[2]))
             return
         value = self.e.paired(store) or self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
@@ -295,7 +303,8 @@ class Statements:
             chains = max(1, min(chains, count // lanes))
         # Whether the last vector is a whole one.
         ends = extent.multiple % lanes == 0
-        outside = {buffer: f.places[buffer] for buffer in plan.reductions}
+        outside = {buffer: f.places[buffer] for buffer in (*plan.reductions, *plan.running)}
+        running = {buffer: Running.begun(f, self._slot, plan, buffer) for buffer in plan.running}
         inside = {buffer: accumulators(f, self._slot, plan, buffer, chains) for buffer in plan.reductions}
         extremes = {
             buffer: Nans.none(f, self._slot((buffer, lanes, "nans"), Nans.type(f, buffer, lanes)), buffer, lanes)
@@ -306,10 +315,11 @@ class Statements:
         def vector_step(base: Value, chain: int = 0) -> None:
             for buffer, places in inside.items():
                 f.places[buffer] = places[chain]
-            f.lanes, self._extremes = lanes, extremes
+            f.places.update({buffer: one.here for buffer, one in running.items()})
+            f.lanes, self._extremes, self._running = lanes, extremes, running
             index = replace(base, lanes=lanes, stride=1, const=None)
             self.iterate(loop, index)
-            f.lanes, self._extremes = 1, {}
+            f.lanes, self._extremes, self._running = 1, {}, {}
 
         def scalar_step(index: Value) -> None:
             f.places.update(outside)
@@ -344,6 +354,8 @@ class Statements:
             self._masked_rest(extent, lanes, vector_step)
         for buffer, places in inside.items():
             combine(f, plan.reductions[buffer], buffer, outside[buffer], places, extremes.get(buffer))
+        for buffer, one in running.items():
+            one.end(f, outside[buffer])
         f.places.update(outside)
         if not f.target.masked and not ends:
             self._scalar_rest(extent, lanes, bool(plan.tiles), scalar_step)

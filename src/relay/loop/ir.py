@@ -6,7 +6,7 @@ how they run:
 
     serial      one after the other
     parallel    iterations are independent and may run on several threads, in chunks of ``grain``
-    vectorized  iterations are independent (or reduce into a register buffer) and become vector lanes; any extent:
+    vectorized  iterations are independent (or reduce into a register buffer, see `relay.loop.running`) and become vector lanes; any extent:
                 the rest of a division by the lane count runs masked or scalar
     unrolled    expanded at code generation (a constant extent)
 

@@ -24,10 +24,12 @@ from relay.te.tensor import Scan, Tensor, stage_bodies
 
 # Longer rows are not looked at; so few elements apart, lanes are loaded as fast as neighbours.
 _LONGEST, _NEAR = 128, 4
-# Clock cycles, as measured on Zen 4: the end of a reduction along a row, and of one for a position; a step of a scan along a row; a
-# row that is written with lanes left over and read again (what is written under a mask is not forwarded); more for a vector of a
-# search for a position; more for a vector whose accumulator lies in memory; turning a vector of elements, and turning it back.
-_END, _END_OF_SEARCH, _SCANNED, _KEPT, _SEARCHED, _LINE, _TURNED, _TURNED_BACK = 10, 22, 4, 25, 12, 2, 5.5, 8
+# Clock cycles, as measured on Zen 4: the end of a reduction along a row, and of one for a position; a step of a scan along a row,
+# and a vector of one that runs in vectors (`Emitter.runs`); a row that is written with lanes left over and read again (what is written
+# under a mask is not forwarded); more for a vector of a search for a position; more for a vector whose accumulator lies in memory.
+_END, _END_OF_SEARCH, _SCANNED, _RUNNING, _KEPT, _SEARCHED, _LINE = 10, 22, 4, 12, 25, 12, 2
+# Turning a vector of elements, and turning it back.
+_TURNED, _TURNED_BACK = 5.5, 8
 
 Key = tuple[int, int]
 
@@ -121,14 +123,14 @@ def narrow_rows(
     operands = tuple(r for r in found.values() if r.width > 1)
     if all(r.width <= _NEAR for r in operands) or not all(_turns(r.buffer.dtype) for r in operands):
         return None
-    if not _pays(plans, operands, lanes):
+    if not _pays(emitter, plans, operands, lanes):
         return None
     bytes_of_row = sum(r.width * dtype_bits(r.buffer.dtype) // 8 for r in operands)
     block = max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes))
     return NarrowRows(operands, block, None if any(r.read and r.width < 2 for r in found.values()) else lanes)
 
 
-def _pays(plans: Sequence[MemberPlan], operands: Sequence[Rows], lanes: int) -> bool:
+def _pays(emitter: Emitter, plans: Sequence[MemberPlan], operands: Sequence[Rows], lanes: int) -> bool:
     """Whether a row takes less time turned than with lanes along it."""
     along = across = 0.0
     for number, plan in enumerate(plans):
@@ -140,7 +142,11 @@ def _pays(plans: Sequence[MemberPlan], operands: Sequence[Rows], lanes: int) -> 
         if finds_position(plan):
             each, end = each + _SEARCHED, _END_OF_SEARCH
         across += size / lanes * (each + _LINE)
-        along += size * _SCANNED if isinstance(stage, Scan) else -(-size // lanes) * each + (end if reduces else 0)
+        if isinstance(stage, Scan) and not emitter.runs(plan):
+            along += size * _SCANNED
+        else:
+            each += _RUNNING if isinstance(stage, Scan) else 0
+            along += -(-size // lanes) * each + (end if reduces else 0)
         if plan.inner and size % lanes and any(_reads(later, plan) for later in plans[number + 1 :]):
             along += _KEPT
     turned = sum(rows.width * (_TURNED_BACK if rows.written else _TURNED) for rows in operands)

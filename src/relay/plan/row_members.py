@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay.ir.dim import Dim, known_equal
+from relay.ir.dim import Dim, dim_sub, known_equal
 from relay.ir.types import is_float
 from relay.loop.ahead import where_far
-from relay.loop.ir import Buffer, For, LetScalar, LoopKind, Stmt, Store
+from relay.loop.ir import Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store
+from relay.loop.running import running_step
 from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
@@ -292,8 +293,17 @@ class Emitter:
         self.env = before
         return serial([*plan.inner[:-1], *blocks], body)
 
+    def runs(self, plan: MemberPlan) -> bool:
+        """Whether a scan along a row goes in vectors: the steps of one combine (`relay.loop.running`)."""
+        stage = plan.member.kept.stage
+        assert isinstance(stage, Scan)
+        state, at = Buffer("state", (1,), stage.state.dtype, "register"), (Const(0, "int64"),)
+        _, update = self.values(plan, {stage.state: Load(state, at, state.dtype)})
+        return running_step(Store(state, at, update)) is not None
+
     def _scan(self, plan: MemberPlan, stage: Scan, lanes: Lanes | None) -> Stmt:
-        """Serial along the scanned axis with the state in an accumulator (per lane)."""
+        """Along the scanned axis, with the state in an accumulator (per lane): one step after the other, or in vectors where steps of a
+        row combine (`relay.loop.running`)."""
         along = stage.axes[stage.dim]
         others = [a for a in plan.inner if a is not along]
         across = lanes
@@ -306,19 +316,32 @@ class Emitter:
         size = across.size if across is not None else 1
         dtype = stage.state.dtype
         state = Buffer(self.builder.fresh("state"), (size,), dtype, "stack" if across is not None else "register")
-        step = Axis("step", along.extent)
-        at_step = binary("sub", extent_of(along.extent), binary("add", step, 1)) if stage.reverse else step
         now = Load(state, at, dtype)
-        self.bind(along, at_step)
-        init, update = self.values(plan, {stage.state: now})
-        advance = Store(state, at, update)
-        keep = self.store(plan, 0, now)
-        body = seq([keep, advance] if stage.exclusive else [advance, keep])
+        length = extent_of(along.extent)
+        count = binary("sub", length, 1) if stage.exclusive else length
+        step = Axis("step", dim_sub(along.extent, 1) if stage.exclusive else along.extent)
+        row = self.env
+
+        def place(number: Scalar) -> None:
+            self.env = row
+            self.bind(along, binary("sub", binary("sub", length, 1), number) if stage.reverse else number)
 
         def over(stmt: Stmt) -> Stmt:
             return stmt if across is None else vectorized(across.variable, across.count, stmt)
 
-        steps = For(step, extent_of(along.extent), over(body))
-        whole = allocate([state], seq([over(Store(state, at, init)), steps]))
+        place(step)
+        init, update = self.values(plan, {stage.state: now})
+        start, advance = Store(state, at, init), Store(state, at, update)
+        if stage.exclusive:
+            place(binary("add", step, 1))
+        body = over(seq([advance, self.store(plan, 0, now)]))
+        if across is not None or not self.runs(plan):
+            steps: Stmt = For(step, count, body)
+        else:
+            loop = For(step, count, body, "vectorized")
+            steps = hoisted(loop) if self.near else where_far(loop, self.builder.target, hoisted)
+        if stage.exclusive:
+            place(Const(0, "int64"))
+            steps = Branch(compare("lt", 0, length), seq([over(self.store(plan, 0, now)), steps]))
         self.env = before
-        return serial([*others, *blocks], whole)
+        return serial([*others, *blocks], allocate([state], seq([over(start), steps])))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from relay import te
+from relay.ir.diagnostics import ShapeError
 from relay.ir.dim import Dim
 from relay.ir.expr import Attr, Attrs, Binding, Call, Expr, OpRef, Var
 from relay.ir.types import TensorType, TupleType
@@ -79,17 +80,30 @@ class Lifting:
             return self._broadcast(name, call, of_all)
         return None
 
-    def _broadcast(self, name: str, call: Call, of_all: Mapping[int, Expr]) -> Expr:
-        assert isinstance(call.ty, TensorType) and isinstance(call.ty.shape, tuple)
-        rank = len(call.ty.shape)
-        args: list[Expr] = []
-        for n, a in enumerate(call.args):
-            ty = type_of(a)
-            assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
-            if n in of_all:
-                a = self.reshape(of_all[n], (self.rows, *[1] * (rank - len(ty.shape)), *ty.shape))
-            args.append(a)
-        return self.emit(name, args, call.attrs)
+    def _broadcast(self, name: str, call: Call, of_all: Mapping[int, Expr]) -> Expr | None:
+        """The same operator, which broadcasts. Derived ones do not broadcast a cotangent, and give each operand's gradient in its own
+        shape: where that leaves no form, the arguments that are the same in every row are repeated."""
+        for repeated in (False, True):
+            form = Lifting(self.rows)
+            args = [form.in_rows(a, of_all.get(n), call, repeated) for n, a in enumerate(call.args)]
+            try:
+                made = form.emit(name, args, call.attrs)
+            except ShapeError:
+                continue
+            if form.fits(made, call):
+                self.bindings += form.bindings
+                return made
+        return None
+
+    def in_rows(self, argument: Expr, of_all: Expr | None, call: Call, repeated: bool) -> Expr:
+        """An argument of the call for all rows, with as many axes as the result."""
+        ty, result = type_of(argument), call.ty
+        assert isinstance(ty, TensorType) and isinstance(ty.shape, tuple)
+        assert isinstance(result, TensorType) and isinstance(result.shape, tuple)
+        shape = (self.rows, *[1] * (len(result.shape) - len(ty.shape)), *ty.shape)
+        if of_all is not None:
+            return self.reshape(of_all, shape)
+        return self.emit("broadcast_to", (argument,), {"shape": shape}) if repeated else argument
 
     def _product(self, name: str, call: Call, of_all: Mapping[int, Expr]) -> Expr | None:
         data, result = type_of(call.args[0]), call.ty
@@ -181,6 +195,8 @@ def _trailing(body: Scalar, stage: Compute) -> bool:
             return False
         if isinstance(node, Load) and isinstance(node.source, Tensor):
             first = len(stage.axes) - len(node.indices)
+            if first < 0:
+                return False
             for n, index in enumerate(node.indices):
                 if index is not stage.axes[first + n] and not (isinstance(index, Const) and index.value == 0):
                     return False
