@@ -43,7 +43,7 @@ from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
 from relay.lower import escape
 from relay.lower.exchange import Carried, Exchanges, find_exchanges
-from relay.lower.frame import Frame, Place, is_scalar, leaves, type_dims
+from relay.lower.frame import Frame, Place, is_scalar, leaves, needed_dims, said_dims, type_dims
 from relay.lower.kernel_calls import Arena, KernelCalls, is_view
 from relay.lower.liveness import Uses, dying
 from relay.lower.tail_loops import TailLoop, tail_loop
@@ -184,6 +184,7 @@ class _Emitter:
         free = self.uses.of_block[id(block)]
         for var, where, index in loads:
             if var not in free:
+                self._read_sizes(var, where, index, block)
                 continue
             if index is None:
                 self.frame.assign(var, where)
@@ -195,6 +196,20 @@ class _Emitter:
         self.frame.release(read - live_after - free)
         yield self._block(block, live_after, dst)
         self.frame.leave()
+
+    def _read_sizes(self, var: Var, where: Place, index: int | None, block: Block) -> None:
+        """A variable of a pattern that a block does not read: of it the block may need the sizes."""
+        missing = {d for d in said_dims(var.ty) if not self.sizes.known(d)}
+        if not missing or missing.isdisjoint(needed_dims(block)):
+            return
+        if index is None:
+            self.frame.bind_dims(where, var.ty)
+            return
+        assert isinstance(where, int)
+        out = self.asm.reg()
+        self.asm.emit("GetField", out, where, index)
+        self.frame.bind_dims(out, var.ty)
+        self.asm.emit("Kill", out)
 
     def _match(
         self, match: Match, read: set[Var], live_after: frozenset[Var], dst: int | None, end: Label

@@ -13,11 +13,13 @@ from collections.abc import Container
 from relay.executable.bytecode import Assembler
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar, SymDim, as_var, dim_linear, dim_vars
-from relay.ir.expr import Constant, ConstructorRef, Expr, GlobalVar, Tuple, Var
+from relay.ir.expr import Block, Constant, ConstructorRef, Expr, GlobalVar, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType, Type, is_integer
 from relay.lower.sizes import Sizes
 from relay.lower.unit import Unit
+from relay.transform.blocks import all_bindings
+from relay.transform.dims import DimUses
 
 # Where a value is: a register, or the places of a tuple's fields.
 Place = int | tuple["Place", ...]
@@ -242,3 +244,13 @@ def said_dims(ty: Type | None) -> list[DimVar]:
             return [v for f in fields for v in said_dims(f)]
         case _:
             return []
+
+
+def needed_dims(block: Block) -> set[DimVar]:
+    """The dim variables that tensors bound in a block, or what makes them, are measured in."""
+    uses = DimUses()
+    needed: set[DimVar] = set()
+    for binding in all_bindings(block):
+        ty = binding.var.ty
+        needed.update(() if ty is None else type_dims(ty), uses.of_value(binding.value))
+    return needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Match
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, Type
-from relay.ir.walk import bound_vars, free_vars
+from relay.ir.walk import bound_vars, free_vars, pattern_vars
 from relay.transform.base import Pass
 from relay.transform.blocks import (
     all_bindings,
@@ -25,7 +25,7 @@ from relay.transform.blocks import (
 )
 from relay.transform.build import internal_call
 from relay.transform.copying import Copier
-from relay.transform.dims import DimUses, first_binders, whole_axes
+from relay.transform.dims import DimUses, whole_axes
 from relay.transform.uses import use_counts
 
 
@@ -71,19 +71,33 @@ class _Lifter:
     constant: dict[Var, _Lifted] = field(default_factory=dict)
     name: str = ""
     number: int = 0
+    # Of the dims that have a value at this place: a variable whose tensor gives it.
     binders: dict[DimVar, Var] = field(default_factory=dict)
 
     def function(self, name: str, function: Function) -> Function:
         if is_primitive(function):
             return function
         body = body_of(function)
-        self.name, self.number = name, 0
-        self.binders = first_binders(function.params, _in_order(body))
+        self.name, self.number, self.binders = name, 0, {}
+        self.enter(function.params)
         new = run(self.block(body, {}))
         return function if new is body else replace(function, body=new)
 
-    def block(self, block: Block, lifted: dict[Var, _Lifted]) -> Step[Block]:
-        """``lifted``: the functions bound so far in the same function."""
+    def enter(self, brought: Iterable[Var]) -> None:
+        """Note the dims that variables give values to from here on."""
+        for var in brought:
+            for d, _ in whole_axes(var.ty):
+                self.binders.setdefault(d, var)
+
+    def block(self, block: Block, lifted: dict[Var, _Lifted], brought: Iterable[Var] = ()) -> Step[Block]:
+        """``lifted``: the functions bound so far in the same function. ``brought``: what a pattern or a function brings into it."""
+        outside = dict(self.binders)
+        self.enter(brought)
+        new: Block = yield self.inside(block, lifted)
+        self.binders = outside
+        return new
+
+    def inside(self, block: Block, lifted: dict[Var, _Lifted]) -> Step[Block]:
         out: list[Binding] = []
         changed = False
         for binding in block.bindings:
@@ -99,13 +113,14 @@ class _Lifter:
             inner = nested_blocks(value)
             if inner:
                 new: list[Block] = []
-                for b in inner:
-                    new.append((yield self.block(b, lifted)))
+                for b, brought in zip(inner, _brought(value, len(inner)), strict=True):
+                    new.append((yield self.block(b, lifted, brought)))
                 value = with_nested_blocks(value, new)
             if value is not binding.value:
                 changed = True
                 binding = Binding(binding.var, value)
             out.append(binding)
+            self.enter((binding.var,))
         result = self.value(block.result)
         if not changed and result is block.result:
             return block
@@ -133,7 +148,7 @@ class _Lifter:
         self.functions[name] = function  # takes the name; the lifted function replaces it below
         ty = function.ty
         assert isinstance(ty, FuncType), "lambda lifting needs a typed program"
-        body = yield self.block(body_of(function), {})
+        body = yield self.block(body_of(function), {}, function.params)
         function = replace(function, body=body)
         captured = [v for v in free_vars(function) if v is not var]
         captured += self._dim_sources(function, captured)
@@ -163,16 +178,14 @@ class _Lifter:
         return made
 
     def _dim_sources(self, function: Function, captured: Iterable[Var]) -> list[Var]:
-        """Tensors of the surroundings that have the dims which the body mentions and nothing inside gives values to."""
+        """Tensors of the surroundings that have the dims which the body mentions, and which nothing outside gives it."""
         own = {d for v in (*captured, *function.params) for d, _ in whole_axes(v.ty)}
         needed: dict[DimVar, None] = {}
         for binding in all_bindings(body_of(function)):
             for v in _bound(binding):
-                own.update(d for d, _ in whole_axes(v.ty) if d not in self.binders or self.binders[d] is v)
                 needed.update(dict.fromkeys(self.dims.of_type(v.ty)))
             needed.update(dict.fromkeys(self.dims.of_value(binding.value)))
-        sources = (self.binders.get(d) for d in needed if d not in own)
-        return list(dict.fromkeys(v for v in sources if v is not None))
+        return list(dict.fromkeys(self.binders[d] for d in needed if d not in own and d in self.binders))
 
 
 def _bound(binding: Binding) -> tuple[Var, ...]:
@@ -181,18 +194,11 @@ def _bound(binding: Binding) -> tuple[Var, ...]:
     return (binding.var, *(bound_vars(binding.value) if isinstance(binding.value, Function | Match) else ()))
 
 
-def _in_order(body: Block) -> Iterator[Var]:
-    """The variables that a body brings, those inside it included, as they get their values."""
-    todo: list[Binding | Var] = list(reversed(body.bindings))
-    while todo:
-        b = todo.pop()
-        if isinstance(b, Var):
-            yield b
-            continue
-        yield from bound_vars(b.value) if isinstance(b.value, Function | Match) else ()
-        todo.append(b.var)
-        for block in reversed(nested_blocks(b.value)):
-            todo.extend(reversed(block.bindings))
+def _brought(value: Expr, count: int) -> list[tuple[Var, ...]]:
+    """What each of the blocks in a value finds bound besides what was before it: the variables of its clause's pattern."""
+    if isinstance(value, Match):
+        return [tuple(pattern_vars(clause.pattern)) for clause in value.clauses]
+    return [()] * count
 
 
 def _closure(made: _Lifted, ty: Type | None) -> Call:
