@@ -323,3 +323,35 @@ def test_why_recursion_is_no_loop_is_told(name: str) -> None:
 def test_loops_are_told() -> None:
     ((_, shown),) = VIEWS["gradient"](relay.grad(relay.parse(VERSION + RNN), (1, 2)), Options())
     assert f".back: {AS_LOOP}" in shown and f".forward: {AS_LOOP}" in shown
+
+
+ROW = {"scalars": ("float32", "", "0f"), "vectors": ("Tensor[(4,), float32]", ", 4", "zeros(shape=[4])")}
+OF_ROWS = (
+    "exp", "log", "tanh", "sqrt", "rsqrt", "abs", "erf", "sigmoid", "sin", "nn.relu", "nn.gelu", "square", "mul", "div", "left", "pow",
+    "maximum", "where", "clip",
+)  # fmt: skip
+WRITTEN = {
+    "square": "{ let %y = %x; %y * %y }", "mul": "%x * %b", "div": "%b / %x", "left": "%x - %b", "pow": "power(%x, %b)",
+    "maximum": "maximum(%x, %b)", "where": "where(%x > %b, %x, %b * %b)", "clip": "clip(%x, a_min=1f, a_max=3f)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROW)
+@pytest.mark.parametrize("op", OF_ROWS)
+def test_a_loop_that_adds_up_a_function_of_its_rows(op: str, kind: str) -> None:
+    """What is computed of all rows before the loop, and on its way back, of which the cotangent is the same in all steps."""
+    ty, rest, zero = ROW[kind]
+    body = WRITTEN.get(op, f"{op}(%x)")
+    module = relay.parse(f"""{VERSION}import prelude
+def @main[n: Dim](%t: Tensor[(n{rest or ","}), float32], %a: float32, %b: {ty}) -> {ty} {{
+  @for(0i64, Dim[n], fn (%i: int64, %s: {ty}) -> {ty} {{ let %x = %a * take(%t, %i, axis=0); %s + {body} }}, {zero})
+}}""")
+    gradient = relay.value_and_grad(module, argnums=(0, 1, 2))
+    exe = relay.compile(gradient, threads=1)
+    for n in (0, 1, 5):
+        t = np.linspace(0.5, 2, 4 * n or 1, dtype=np.float32)[: 4 * n if rest else n].reshape((n, 4) if rest else n)
+        b = np.array([1.5, 0.5, 2.5, 1.25], np.float32) if rest else np.float32(1.5)
+        wanted: Any = relay.evaluate(gradient, t, np.float32(1.25), b)
+        found: Any = exe(t, np.float32(1.25), b)
+        for f, w in zip((found[0], *found[1]), (wanted[0], *wanted[1]), strict=True):
+            np.testing.assert_allclose(np.asarray(f), np.asarray(w), rtol=2e-5, atol=2e-6)

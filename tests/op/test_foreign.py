@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,33 @@ def test_a_gradient_rule() -> None:
     assert asked and np.allclose(np.asarray(own), np.asarray(derived), rtol=1e-5)
     large: Any = relay.compile(relay.grad(program))(np.full((1, 3), 200, np.float32))
     assert np.asarray(large).tolist() == [[1.0] * 3]  # where the derived one is inf / inf
+
+
+@pytest.mark.parametrize("rounded", [te.round, te.sign, lambda x: te.cast(te.cast(x, "int32"), "float32")])
+def test_a_rule_of_what_goes_in_steps(rounded: Callable[[Any], Any]) -> None:
+    """What follows from the expression is zero everywhere; the rule says otherwise, in both modes and for derivatives of them."""
+
+    @registry.operator("foreign.steps")
+    def steps(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: rounded(x[i]))
+
+    program = relay.parse(TEXT.format("foreign.steps(%x)"))
+    assert not np.asarray(relay.evaluate(relay.grad(program), X)).any()
+
+    @relay.gradient_rule("foreign.steps")
+    def straight_through(at: Applied) -> Any:
+        return relay.op.multiply(at.cotangents[0], at.args[0])
+
+    for run in (relay.evaluate, lambda m, *a: relay.compile(m)(*a)):
+        np.testing.assert_allclose(np.asarray(run(relay.grad(program), X)), X)
+        np.testing.assert_allclose(np.asarray(run(relay.grad(relay.grad(program)), X)), np.ones_like(X))
+        np.testing.assert_allclose(np.asarray(run(relay.jvp(program), X, 2 * X)[1]), 2 * X * X, rtol=1e-6)
+
+    @relay.gradient_rule("foreign.steps")
+    def left_to_the_expression(at: Applied) -> Any:
+        return None
+
+    assert not np.asarray(relay.compile(relay.grad(program))(X)).any()
 
 
 def test_a_rule_of_no_operator() -> None:

@@ -495,3 +495,16 @@ def test_a_number_of_each_channel_does_not_decide_the_order_of_images() -> None:
     loops = [s for s in statements(plan.kernel.body) if isinstance(s, For)]
     assert not [loop for loop in loops if loop.kind == "serial"]
     assert [loop.var.extent for loop in loops if loop.kind == "parallel"] == [dim_mul(64, N)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_jumps_is_told_what_narrow_floats_hold(dtype: str) -> None:
+    """The greatest product is rounded where it is kept, and each product is compared with it; steps fall where rounded numbers do."""
+
+    def build(m: Maker, x: Expr, y: Expr) -> Expr:
+        p = m("multiply", x, y)
+        top = m("equal", p, m("max", p, axis=1, keepdims=True))
+        steps = (m("floor", p), m("cast", p, dtype="int32"), m("argmax", p, axis=1))
+        return m.tuple(m("cast", top, dtype="int32"), *steps)
+
+    check(primitive([tensor((N, 40), dtype), tensor((N, 40), dtype)], build), *SIZES)

@@ -1,16 +1,30 @@
 """Conversions: between element types, and between an element's form in a register and in memory.
 
-float16 and bfloat16 are bits in memory and float in registers. bfloat16 is converted with integer operations;
+float16 and bfloat16 are bits in memory and float in registers: they are rounded where they are stored, cast or compared, and for
+functions that jump (`relay.te.scalar.JUMPING`). bfloat16 is converted with integer operations;
 float16 with the machine's instructions where it has them (F16C, AArch64) and with integer operations elsewhere.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import float_literal, mangled, vec
 from relay.codegen.target import has, is_x86
 from relay.codegen.values import Value, is_signed, register_type
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
+
+NARROW: frozenset[str] = frozenset({"float16", "bfloat16"})
+
+
+def held(value: bool | int | float, dtype: str) -> bool | int | float:
+    """A number as the dtype holds it."""
+    if dtype not in NARROW:
+        return value
+    with np.errstate(over="ignore"):
+        return float(np.float32(value).astype(numpy_dtype(dtype)))
 
 
 class Conversions:
@@ -42,9 +56,8 @@ class Conversions:
                 text = emit(f"{'sitofp' if signed else 'uitofp'} {from_} {text} to {to}")
             elif old != new:
                 text = emit(f"{'fpext' if new == 'double' else 'fptrunc'} {from_} {text} to {to}")
-            if dtype in ("float16", "bfloat16"):
-                text = self.from_memory(self.to_memory(text, dtype, lanes), dtype, lanes)
-            return Value(text, dtype, lanes)
+            made = Value(text, dtype, lanes)
+            return self.rounded(made) if dtype in NARROW else made
         if is_float(source):
             if lanes > 1 and dtype_bits(dtype) >= 8:
                 return Value(self._to_integers(text, old, dtype, lanes), dtype, lanes)
@@ -57,6 +70,11 @@ class Conversions:
             return Value(text, dtype, lanes)
         extended = emit(f"{'sext' if is_signed(source) else 'zext'} {from_} {text} to {to}")
         return Value(extended, dtype, lanes)
+
+    def rounded(self, value: Value) -> Value:
+        """A narrow float as it would come back from memory."""
+        text = self.from_memory(self.to_memory(value.text, value.dtype, value.lanes), value.dtype, value.lanes)
+        return Value(text, value.dtype, value.lanes)
 
     def _to_integers(self, text: str, element: str, dtype: str, lanes: int) -> str:
         """Vectors of floats or doubles, truncated; beyond the range its end, nan 0. LLVM makes single elements of what its operation for

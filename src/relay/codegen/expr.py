@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relay.codegen.builder import vec
+from relay.codegen.convert import NARROW, held
 from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
@@ -21,6 +22,7 @@ from relay.loop.errors import LoopError
 from relay.loop.ir import TURN, WORKERS, Behind, Buffer, Store
 from relay.loop.walk import same
 from relay.te.scalar import (
+    JUMPING,
     Axis,
     Binary,
     Cast,
@@ -101,7 +103,7 @@ class Expressions:
         f = self.f
         match node:
             case Const():
-                self._put(node, f.arith.constant(node.value, node.dtype))
+                self._put(node, f.arith.constant(held(node.value, node.dtype), node.dtype))
             case Size():
                 self._put(node, f.size(node.dim))
             case Axis():
@@ -134,20 +136,30 @@ class Expressions:
                 near = self._near(node, place, offset)
                 return near or f.memory.load(place, offset, f.lanes, f.mask, f.guarded)
             case Unary():
-                return f.math.unary(node.op, self._get(node.a))
+                return f.math.unary(node.op, (self._rounded if node.op in JUMPING else self._get)(node.a))
             case Binary():
                 a, b = self._get(node.a), self._get(node.b)
                 if node.op in FLOAT_FUNCTIONS and is_float(node.dtype):
                     return f.math.binary(node.op, a, b)
                 return f.arith.binary(node.op, a, b)
             case Compare():
-                return f.arith.compare(node.op, self._get(node.a), self._get(node.b))
+                return f.arith.compare(node.op, self._rounded(node.a), self._rounded(node.b))
             case Cast():
-                return f.convert.cast(self._get(node.a), node.dtype)
+                jumps = not is_float(node.dtype)
+                return f.convert.cast((self._rounded if jumps else self._get)(node.a), node.dtype)
             case Select():
                 return f.arith.select(self._get(node.cond), self._get(node.a), self._get(node.b))
             case _:
                 raise AssertionError(f"{type(node).__name__} has no operands")
+
+    def _rounded(self, node: Scalar) -> Value:
+        """An operand of what jumps: a narrow float as it would be stored, for what differs by rounding alone is equal."""
+        value = self._get(node)
+        if node.dtype not in NARROW or isinstance(node, Const | Cast):
+            return value
+        if isinstance(node, Load) and isinstance(node.source, Buffer) and not self.f.places[node.source].local:
+            return value
+        return self.f.convert.rounded(value)
 
     def _near(self, node: Load, place: Place, offset: Value) -> Value | None:
         """What is read from one or two neighbouring vectors, looked up in these; None of other reads."""

@@ -1,6 +1,6 @@
 """The meaning of a loop nest, slowly: one element at a time over NumPy arrays. Tests hold generated code to it.
 
-Loops of every kind run in order. float16 and bfloat16 are computed as float32 and rounded when stored or cast;
+Loops of every kind run in order. float16 and bfloat16 are computed as float32 and rounded when stored, cast or compared;
 integer arithmetic wraps; the rules for divisions, shifts and conversions are those of `relay.te.scalar` and
 `relay.codegen.arith`. Sub-byte dtypes are ml_dtypes arrays, one element each.
 """
@@ -38,6 +38,7 @@ from relay.loop.ir import (
     Transpose,
 )
 from relay.te.scalar import (
+    JUMPING,
     Axis,
     Binary,
     Cast,
@@ -210,7 +211,7 @@ class _State:
     def node(self, node: Scalar, given: list[Number]) -> Number:
         match node:
             case Const():
-                return _wrapped(node.value, node.dtype)
+                return _held(_wrapped(node.value, node.dtype), node.dtype)
             case Size():
                 return dim_evaluate(node.dim, self.dims)
             case Behind():
@@ -225,13 +226,14 @@ class _State:
                     raise LoopError(f"{node.source.name}{list(where)} is outside of its shape {list(shape)}")
                 return _loaded(self.arrays[node.source][where], node.dtype)
             case Unary():
-                return _unary(node.op, given[0], node.a.dtype)
+                operand = _held(given[0], node.a.dtype) if node.op in JUMPING else given[0]
+                return _unary(node.op, operand, node.a.dtype)
             case Binary():
                 return _binary(node.op, given[0], given[1], node.dtype)
             case Compare():
-                return _COMPARE[node.op](given[0], given[1])
+                return _COMPARE[node.op](*(_held(g, node.a.dtype) for g in given))
             case Cast():
-                return _cast(given[0], node.dtype)
+                return _cast(given[0] if is_float(node.dtype) else _held(given[0], node.a.dtype), node.dtype)
             case Select() | Reduce():
                 raise LoopError(f"{type(node).__name__} has no meaning here")
             case _:
@@ -256,6 +258,11 @@ def _rounded(value: float, dtype: str) -> float:
         return value
     with np.errstate(all="ignore"):
         return float(np.float32(value))
+
+
+def _held(value: Number, dtype: str) -> Number:
+    """A narrow float as it would come back from memory."""
+    return float(_stored(value, dtype)) if dtype in ("float16", "bfloat16") else value
 
 
 def _wrapped(value: Number, dtype: str) -> Number:

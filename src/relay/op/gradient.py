@@ -29,7 +29,7 @@ from relay.ir.expr import Attrs, Expr, Tuple
 from relay.ir.types import TensorType, TupleType, Type, is_float
 from relay.op import registry
 from relay.op.build import call
-from relay.op.custom_gradients import ELEMENTWISE, Applied, rule_of
+from relay.op.custom_gradients import ELEMENTWISE, Applied, has_declared_rule, rule_of
 from relay.op.registry import Input, Operator
 from relay.te.autodiff import NotDifferentiable, jvp, vjp
 
@@ -57,6 +57,8 @@ def input_cotangent(
                 f"the gradient rule of {op_name} gives {own!r} for operand {index}, expected an expression or None"
             )
     op = _expression(op_name)
+    if has_declared_rule(op_name) and not _derives(op, attrs, arg_types, index):
+        return None
     given: Expr = Tuple(tuple(cotangents)) if _gives_tuple(op) else cotangents[0]
     return call(f"{op_name}.vjp{index}", *args, given, **dict(attrs))
 
@@ -71,16 +73,21 @@ def _unbatched(op_name: str, attrs: Attrs) -> str:
 
 def differentiable(op_name: str, attrs: Attrs, arg_types: Sequence[Type], index: int) -> bool:
     """Whether tensor ``index`` among the operands of a call can have a cotangent: it is a float, and some result that is one depends
-    on it otherwise than in steps. Raises CompileError for an operator that has no derivative."""
+    on it otherwise than in steps, or a rule was declared, which may say what goes through the steps. Raises CompileError for an operator
+    that has no derivative."""
     flat = [t for ty in arg_types for t in (ty.fields if isinstance(ty, TupleType) else (ty,))]
     if index >= len(flat):
         return False
     own = flat[index]
     if not isinstance(own, TensorType) or (isinstance(own.dtype, str) and not is_float(own.dtype)):
         return False
-    if registry.get(op_name).kind == "routine" and rule_of(op_name) is not None:
+    if has_declared_rule(op_name) or (registry.get(op_name).kind == "routine" and rule_of(op_name) is not None):
         return True
-    op = _expression(op_name)
+    return _derives(_expression(op_name), attrs, arg_types, index)
+
+
+def _derives(op: Operator, attrs: Attrs, arg_types: Sequence[Type], index: int) -> bool:
+    """Whether a cotangent follows from the expression, or may: its operands' sizes are not known."""
     operands = tuple(operand_signature(t) for t in arg_types)
     return None in operands or _depends(op, operands, AttrsKey(attrs), index)
 

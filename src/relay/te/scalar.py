@@ -28,6 +28,9 @@ UnaryOp = Literal[
     "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid",
     "isnan", "isinf", "isfinite", "sign",
 ]  # fmt: skip
+# Functions of one operand that jump. For them, for comparisons and for casts to integers a narrow float is rounded to what its dtype
+# holds, which other arithmetic leaves to where it is stored or cast: what is equal as the dtype holds it has to be equal.
+JUMPING: frozenset[UnaryOp] = frozenset({"floor", "ceil", "round", "trunc", "sign"})
 ReduceKind = Literal["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"]
 
 
