@@ -21,8 +21,6 @@ inline Value get(const Value& slot) {
   retain(slot);
   return slot;
 }
-inline uint64_t bits_of(const Value& v) { return static_cast<uint64_t>(to_int64(v)); }
-inline void set_int(Value& slot, uint64_t x) { set(slot, Value::int64(static_cast<int64_t>(x))); }
 
 // The payload of a scalar of the dtype.
 inline uint64_t payload(const Value& v, DType dtype) {
@@ -212,16 +210,18 @@ inline void Run::ScalarSelect(Value* r, const int32_t* pc) {
   }
 #include "../opcodes.def"
 
-// Sums and products wrap around, as the hardware's do.
-inline void Run::IAdd(Value* r, const int32_t* pc) {
-  instruction::set_int(r[pc[1]], instruction::bits_of(r[pc[2]]) + instruction::bits_of(r[pc[3]]));
-}
-inline void Run::ISub(Value* r, const int32_t* pc) {
-  instruction::set_int(r[pc[1]], instruction::bits_of(r[pc[2]]) - instruction::bits_of(r[pc[3]]));
-}
-inline void Run::IMul(Value* r, const int32_t* pc) {
-  instruction::set_int(r[pc[1]], instruction::bits_of(r[pc[2]]) * instruction::bits_of(r[pc[3]]));
-}
+// These compute sizes and places: one that no int64 holds is an error, and never another number.
+#define SIZE(name, builtin)                                                                  \
+  inline void Run::name(Value* r, const int32_t* pc) {                                       \
+    int64_t out = 0;                                                                         \
+    if (builtin(to_int64(r[pc[2]]), to_int64(r[pc[3]]), &out)) [[unlikely]]                  \
+      fail(Status::failed, "a size is more than int64 holds, which sizes are computed in");  \
+    instruction::set(r[pc[1]], Value::int64(out));                                           \
+  }
+SIZE(IAdd, __builtin_add_overflow)
+SIZE(ISub, __builtin_sub_overflow)
+SIZE(IMul, __builtin_mul_overflow)
+#undef SIZE
 inline void Run::IFloorDiv(Value* r, const int32_t* pc) {
   int64_t a = to_int64(r[pc[2]]), b = to_int64(r[pc[3]]);
   if (b == 0) fail(Status::failed, "division by zero");

@@ -10,6 +10,7 @@ import pytest
 
 import relay
 from relay import te
+from relay.differentiate import differentiated
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import dim_floordiv
 from relay.op import registry
@@ -263,3 +264,42 @@ def test_reductions_with_one_variable_are_traversed_each_in_its_own_way() -> Non
         assert close(relay.compile(slope)(x), relay.evaluate(slope, x), 1e-3)
     finally:
         registry.remove("novel.shared")
+
+
+def test_what_a_choice_reads_is_read_where_the_choices_around_it_say_so() -> None:
+    """Sampling at places that a tensor says: the second derivative's operators ask of these places only where a tap is one."""
+
+    @registry.operator("novel.deformable")
+    def deformable(x: te.Tensor, off: te.Tensor, w: te.Tensor) -> te.Tensor:
+        b, c, height, width = x.shape
+
+        def sample(n: Any, m: Any, t: Any, i: Any, j: Any) -> Any:
+            y = off[n, 2 * t, i, j] + te.cast(i + t // 3 - 1, x.dtype)
+            z = off[n, 2 * t + 1, i, j] + te.cast(j + t % 3 - 1, x.dtype)
+            below, before = te.floor(y), te.floor(z)
+            total = None
+            for u in (0, 1):
+                for v in (0, 1):
+                    p, q = te.cast(below, "int64") + u, te.cast(before, "int64") + v
+                    inside = (p >= 0) & (p < te.size(height)) & (q >= 0) & (q < te.size(width))
+                    share = ((y - below) if u else 1.0 - (y - below)) * ((z - before) if v else 1.0 - (z - before))
+                    one = te.select(inside, x[n, m, p, q] * share, 0.0)
+                    total = one if total is None else total + one
+            return total
+
+        columns = te.compute((b, c, 9, height, width), sample)
+        k, t = te.reduce_axis(c), te.reduce_axis(9)
+        return te.compute(
+            (b, w.shape[0], height, width),
+            lambda n, q, i, j: te.sum(columns[n, k, t, i, j] * w[q, k, t // 3, t % 3], (k, t)),
+        )
+
+    try:
+        program = relay.parse("""#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 3, 5, 4), float64], %o: Tensor[(2, 18, 5, 4), float64], %w: Tensor[(3, 3, 3, 3), float64]) {
+  let %y = novel.deformable(%x, %o, %w);
+  %y * %y
+}""")
+        differentiated(relay.jvp(relay.grad(program, argnums=(0, 1, 2)), argnums=(0, 1, 2)))
+    finally:
+        registry.remove("novel.deformable")

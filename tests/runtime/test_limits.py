@@ -179,3 +179,15 @@ def test_calls_of_random_lengths_do_not_grow(executor: str) -> None:
     gc.collect()
     assert _runtime.live_objects() == objects
     assert resident() <= before + (2 << 20)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(
+    "size",
+    ["n * 576460752303423488", "n * n * n * n * n * n * n * n * n * n * n * n * n", "n * 288230376151711744 * 2 - 1"],
+)
+def test_a_size_that_no_integer_holds(executor: str, size: str) -> None:
+    """It is no other number: one would be less memory than what is written."""
+    exe = compiled(f"def @main[n: Dim](%x: Tensor[(n,), float32]) {{ ones(shape=[Dim[{size}]]) }}", executor)
+    with pytest.raises(RelayError, match="a size is more than int64 holds"):
+        exe(np.ones(32, np.float32))

@@ -49,19 +49,35 @@ def _integers(f: FunctionText, registers: tuple[int, ...]) -> list[str] | None:
     return [f.value(r)[1] for r in registers] if all(f.is_scalar(r, "int64") for r in registers) else None
 
 
-def _arithmetic(operation: str) -> Callable[[FunctionText, Instruction], bool]:
+def _extreme(operation: str) -> Callable[[FunctionText, Instruction], bool]:
     def inline(f: FunctionText, at: Instruction) -> bool:
         out, a, b = map(number, at.operands)
         numbers = _integers(f, (a, b))
         if numbers is None:
             return False
         x, y = numbers
-        if operation in ("slt", "sgt"):
-            less = f.builder.emit(f"icmp {operation} i64 {x}, {y}")
-            result = f.builder.emit(f"select i1 {less}, i64 {x}, i64 {y}")
-        else:
-            result = f.builder.emit(f"{operation} i64 {x}, {y}")
-        f.assign(out, scalar_head("int64"), result)
+        less = f.builder.emit(f"icmp {operation} i64 {x}, {y}")
+        f.assign(out, scalar_head("int64"), f.builder.emit(f"select i1 {less}, i64 {x}, i64 {y}"))
+        return True
+
+    return inline
+
+
+def _size(operation: str) -> Callable[[FunctionText, Instruction], bool]:
+    """Arithmetic of sizes. Where the result is more than int64 holds, the runtime's instruction says so."""
+
+    def inline(f: FunctionText, at: Instruction) -> bool:
+        out, a, b = map(number, at.operands)
+        numbers = _integers(f, (a, b))
+        if numbers is None:
+            return False
+        given = [("i64", n) for n in numbers]
+        both = f.builder.call(f"llvm.{operation}.with.overflow.i64", "{ i64, i1 }", *given)
+        slow, good = f.builder.name("slow"), f.builder.name("good")
+        f.builder.branch(f.builder.emit(f"extractvalue {{ i64, i1 }} {both}, 1"), slow, good)
+        f.builder.start(good)
+        f.assign(out, scalar_head("int64"), f.builder.emit(f"extractvalue {{ i64, i1 }} {both}, 0"))
+        _or_runtime(f, at, slow)
         return True
 
     return inline
@@ -214,11 +230,11 @@ INLINE: Final[dict[str, Callable[[FunctionText, Instruction], bool]]] = {
     "Kill": _kill,
     "LoadConsti": _constant,
     "AllocScalar": _constant,
-    "IAdd": _arithmetic("add"),
-    "ISub": _arithmetic("sub"),
-    "IMul": _arithmetic("mul"),
-    "IMin": _arithmetic("slt"),
-    "IMax": _arithmetic("sgt"),
+    "IAdd": _size("sadd"),
+    "ISub": _size("ssub"),
+    "IMul": _size("smul"),
+    "IMin": _extreme("slt"),
+    "IMax": _extreme("sgt"),
     "CheckEq": _check("ne"),
     "CheckLe": _check("sgt"),
     "GetTag": _get_tag,

@@ -39,6 +39,7 @@ from relay.loop.ir import (
 from relay.loop.walk import buffers_read, expressions, parts
 from relay.loop.workspace import buffer_bytes, workspace_bytes
 from relay.te.scalar import (
+    FLOAT_ONLY,
     Axis,
     Binary,
     Cast,
@@ -57,10 +58,6 @@ from relay.te.scalar import (
 # Threads have small stacks: what is larger belongs into the workspace.
 MAX_STACK_BYTES = 128 << 10
 
-_FLOAT_ONLY = frozenset((
-    "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid",
-))  # fmt: skip
 _BITWISE = frozenset(("and", "or", "xor"))
 _SHIFTS = frozenset(("shl", "shr"))
 
@@ -345,7 +342,7 @@ class _Verifier:
                     _fail(f"{node.source.name} is read with the wrong rank or dtype")
                 self.indices(node.source, node.indices)
             case Unary():
-                if node.op in _FLOAT_ONLY and not is_float(node.a.dtype):
+                if node.op in FLOAT_ONLY and not is_float(node.a.dtype):
                     _fail(f"{node.op} of {node.a.dtype}: it is a function of floats")
                 expected = "bool" if node.op in ("isnan", "isinf", "isfinite") else node.a.dtype
                 if node.dtype != expected or (node.op == "not" and is_float(node.a.dtype)):

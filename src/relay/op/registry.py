@@ -446,7 +446,11 @@ def trace(
         keywords = {**keywords, "out_shape": out_shape}
     with te.tracing(collector):
         result = op.define(*args, **keywords)
-    outputs = (result,) if isinstance(result, te.Tensor) else tuple(result)
+    outputs = (result,) if isinstance(result, te.Tensor) else tuple(result) if isinstance(result, tuple | list) else ()
+    if not outputs or not all(isinstance(o, te.Tensor) for o in outputs):
+        raise te.DefinitionError(
+            f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
+        )
     for output in outputs:
         if not countable(output.shape, output.dtype):
             raise te.DefinitionError(f"no memory has room for sizes of {', '.join(map(str, output.shape))}")

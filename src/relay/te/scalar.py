@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relay.ir.dim import Dim, SymDim
+from relay.ir.types import is_float
 
 BinaryOp = Literal[
     "add", "sub", "mul", "div", "floordiv", "mod", "truncdiv", "truncmod", "min", "max",
@@ -28,6 +29,12 @@ UnaryOp = Literal[
     "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid",
     "isnan", "isinf", "isfinite", "sign",
 ]  # fmt: skip
+FLOAT_ONLY: frozenset[UnaryOp] = frozenset(
+    (
+        "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan",
+        "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid",
+    )
+)  # fmt: skip
 # Functions of one operand that jump. For them, for comparisons and for casts to integers a narrow float is rounded to what its dtype
 # holds, which other arithmetic leaves to where it is stored or cast: what is equal as the dtype holds it has to be equal.
 JUMPING: frozenset[UnaryOp] = frozenset({"floor", "ceil", "round", "trunc", "sign"})
@@ -84,6 +91,12 @@ class Operators:
     def __neg__(self) -> Scalar:
         return unary("neg", self)
 
+    def __abs__(self) -> Scalar:
+        return unary("abs", self)
+
+    def __rpow__(self, other: object) -> Scalar:
+        return binary("pow", other, self)
+
     def __pow__(self, other: object) -> Scalar:
         if not isinstance(other, int) or isinstance(other, bool) or not 1 <= other <= _MULTIPLIED:
             return binary("pow", self, other)
@@ -120,8 +133,32 @@ class Operators:
     def __and__(self, other: object) -> Scalar:
         return binary("and", self, other)
 
+    def __rand__(self, other: object) -> Scalar:
+        return binary("and", other, self)
+
     def __or__(self, other: object) -> Scalar:
         return binary("or", self, other)
+
+    def __ror__(self, other: object) -> Scalar:
+        return binary("or", other, self)
+
+    def __xor__(self, other: object) -> Scalar:
+        return binary("xor", self, other)
+
+    def __rxor__(self, other: object) -> Scalar:
+        return binary("xor", other, self)
+
+    def __lshift__(self, other: object) -> Scalar:
+        return binary("shl", self, other)
+
+    def __rlshift__(self, other: object) -> Scalar:
+        return binary("shl", other, self)
+
+    def __rshift__(self, other: object) -> Scalar:
+        return binary("shr", self, other)
+
+    def __rrshift__(self, other: object) -> Scalar:
+        return binary("shr", other, self)
 
     def astype(self, dtype: str) -> Scalar:
         return cast(self, dtype)
@@ -294,7 +331,12 @@ def compare(op: CompareOp, a: object, b: object) -> Scalar:
 
 
 def unary(op: UnaryOp, a: Scalar | Operators) -> Scalar:
+    """A function of one operand. Raises TypeError for a function of floats where that is none, and for what no dtype inverts."""
     x = wrap(a, "float32")
+    if op in FLOAT_ONLY and not is_float(x.dtype):
+        raise TypeError(f"{op} of {x.dtype}: it is a function of floats, cast it to one")
+    if op == "not" and is_float(x.dtype):
+        raise TypeError(f"not of {x.dtype}: it is for bool and integers")
     return Unary(op, x, "bool" if op in ("isnan", "isinf", "isfinite") else x.dtype)
 
 
@@ -304,6 +346,15 @@ def cast(a: Scalar | Operators, dtype: str) -> Scalar:
 
 
 def select(cond: Scalar, a: object, b: object) -> Scalar:
+    """``a`` where a condition holds, else ``b``. Raises TypeError where the condition is none, or the others' dtypes differ."""
+    if isinstance(cond, bool):
+        raise TypeError(
+            f"te.select is given Python's {cond} as a condition: == and != compare expressions as objects, "
+            ".equal and .not_equal what they say"
+        )
+    if not isinstance(cond, _NODES) or cond.dtype != "bool":
+        found = f"one of {cond.dtype}" if isinstance(cond, _NODES) else repr(cond)
+        raise TypeError(f"te.select chooses by a condition, found {found}: compare it with something")
     x, y = _pair(a, b)
     if x.dtype != y.dtype:
         raise TypeError(f"select of {x.dtype} and {y.dtype}: cast one of them")

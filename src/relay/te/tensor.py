@@ -20,8 +20,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from relay.ir.dim import (
     ANY,
+    AnyDim,
     Dim,
     DimVar,
     SymDim,
@@ -148,15 +151,32 @@ def placeholder(name: str, shape: Sequence[Dim], dtype: str) -> Tensor:
 
 
 def reduce_axis(extent: Dim, name: str = "k") -> Axis:
-    """An index variable to reduce over."""
-    return Axis(name, extent)
+    """An index variable to reduce over. Raises DefinitionError for what is no size."""
+    return Axis(name, _size(extent, f"the index variable {name}"))
 
 
 _INDEX_NAMES = "ijklmnopq"
 
 
 def _axes(shape: Sequence[Dim]) -> tuple[Axis, ...]:
-    return tuple(Axis(_INDEX_NAMES[n] if n < len(_INDEX_NAMES) else f"i{n}", d) for n, d in enumerate(shape))
+    if not isinstance(shape, Sequence):
+        raise DefinitionError(f"a shape is a sequence of sizes, such as x.shape or (n, 4), found {shape!r}")
+    return tuple(
+        Axis(_INDEX_NAMES[n] if n < len(_INDEX_NAMES) else f"i{n}", _size(d, f"axis {n}")) for n, d in enumerate(shape)
+    )
+
+
+def _size(given: object, what: str) -> Dim:
+    """A size that an author has written."""
+    if isinstance(given, np.integer):
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, int | SymDim | AnyDim):
+        raise DefinitionError(
+            f"the size of {what} is {given!r}: sizes are whole numbers, or made of such with +, -, *, // and %"
+        )
+    if isinstance(given, int) and given < 0:
+        raise DefinitionError(f"the size of {what} is {given}: no size is negative")
+    return given
 
 
 def compute(shape: Sequence[Dim], body: Callable[..., object], name: str = "out", dtype: str | None = None) -> Tensor:
@@ -192,6 +212,9 @@ def scan(
 ) -> Tensor:
     """A recurrence along axis ``dim``: ``init(*other)`` gets the indices without that axis, ``update(state, *indices)`` all."""
     axes = _axes(shape)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -len(axes) <= dim < len(axes):
+        raise DefinitionError(f"in {name}, a scan over {len(axes)} axes goes along one of these, found axis {dim!r}")
+    dim %= len(axes)
     state = Named("state", dtype)
     others = tuple(a for n, a in enumerate(axes) if n != dim)
     first = _body(init(*others), dtype, others, name, root=False)
@@ -229,6 +252,11 @@ def _body(value: object, dtype: str, axes: tuple[Axis, ...], name: str, *, root:
     stray = stray_axis(body, axes)
     if stray is not None:
         raise DefinitionError(f"in {name}, the index variable {stray.name} stands outside of a reduction over it")
+    own = next((a for n in walk(body) if isinstance(n, Reduce) for a in n.axes if a in axes), None)
+    if own is not None:
+        raise DefinitionError(
+            f"in {name}, a reduction is over {own.name}, which says which element is computed: te.reduce_axis makes others"
+        )
     return without_inner_reductions(body, lambda over, inside: _lifted(over, inside, name), root)
 
 
@@ -244,6 +272,11 @@ def _reduce(
 ) -> Scalar:
     value = wrap(body, "float32")
     over = (axes,) if isinstance(axes, Axis) else tuple(axes)
+    for axis in over:
+        if not isinstance(axis, Axis):
+            raise DefinitionError(f"a {kind} is over index variables of te.reduce_axis, found {axis!r}")
+    if len(set(over)) < len(over):
+        raise DefinitionError(f"a {kind} is over {', '.join(a.name for a in over)}: one of them stands there twice")
     return Reduce(kind, over, value, dtype or value.dtype) if over else value
 
 

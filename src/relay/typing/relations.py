@@ -7,6 +7,7 @@ or refuted, is a run-time check; one about unknown dims is unified.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,11 +72,20 @@ def signature(
     except (TypeError, IndexError, ZeroDivisionError) as e:
         # What the tensor expressions themselves refuse: operands of different base types, an index of another rank.
         raise TypeError_(f"{_call_text(op, args)}: {e}") from e
+    except (ValueError, AttributeError, LookupError, ArithmeticError, NameError) as e:
+        raise TypeError_(f"{_call_text(op, args)}: its definition fails: {e}", hint=_where_it_failed(op, e)) from e
     # An attribute may name any.
     for result in found.result.fields if isinstance(found.result, TupleType) else (found.result,):
         if isinstance(result, TensorType) and isinstance(result.dtype, str):
             require_base_type(result.dtype, where=f"{_call_text(op, args)}: ")
     return found
+
+
+def _where_it_failed(op: Operator, error: Exception) -> str:
+    """The line of an operator's definition at which it raised an error."""
+    file = op.define.__code__.co_filename
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f"{type(error).__name__} at {file}:{lines[-1] if lines else op.define.__code__.co_firstlineno}"
 
 
 def _call_text(op: Operator, args: Sequence[Type]) -> str:

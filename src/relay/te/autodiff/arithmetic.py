@@ -7,7 +7,7 @@ is structural: a term that does not exist is left out, never ``0 * x``.
 from __future__ import annotations
 
 from relay.ir.types import is_float
-from relay.te.scalar import Const, Scalar, Unary, binary, cast, chain, select, unary
+from relay.te.scalar import Const, Load, Scalar, Unary, binary, cast, chain, select, unary, walk
 
 
 def is_const(x: Scalar | None, value: float) -> bool:
@@ -77,6 +77,12 @@ def both(a: Scalar, b: Scalar) -> Scalar:
         if isinstance(one, Const):
             return other if one.value else one
     return binary("and", a, b)
+
+
+def where_too(outer: Scalar, inner: Scalar) -> Scalar:
+    """Whether both conditions hold, where what the inner one reads may be inside of its tensor only if the outer one holds."""
+    reads = any(isinstance(n, Load) for n in walk(inner))
+    return select(outer, inner, Const(False, "bool")) if reads else both(outer, inner)
 
 
 def either(a: Scalar, b: Scalar) -> Scalar:

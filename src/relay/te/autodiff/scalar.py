@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from relay.ir.types import is_float
-from relay.te.autodiff.arithmetic import add, both, choose, converted, div, either, is_const, mul, neg
+from relay.te.autodiff.arithmetic import add, choose, converted, div, either, is_const, mul, neg, where_too
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -145,7 +145,7 @@ def _bounds(adjoint: Scalar) -> Scalar | None:
         own: Scalar | None = None
         while isinstance(term, Select) and is_const(term.b, 0):
             if _is_of_indices(term.cond):
-                own = term.cond if own is None else both(own, term.cond)
+                own = term.cond if own is None else where_too(own, term.cond)
             term = term.a
         if own is None:
             return None
