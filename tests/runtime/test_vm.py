@@ -74,7 +74,9 @@ def test_arithmetic(opcode: str, meaning: Callable[[int, int], int]) -> None:
 
 def test_arithmetic_at_the_edges() -> None:
     low = -(2**63)
-    assert int(binary("IAdd").run("main", (2**63 - 1, 1))) == low
+    for opcode, a, b in (("IAdd", 2**63 - 1, 1), ("ISub", low, 1), ("IMul", 2**32, 2**31), ("IMul", low, -1)):
+        with pytest.raises(ExecutionError, match="a size is more than int64 holds"):
+            binary(opcode).run("main", (a, b))
     assert int(binary("IFloorDiv").run("main", (low, -1))) == low
     assert int(binary("IMod").run("main", (low, -1))) == 0
     for opcode in ("IFloorDiv", "IMod"):

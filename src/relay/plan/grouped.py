@@ -2,21 +2,26 @@
 
 A grouped convolution reads channels ``(o // per_group) * inputs + i`` of its data and ``o`` of its weights: both operands move with
 ``o``. Of ``o`` split into its group and its place therein, only the weights have the second, so every group is a product of a batch.
-The same goes for both of its gradients, and for whatever else is read so. In memory nothing moves: the axes are those of a
-view of the result (`relay.te.layout`), which what follows element by element is given too.
+The same goes for both of its gradients, and for whatever else is read so: a convolution whose result is read by blocks of pixels
+(``y // 2`` of the image, ``y % 2`` of the weights) is one product of both axes' quotients and their remainders. In memory nothing moves:
+the axes are those of a view of the result (`relay.te.layout`), which what follows element by element is given too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from relay import te
 from relay.plan.graph import TeGraph, output_dtypes
-from relay.plan.stages import contraction
+from relay.plan.stages import Contraction, contraction
 from relay.te.index import Indices
 from relay.te.layout import Layout, division, index_polynomials, laid_out, split_at
-from relay.te.scalar import Load, Reduce, walk
+from relay.te.scalar import Axis, Load, Reduce, walk
 from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
+
+_MANY = 1 << 20
 
 
 def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
@@ -42,22 +47,36 @@ def _tensor(stage: Stage, index: int) -> Tensor:
 
 
 def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
-    """The split that makes a product for each group of a sum that is no product."""
+    """The split that makes a product of a sum that is none, or fewer and larger ones: alone, or with those of other axes after it."""
     body = stage.bodies[0]
     if len(stage.bodies) != 1 or not isinstance(body, Reduce):
         return None
-    form = contraction(stage, constants)
-    if form is not None and form.rows:
-        return None
-    indices = Indices()
-    found = division(indices, index_polynomials(indices, [body]), stage.axes)
-    if found is None:
-        return None
-    axis, size = found
-    layout = split_at(stage.axes.index(axis), size, len(stage.axes))
-    split = laid_out([_tensor(stage, 0)], {stage: layout})[stage]
-    form = contraction(split, constants)
-    return layout if form is not None and form.rows else None
+    before, first = contraction(stage, constants), None
+    for _ in stage.axes:
+        indices = Indices()
+        found = division(indices, index_polynomials(indices, stage.bodies), stage.axes)
+        if found is None:
+            return None
+        axis, size = found
+        layout = split_at(stage.axes.index(axis), size, len(stage.axes))
+        first = first or layout
+        split = laid_out([_tensor(stage, 0)], {stage: layout})[stage]
+        assert isinstance(split, Compute)
+        stage = split
+        if _is_better(contraction(stage, constants), before):
+            return first
+    return None
+
+
+def _is_better(form: Contraction | None, before: Contraction | None) -> bool:
+    if form is None or not form.rows:
+        return False
+    return before is None or not before.rows or _count(form.batch) < _count(before.batch)
+
+
+def _count(axes: Sequence[Axis]) -> int:
+    """How many there are of a batch; a number that is not known counts as many."""
+    return prod(a.extent if isinstance(a.extent, int) else _MANY for a in axes)
 
 
 def _of_operand(stage: Compute, layouts: dict[Stage, Layout]) -> Layout | None:

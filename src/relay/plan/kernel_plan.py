@@ -19,6 +19,7 @@ from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
 from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
 from relay.plan.checked_reads import checked
+from relay.plan.factored import factored
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.grouped import grouped
@@ -116,7 +117,7 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = grouped(graph, constants)
+    graph = grouped(factored(graph), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     kept = keep(graph, constants, indices)

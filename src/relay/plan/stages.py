@@ -1,8 +1,9 @@
 """Which stages of a definition get memory, and what they read once everything else is inlined.
 
 A stage is kept when it is an output, a part that an output interleaves, a reduction or a scan; when it is dear and would
-be evaluated more than once per element (a softmax's exponentials, an inverse deviation read along a row); or when it is
-an operand of a contraction and more than a change of index. All other stages are inlined into those that read them.
+be evaluated more than once per element (a softmax's exponentials, an inverse deviation read along a row); when it would be at many
+places, as steps that each read several elements of the step before are; or when it is an operand of a contraction and more than a
+change of index. All other stages are inlined into those that read them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, sides, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
+
+# How much of a stage is evaluated again for an element at most, in nodes of its expression: what it costs to keep it.
+_AGAIN = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,6 +235,8 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
     chosen: set[int] = set()
     # The kept stages that evaluate an inlined stage, by the inlined stage.
     users: dict[int, set[int]] = {}
+    # At how many places these do, for an element.
+    places: dict[int, int] = {}
     feeds_contraction: set[int] = set()
     by_id = {id(s): s for s in order}
     for stage in reversed(order):
@@ -248,6 +254,9 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         )
         if not must and any(is_expensive(b) for b in stage_bodies(stage)):
             must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)
+        places[key] = sum(_reads(r, key) * (1 if id(r) in chosen else places[id(r)]) for r in readers.get(key, ()))
+        if not must and not is_index_map(stage):
+            must = (places[key] - 1) * sum(len(walk(b)) for b in stage_bodies(stage)) > _AGAIN
         if must:
             chosen.add(key)
         else:
@@ -255,6 +264,17 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
             if feeds:
                 feeds_contraction.add(key)
     return chosen
+
+
+def _reads(reader: Stage, producer: int) -> int:
+    """At how many places a stage reads another."""
+    found = {
+        tuple(map(id, load.indices))
+        for body in stage_bodies(reader)
+        for load in loads(body)
+        if isinstance(load.source, Tensor) and id(load.source.stage) == producer
+    }
+    return len(found)
 
 
 def _repeats(consumer: Stage, producer: Stage) -> bool:

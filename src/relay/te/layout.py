@@ -22,6 +22,8 @@ from relay.ir.dim import Dim, dim_floordiv, dim_mod, dim_mul, known_equal
 from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
+    Binary,
+    Compare,
     Load,
     Reduce,
     Scalar,
@@ -273,14 +275,21 @@ def by_parts(root: Scalar, indices: Indices) -> Scalar:
 
 
 def _normal(root: Scalar, indices: Indices) -> Scalar:
-    """The expression with the indices of its loads in normal form; conditions keep theirs, which others recognise."""
+    """The expression with the indices of its loads in normal form; conditions keep theirs, which others recognise, but for those
+    that divide."""
 
     def visit(node: Scalar) -> Scalar:
         if isinstance(node, Load):
             return rebuild(node, tuple(indices.simplify(i) for i in node.indices))
+        if isinstance(node, Compare) and node.a.dtype == "int64" and any(map(_divides, walk(node))):
+            return indices.compare(node.op, node.a, node.b)
         return node
 
     return transform(root, visit)
+
+
+def _divides(node: Scalar) -> bool:
+    return isinstance(node, Binary) and node.op in ("floordiv", "mod")
 
 
 def index_polynomials(indices: Indices, roots: Iterable[Scalar]) -> list[Dim]:

@@ -6,6 +6,7 @@ may leave its range. The index functions are sums of variables times sizes; what
 
     q = u // c        u = c * q + r with a new r in [0, c)
     min(a, b)         two pieces: a where a <= b, and b where a = b + 1 + s with a new s >= 0 (max alike)
+    abs(a)            two pieces: a where a >= 0, and -a where a = -1 - s with a new s >= 0
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
 once the common divisor is out), so r runs only over its residue class and p is determined. What cannot be solved stays a guard,
@@ -17,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import TypeGuard
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_max, dim_mul, dim_sub, known_equal
+from relay.ir.dim import Dim, DimVar, ceil_div, dim_add, dim_max, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import both
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -30,10 +32,13 @@ from relay.te.scalar import (
     Const,
     Load,
     Scalar,
+    Unary,
     binary,
+    children,
     compare,
     substitute,
     transform,
+    unary,
     walk,
 )
 
@@ -100,41 +105,52 @@ def invert(
 
 
 def _parts(piece: _Piece, indices: Indices) -> list[_Piece] | None:
-    """The piece cut in two at a minimum or maximum of indices; None where there is none to cut at."""
+    """The piece cut in two at a minimum or maximum of indices, or where a magnitude turns; None where there is none to cut at."""
     for node in (n for index in piece.read for n in walk(index)):
-        if not isinstance(node, Binary) or node.op not in ("min", "max") or not _varies(node, piece.variables):
+        if not _is_cut(node) or not _varies(node, piece.variables) or any(isinstance(n, Load) for n in walk(node)):
             continue
-        a, b = (node.a, node.b) if _varies(node.a, piece.variables) else (node.b, node.a)
-        by = dim_sub(indices.poly(a), indices.poly(b))
-        low, high = indices.ends(by if node.op == "min" else dim_mul(-1, by))
-        if high is None or any(isinstance(n, Load) for n in walk(node)):
+        if isinstance(node, Unary):
+            a, b, least = node.a, unary("neg", node.a), False
+            low, high = indices.ends(dim_mul(-1, indices.poly(a)))
+        else:
+            a, b = (node.a, node.b) if _varies(node.a, piece.variables) else (node.b, node.a)
+            least = node.op == "min"
+            by = dim_sub(indices.poly(a), indices.poly(b))
+            low, high = indices.ends(by if least else dim_mul(-1, by))
+        if high is None:
             continue
-        over = Axis("s", dim_max(high, 0))  # how far a is beyond b, less one
+        over = Axis("s", dim_max(high, 0))  # how far a is beyond b (or below 0), less one
+        further = binary("add", over, 1)
         known = isinstance(low, int) and low > 0, isinstance(high, int) and high <= 0
-        beyond = (
-            binary("add", b, binary("add", over, 1)) if node.op == "min" else binary("sub", b, binary("add", over, 1))
-        )
-        one, other = (
-            tuple(_replaced(i, node, to, indices) for i in piece.read) for to in (a, b)
-        )  # fmt: skip
-        within = compare("le" if node.op == "min" else "ge", a, b)
+        edge: Scalar = Const(0, "int64") if isinstance(node, Unary) else b
+        beyond = binary("add", edge, further) if least else binary("sub", edge, further)
+        one, other = (tuple(_replaced(i, node, to, indices) for i in piece.read) for to in (a, b))
+        within = compare("le" if least else "ge", a, edge)
         first = _Piece(one, piece.variables, piece.also, (*piece.where, within))
         second = _Piece(other, (*piece.variables, over), (*piece.also, (a, beyond)), piece.where)
         return [second] if known[0] else [first] if known[1] else [first, second]
     return None
 
 
+def _is_cut(node: Scalar) -> TypeGuard[Binary | Unary]:
+    if isinstance(node, Unary):
+        return node.op == "abs" and node.dtype == "int64"
+    return isinstance(node, Binary) and node.op in ("min", "max")
+
+
 def _varies(node: Scalar, variables: Sequence[Axis]) -> bool:
     return any(isinstance(n, Axis) and n in variables for n in walk(node))
 
 
-def _replaced(index: Scalar, node: Binary, value: Scalar, indices: Indices) -> Scalar:
+def _replaced(index: Scalar, node: Binary | Unary, value: Scalar, indices: Indices) -> Scalar:
     """The index with what is equal to a node replaced."""
-    key = (node.op, indices.poly(node.a), indices.poly(node.b))
+
+    def key(of: Binary | Unary) -> tuple[object, ...]:
+        return (of.op, *map(indices.poly, children(of)))
 
     def visit(each: Scalar) -> Scalar:
-        same = isinstance(each, Binary) and each.dtype == "int64" and each.op == node.op
-        return value if same and (each.op, indices.poly(each.a), indices.poly(each.b)) == key else each  # type: ignore[union-attr]
+        same = isinstance(each, Binary | Unary) and each.dtype == "int64" and each.op == node.op
+        return value if same and key(each) == key(node) else each  # type: ignore[arg-type]
 
     return transform(index, visit)
 
@@ -167,7 +183,7 @@ class _System:
 
     def _linear(self, poly: Dim) -> Dim:
         """The polynomial with its divisions replaced by variables (to any depth, innermost first)."""
-        for atom, node in self.indices.opaque_in(poly):
+        for atom, node in self._in_turn(poly):
             if not self._unknown_inside(node):
                 continue
             division = self.indices.division(atom)
@@ -177,6 +193,17 @@ class _System:
             if new is not None:
                 poly = self.indices.replace(poly, atom, new)
         return self._final(poly)
+
+    def _in_turn(self, poly: Dim) -> list[tuple[DimVar, Scalar]]:
+        """What is not affine, innermost first; before all else the quotients of a variable by itself, of the greatest divisor first: in
+        terms of these quotients and their remainders other divisions of sums with it are smaller ones."""
+
+        def turn(found: tuple[DimVar, Scalar]) -> int:
+            division = self.indices.division(found[0])
+            alone = division and self.indices.as_axis(division[0])
+            return -division[1] if division and alone in self.open and isinstance(division[1], int) else 0
+
+        return sorted(self.indices.opaque_in(poly), key=turn)
 
     def _unknown_inside(self, node: Scalar) -> bool:
         return any(isinstance(n, Axis) and n in self.rank for n in walk(node))
