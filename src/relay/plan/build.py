@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -365,9 +365,21 @@ class Space:
     def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
         """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as
         one."""
-        found = self.normalise_splits(builder.indices, evaluate)
-        while self._join(builder.indices, found):
-            found = evaluate(self.env)
+        indices = builder.indices
+        found = self.normalise_splits(indices, evaluate)
+        apart: set[tuple[Axis, Axis]] = set()
+        while True:
+            groups, env = [list(g) for g in self.groups], dict(self.env)
+            joined = self._join(indices, found, apart)
+            if joined is None:
+                return
+            after = evaluate(self.env)
+            if _divided(indices, after) > _divided(indices, found):
+                # What the two axes are in terms of one would be computed for every element.
+                self.groups[:], self.env = groups, env
+                apart.add(joined)
+            else:
+                found = after
 
     def normalise_splits(self, indices: Indices, evaluate: Callable[[Env], Accesses]) -> Accesses:
         """The first half: drop axes of one element and split. Gives the accesses that result."""
@@ -401,11 +413,12 @@ class Space:
         self._replace(axis, binary("add", binary("mul", outer, size), inner))
         return True
 
-    def _join(self, indices: Indices, found: Accesses) -> bool:
+    def _join(self, indices: Indices, found: Accesses, apart: Container[tuple[Axis, Axis]]) -> tuple[Axis, Axis] | None:
+        """Make two neighbours one, but for those that are to stay ``apart``; gives them."""
         for group in self.groups:
             for n in range(len(group) - 1):
                 a, b = group[n], group[n + 1]
-                if a in found.fixed or b in found.fixed:
+                if a in found.fixed or b in found.fixed or (a, b) in apart:
                     continue
                 if all(_contiguous(indices, p, a, b) for p in found.polys):
                     joined = Axis(a.name + b.name if len(a.name) < 8 else a.name, dim_mul(a.extent, b.extent))
@@ -415,8 +428,13 @@ class Space:
                     outer = binary("floordiv", joined, size)
                     self._replace(a, outer)
                     self._replace(b, binary("sub", joined, binary("mul", outer, size)))
-                    return True
-        return False
+                    return a, b
+        return None
+
+
+def _divided(indices: Indices, found: Accesses) -> int:
+    """How many divisions the places that are read and written are made of."""
+    return sum(len(indices.divisions(p)) for p in found.polys)
 
 
 def _contiguous(indices: Indices, poly: Dim, a: Axis, b: Axis) -> bool:

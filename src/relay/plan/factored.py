@@ -88,7 +88,7 @@ def _in_steps(stage: Compute) -> Compute:
         factors = [f for n, f in enumerate(factors) if n not in step.pair] + [made]
     product = reduce(lambda a, b: binary("mul", a, b), [f.value for f in factors] + literals)
     left = tuple(a for a in body.axes if a in steps[-1].over)
-    return Compute(stage.name, stage.axes, (Reduce("sum", left, product, body.dtype),))
+    return Compute(stage.name, stage.axes, (Reduce("sum", left, product, body.dtype) if left else product,))
 
 
 def _factors(product: Scalar, axes: frozenset[Axis]) -> tuple[list[Scalar], list[_Factor]]:

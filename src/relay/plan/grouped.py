@@ -9,19 +9,15 @@ the axes are those of a view of the result (`relay.te.layout`), which what follo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from relay import te
 from relay.plan.graph import TeGraph, output_dtypes
 from relay.plan.stages import Contraction, contraction
 from relay.te.index import Indices
 from relay.te.layout import Layout, division, index_polynomials, laid_out, split_at
-from relay.te.scalar import Axis, Load, Reduce, walk
+from relay.te.scalar import Load, Reduce, walk
 from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
-
-_MANY = 1 << 20
 
 
 def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
@@ -58,6 +54,8 @@ def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
         if found is None:
             return None
         axis, size = found
+        if not isinstance(size, int):
+            return None
         layout = split_at(stage.axes.index(axis), size, len(stage.axes))
         first = first or layout
         split = laid_out([_tensor(stage, 0)], {stage: layout})[stage]
@@ -69,14 +67,11 @@ def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
 
 
 def _is_better(form: Contraction | None, before: Contraction | None) -> bool:
+    """Whether there is a product where there was none, or one to which an axis of a batch belongs whose quotients one operand has
+    and its remainders the other. (A batch of which only the groups share an operand stays one.)"""
     if form is None or not form.rows:
         return False
-    return before is None or not before.rows or _count(form.batch) < _count(before.batch)
-
-
-def _count(axes: Sequence[Axis]) -> int:
-    """How many there are of a batch; a number that is not known counts as many."""
-    return prod(a.extent if isinstance(a.extent, int) else _MANY for a in axes)
+    return before is None or not before.rows or len(form.batch) < len(before.batch)
 
 
 def _of_operand(stage: Compute, layouts: dict[Stage, Layout]) -> Layout | None:

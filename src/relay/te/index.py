@@ -489,13 +489,11 @@ class Indices:
 
     def divisors(self, a: Dim) -> list[tuple[Dim, int]]:
         """The divisions ``p // c`` by a number inside a polynomial, as (p, c)."""
-        out: list[tuple[Dim, int]] = []
-        for atom in dim_atoms(a):
-            if isinstance(atom, DimVar) and atom in self._divisions:
-                p, c = self._divisions[atom]
-                if isinstance(c, int):
-                    out.append((p, c))
-        return out
+        return [(p, c) for p, c in self.divisions(a) if isinstance(c, int)]
+
+    def divisions(self, a: Dim) -> list[tuple[Dim, Dim]]:
+        """The divisions ``p // c`` inside a polynomial, by numbers and by sizes, as (p, c)."""
+        return [self._divisions[atom] for atom in dim_atoms(a) if isinstance(atom, DimVar) and atom in self._divisions]
 
     def as_axis(self, a: Dim) -> Axis | None:
         """The axis, if the polynomial is just that axis."""

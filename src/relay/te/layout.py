@@ -297,19 +297,19 @@ def index_polynomials(indices: Indices, roots: Iterable[Scalar]) -> list[Dim]:
     return [indices.poly(i) for r in roots for n in walk(r) if isinstance(n, Load) for i in n.indices]
 
 
-def division(indices: Indices, polys: Iterable[Dim], axes: Sequence[Axis]) -> tuple[Axis, int] | None:
+def division(indices: Indices, polys: Iterable[Dim], axes: Sequence[Axis]) -> tuple[Axis, Dim] | None:
     """An axis that would have to be split for a division in one of the polynomials to be none of indices, and the size of the
     inner part; None where no such division is left."""
     for poly in polys:
-        for above, by in indices.divisors(poly):
+        for above, by in indices.divisions(poly):
             for axis in axes:
                 step = indices.coefficient(above, axis)
-                if not isinstance(step, int) or step <= 0 or by % step:
+                if not isinstance(step, int) or step <= 0 or dim_mod(by, step) != 0:
                     continue
-                size = by // step
+                size = dim_floordiv(by, step)
                 if size == 1 or known_equal(axis.extent, size) or dim_mod(axis.extent, size) != 0:
                     continue
-                if isinstance(axis.extent, int) and axis.extent <= size:
+                if isinstance(axis.extent, int) and isinstance(size, int) and axis.extent <= size:
                     continue
                 return axis, size
     return None
