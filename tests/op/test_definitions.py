@@ -41,7 +41,7 @@ def same(body: Callable[..., Any]) -> Callable[[te.Tensor], te.Tensor]:
 
 WRONG: dict[str, tuple[Callable[[te.Tensor], Any], str]] = {
     "a Python error": (unpacks, r"its definition fails: not enough values to unpack .*\n(.*\n)*.*ValueError at .*test_definitions.py:\d+"),
-    "a size that is a float": (lambda x: te.compute((unknown(2.0), 4), lambda i, j: x[i, j]), r"the size of axis 0 is 2\.0: sizes are whole"),
+    "a size that is a float": (lambda x: te.compute((unknown(2.0), 4), lambda i, j: x[i, j]), r"size of axis 0 is 2\.0: sizes are whole"),
     "a negative size": (lambda x: te.compute((2,), lambda i: te.sum(x[i, 0], te.reduce_axis(-4))), r"the size of .* k is -4"),
     "a shape that is a size": (lambda x: te.compute(unknown(4), lambda i: x[0, i]), r"a shape is a sequence of sizes.* found 4"),
     "a sum over its own index": (same(lambda x, i, j: te.sum(x[i, j], j)), r"a reduction is over j, which says which element"),

@@ -1,0 +1,172 @@
+"""Operators whose indices are quotients, remainders, magnitudes and wraps: what they compute, and their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay import te
+from relay.op import registry
+
+Array = np.ndarray[Any, Any]
+
+
+def butterfly(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda b, i: x[b, i] * w[i, 0] + x[b, i // 8 * 8 + (i + 4) % 8] * w[i, 1])
+
+
+def reflected(x: te.Tensor) -> te.Tensor:
+    h, w = x.shape
+
+    def at(i: Any, n: Any) -> Any:
+        return (te.size(n) - 1) - te.abs((te.size(n) - 1) - te.abs(i))
+
+    def body(i: Any, j: Any) -> Any:
+        return x[at(i + 1, h), j] + x[at(i - 1, h), j] * x[i, at(j + 1, w)] + x[i, at(j - 1, w)]
+
+    return te.compute(x.shape, body)
+
+
+def subpixel(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    sizes: Any = x.shape
+    c, height, width = sizes
+    k, r, s = te.reduce_axis(c), te.reduce_axis(3), te.reduce_axis(3)
+
+    def at(m: Any, i: Any, j: Any) -> Any:
+        return te.select((i >= 0) & (i < te.size(height)) & (j >= 0) & (j < te.size(width)), x[m, i, j], 0.0)
+
+    return te.compute(
+        (w.shape[0] // 4, 2 * height, 2 * width),
+        lambda o, y, z: te.sum(
+            at(k, y // 2 + r - 1, z // 2 + s - 1) * w[o * 4 + y % 2 * 2 + z % 2, k, r, s], (k, r, s)
+        ),
+    )
+
+
+def outer_product_mean(a: te.Tensor, b: te.Tensor, w: te.Tensor) -> te.Tensor:
+    s, n, c = a.shape
+    q, d, e = te.reduce_axis(s), te.reduce_axis(c), te.reduce_axis(c)
+    return te.compute((n, n, w.shape[2]), lambda i, j, z: te.sum(a[q, i, d] * b[q, j, e] * w[d, e, z], (q, d, e)) * 0.5)
+
+
+def sorting_network(x: te.Tensor) -> te.Tensor:
+    for step in range(8):
+
+        def body(n: Any, i: Any, x: te.Tensor = x, step: int = step) -> Any:
+            low, high = te.maximum(i - 1, 0), te.minimum(i + 1, 7)
+            first = ((i + step) % 2).equal(0)
+            return te.select(first, te.minimum(x[n, i], x[n, high]), te.maximum(x[n, low], x[n, i]))
+
+        x = te.compute(x.shape, body)
+    return x
+
+
+def bilinear(x: te.Tensor, y: te.Tensor, w: te.Tensor) -> te.Tensor:
+    i, j = te.reduce_axis(x.shape[1]), te.reduce_axis(y.shape[1])
+    return te.compute((x.shape[0], w.shape[0]), lambda b, o: te.sum(x[b, i] * y[b, j] * w[o, i, j], (i, j)))
+
+
+def folded(x: te.Tensor) -> te.Tensor:
+    sizes: Any = x.shape
+    c, _, p = sizes
+    r = te.reduce_axis(3)
+
+    def body(m: Any, y: Any) -> Any:
+        a = y - r
+        return te.sum(te.select((a % 2).equal(0) & (a >= 0) & (a // 2 < te.size(p)), x[m, r, a // 2], 0.0), r)
+
+    return te.compute((c, 2 * p + 1), body)
+
+
+@dataclass(frozen=True)
+class Case:
+    define: Callable[..., te.Tensor]
+    shapes: Callable[[int], Sequence[tuple[int, ...]]]  # of the operands, by n
+    types: str  # of the operands, in terms of n
+    reference: Callable[..., Array] | None = None
+
+
+CASES = {
+    "butterfly": Case(
+        butterfly, lambda n: [(3, 8 * n), (8 * n, 2)], "%a: Tensor[(3, 8*n), D], %b: Tensor[(8*n, 2), D]",
+        lambda x, w: x * w[:, 0] + x.reshape(3, -1, 2, 4)[:, :, ::-1].reshape(x.shape) * w[:, 1],
+    ),
+    "reflected": Case(reflected, lambda n: [(n + 2, n + 3)], "%a: Tensor[(n + 2, n + 3), D]"),
+    "subpixel": Case(
+        subpixel, lambda n: [(2, n, n + 1), (8, 2, 3, 3)], "%a: Tensor[(2, n, n + 1), D], %b: Tensor[(8, 2, 3, 3), D]"
+    ),
+    "outer product mean": Case(
+        outer_product_mean, lambda n: [(n, 4, 3), (n, 4, 3), (3, 3, 5)],
+        "%a: Tensor[(n, 4, 3), D], %b: Tensor[(n, 4, 3), D], %c: Tensor[(3, 3, 5), D]",
+        lambda a, b, w: np.einsum("qid,qje,dez->ijz", a, b, w) * 0.5,
+    ),
+    "sorting network": Case(sorting_network, lambda n: [(n, 8)], "%a: Tensor[(n, 8), D]", lambda x: np.sort(x, 1)),
+    "bilinear": Case(
+        bilinear, lambda n: [(n, 5), (n, 6), (4, 5, 6)], "%a: Tensor[(n, 5), D], %b: Tensor[(n, 6), D], %c: Tensor[(4, 5, 6), D]",
+        lambda x, y, w: np.einsum("bi,bj,oij->bo", x, y, w),
+    ),
+    "folded": Case(folded, lambda n: [(3, 3, n)], "%a: Tensor[(3, 3, n), D]"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    found = CASES[request.param]
+    registry.operator("unusual.op")(found.define)
+    yield found
+    registry.remove("unusual.op")
+
+
+def program(case: Case, dtype: str, n: int | None, result: str = "{}") -> relay.Module:
+    types = case.types.replace("D]", f"{dtype}]")
+    names = ", ".join(part.split(":")[0] for part in types.split(", %")).replace("%", "")
+    call = f"unusual.op({', '.join('%' + name for name in names.split(', '))})"
+    dims = "[n: Dim]"
+    if n is not None:
+        for text in ("8*n", "n + 1", "n + 2", "n + 3"):
+            types = types.replace(text, str(eval(text, {"n": n})))
+        types, dims = types.replace("(n,", f"({n},").replace(" n)", f" {n})").replace(" n,", f" {n},"), ""
+    return relay.parse(f'#[version = "0.0.5"]\ndef @main{dims}({types}) {{ {result.format(call)} }}')
+
+
+def drawn(case: Case, n: int, dtype: str) -> list[Array]:
+    rng = np.random.default_rng(n)
+    return [rng.standard_normal(s).astype(dtype) for s in case.shapes(n)]
+
+
+def test_what_it_computes(case: Case) -> None:
+    compiled = relay.compile(program(case, "float32", None))
+    for n in (1, 2, 5, 9):
+        given = drawn(case, n, "float32")
+        wanted = np.asarray(relay.evaluate(program(case, "float32", None), *given))
+        if case.reference is not None:
+            np.testing.assert_allclose(wanted, case.reference(*given), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(compiled(*given)), wanted, rtol=1e-4, atol=1e-5)
+        fixed = relay.compile(program(case, "float32", n))(*given)
+        np.testing.assert_allclose(np.asarray(fixed), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_its_derivative(case: Case) -> None:
+    """Against differences of the compiled operator, in both forms."""
+    n = 3
+    given = drawn(case, n, "float64")
+    numbers = tuple(range(len(given)))
+    value = relay.compile(program(case, "float64", None, "sum(sin({}))"))
+    for size in (None, n):
+        found: Any = relay.compile(relay.grad(program(case, "float64", size, "sum(sin({}))"), argnums=numbers))(*given)
+        slopes = found if isinstance(found, tuple) else (found,)
+        for number, slope in enumerate(slopes):
+            array = np.asarray(slope)
+            assert array.shape == given[number].shape
+            for at in list(np.ndindex(array.shape))[:: max(1, array.size // 12)]:
+                ends = []
+                for step in (1e-6, -1e-6):
+                    moved = [g.copy() for g in given]
+                    moved[number][at] += step
+                    ends.append(float(np.asarray(value(*moved))))
+                assert array[at] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-7), (size, number, at)
