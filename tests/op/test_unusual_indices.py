@@ -40,8 +40,9 @@ def subpixel(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     def at(m: Any, i: Any, j: Any) -> Any:
         return te.select((i >= 0) & (i < te.size(height)) & (j >= 0) & (j < te.size(width)), x[m, i, j], 0.0)
 
+    outs: Any = w.shape[0]
     return te.compute(
-        (w.shape[0] // 4, 2 * height, 2 * width),
+        (outs // 4, 2 * height, 2 * width),
         lambda o, y, z: te.sum(
             at(k, y // 2 + r - 1, z // 2 + s - 1) * w[o * 4 + y % 2 * 2 + z % 2, k, r, s], (k, r, s)
         ),
@@ -170,3 +171,47 @@ def test_its_derivative(case: Case) -> None:
                     moved[number][at] += step
                     ends.append(float(np.asarray(value(*moved))))
                 assert array[at] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-7), (size, number, at)
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_a_segment_s_extreme_with_a_number_for_nothing(kind: str) -> None:
+    """The number counts where something is left out, and only there: elements may lie beyond it."""
+    number = -1.0 if kind == "max" else 1.0
+
+    def segments(x: te.Tensor, place: te.Tensor, like: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis(x.shape[0])
+        extreme: Any = getattr(te, kind)
+
+        def body(s: Any) -> Any:
+            return extreme(te.select(te.cast(place[k], "int64").equal(s), x[k], number), k)
+
+        return te.compute(like.shape, body)
+
+    registry.operator("unusual.segments")(segments)
+    try:
+        text = """#[version = "0.0.5"]
+def @main[n: Dim, s: Dim](%x: Tensor[(n,), float64], %p: Tensor[(n,), int32], %l: Tensor[(s,), float64]) {
+  unusual.segments(%x, %p, %l)
+}"""
+        module = relay.parse(text)
+        exe, slopes = relay.compile(module), relay.compile(relay.grad(module))
+        rng = np.random.default_rng(0)
+        for n, s in ((0, 2), (1, 1), (7, 1), (40, 6), (300, 50)):
+            x, place, like = rng.standard_normal(n) * 2, rng.integers(0, s, n).astype(np.int32), np.zeros(s)
+            wanted = np.full(s, -np.inf if kind == "max" else np.inf)
+            for z in range(s):
+                each = np.where(place == z, x, number)
+                wanted[z] = getattr(np, kind)(each, initial=wanted[z])
+            np.testing.assert_array_equal(np.asarray(exe(x, place, like)), wanted)
+            np.testing.assert_array_equal(np.asarray(relay.evaluate(module, x, place, like)), wanted)
+            taken = (x == wanted[place]).astype(float)
+            np.testing.assert_allclose(np.asarray(slopes(x, place, like)), taken)
+        # In one pass over the elements, not one for each segment.
+        x, place, like = (
+            rng.standard_normal(200_000),
+            rng.integers(0, 20_000, 200_000).astype(np.int32),
+            np.zeros(20_000),
+        )
+        assert np.asarray(exe(x, place, like)).shape == (20_000,)
+    finally:
+        registry.remove("unusual.segments")

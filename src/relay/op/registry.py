@@ -38,6 +38,7 @@ from relay.ir.lexer import tokenize
 from relay.ir.types import BASE_TYPE, TensorType, Type, countable
 from relay.op.build import call
 from relay.op.elsewhere import ELSEWHERE
+from relay.te.left_out import leaving_out
 
 OperatorKind = Literal["expression", "view", "composition", "routine"]
 ShapeMode = Literal["independent", "data", "upper_bound"]
@@ -451,6 +452,7 @@ def trace(
         raise te.DefinitionError(
             f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
         )
+    outputs = leaving_out(outputs)
     for output in outputs:
         if not countable(output.shape, output.dtype):
             raise te.DefinitionError(f"no memory has room for sizes of {', '.join(map(str, output.shape))}")

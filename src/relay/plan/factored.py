@@ -16,10 +16,10 @@ from functools import reduce
 from itertools import combinations
 from math import prod
 
-from relay import te
-from relay.plan.graph import TeGraph, output_dtypes, rewrite_stage
+from relay.plan.graph import TeGraph
+from relay.te.rewrite import result_of, rewritten
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, chain, substitute, walk
-from relay.te.tensor import Compute, Stage, Tensor
+from relay.te.tensor import Compute, Stage
 
 # Factors beyond which not all orders are compared, and what stands for a size that is not known.
 _MOST_FACTORS, _SOME = 5, 64
@@ -46,31 +46,15 @@ class _Step:
 
 
 def factored(graph: TeGraph) -> TeGraph:
-    """The graph with such sums in steps; the same object where there are none."""
-    new: dict[Stage, Stage] = {}
-
-    def visit(node: Scalar) -> Scalar:
-        if isinstance(node, Load) and isinstance(node.source, Tensor) and node.source.stage in new:
-            return Load(_result(new[node.source.stage], node.source.index), node.indices, node.dtype)
-        return node
-
-    for stage in te.stages(graph.outputs):
-        made = rewrite_stage(stage, visit)
-        made = _in_steps(made) if isinstance(made, Compute) else made
-        if made is not stage:
-            new[stage] = made
-    if not new:
-        return graph
-    return replace(graph, outputs=tuple(_result(new.get(t.stage, t.stage), t.index) for t in graph.outputs))
+    """The graph with such sums in steps."""
+    return replace(graph, outputs=rewritten(graph.outputs, _in_steps))
 
 
-def _result(stage: Stage, index: int) -> Tensor:
-    return Tensor(stage, index, stage.shape, output_dtypes(stage)[index])
-
-
-def _in_steps(stage: Compute) -> Compute:
-    body = stage.bodies[0]
-    if len(stage.bodies) != 1 or not isinstance(body, Reduce) or body.kind != "sum":
+def _in_steps(stage: Stage) -> Stage:
+    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+        return stage
+    (body,) = stage.bodies
+    if not isinstance(body, Reduce) or body.kind != "sum":
         return stage
     if body.dtype not in ("float32", "float64"):
         return stage
@@ -148,7 +132,7 @@ def _made(one: _Factor, other: _Factor, step: _Step) -> Load:
     stage = Compute(
         "factor", tuple(own[a] for a in axes), (Reduce("sum", over, value, value.dtype) if over else value,)
     )
-    return _result(stage, 0)[axes]
+    return result_of(stage, 0)[axes]
 
 
 def _in_order(factor: _Factor) -> list[Axis]:

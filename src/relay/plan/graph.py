@@ -8,7 +8,7 @@ its own stage output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay import te
@@ -19,8 +19,9 @@ from relay.ir.types import TensorType, Type
 from relay.ir.walk import post_order
 from relay.op import registry
 from relay.op.foreign import is_foreign
-from relay.te.scalar import Const, Load, Scalar, transform, walk
-from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
+from relay.te.rewrite import output_dtypes, rewrite_stage
+from relay.te.scalar import Const, Load, Scalar, walk
+from relay.te.tensor import Placeholder, Tensor
 from relay.typing.relations import solved_signature
 
 
@@ -194,34 +195,6 @@ def splice(outputs: Sequence[Tensor], given: Mapping[tuple[int, int], Tensor | L
         # An operator may return its input as it is: the literal then needs a stage of its own.
         spliced.append(value.tensor() if isinstance(value, Literal) else value)
     return tuple(spliced)
-
-
-def rewrite_stage(stage: Stage, visit: Callable[[Scalar], Scalar]) -> Stage:
-    """The stage with its expressions rewritten; the same object when nothing changed."""
-    memo: dict[int, Scalar] = {}
-    match stage:
-        case Placeholder():
-            return stage
-        case Compute():
-            bodies = tuple(transform(b, visit, memo) for b in stage.bodies)
-            same = all(new is old for new, old in zip(bodies, stage.bodies, strict=True))
-            return stage if same else Compute(stage.name, stage.axes, bodies)
-        case Scan():
-            init, update = transform(stage.init, visit, memo), transform(stage.update, visit, memo)
-            if init is stage.init and update is stage.update:
-                return stage
-            return Scan(stage.name, stage.axes, stage.dim, stage.state, init, update, stage.reverse, stage.exclusive)
-
-
-def output_dtypes(stage: Stage) -> tuple[str, ...]:
-    """The dtypes of a stage's outputs."""
-    match stage:
-        case Placeholder():
-            return (stage.dtype,)
-        case Compute():
-            return tuple(b.dtype for b in stage.bodies)
-        case Scan():
-            return (stage.state.dtype,)
 
 
 def _flatten(value: Value) -> list[Tensor | Literal]:

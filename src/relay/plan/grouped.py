@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relay import te
-from relay.plan.graph import TeGraph, output_dtypes
+from relay.plan.graph import TeGraph
 from relay.plan.stages import Contraction, contraction
 from relay.te.index import Indices
 from relay.te.layout import Layout, division, index_polynomials, laid_out, split_at
+from relay.te.rewrite import result_of
 from relay.te.scalar import Load, Reduce, walk
 from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
 
@@ -34,12 +35,8 @@ def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
         if not layouts:
             return graph
         new = laid_out(graph.outputs, layouts)
-        outputs = tuple(_tensor(new.get(t.stage, t.stage), t.index) for t in graph.outputs)
+        outputs = tuple(result_of(new.get(t.stage, t.stage), t.index) for t in graph.outputs)
         graph = replace(graph, outputs=outputs)
-
-
-def _tensor(stage: Stage, index: int) -> Tensor:
-    return Tensor(stage, index, stage.shape, output_dtypes(stage)[index])
 
 
 def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
@@ -58,7 +55,7 @@ def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
             return None
         layout = split_at(stage.axes.index(axis), size, len(stage.axes))
         first = first or layout
-        split = laid_out([_tensor(stage, 0)], {stage: layout})[stage]
+        split = laid_out([result_of(stage, 0)], {stage: layout})[stage]
         assert isinstance(split, Compute)
         stage = split
         if _is_better(contraction(stage, constants), before):

@@ -14,9 +14,10 @@ from relay import te
 from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub, shape_size
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
-from relay.plan.graph import TeGraph, loads, output_dtypes
+from relay.plan.graph import TeGraph, loads
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
+from relay.te.rewrite import output_dtypes
 from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, sides, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
