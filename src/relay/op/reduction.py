@@ -134,8 +134,13 @@ def variance(data: te.Tensor, *, axis: Axes = None, keepdims: bool = False, excl
 
 @composition("std")
 def std(data: Any, *, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
-    """The square root of the variance over axes. ``data``: any shape, floating point."""
-    return call("sqrt", call("variance", data, axis=axis, keepdims=keepdims, exclude=exclude))
+    """The square root of the variance over axes. ``data``: any shape, floating point. Where all elements are equal its derivative is 0,
+    which that of the root is not."""
+    square = call("variance", data, axis=axis, keepdims=keepdims, exclude=exclude)
+    nothing = call("zeros_like", square)
+    none = call("less_equal", square, nothing)
+    root = call("sqrt", call("where", none, call("ones_like", square), square))
+    return call("where", none, nothing, root)
 
 
 # The exponential of a number below this would be subnormal: it counts for nothing beside that of the maximum, which is 1, and some
