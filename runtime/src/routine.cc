@@ -526,9 +526,20 @@ Value unique_values(const Value* arguments) {
   if (x.rank() != 1) fail(Status::failed, "unique takes a vector and got rank %u", x.rank());
   return with_type(x.dtype(), "unique", [&]<class T>(T*) {
     std::vector<T> values = x.elements<T>();
-    std::sort(values.begin(), values.end(), before<T>);
-    auto same = [](const T& a, const T& b) { return !before(a, b) && !before(b, a); };
-    values.erase(std::unique(values.begin(), values.end(), same), values.end());
+    if (values.size() >= least_by_digits && values.size() <= UINT32_MAX) {
+      Digits<T> memory;
+      std::vector<int64_t> order(values.size());
+      sort_by_digits(values.data(), 1, false, memory, order);
+      const auto& in_order = memory.from;
+      std::vector<T> found;
+      for (size_t i = 0; i < in_order.size(); ++i)
+        if (i == 0 || in_order[i].key != in_order[i - 1].key) found.push_back(values[in_order[i].at]);
+      values = std::move(found);
+    } else {
+      std::sort(values.begin(), values.end(), before<T>);
+      auto same = [](const T& a, const T& b) { return !before(a, b) && !before(b, a); };
+      values.erase(std::unique(values.begin(), values.end(), same), values.end());
+    }
     auto n = static_cast<int64_t>(values.size());
     Tensor* out = new_host_tensor(x.dtype(), 1, &n);
     if (n > 0) std::memcpy(static_cast<void*>(out->data()), values.data(), values.size() * sizeof(T));

@@ -384,12 +384,24 @@ def _within_bounds(value: Scalar, inverse: Inverse, indices: Indices) -> Scalar 
                 return None
             made = cast(bordered, factor.dtype)
         product = made if product is None else mul(product, made)
-    if any(span not in covered for span in inverse.spans):
+    if not all(any(_spans(*span, *other, indices) for other in covered) for span in inverse.spans):
         return None
     if not all(any(_implied(c, *span, indices) for span in covered) for c in conditions):
         return None
     guarded = choose(inverse.rest, product, None, value.dtype)
     return guarded
+
+
+def _spans(part: Dim, count: Dim, index: Dim, size: Dim, indices: Indices) -> bool:
+    """Whether a part is within its count wherever an index is within its size: it is the index, or its quotient by what one is more
+    than the other: ``index = by * part + rest`` with a rest below ``by``."""
+    if known_equal(part, index) and known_equal(count, size):
+        return True
+    by = 1 if count == 0 else dim_floordiv(size, count)
+    if not isinstance(by, int) or by < 1 or not known_equal(dim_mul(by, count), size):
+        return False
+    low, high = indices.ends(dim_sub(index, dim_mul(by, part)))
+    return isinstance(low, int) and isinstance(high, int) and low >= 0 and high < by
 
 
 def _implied(cond: Scalar, index: Dim, size: Dim, indices: Indices) -> bool:

@@ -287,17 +287,26 @@ class _System:
         return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest, self.uneven)
 
     def _subtract(self) -> bool:
-        """Take one equation from another (or add it) where that leaves the other with fewer variables: what a remainder is defined by
-        and what it must be have all others in common."""
+        """Take one equation (some times) from another where that leaves the other with fewer variables: what a remainder is defined by
+        and what it must be have the others in common."""
         for n, one in enumerate(self.equations):
+            mine = self._open_in(one)
             for k, other in enumerate(self.equations):
-                if n == k:
+                shared = [a for a in mine if self.indices.mentions(other, a)]
+                if n == k or len(shared) < 2:
                     continue
-                for less in (dim_sub(one, other), dim_add(one, other)):
-                    if len(self._open_in(less)) < min(len(self._open_in(one)), len(self._open_in(other))):
-                        self.equations[n] = less
-                        return True
+                for times in dict.fromkeys(self._ratio(one, other, a) for a in shared):
+                    if times is not None:
+                        less = dim_sub(one, dim_mul(times, other))
+                        if len(self._open_in(less)) < len(mine):
+                            self.equations[n] = less
+                            return True
         return False
+
+    def _ratio(self, one: Dim, other: Dim, axis: Axis) -> int | None:
+        """How many times one equation has what another has of a variable, where that is a whole number."""
+        a, b = self.indices.coefficient(one, axis), self.indices.coefficient(other, axis)
+        return a // b if isinstance(a, int) and isinstance(b, int) and b and a % b == 0 else None
 
     def _eliminate(self) -> bool:
         """Put a variable that two equations have in terms of others, by the one in which it stands alone: this decides nothing yet
