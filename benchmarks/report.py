@@ -30,6 +30,7 @@ PROGRAMS = {
     "models": True,
     "layers": True,
     "capsule": False,
+    "novel_operators": False,
 }
 
 

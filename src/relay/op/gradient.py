@@ -205,8 +205,7 @@ def derived(name: str) -> Operator | None:
 def _apply(op: Operator, args: Sequence[Any], keywords: dict[str, Any], out_shape: Any) -> tuple[te.Tensor, ...]:
     if op.shape_mode == "data":
         keywords = {**keywords, "out_shape": out_shape}
-    result = op.define(*args, **keywords)
-    return (result,) if isinstance(result, te.Tensor) else tuple(result)
+    return registry.applied(op, args, keywords)[0]
 
 
 def _guarded(name: str, work: Callable[[], list[te.Tensor | None]]) -> list[te.Tensor | None]:

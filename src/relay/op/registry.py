@@ -418,6 +418,17 @@ class Traced:
     demands: tuple[te.Demand, ...]
 
 
+def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[te.Tensor, ...], bool]:
+    """What a definition gives for tensors, and whether as a tuple. Raises te.DefinitionError where that is something else."""
+    result = op.define(*args, **keywords)
+    outputs = (result,) if isinstance(result, te.Tensor) else tuple(result) if isinstance(result, tuple | list) else ()
+    if not outputs or not all(isinstance(o, te.Tensor) for o in outputs):
+        raise te.DefinitionError(
+            f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
+        )
+    return leaving_out(outputs), not isinstance(result, te.Tensor)
+
+
 def trace(
     op: Operator,
     inputs: Sequence[tuple[Sequence[Dim], str] | Sequence[tuple[Sequence[Dim], str]]],
@@ -446,14 +457,8 @@ def trace(
     if op.shape_mode == "data":
         keywords = {**keywords, "out_shape": out_shape}
     with te.tracing(collector):
-        result = op.define(*args, **keywords)
-    outputs = (result,) if isinstance(result, te.Tensor) else tuple(result) if isinstance(result, tuple | list) else ()
-    if not outputs or not all(isinstance(o, te.Tensor) for o in outputs):
-        raise te.DefinitionError(
-            f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
-        )
-    outputs = leaving_out(outputs)
+        outputs, is_tuple = applied(op, args, keywords)
     for output in outputs:
         if not countable(output.shape, output.dtype):
             raise te.DefinitionError(f"no memory has room for sizes of {', '.join(map(str, output.shape))}")
-    return Traced(tuple(flat), outputs, not isinstance(result, te.Tensor), tuple(collector.demands[start:]))
+    return Traced(tuple(flat), outputs, is_tuple, tuple(collector.demands[start:]))

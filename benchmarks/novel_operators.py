@@ -1,0 +1,229 @@
+"""Operators that nobody has, each one expression: forward, and with the gradients of all operands, beside the composition that a person
+would write in PyTorch (eager).
+
+    python benchmarks/novel_operators.py [--only butterfly,subpixel] [--seconds 0.5] [--out results]
+
+Their indices are quotients, remainders and magnitudes, they multiply three tensors, or select places that a tensor says: what is derived
+from them are ordinary products, gathers and sums all the same. One thread; the fastest of some calls, in turns; float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from machine import fastest  # noqa: E402
+from table import Table, add_out  # noqa: E402
+
+import relay  # noqa: E402
+from relay import te  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Novel:
+    """An operator, the same in PyTorch, and the shapes of its operands; one of integers below ``indices`` is in the second place."""
+
+    define: Callable[..., te.Tensor]
+    composed: Callable[..., Any]
+    shapes: Sequence[tuple[int, ...]]
+    indices: int | None = None
+
+
+def butterfly(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda b, i: x[b, i] * w[i, 0] + x[b, i // 8 * 8 + (i + 4) % 8] * w[i, 1])
+
+
+def butterfly_of(x: Any, w: Any) -> Any:
+    other = x.reshape(x.shape[0], -1, 2, 4).flip(2).reshape(x.shape)
+    return x * w[:, 0] + other * w[:, 1]
+
+
+def reflected(x: te.Tensor) -> te.Tensor:
+    c, h, w = x.shape
+    a, b = te.reduce_axis(h), te.reduce_axis(w)
+
+    def at(i: Any, n: Any) -> Any:
+        return (te.size(n) - 1) - te.abs((te.size(n) - 1) - te.abs(i))
+
+    def body(m: Any, i: Any, j: Any) -> Any:
+        beside = x[m, at(i + 1, h), j] + x[m, at(i - 1, h), j] + x[m, i, at(j + 1, w)] + x[m, i, at(j - 1, w)]
+        step = beside - 4.0 * x[m, i, j]
+        return te.sqrt(step * step + 1e-3)
+
+    steps = te.compute(x.shape, body)
+    return te.compute((c,), lambda m: te.sum(steps[m, a, b], (a, b)))
+
+
+def reflected_of(x: Any) -> Any:
+    p = F.pad(x[None], (1, 1, 1, 1), mode="reflect")[0]
+    step = p[:, 2:, 1:-1] + p[:, :-2, 1:-1] + p[:, 1:-1, 2:] + p[:, 1:-1, :-2] - 4 * x
+    return torch.sqrt(step * step + 1e-3).sum((1, 2))
+
+
+def subpixel(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    sizes: Any = x.shape
+    c, height, width = sizes
+    outs: Any = w.shape[0]
+    k, r, s = te.reduce_axis(c), te.reduce_axis(3), te.reduce_axis(3)
+
+    def at(m: Any, i: Any, j: Any) -> Any:
+        return te.select((i >= 0) & (i < te.size(height)) & (j >= 0) & (j < te.size(width)), x[m, i, j], 0.0)
+
+    return te.compute(
+        (outs // 4, 2 * height, 2 * width),
+        lambda o, y, z: te.sum(
+            at(k, y // 2 + r - 1, z // 2 + s - 1) * w[o * 4 + y % 2 * 2 + z % 2, k, r, s], (k, r, s)
+        ),
+    )
+
+
+def outer_mean(a: te.Tensor, b: te.Tensor, w: te.Tensor) -> te.Tensor:
+    s, n, c = a.shape
+    q, d, e = te.reduce_axis(s), te.reduce_axis(c), te.reduce_axis(c)
+    return te.compute((n, n, w.shape[2]), lambda i, j, z: te.sum(a[q, i, d] * b[q, j, e] * w[d, e, z], (q, d, e)))
+
+
+def quaternion(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    k, p = te.reduce_axis(x.shape[1]), te.reduce_axis(4)
+
+    def other(c: Any) -> Any:
+        return (p // 2 + c // 2) % 2 * 2 + (p % 2 + c % 2) % 2
+
+    def sign(c: Any) -> Any:
+        q = other(c)
+        turns = (p.equal(1) & q.equal(3)) | (p.equal(2) & q.equal(1)) | (p.equal(3) & q.equal(2))
+        return te.select(((p > 0) & p.equal(q)) | turns, -1.0, te.const(1.0, x.dtype))
+
+    shape = (x.shape[0], w.shape[0], 4)
+    return te.compute(shape, lambda i, j, c: te.sum(sign(c) * x[i, k, p] * w[j, k, other(c)], (k, p)))
+
+
+def quaternion_of(x: Any, w: Any) -> Any:
+    a, b = [x[..., n] for n in range(4)], [w[..., n].T for n in range(4)]
+    parts = (
+        a[0] @ b[0] - a[1] @ b[1] - a[2] @ b[2] - a[3] @ b[3], a[0] @ b[1] + a[1] @ b[0] + a[2] @ b[3] - a[3] @ b[2],
+        a[0] @ b[2] - a[1] @ b[3] + a[2] @ b[0] + a[3] @ b[1], a[0] @ b[3] + a[1] @ b[2] - a[2] @ b[1] + a[3] @ b[0],
+    )  # fmt: skip
+    return torch.stack(parts, -1)
+
+
+def chebyshev(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    i, k = te.reduce_axis(w.shape[0]), te.reduce_axis(w.shape[2])
+
+    def basis(b: Any) -> Any:
+        return te.cos(te.cast(k, x.dtype) * te.acos(te.tanh(x[b, i]) * 0.999))
+
+    return te.compute((x.shape[0], w.shape[1]), lambda b, o: te.sum(basis(b) * w[i, o, k], (i, k)))
+
+
+def chebyshev_of(x: Any, w: Any) -> Any:
+    k = torch.arange(w.shape[2]).to(x)
+    return torch.einsum("bik,iok->bo", torch.cos(k * torch.acos(torch.tanh(x) * 0.999)[..., None]), w)
+
+
+def segment_softmax(x: te.Tensor, ids: te.Tensor, like: te.Tensor) -> te.Tensor:
+    k, n = te.reduce_axis(x.shape[0]), te.reduce_axis(x.shape[0])
+
+    def of(i: Any) -> Any:
+        return te.cast(ids[i], "int64")
+
+    top = te.compute(like.shape, lambda s: te.max(te.select(of(k).equal(s), x[k], -1e4), k))
+    e = te.compute(x.shape, lambda i: te.exp(x[i] - top[of(i)]))
+    total = te.compute(like.shape, lambda s: te.sum(te.select(of(n).equal(s), e[n], 0.0), n))
+    return te.compute(x.shape, lambda i: e[i] / total[of(i)])
+
+
+def segment_softmax_of(x: Any, ids: Any, like: Any) -> Any:
+    top = torch.full_like(like, -1e4).scatter_reduce(0, ids, x, "amax")
+    e = torch.exp(x - top[ids])
+    return e / torch.zeros_like(like).index_add(0, ids, e)[ids]
+
+
+def sorting_network(x: te.Tensor) -> te.Tensor:
+    for step in range(8):
+
+        def body(n: Any, i: Any, x: te.Tensor = x, step: int = step) -> Any:
+            low, high = te.maximum(i - 1, 0), te.minimum(i + 1, 7)
+            first = ((i + step) % 2).equal(0)
+            return te.select(first, te.minimum(x[n, i], x[n, high]), te.maximum(x[n, low], x[n, i]))
+
+        x = te.compute(x.shape, body)
+    return x
+
+
+OPERATORS = {
+    "butterfly": Novel(butterfly, butterfly_of, [(256, 1024), (1024, 2)]),
+    "variation with reflection": Novel(reflected, reflected_of, [(16, 256, 256)]),
+    "subpixel convolution": Novel(
+        subpixel, lambda x, w: F.pixel_shuffle(F.conv2d(x[None], w, padding=1), 2)[0], [(32, 32, 32), (32, 32, 3, 3)]
+    ),
+    "outer product mean": Novel(
+        outer_mean,
+        lambda a, b, w: torch.einsum("sic,sjd,cdz->ijz", a, b, w),
+        [(32, 32, 16), (32, 32, 16), (16, 16, 32)],
+    ),
+    "quaternion product": Novel(quaternion, quaternion_of, [(64, 128, 4), (128, 128, 4)]),
+    "Chebyshev layer": Novel(chebyshev, chebyshev_of, [(256, 64), (64, 64, 6)]),
+    "segment softmax": Novel(segment_softmax, segment_softmax_of, [(100_000,), (100_000,), (5_000,)], 5_000),
+    "sorting network": Novel(sorting_network, lambda x: x.sort(1)[0], [(4096, 8)]),
+}
+
+
+def measured(novel: Novel, seconds: float, gradients: bool) -> dict[str, float]:
+    """Microseconds of both, which have to agree."""
+    rng = np.random.default_rng(0)
+    arrays: list[Any] = [rng.standard_normal(s).astype(np.float32) for s in novel.shapes]
+    if novel.indices is not None:
+        arrays[1] = rng.integers(0, novel.indices, novel.shapes[1])
+    by = tuple(n for n, a in enumerate(arrays) if a.dtype == np.float32)
+    params = ", ".join(f"%a{n}: Tensor[({', '.join(map(str, a.shape))},), {a.dtype}]" for n, a in enumerate(arrays))
+    call = f"novel.op({', '.join(f'%a{n}' for n in range(len(arrays)))})"
+    body = f"let %y = {call}; sum(%y * %y)" if gradients else call
+    module = relay.parse(f'#[version = "0.0.5"]\ndef @main({params}) {{ {body} }}')
+    exe = relay.compile(relay.grad(module, argnums=by) if gradients else module, threads=1)
+    ours = [relay.Tensor.from_numpy(a) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=gradients and n in by) for n, a in enumerate(arrays)]
+
+    def composed() -> Any:
+        y = novel.composed(*theirs)
+        if not gradients:
+            return y
+        return torch.autograd.grad((y * y).sum(), [theirs[n] for n in by], materialize_grads=True)
+
+    found, wanted = exe(*ours), composed()
+    for f, w in zip(found if isinstance(found, tuple) else (found,), wanted if gradients else (wanted,), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(f), w.detach().numpy(), rtol=2e-3, atol=2e-3 * float(w.detach().abs().max())
+        )
+    best = [min(fastest(run, seconds / 3) for _ in range(3)) for run in (lambda: exe(*ours), composed)]
+    return {"relay": best[0] * 1e6, "torch": best[1] * 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--only", default=",".join(OPERATORS), help="of these, by name")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each system and row")
+    add_out(parser)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    table = Table("novel_operators", "Operators of one expression, 1 thread", "us", "operator", ["relay", "torch"])
+    print(table.head())
+    for name in args.only.split(","):
+        relay.operator("novel.op")(OPERATORS[name].define)
+        for gradients in (False, True):
+            figures = measured(OPERATORS[name], args.seconds, gradients)
+            print(table.add(f"{name}, gradient" if gradients else name, figures), flush=True)
+    table.keep(args.out)
+
+
+if __name__ == "__main__":
+    main()
