@@ -11,7 +11,10 @@ from relay.codegen.llvm import emit
 from relay.codegen.objects import assembly
 from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
+from relay.loop.ir import Branch
+from relay.loop.walk import statements
 from relay.plan import make_plan
+from relay.plan.kernel_plan import KernelPlan
 from relay.plan.tiles import panel_pitch, panel_runs, tile_for
 from tests.plan.harness import HOST, check, primitive, tensor
 
@@ -53,7 +56,8 @@ def test_panels_end_in_half_a_vector_where_vectors_are_taken_in_halves() -> None
     assert sum(int(str(r.count)) * r.tile.columns for r in panel_runs(long, "float32", N, 450)) == 456
     assert all(r.tile.columns % 16 == 0 for r in panel_runs(whole, "float32", N, 450))
     assert all(r.tile.columns % 8 == 0 for r in panel_runs(short, "float32", N, 450))
-    assert panel_runs(long, "float32", N, 768) == panel_runs(long, "float32", N, 768, vectors=4)
+    assert panel_runs(long, "float32", N, 768) == panel_runs(long, "float32", N, 768, vectors=3)
+    assert panel_runs(long, "float32", N, 1024) == panel_runs(long, "float32", N, 1024, vectors=4)
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
@@ -64,12 +68,28 @@ def test_few_rows_are_few_tiles(cpu: str) -> None:
     assert [rows for rows, width in found.items() if width == 48] == [7, 8, 13, 14, 15, 16]
 
 
-def test_any_number_of_rows_is_high_tiles_where_multiply_adds_wait_for_panels() -> None:
+def test_any_number_of_rows_is_high_tiles() -> None:
+    """Where multiply-adds wait for panels, and elsewhere where the columns are as many whole panels of 48 as of 64."""
     waiting = replace(HOST, cpu="sapphirerapids")
     for columns in (384, 750, 768):
         (run, *_) = panel_runs(waiting, "float32", N, columns)
         assert (run.tile.rows, run.tile.columns) == (8, 48), columns
-        assert panel_runs(HOST, "float32", N, columns)[0].tile.columns == 64, columns
+        here = panel_runs(HOST, "float32", N, columns)[0].tile
+        assert (here.rows, here.columns) == ((6, 64) if columns == 750 else (8, 48)), columns
+
+
+def test_a_few_rows_of_large_panels_have_code_of_their_own() -> None:
+    """Where the second-level cache does not hold them: so that a tile of 8 rows goes through them once."""
+
+    def dense(columns: int) -> KernelPlan:
+        fn = primitive([tensor((N, 768)), tensor((columns, 768))], lambda m, x, w: m("nn.dense", x, w))
+        return check(fn, *({V: rows} for rows in (1, 2, 7, 8, 9, 16)), constants=WEIGHT, tolerance=1e-4)
+
+    def branches(columns: int) -> int:
+        return sum(isinstance(s, Branch) for s in statements(dense(columns).kernel.body))
+
+    assert HOST.l2_bytes < 768 * 768 * 4
+    assert branches(768) > branches(96)
 
 
 @pytest.mark.parametrize("rows", [7, 16, 24])

@@ -107,10 +107,15 @@ def outer_cut(nest: ProductNest, packed: Buffer, panels: int, fewest: int) -> tu
 
 def few_row_limits(nest: ProductNest, packed: Buffer | None) -> tuple[int, ...]:
     """Up to which numbers of rows there is code of its own, where the number is known when the kernel runs: of a single tile, and of a
-    few."""
-    if packed is None or not (is_awaited(nest, packed) or is_widened(nest, packed)):
+    few. Processors that do not outrun their caches need only the first, of panels that the second-level cache does not hold: of so few
+    rows multiply-adds take as long as these take to come."""
+    if packed is None:
         return ()
-    return min(run.tile.rows for run in nest.p.runs), FEW_ROWS
+    tile = min(run.tile.rows for run in nest.p.runs)
+    if is_awaited(nest, packed) or is_widened(nest, packed):
+        return tile, FEW_ROWS
+    target, size = nest.builder.target, packed_bytes(nest, packed)
+    return (tile,) if not target.outruns_caches and size is not None and size > target.l2_bytes else ()
 
 
 def is_widened(nest: ProductNest, packed: Buffer) -> bool:
@@ -124,15 +129,15 @@ def is_widened(nest: ProductNest, packed: Buffer) -> bool:
 
 def is_awaited(nest: ProductNest, packed: Buffer) -> bool:
     """Whether tiles of a few rows wait for their panels. (Matrix registers take so few rows as they take more.)"""
-    target, p, elements = nest.builder.target, nest.p, shape_size(packed.shape)
-    if (
-        not target.outruns_caches
-        or p.form.turned
-        or p.form.guard is not None
-        or p.outer
-        or p.left_stride is not None
-        or not isinstance(elements, int)
-    ):
+    target, size = nest.builder.target, packed_bytes(nest, packed)
+    if not target.outruns_caches or size is None:
         return False
     part = _PART_STAYING if nest.builder.weights_stay else _PART_OF_CACHE
-    return elements * dtype_bits(packed.dtype) // 8 > target.l2_bytes // part
+    return size > target.l2_bytes // part
+
+
+def packed_bytes(nest: ProductNest, packed: Buffer) -> int | None:
+    """How large constant panels are that tiles read in order; None of others."""
+    p, elements = nest.p, shape_size(packed.shape)
+    plain = not p.form.turned and p.form.guard is None and not p.outer and p.left_stride is None
+    return elements * dtype_bits(packed.dtype) // 8 if plain and isinstance(elements, int) else None

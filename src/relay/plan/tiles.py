@@ -49,11 +49,13 @@ def tile_for(target: Target, dtype: str, rows: Dim, columns: Dim, vectors: int |
     """The register tile: as many columns as fit without much padding (or so many ``vectors``), as many rows as there are registers."""
     lanes = target.lanes(dtype_bits(dtype))
 
-    def worth(vectors: int) -> float:
+    def worth(vectors: int) -> tuple[float, int]:
         assert isinstance(columns, int)
         width = vectors * lanes
         used = columns / (-(-columns // width) * width)
-        return used * vectors / _cost(target, vectors, rows)
+        # Of tiles that are as good as each other for many rows the higher one takes more of few rows at once: 8 by 3 vectors, not 6 by 4.
+        height = 0 if isinstance(rows, int) else tile_height(target, vectors)
+        return round(used * vectors / _cost(target, vectors, rows), 3), height
 
     if vectors is None:
         vectors = max(_widths(target), key=worth) if isinstance(columns, int) else 2
