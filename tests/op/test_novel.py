@@ -303,3 +303,38 @@ def @main(%x: Tensor[(2, 3, 5, 4), float64], %o: Tensor[(2, 18, 5, 4), float64],
         differentiated(relay.jvp(relay.grad(program, argnums=(0, 1, 2)), argnums=(0, 1, 2)))
     finally:
         registry.remove("novel.deformable")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_recurrences_along_rows(dtype: str, turned: bool) -> None:
+    """Those that run in vectors (a sum, extremes, also of what is computed) and one that does not; nan stays what it met."""
+    big = 1000 if dtype.startswith("int") else 1e30
+    steps: dict[str, Callable[[Any, Any], Any]] = {
+        "greatest": te.maximum, "least": lambda s, x: te.minimum(x, s), "sum": lambda s, x: x * 2 + s, "product": lambda s, x: s * x,
+        "fading": lambda s, x: s * 3 + x,
+    }  # fmt: skip
+    starts = {"greatest": -big, "least": big, "product": 1}
+    for name, step in steps.items():
+        start = starts.get(name, 0)
+
+        def recurrence(x: te.Tensor, step: Any = step, start: Any = start) -> te.Tensor:
+            first = te.cast(te.const(start, dtype), dtype)
+            return te.scan(
+                x.shape, 1, lambda b: first, lambda s, b, i: step(s, x[b, i]), dtype, reverse=turned, exclusive=turned
+            )
+
+        registry.operator("novel.recurrence")(recurrence)
+        try:
+            program = relay.parse(f"""#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n, m), {dtype}]) {{ novel.recurrence(%x) }}""")
+            exe = relay.compile(program)
+            for shape in ((2, 0), (2, 1), (3, 17), (1, 100)):
+                x = (np.random.default_rng(1).standard_normal(shape) * 2).astype(dtype)
+                if dtype.startswith("float") and shape[1] > 20:
+                    x[0, 60] = np.nan
+                assert np.allclose(
+                    np.asarray(exe(x)), np.asarray(relay.evaluate(program, x)), rtol=1e-4, atol=1e-4, equal_nan=True
+                )
+        finally:
+            registry.remove("novel.recurrence")

@@ -48,7 +48,7 @@ from relay.loop.ir import (
 )
 from relay.loop.printer import scalar_text
 from relay.loop.walk import expressions, parts
-from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
+from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Named, Scalar, Select, Size, Unary, children, walk
 
 # Ways from an expression to a read in it that are looked at. Every one of them has to exclude what is outside.
 _MOST_WAYS: Final = 256
@@ -376,6 +376,9 @@ class _Prover:
             case Behind() if node not in self.meaning:  # the same wherever it is mentioned
                 assert isinstance(node.extent, int)
                 self.meaning[node] = as_dim(DimVar("t", 0, node.extent - 1))
+                return self.meaning[node]
+            case Named() if node not in self.meaning:  # the state of a recurrence: any number
+                self.meaning[node] = self.fresh(node)
                 return self.meaning[node]
             case Axis():
                 return self.meaning[node]
