@@ -215,3 +215,37 @@ def @main[n: Dim, s: Dim](%x: Tensor[(n,), float64], %p: Tensor[(n,), int32], %l
         assert np.asarray(exe(x, place, like)).shape == (20_000,)
     finally:
         registry.remove("unusual.segments")
+
+
+def test_a_product_of_blocks_at_places() -> None:
+    """Blocks of a sparse matrix, put where two tensors say: an axis of blocks and one of rows in them, which no loop makes one."""
+
+    def blocks(b: te.Tensor, x: te.Tensor, row: te.Tensor, column: te.Tensor, like: te.Tensor) -> te.Tensor:
+        e, p, q = b.shape
+        k, r = te.reduce_axis(e), te.reduce_axis(q)
+        part = te.compute(
+            (e, p, x.shape[1]), lambda n, i, j: te.sum(b[n, i, r] * x[te.cast(column[n], "int64") * 4 + r, j], r)
+        )
+        rows: Any = like.shape[0]
+        return te.compute(
+            (rows * 4, x.shape[1]),
+            lambda i, j: te.sum(te.select(te.cast(row[k], "int64").equal(i // 4), part[k, i % 4, j], 0.0), k),
+        )
+
+    registry.operator("unusual.blocks")(blocks)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[e: Dim, n: Dim, m: Dim, r: Dim](%b: Tensor[(e, 4, 4), float64], %x: Tensor[(4*n, m), float64], %i: Tensor[(e,), int32],
+    %j: Tensor[(e,), int32], %l: Tensor[(r,), float64]) { unusual.blocks(%b, %x, %i, %j, %l) }""")
+        exe = relay.compile(module)
+        rng = np.random.default_rng(0)
+        for e, n, m, r in ((5, 3, 6, 4), (1, 1, 1, 1), (0, 2, 2, 2), (12, 5, 9, 7)):
+            b, x = rng.standard_normal((e, 4, 4)), rng.standard_normal((4 * n, m))
+            i, j = rng.integers(0, r, e).astype(np.int32), rng.integers(0, n, e).astype(np.int32)
+            wanted = np.zeros((r, 4, m))
+            for each in range(e):
+                wanted[i[each]] += b[each] @ x[4 * j[each] : 4 * j[each] + 4]
+            found = np.asarray(exe(b, x, i, j, np.zeros(r)))
+            np.testing.assert_allclose(found, wanted.reshape(4 * r, m), atol=1e-12)
+    finally:
+        registry.remove("unusual.blocks")

@@ -376,7 +376,10 @@ class Space:
             after = evaluate(self.env)
             if _divided(indices, after) > _divided(indices, found):
                 # What the two axes are in terms of one would be computed for every element.
-                self.groups[:], self.env = groups, env
+                for group, axes in zip(self.groups, groups, strict=True):
+                    group[:] = axes
+                self.env.clear()
+                self.env.update(env)
                 apart.add(joined)
             else:
                 found = after
