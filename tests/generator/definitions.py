@@ -116,7 +116,7 @@ class _Writer:
                 return te.binary("mod", self.index(inner, env), by)
             case "distance", inner:
                 value = self.index(inner, env)
-                return te.maximum(value, 0 - value)
+                return te.abs(value) if len(repr(inner)) % 2 else te.maximum(value, 0 - value)
             case "add", a, b:
                 return self.index(a, env) + self.index(b, env)
             case "gather", inner:
