@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from novel_definitions import butterfly, sorting_network, subpixel
 
 import relay
 from relay import te
 from relay.op import registry
 
 Array = np.ndarray[Any, Any]
-
-
-def butterfly(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-    return te.compute(x.shape, lambda b, i: x[b, i] * w[i, 0] + x[b, i // 8 * 8 + (i + 4) % 8] * w[i, 1])
 
 
 def reflected(x: te.Tensor) -> te.Tensor:
@@ -32,39 +29,10 @@ def reflected(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, body)
 
 
-def subpixel(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-    sizes: Any = x.shape
-    c, height, width = sizes
-    k, r, s = te.reduce_axis(c), te.reduce_axis(3), te.reduce_axis(3)
-
-    def at(m: Any, i: Any, j: Any) -> Any:
-        return te.select((i >= 0) & (i < te.size(height)) & (j >= 0) & (j < te.size(width)), x[m, i, j], 0.0)
-
-    outs: Any = w.shape[0]
-    return te.compute(
-        (outs // 4, 2 * height, 2 * width),
-        lambda o, y, z: te.sum(
-            at(k, y // 2 + r - 1, z // 2 + s - 1) * w[o * 4 + y % 2 * 2 + z % 2, k, r, s], (k, r, s)
-        ),
-    )
-
-
 def outer_product_mean(a: te.Tensor, b: te.Tensor, w: te.Tensor) -> te.Tensor:
     s, n, c = a.shape
     q, d, e = te.reduce_axis(s), te.reduce_axis(c), te.reduce_axis(c)
     return te.compute((n, n, w.shape[2]), lambda i, j, z: te.sum(a[q, i, d] * b[q, j, e] * w[d, e, z], (q, d, e)) * 0.5)
-
-
-def sorting_network(x: te.Tensor) -> te.Tensor:
-    for step in range(8):
-
-        def body(n: Any, i: Any, x: te.Tensor = x, step: int = step) -> Any:
-            low, high = te.maximum(i - 1, 0), te.minimum(i + 1, 7)
-            first = ((i + step) % 2).equal(0)
-            return te.select(first, te.minimum(x[n, i], x[n, high]), te.maximum(x[n, low], x[n, i]))
-
-        x = te.compute(x.shape, body)
-    return x
 
 
 def bilinear(x: te.Tensor, y: te.Tensor, w: te.Tensor) -> te.Tensor:

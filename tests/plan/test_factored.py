@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from novel_definitions import sorting_network, subpixel
 
 from relay.ir.dim import DimVar, as_dim
 from relay.loop.ir import For
@@ -14,7 +15,7 @@ from relay.op import registry
 from relay.plan.factored import factored
 from relay.plan.graph import te_graph
 from relay.te.scalar import Binary, walk
-from tests.op.test_unusual_indices import bilinear, outer_product_mean, sorting_network, subpixel
+from tests.op.test_unusual_indices import bilinear, outer_product_mean
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V = DimVar("n")

@@ -335,7 +335,7 @@ class Emitter:
         if stage.exclusive:
             place(binary("add", step, 1))
         body = over(seq([advance, self.store(plan, 0, now)]))
-        if across is not None or not self.runs(plan):
+        if across is not None or running_step(advance) is None:
             steps: Stmt = For(step, count, body)
         else:
             loop = For(step, count, body, "vectorized")

@@ -178,7 +178,7 @@ class _Lifter:
         return made
 
     def _dim_sources(self, function: Function, captured: Iterable[Var]) -> list[Var]:
-        """Tensors of the surroundings that have the dims which the body mentions, and which nothing outside gives it."""
+        """Tensors of the surroundings that have the dims which the body mentions and which nothing that it is given has."""
         own = {d for v in (*captured, *function.params) for d, _ in whole_axes(v.ty)}
         needed: dict[DimVar, None] = {}
         for binding in all_bindings(body_of(function)):

@@ -82,10 +82,12 @@ def signature(
 
 
 def _where_it_failed(op: Operator, error: Exception) -> str:
-    """The line of an operator's definition at which it raised an error."""
-    file = op.define.__code__.co_filename
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f"{type(error).__name__} at {file}:{lines[-1] if lines else op.define.__code__.co_firstlineno}"
+    """The kind of an error, and the line of the operator's definition at which it was raised."""
+    code = getattr(op.define, "__code__", None)  # what can be called need not be a function
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if code is not None and f.filename == code.co_filename
+    ]
+    return f"{type(error).__name__}" + (f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else "")
 
 
 def _call_text(op: Operator, args: Sequence[Type]) -> str:
