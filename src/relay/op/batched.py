@@ -14,7 +14,7 @@ from typing import Any
 from relay import te
 from relay.ir.diagnostics import OperatorError
 from relay.ir.dim import Dim
-from relay.op.registry import AttrSpec, Operator, derive_with, exists, get
+from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get
 from relay.te.scalar import Axis, Load, Scalar, transform, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
@@ -47,11 +47,10 @@ def batched(op: Operator) -> Operator:
         assert rows is not None
         given = iter(inner)
         grouped = [tuple(next(given) for _ in a) if isinstance(a, tuple) else next(given) for a in args]
-        result = op.define(*grouped, **attrs)
-        outputs = (result,) if isinstance(result, Tensor) else tuple(result)
+        outputs, is_tuple = applied(op, grouped, attrs)
         sources = {i.stage: t for i, t, on in zip(inner, flat, mask, strict=True) if on}
         lifted = _lift(outputs, sources, rows)
-        return lifted[0] if isinstance(result, Tensor) else lifted
+        return lifted if is_tuple else lifted[0]
 
     # What is derived from this operator reads off this whether its result is a tuple.
     define.__annotations__["return"] = typing.get_type_hints(op.define).get("return")

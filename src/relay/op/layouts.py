@@ -15,7 +15,7 @@ from typing import Any
 
 from relay import te
 from relay.ir.diagnostics import OperatorError
-from relay.op.registry import AttrSpec, Operator, derive_with, exists, get, operator
+from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get, operator
 from relay.te.layout import Layout, axis_letters, inherited, laid_out, layout_of
 from relay.te.tensor import Placeholder, Stage, Tensor
 
@@ -78,8 +78,7 @@ def laid_out_form(op: Operator) -> Operator:
             chosen[inner[-1].stage], sources[inner[-1].stage] = layout, tensor.stage
         given = iter(inner)
         grouped = [tuple(next(given) for _ in a) if isinstance(a, tuple) else next(given) for a in args]
-        result = op.define(*grouped, **attrs)
-        outputs = (result,) if isinstance(result, Tensor) else tuple(result)
+        outputs, is_tuple = applied(op, grouped, attrs)
         wanted = layouts[len(flat) :]
         te.require(len(wanted) == len(outputs), f"{len(wanted)} layouts are given for {len(outputs)} results")
         # An operand that is passed on may be wanted in another layout than it has.
@@ -92,7 +91,7 @@ def laid_out_form(op: Operator) -> Operator:
             )
         new = laid_out(outputs, inherited(outputs, chosen), sources)
         made = tuple(Tensor(new[t.stage], t.index, new[t.stage].shape, t.dtype) for t in outputs)
-        return made[0] if isinstance(result, Tensor) else made
+        return made if is_tuple else made[0]
 
     # What is derived from this operator reads off this whether its result is a tuple.
     define.__annotations__["return"] = typing.get_type_hints(op.define).get("return")
