@@ -6,6 +6,7 @@
 #include "relay/checksum.h"
 #include "relay/cpu.h"
 #include "relay/device.h"
+#include "relay/elf_loader.h"
 #include "relay/native.h"
 #include "relay/opcode.h"
 #include "relay/storage_pool.h"
@@ -72,6 +73,22 @@ void init_runtime(nb::module_& m) {
           },
           nb::arg("bytes"))
       .def("finish", &Checksum::finish);
+  nb::class_<NativeObject>(m, "NativeObject", "An ELF relocatable object in this process, as long as this lives.")
+      .def(
+          "__init__",
+          [](NativeObject* self, nb::handle object, const std::string& what) {
+            Bytes bytes(object);
+            new (self) NativeObject(static_cast<const std::byte*>(bytes.data()), bytes.size(), what);
+          },
+          nb::arg("bytes"), nb::arg("what"))
+      .def(
+          "address",
+          [](const NativeObject& self, const std::string& symbol) {
+            void* found = self.find(symbol);
+            if (found == nullptr) fail(Status::invalid_argument, "the object defines no '%s'", symbol.c_str());
+            return reinterpret_cast<uintptr_t>(found);
+          },
+          nb::arg("symbol"), "Where a global symbol of the object is.");
   m.def(
       "native_layout",
       [] {

@@ -1,4 +1,4 @@
-"""Run kernels natively in tests, through LLVM's in-process linker and a thread pool of one thread."""
+"""Run kernels natively in tests, through the runtime's loader and a thread pool of one thread."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
+from relay._runtime import NativeObject
 from relay.codegen.llvm import emit
-from relay.codegen.objects import optimise
+from relay.codegen.objects import compile_text
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.loop.ir import Kernel
@@ -60,11 +60,8 @@ class Native:
         self.kernel = kernel
         self.target = target or host_target()
         self.text = emit(kernel, self.target)
-        module = optimise(self.text, self.target)
-        machine = llvm.Target.from_triple(self.target.triple).create_target_machine(opt=2, reloc="pic")
-        self._engine = llvm.create_mcjit_compiler(module, machine)
-        self._engine.finalize_object()
-        self._function = _KERNEL(self._engine.get_function_address(kernel.name))
+        self._object = NativeObject(compile_text(self.text, self.target), kernel.name)
+        self._function = _KERNEL(self._object.address(kernel.name))
         self._parallel_for = _PARALLEL(_parallel_for)
 
     def __call__(self, arrays: Sequence[np.ndarray[Any, Any]], dims: Mapping[DimVar, int] | None = None) -> int:

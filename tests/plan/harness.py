@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
+from relay._runtime import NativeObject
 from relay.codegen.llvm import emit
-from relay.codegen.objects import compile_text, machine
+from relay.codegen.objects import compile_text
 from relay.codegen.target import host_target
 from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.dtypes import numpy_dtype
@@ -82,12 +82,8 @@ class Context(ctypes.Structure):
 
 
 @cache
-def _engine(target: Target) -> tuple[llvm.ExecutionEngine, int]:
-    machine(target)  # registers the targets
-    module = llvm.parse_assembly(_PARALLEL_FOR)
-    engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine())
-    engine.finalize_object()
-    return engine, engine.get_function_address("harness_parallel_for")
+def _parallel_for(target: Target) -> NativeObject:
+    return NativeObject(compile_text(_PARALLEL_FOR, target), "the harness")
 
 
 class Native:
@@ -97,11 +93,10 @@ class Native:
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
         verify(kernel)
-        engine, self._parallel_for = _engine(target)
         self.kernel = kernel
-        engine.add_object_file(llvm.ObjectFileRef.from_data(compile_text(emit(kernel, target), target)))
-        engine.finalize_object()
-        address = engine.get_function_address(kernel.name)
+        self._parallel_for = _parallel_for(target).address("harness_parallel_for")
+        self._object = NativeObject(compile_text(emit(kernel, target), target), kernel.name)
+        address = self._object.address(kernel.name)
         self._call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(address)
 
     def bind(self, buffers: Sequence[Array], dims: Mapping[DimVar, int], workers: int = WORKERS) -> tuple[object, ...]:

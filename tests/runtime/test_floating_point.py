@@ -7,12 +7,14 @@ import pickle
 import platform
 from collections.abc import Callable, Iterator
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import relay
+from relay._runtime import NativeObject
+from relay.codegen.objects import compile_text
+from relay.codegen.target import host_target
 from relay.executable.program import Executable
 
 Array = npt.NDArray[np.float32]
@@ -94,14 +96,9 @@ define void @put(i32 %v) {
   ret void
 }
 """
-    for initialize in (llvm.initialize_native_target, llvm.initialize_native_asmprinter):
-        initialize()
-    engine = llvm.create_mcjit_compiler(
-        llvm.parse_assembly(text), llvm.Target.from_default_triple().create_target_machine()
-    )
-    engine.finalize_object()
-    get = ctypes.CFUNCTYPE(ctypes.c_int32)(engine.get_function_address("get"))
-    put = ctypes.CFUNCTYPE(None, ctypes.c_int32)(engine.get_function_address("put"))
+    code = NativeObject(compile_text(text, host_target()), "the control register")
+    get = ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("get"))
+    put = ctypes.CFUNCTYPE(None, ctypes.c_int32)(code.address("put"))
     before = get()
     yield get, put
     put(before)
