@@ -16,6 +16,7 @@ from relay.loop.simplify import simplify
 from relay.loop.target import Target
 from relay.loop.unswitch import unswitched
 from relay.loop.verify import verify
+from relay.loop.wraps import unwrapped
 
 
 def build(
@@ -58,5 +59,5 @@ def prepared(kernel: Kernel, target: Target) -> Kernel:
     """The kernel as code is made of it: choices are made outside of vector loops, these are cut where their extents are numbers,
     what that decides is simplified, and rows that are looked up are asked for ahead."""
     first = simplify(kernel)
-    cut = in_pieces(unswitched(first), target)
+    cut = in_pieces(unwrapped(unswitched(first), target), target)
     return asking_ahead(first if cut is first else simplify(cut), target)

@@ -41,7 +41,7 @@ def _is_vector_loop(stmt: Stmt) -> TypeGuard[For]:
 
 def _pieces(loop: For, shortest: int) -> Stmt:
     count = int(loop.extent.value) if isinstance(loop.extent, Const) else 0
-    if count < 2 * shortest or not _is_pointwise(loop):
+    if count < 2 * shortest or not is_pointwise(loop):
         return loop
     cuts = [0]
     for cut in sorted(_changes(loop)):
@@ -57,7 +57,7 @@ def _pieces(loop: For, shortest: int) -> Stmt:
     return Seq(tuple(made))
 
 
-def _is_pointwise(loop: For) -> bool:
+def is_pointwise(loop: For) -> bool:
     """Whether all that a loop does is to store an element for each iteration: sums are added up in the order that they have."""
     for stmt in statements(loop.body):
         if isinstance(stmt, Store):

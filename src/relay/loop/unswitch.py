@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from relay.loop.ir import Branch, For, Kernel, LetScalar, Seq, Stmt, Store
 from relay.loop.pieces import over_vector_loops
-from relay.loop.walk import expressions, same, statements
+from relay.loop.walk import expressions, rewritten, same, statements, with_values
 from relay.te.scalar import Axis, Load, Scalar, Select, children, transform, walk
 
 # Loops that one may become. Each is code of its own.
@@ -75,16 +75,5 @@ def _decided(loop: For, cond: Scalar, value: bool) -> For:
     def known(node: Scalar) -> Scalar:
         return (node.a if value else node.b) if isinstance(node, Select) and same(node.cond, cond) else node
 
-    def statement(stmt: Stmt) -> Stmt:
-        match stmt:
-            case Store():
-                indices = tuple(transform(i, known, memo) for i in stmt.indices)
-                return Store(stmt.buffer, indices, transform(stmt.value, known, memo))
-            case LetScalar():
-                return LetScalar(stmt.var, transform(stmt.value, known, memo), statement(stmt.body))
-            case Seq():
-                return Seq(tuple(statement(s) for s in stmt.stmts))
-            case _:
-                raise AssertionError("a loop with other statements is left alone")
-
-    return replace(loop, body=statement(loop.body))
+    body = rewritten(loop.body, lambda stmt: with_values(stmt, lambda e: transform(e, known, memo)))
+    return replace(loop, body=body)

@@ -78,6 +78,17 @@ def rewritten(root: Stmt, visit: Callable[[Stmt], Stmt], enters: Callable[[Stmt]
     return out
 
 
+def with_values(stmt: Stmt, change: Callable[[Scalar], Scalar]) -> Stmt:
+    """A store or a named value with its own expressions changed; another statement as it is."""
+    match stmt:
+        case Store():
+            return Store(stmt.buffer, tuple(change(i) for i in stmt.indices), change(stmt.value))
+        case LetScalar():
+            return replace(stmt, value=change(stmt.value))
+        case _:
+            return stmt
+
+
 def statements(root: Stmt) -> Iterator[Stmt]:
     """Every statement, outer before inner, in program order."""
     todo = [root]
