@@ -119,6 +119,8 @@ def cases() -> list[Case]:
              lambda t, x: t.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")),
         _one("pad edge", (32, 28, 28), 'nn.pad(%x, pad_width=[[0, 0], [0, 0], [2, 2], [2, 2]], pad_mode="edge")',
              lambda t, x: t.nn.functional.pad(x, (2, 2, 2, 2), mode="replicate")),
+        _one("pad wrap", (32, 28, 28), 'nn.pad(%x, pad_width=[[0, 0], [0, 0], [2, 2], [2, 2]], pad_mode="wrap")',
+             lambda t, x: t.nn.functional.pad(x, (2, 2, 2, 2), mode="circular")),
         _one("transpose", (64, 768), "transpose(%x, axes=[0, 2, 1])", lambda t, x: x.transpose(1, 2)),
         _one("sort", (64, 768), "sort(%x, axis=-1)", lambda t, x: x.sort(-1).values),
         _one("topk 8", (64, 768), "topk(%x, k=8, axis=-1).0", lambda t, x: x.topk(8, -1).values),

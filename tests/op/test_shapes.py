@@ -163,8 +163,8 @@ def _draw_repeat(d: Draw) -> Drawn:
 
 
 def _draw_pad(d: Draw) -> Drawn:
-    mode = d(st.sampled_from(["constant", "edge", "reflect"]))
-    x = _any(d, 1, 3, {"constant": 0, "edge": 1, "reflect": 3}[mode])
+    mode = d(st.sampled_from(["constant", "edge", "reflect", "symmetric", "wrap"]))
+    x = _any(d, 1, 3, {"constant": 0, "edge": 1, "reflect": 3, "symmetric": 2, "wrap": 1}[mode])
     width = tuple((d(st.integers(0, 2)), d(st.integers(0, 2))) for _ in x.shape)
     attrs: dict[str, Any] = {"pad_width": width, "pad_mode": mode}
     if mode == "constant" and d(st.booleans()):
@@ -172,14 +172,14 @@ def _draw_pad(d: Draw) -> Drawn:
     return (x,), attrs
 
 
-def _pad(x: Array, value: Array | None = None, *, pad_width: Any, pad_mode: str) -> Array:
+def _pad(x: Array, value: Array | None = None, *, pad_width: Any, pad_mode: Any) -> Array:
     if pad_mode == "constant":
         out = np.full(
             [s + a + b for s, (a, b) in zip(x.shape, pad_width, strict=True)], 0 if value is None else value, x.dtype
         )
         out[tuple(slice(a, a + s) for s, (a, _) in zip(x.shape, pad_width, strict=True))] = x
         return out
-    return np.pad(x, pad_width, mode="edge" if pad_mode == "edge" else "reflect")
+    return np.pad(x, pad_width, mode=pad_mode)
 
 
 # -- indexing

@@ -52,6 +52,21 @@ def folded(x: te.Tensor) -> te.Tensor:
     return te.compute((c, 2 * p + 1), body)
 
 
+def circular(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis(5)
+    return te.compute(x.shape, lambda i, j: te.sum(x[i, (j + k - 2) % te.size(x.shape[1])] * w[k], k))
+
+
+def round_both_axes(x: te.Tensor) -> te.Tensor:
+    h, w = x.shape
+    r, s = te.reduce_axis(3), te.reduce_axis(3)
+
+    def largest(i: Any, j: Any) -> Any:
+        return te.max(x[(2 * r + i - 2) % te.size(h), (j + s + te.size(w) - 1) % te.size(w)], (r, s))
+
+    return te.compute((h, w), lambda i, j: largest(i, j) * x[i, (j + 1) % te.size(w)] - x[(i - 1) % te.size(h), j])
+
+
 @dataclass(frozen=True)
 class Case:
     define: Callable[..., te.Tensor]
@@ -79,6 +94,11 @@ CASES = {
         bilinear, lambda n: [(n, 5), (n, 6), (4, 5, 6)], "%a: Tensor[(n, 5), D], %b: Tensor[(n, 6), D], %c: Tensor[(4, 5, 6), D]",
         lambda x, y, w: np.einsum("bi,bj,oij->bo", x, y, w),
     ),
+    "circular": Case(
+        circular, lambda n: [(2, n), (5,)], "%a: Tensor[(2, n), D], %b: Tensor[(5,), D]",
+        lambda x, w: np.add.reduce([np.roll(x, 2 - k, 1) * w[k] for k in range(5)]),
+    ),
+    "round both axes": Case(round_both_axes, lambda n: [(n, n + 1)], "%a: Tensor[(n, n + 1), D]"),
     "folded": Case(folded, lambda n: [(3, 3, n)], "%a: Tensor[(3, 3, n), D]"),
 }  # fmt: skip
 
@@ -110,7 +130,7 @@ def drawn(case: Case, n: int, dtype: str) -> list[Array]:
 
 def test_what_it_computes(case: Case) -> None:
     compiled = relay.compile(program(case, "float32", None))
-    for n in (1, 2, 5, 9):
+    for n in (0, 1, 2, 5, 9, 80):
         given = drawn(case, n, "float32")
         wanted = np.asarray(relay.evaluate(program(case, "float32", None), *given))
         if case.reference is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -298,6 +298,11 @@ def pad(x: Any, value: Any = 0.0, *, pad_width: Any, pad_mode: str) -> Any:
     widths = [n for pair in reversed(pad_width) for n in pair]
     if pad_mode == "constant":  # the value of F.pad is a number
         return F.pad(x - value, widths) + value
+    if pad_mode in ("symmetric", "wrap"):  # F.pad goes round once at most, and has no other mirror
+        for n, (before, after) in enumerate(pad_width):
+            places: Any = np.pad(np.arange(x.shape[n]), (before, after), mode=cast("Any", pad_mode))
+            x = x.index_select(n, torch.as_tensor(places))
+        return x
     return F.pad(x[None, None], widths, "replicate" if pad_mode == "edge" else "reflect")[0, 0]
 
 

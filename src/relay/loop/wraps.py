@@ -1,7 +1,7 @@
 """Vector loops over positions that go round an axis, cut where they come round.
 
     vectorized j < n { y[j] = x[j + 1 - (j + 1) // n * n] }
-    ->   if n >= 64 { vectorized j < n - 1 { y[j] = x[j + 1] };   vectorized j < 1 { y[j + n - 1] = x[j] } }
+    ->   if n >= 16 { vectorized j < n - 1 { y[j] = x[j + 1] };   vectorized j < 1 { y[j + n - 1] = x[j] } }
          else       { vectorized j < n { y[j] = x[j + 1 - (j + 1) // n * n] } }
 
 In one loop each element has an index of its own, which takes a division and is looked up; in a piece the quotient is a number, and the
@@ -21,7 +21,7 @@ from relay.loop.walk import expressions, rewritten, statements, with_values
 from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, compare, transform, walk
 
 # Vectors along an axis that repay a piece of a few elements at each end, and pieces of a loop at most.
-_FEWEST_VECTORS, _MOST_PIECES = 4, 8
+_FEWEST_VECTORS, _MOST_PIECES = 1, 8
 _DIM_OPS = {"add": dim_add, "sub": dim_sub, "mul": dim_mul}
 
 

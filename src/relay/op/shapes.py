@@ -210,12 +210,13 @@ def pad(
     pad_value: te.Tensor | None = None,
     *,
     pad_width: tuple[tuple[DimLike, DimLike], ...],
-    pad_mode: Literal["constant", "edge", "reflect"] = "constant",
+    pad_mode: Literal["constant", "edge", "reflect", "symmetric", "wrap"] = "constant",
 ) -> te.Tensor:
     """``data`` with ``pad_width[n] = (before, after)`` elements added along each axis (negative: taken away).
 
-    They are ``pad_value`` (a scalar, cast to the data's dtype; 0 if missing), the nearest element (``edge``) or the data mirrored
-    at its first and last element (``reflect``: no width may reach the axis's size).
+    They are ``pad_value`` (a scalar, cast to the data's dtype; 0 if missing), the nearest element (``edge``), the data mirrored
+    at its first and last element (``reflect``: no width may reach the axis's size) or before and behind them (``symmetric``: no width
+    may be more than that size), or the data over again (``wrap``).
     """
     te.require(len(pad_width) == data.ndim, f"nn.pad has {len(pad_width)} pairs of widths for rank {data.ndim}")
     before: list[Dim] = [b for b, _ in pad_width]
@@ -229,23 +230,24 @@ def pad(
             value = te.cast(pad_value[()], data.dtype)
         out = padded(data, before, after, value)
         return te.compute(data.shape, lambda *i: data[i], "pad") if out is data else out
-    least = 1 if pad_mode == "edge" else 0
     for n, (b, a) in enumerate(pad_width):
         widest = dim_max(dim_max(b, a), 0)
-        te.require_at_most(
-            dim_add(widest, 1) if least == 0 else 1, data.shape[n], f"the {pad_mode} padding of axis {n}"
-        )
+        least = {"reflect": dim_add(widest, 1), "symmetric": widest}.get(pad_mode, 1)
+        te.require_at_most(least, data.shape[n], f"the {pad_mode} padding of axis {n}")
 
     def along(source: te.Tensor, n: int) -> te.Tensor:
         last = te.size(dim_sub(source.shape[n], 1))
 
         def body(*i: te.Scalar) -> te.Scalar:
             moved = i[n] - te.size(before[n])
-            if pad_mode == "reflect":
+            if pad_mode in ("reflect", "symmetric"):
+                again = 1 if pad_mode == "symmetric" else 0  # whether the element at the end is mirrored too
                 if _may_add(before[n]):
-                    moved = te.maximum(moved, -moved)
+                    moved = te.maximum(moved, -moved - again)
                 if _may_add(after[n]):
-                    moved = te.minimum(moved, last * 2 - moved)
+                    moved = te.minimum(moved, last * 2 - moved + again)
+            elif pad_mode == "wrap":
+                moved = moved % te.size(source.shape[n])
             else:
                 moved = te.minimum(te.maximum(moved, 0), last)
             return source[(*i[:n], moved, *i[n + 1 :])]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay import te
-from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub, shape_size
+from relay.ir.dim import Dim, SymDim, dim_mod, dim_mul, dim_sub, shape_size
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads
@@ -153,11 +153,12 @@ def _goes_round(stage: Stage) -> bool:
     would not take away, and that would be made for every element by all who read through it."""
     indices = Indices()
     for index in (i for b in stage_bodies(stage) if isinstance(b, Load) for i in b.indices):
-        for above, by in indices.divisors(indices.poly(index)):
+        for above, by in indices.divisions(indices.poly(index)):
             low, high = indices.bounds(above)
             steps = [(a.extent, indices.coefficient(above, a)) for a in _index_variables(stage)]
-            even = all(s == 0 or (isinstance(n, int) and isinstance(s, int) and n * s % by == 0) for n, s in steps)
-            if not even and low is not None and high is not None and low // by != high // by:
+            even = all(s is not None and dim_mod(dim_mul(n, s), by) == 0 for n, s in steps)
+            once = isinstance(by, int) and (low is None or high is None or low // by == high // by)
+            if not even and not once:
                 return True
     return False
 
@@ -255,6 +256,8 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         )
         if not must and any(is_expensive(b) for b in stage_bodies(stage)):
             must = len(mine) > 1 or any(_repeats(by_id[u], stage) for u in mine)
+        if not must and is_index_map(stage) and _goes_round(stage):
+            must = any(_repeats(by_id[u], stage) for u in mine)
         places[key] = sum(_reads(r, key) * (1 if id(r) in chosen else places[id(r)]) for r in readers.get(key, ()))
         if not must and not is_index_map(stage):
             must = (places[key] - 1) * sum(len(walk(b)) for b in stage_bodies(stage)) > _AGAIN
