@@ -198,9 +198,12 @@ class Indices:
         """``a // b``, with what the ranges of the variables say: ``(384*i + j) // 384`` is ``i`` for ``j < 384``."""
         if dim_is_negated(b):
             a, b = dim_mul(-1, a), dim_mul(-1, b)
+        exact, rest = self._divide(a, b)
+        least = _least(b) if isinstance(b, SymDim) and not self.is_index(b) else 0
+        if isinstance(rest, int) and -least <= rest < least:
+            return exact if rest >= 0 else dim_sub(exact, 1)
         if not self.is_index(a) and not self.is_index(b):
             return dim_floordiv(a, b)
-        exact, rest = self._divide(a, b)
         if rest == 0 or self.within(rest, b):
             return exact
         if isinstance(b, int):
@@ -510,6 +513,12 @@ def _is_count(atom: Atom) -> bool:
     """Whether a size, or what is computed from sizes, is never negative."""
     low, _ = dim_bounds(as_dim(atom))
     return low is not None and low >= 0
+
+
+def _least(b: SymDim) -> int:
+    """The least that a divisor made of sizes is where something is computed: none of them is zero there."""
+    counts = all(c > 0 and all(_is_count(atom) for atom, _ in m) for m, c in b.terms)
+    return sum(c for _, c in b.terms) if counts else 0
 
 
 def _var(a: SymDim) -> DimVar | None:

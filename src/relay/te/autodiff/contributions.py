@@ -22,8 +22,8 @@ from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, w
 # So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
 # there are more than so many.
 _SAVED, _SAVED_IN_MEMORY, _MOST_IN_CACHE = 12, 32, 1 << 21
-# What a size that is not known counts as.
-_LONG = 1 << 40
+# What a size that is not known counts as: of an axis of the contributions, and of one that they are summed over.
+_LONG, _DEEP = 1 << 40, 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,9 @@ def contributions(
         return None
     depth, places = _size(hidden), _size([a for a in (*axes, *over) if a in placed])
     saved = _SAVED if places <= _MOST_IN_CACHE else _SAVED_IN_MEMORY
-    if depth == 1 or iterations() - depth * places < saved * places:
+    # Sizes that are not known are 1 on both sides.
+    times = _DEEP ** sum(not isinstance(a.extent, int) for a in hidden)
+    if depth * times == 1 or (iterations() - depth * places) * times < saved * places:
         return None
     body = binary("mul", operands[0], operands[1])
     order = _in_order(load, [a for a in (*axes, *over) if a in placed and a in own[0] | own[1]], own)
