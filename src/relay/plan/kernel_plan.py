@@ -24,6 +24,7 @@ from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.grouped import grouped
 from relay.plan.key import PlanKey, plan_key
+from relay.plan.lifted import lifted
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
 from relay.plan.product import (
@@ -117,7 +118,7 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = grouped(factored(graph), constants)
+    graph = lifted(grouped(factored(graph), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     kept = keep(graph, constants, indices)

@@ -206,10 +206,10 @@ class Indices:
             return dim_floordiv(a, b)
         if rest == 0 or self.within(rest, b):
             return exact
-        if isinstance(b, int):
-            whole, small, factor = self._common(rest, b)
+        if isinstance(b, int) or not self.is_index(b):
+            whole, small, factor = self._common(rest, content(b))
             if factor > 1 and self.within(small, factor):
-                return dim_add(exact, self.floordiv(whole, b // factor))
+                return dim_add(exact, self.floordiv(whole, dim_floordiv(b, factor)))
         inner = _var(rest) if isinstance(rest, SymDim) else None
         if inner is not None and inner in self._divisions and isinstance(b, int):
             numerator, denominator = self._divisions[inner]
@@ -507,6 +507,13 @@ class Indices:
                 if isinstance(value, Axis):
                     return value
         return None
+
+
+def content(a: Dim) -> int:
+    """The greatest number that divides all coefficients of a polynomial."""
+    if isinstance(a, SymDim):
+        return gcd(*(c for _, c in a.terms))
+    return abs(a) if isinstance(a, int) else 1
 
 
 def _is_count(atom: Atom) -> bool:

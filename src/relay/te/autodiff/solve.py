@@ -15,14 +15,14 @@ so the result is right for every index function, and free of guards where the ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import TypeGuard
 
-from relay.ir.dim import Dim, DimVar, ceil_div, dim_add, dim_max, dim_mul, dim_sub, known_equal
+from relay.ir.dim import Dim, DimVar, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import both
-from relay.te.index import Indices
+from relay.te.index import Indices, content
 from relay.te.scalar import (
     TRUE,
     Axis,
@@ -388,7 +388,12 @@ class _System:
             return 1, len(found)
         terms = {a: c for a, c in coefficients.items() if isinstance(c, int)}
         if len(terms) < len(found):
-            return _LONG, len(found)
+            known = {a: c for a, c in coefficients.items() if c is not None}
+            chosen = self._residual(known)
+            if chosen is not None:
+                return self._length(chosen[0].extent, chosen[1]), len(found)
+            units = [self._length(a.extent, 1) for a, c in terms.items() if abs(c) == 1]
+            return prod(self._length(a.extent, 1) for a in found) // max(units) if units else _LONG, len(found)
         common = gcd(*terms.values())
         terms = {a: c // common for a, c in terms.items()}
         return min(self._trips(terms, a) for a in terms)[0], len(found)
@@ -436,6 +441,10 @@ class _System:
         if modulus == 1:
             self._keep(chosen)
             return self._left(terms, dim_sub(rest, dim_mul(coefficient, self.indices.axis(chosen))))
+        return self._by_residue(chosen, coefficient, modulus, terms, rest)
+
+    def _by_residue(self, chosen: Axis, coefficient: int, modulus: int, others: Mapping[Axis, Dim], rest: Dim) -> Dim:
+        """Solve for a variable modulo a number that divides the coefficients of the others: what is left of the equation."""
         inverse = pow(coefficient, -1, modulus)
         first = self.indices.mod(dim_mul(rest, inverse), modulus)
         value = first
@@ -459,10 +468,18 @@ class _System:
             value = dim_add(first, dim_mul(modulus, self.indices.axis(more)))
         self._set(chosen, value)
         left = dim_sub(rest, dim_mul(coefficient, value))
-        return self._left({a: c // modulus for a, c in terms.items()}, self.indices.floordiv(left, modulus))
+        return self._left(
+            {a: dim_floordiv(c, modulus) for a, c in others.items()}, self.indices.floordiv(left, modulus)
+        )
 
     def _symbolic(self, terms: dict[Axis, Dim], rest: Dim) -> Dim:
         """The same where sizes are among the coefficients."""
+        chosen = self._residual(terms)
+        if chosen is not None:
+            axis, modulus = chosen
+            coefficient = terms.pop(axis)
+            assert isinstance(coefficient, int)
+            return self._by_residue(axis, coefficient, modulus, terms, rest)
         for axis, coefficient in terms.items():
             if coefficient != 1:
                 continue
@@ -496,11 +513,25 @@ class _System:
         self._demand_equal(rest, 0)
         return 0
 
+    def _residual(self, terms: Mapping[Axis, Dim]) -> tuple[Axis, int] | None:
+        """The variable that an equation with sizes among its coefficients leaves the shortest loop of, modulo what divides the
+        coefficients of the others; and that number."""
+        found: list[tuple[Axis, int]] = []
+        for axis, c in terms.items():
+            modulus = gcd(*(content(other) for a, other in terms.items() if a is not axis))
+            if isinstance(c, int) and modulus > 1 and gcd(c, modulus) == 1:
+                found.append((axis, modulus))
+        return min(found, key=lambda f: self._length(f[0].extent, f[1]), default=None)
+
+    def _length(self, extent: Dim, modulus: int) -> int:
+        trips = ceil_div(extent, modulus)
+        return trips if isinstance(trips, int) else _LONG
+
     def _share(self, coefficient: Dim, by: Dim) -> Dim | None:
         whole = self.indices.floordiv(coefficient, by)
         return whole if known_equal(dim_mul(whole, by), coefficient) else None
 
-    def _left(self, terms: dict[Axis, int] | dict[Axis, Dim], rest: Dim) -> Dim:
+    def _left(self, terms: Mapping[Axis, Dim], rest: Dim) -> Dim:
         total = dim_mul(-1, rest)
         for axis, coefficient in terms.items():
             total = dim_add(total, dim_mul(coefficient, self.indices.axis(axis)))

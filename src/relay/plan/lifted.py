@@ -1,0 +1,91 @@
+"""Dear parts of an expression that do not depend on all of its axes, as stages of their own.
+
+    y[i, j, c] = sum(sigmoid(a[i, k, c]) * b[j, k, c], k)
+    ->   s[i, k, c] = sigmoid(a[i, k, c]);   y[i, j, c] = sum(s[i, k, c] * b[j, k, c], k)
+
+A part that stays the same along the innermost loop is computed before it wherever it stands; one that moves along it, and stays the
+same over an axis around that, would be computed again for each element of that axis. What a matrix product reads is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from relay.plan.expand import cost
+from relay.plan.graph import TeGraph
+from relay.plan.stages import contraction
+from relay.te.index import Indices
+from relay.te.rewrite import rewritten
+from relay.te.scalar import Axis, Load, Reduce, Scalar, always_read, children, transform, walk
+from relay.te.tensor import Compute, Stage, Tensor, stage_over
+
+# How many times a part would be computed, at the least, for it to be kept; how dear it is at the least; and what a size counts as that
+# is not known.
+_AGAIN, _DEAR, _UNKNOWN = 4, 20, 64
+
+
+def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
+    """The graph with such parts as stages. ``constants``: numbers of constant inputs."""
+    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _lifted(stage, ids)))
+
+
+def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
+    if not isinstance(stage, Compute) or all(cost(b) < _DEAR for b in stage.bodies):
+        return stage
+    if contraction(stage, constants) is not None:
+        return stage
+    reduced = [a for b in stage.bodies if isinstance(b, Reduce) for a in b.axes]
+    axes = [a for a in (*stage.axes, *dict.fromkeys(reduced)) if a.extent != 1]
+    wide = [a for a in stage.axes if a.extent != 1]
+    moving = {*reduced, *wide[-1:]}
+    made: dict[int, Scalar] = {}
+    for body in stage.bodies:
+        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving):
+            (result,) = stage_over(f"{stage.name}_part", own, (part,))
+            made[id(part)] = Load(result, tuple(own), part.dtype)
+    if not made:
+        return stage
+    memo: dict[int, Scalar] = dict(made)
+    return Compute(stage.name, stage.axes, tuple(transform(b, lambda n: n, memo) for b in stage.bodies))
+
+
+def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[Scalar, list[Axis]]]:
+    """The largest such parts of an expression, and the axes of each."""
+    mentions: dict[int, frozenset[Axis]] = {}
+    for node in walk(root):
+        own = {node} if isinstance(node, Axis) else set()
+        mentions[id(node)] = frozenset(own).union(*(mentions[id(k)] for k in children(node)))
+    found: dict[int, tuple[Scalar, list[Axis]]] = {}
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or isinstance(node, Load):
+            continue
+        seen.add(id(node))
+        mine = mentions[id(node)]
+        times = prod(a.extent if isinstance(a.extent, int) else _UNKNOWN for a in axes if a not in mine)
+        if (
+            times >= _AGAIN
+            and not mine.isdisjoint(moving)
+            and node.dtype != "bool"
+            and cost(node) >= _DEAR
+            and _is_inside(node)
+        ):
+            found[id(node)] = node, [a for a in axes if a in mine]
+        else:
+            todo += reversed(children(node))
+    return list(found.values())
+
+
+def _is_inside(part: Scalar) -> bool:
+    """Whether what a part reads in any case is there, whatever is chosen around it."""
+    indices = Indices()
+    for load in always_read(part):
+        if not isinstance(load.source, Tensor):
+            return False
+        if not all(indices.within(indices.poly(i), n) for i, n in zip(load.indices, load.source.shape, strict=True)):
+            return False
+    return True
