@@ -43,7 +43,7 @@ def block_rows(nest: ProductNest, panel: Panel, packed: Buffer, rows: tuple[Scal
     assert isinstance(element, Load) and isinstance(element.source, Buffer)
     (at,), source, stride = element.indices, element.source, extent_of(p.left_stride)
     multiplied = BlockProduct(
-        held, Const(0, "int64"), source, at, stride, packed, (*p.batch, panel.number), height,
+        held, Const(0, "int64"), source, at, stride, packed, (*p.product_of_batch(nest.builder.indices), panel.number), height,
         depth - depth % BLOCK_DEPTH, _ahead(depth, width, count, number, step),
     )  # fmt: skip
     rest = _rest(nest, panel, (source, at, stride), (held, height), depth)

@@ -45,18 +45,22 @@ class Panel:
         """The element in a lane, at the current k, of what was packed before, or else of the operand itself."""
         nest, p, packed = self.nest, self.nest.p, self.packed
         if packed is not None:
-            index = (*p.batch, self.number, nest.position_in_depth(), lane)
+            index = (*self._product(), self.number, nest.position_in_depth(), lane)
             if len(packed.shape) == 1:  # made by the kernel itself
                 width = p.tile.columns
-                sizes = (*(a.extent for a in p.batch), ceil_div(size_of(p.columns), width), size_of(p.reduced), width)
+                many = (size_of(p.form.batch),) * (len(index) - 3)
+                sizes = (*many, ceil_div(size_of(p.columns), width), size_of(p.reduced), width)
                 index = (nest.flat(index, sizes),)
             return cast(Load(packed, index, packed.dtype), p.form.accumulate)
         return nest.right_element(binary("add", self.first, lane))
 
+    def _product(self) -> tuple[Scalar, ...]:
+        return self.nest.p.product_of_batch(self.nest.builder.indices)
+
     def pair(self, pair: Scalar, half: int, lane: Axis) -> Scalar:
         """One of a pair of neighbours along k, of a panel that was packed in pairs."""
         assert self.packed is not None
-        index = (*self.nest.p.batch, self.number, pair, lane, Const(half, "int64"))
+        index = (*self._product(), self.number, pair, lane, Const(half, "int64"))
         return cast(Load(self.packed, index, self.packed.dtype), self.nest.p.form.accumulate)
 
     def where_it_is(self, lane: Axis) -> Scalar:

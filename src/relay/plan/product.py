@@ -65,6 +65,11 @@ class Product:
     def batch(self) -> list[Axis]:
         return self.space.groups[0]
 
+    def product_of_batch(self, indices: Indices) -> tuple[Scalar, ...]:
+        """Which product of the batch it is, as a number, where panels that were packed are of several. (Which axes the batch has is
+        decided later than how panels lie.)"""
+        return () if size_of(self.form.batch) == 1 else (flat_position(self.batch, indices),)
+
     @property
     def rows(self) -> list[Axis]:
         return self.space.groups[1]
@@ -275,7 +280,8 @@ def panels(p: Product, indices: Indices) -> Tensor:
     width = p.pitch
     count = size_of(p.columns)
     depth = size_of(p.reduced)
-    lead = [Axis(a.name, a.extent) for a in p.batch]
+    many = size_of(p.form.batch)
+    lead = [] if many == 1 else [Axis("batch", many)]
     panel, lane = Axis("panel", dim_add(p.runs[-1].number, p.runs[-1].count)), Axis("lane", width)
     k: Scalar
     if p.pairs:
@@ -286,7 +292,7 @@ def panels(p: Product, indices: Indices) -> Tensor:
         k = Axis("k", depth)
         axes = [*lead, panel, k, lane]
     column = binary("add", _first_column(p, panel), lane)
-    env: dict[Axis, Scalar] = dict(zip(p.batch, axes, strict=False))
+    env: dict[Axis, Scalar] = unflatten(p.batch, lead[0]) if lead else {}
     env.update(unflatten(p.columns, column))
     env.update(unflatten(p.reduced, k))
     expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))

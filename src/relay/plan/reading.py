@@ -141,6 +141,6 @@ class Reading:
 
     def _ask(self, at: Scalar) -> Stmt:
         """Ask for the line with an element of the panel, counted from its first."""
-        batch = self.nest.p.batch
+        batch = self.nest.p.product_of_batch(self.nest.builder.indices)
         inner = [Const(0, "int64")] * (len(self.packed.shape) - len(batch) - 2)
         return Prefetch(self.packed, (*batch, self.number, *inner, at))

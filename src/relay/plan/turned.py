@@ -161,7 +161,7 @@ def with_panels(p: Product, indices: Indices) -> tuple[Kept, Kept]:
     assert isinstance(packed.stage, Compute) and isinstance(body, Reduce) and isinstance(kept.stage, Compute)
     column, width = flat_position(form.columns, indices), p.tile.columns
     place = (
-        *form.batch,
+        *p.product_of_batch(indices),
         binary("floordiv", column, width),
         flat_position(form.reduced, indices),
         binary("mod", column, width),
