@@ -52,6 +52,35 @@ def folded(x: te.Tensor) -> te.Tensor:
     return te.compute((c, 2 * p + 1), body)
 
 
+def spread(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """A transposed convolution of stride 3 and dilation 2, by the condition that a place is hit."""
+    sizes: Any = x.shape
+    b, c, n = sizes
+    k, r = te.reduce_axis(c), te.reduce_axis(4)
+
+    def body(m: Any, o: Any, i: Any) -> Any:
+        p = i - 2 * r
+        return te.sum(
+            te.select((p >= 0) & (p % 3).equal(0) & (p // 3 < te.size(n)), x[m, k, p // 3], 0.0) * w[k, o, r], (k, r)
+        )
+
+    return te.compute((b, w.shape[1], 3 * n + 4), body)
+
+
+def overlapped(x: te.Tensor) -> te.Tensor:
+    """Windows of 3 x 3 at every second place of a plane, added up."""
+    sizes: Any = x.shape
+    c, _, _, p, q = sizes
+    r, s = te.reduce_axis(3), te.reduce_axis(3)
+
+    def body(m: Any, y: Any, z: Any) -> Any:
+        a, b = y - r, z - s
+        hit = (a % 2).equal(0) & (b % 2).equal(0) & (a >= 0) & (b >= 0) & (a // 2 < te.size(p)) & (b // 2 < te.size(q))
+        return te.sum(te.select(hit, x[m, r, s, a // 2, b // 2], 0.0), (r, s))
+
+    return te.compute((c, 2 * p + 1, 2 * q + 1), body)
+
+
 def circular(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     k = te.reduce_axis(5)
     return te.compute(x.shape, lambda i, j: te.sum(x[i, (j + k - 2) % te.size(x.shape[1])] * w[k], k))
@@ -94,6 +123,10 @@ CASES = {
         bilinear, lambda n: [(n, 5), (n, 6), (4, 5, 6)], "%a: Tensor[(n, 5), D], %b: Tensor[(n, 6), D], %c: Tensor[(4, 5, 6), D]",
         lambda x, y, w: np.einsum("bi,bj,oij->bo", x, y, w),
     ),
+    "spread": Case(
+        spread, lambda n: [(2, 3, n), (3, 2, 4)], "%a: Tensor[(2, 3, n), D], %b: Tensor[(3, 2, 4), D]"
+    ),
+    "overlapped": Case(overlapped, lambda n: [(2, 3, 3, n, n + 1)], "%a: Tensor[(2, 3, 3, n, n + 1), D]"),
     "circular": Case(
         circular, lambda n: [(2, n), (5,)], "%a: Tensor[(2, n), D], %b: Tensor[(5,), D]",
         lambda x, w: np.add.reduce([np.roll(x, 2 - k, 1) * w[k] for k in range(5)]),

@@ -38,6 +38,7 @@ from relay.ir.lexer import tokenize
 from relay.ir.types import BASE_TYPE, TensorType, Type, countable
 from relay.op.build import call
 from relay.op.elsewhere import ELSEWHERE
+from relay.te.autodiff.multiples import over_multiples
 from relay.te.circular import laid_round
 from relay.te.left_out import leaving_out
 
@@ -427,7 +428,7 @@ def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> t
         raise te.DefinitionError(
             f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
         )
-    return laid_round(leaving_out(outputs)), not isinstance(result, te.Tensor)
+    return over_multiples(laid_round(leaving_out(outputs))), not isinstance(result, te.Tensor)
 
 
 def trace(

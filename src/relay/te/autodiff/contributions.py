@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
+from relay.ir.dim import dim_evaluate, dim_vars, shape_size
 from relay.te.autodiff.arithmetic import choose, factors
 from relay.te.autodiff.stages import source_of, stage
 from relay.te.index import Indices
@@ -22,8 +22,9 @@ from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, w
 # So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
 # there are more than so many.
 _SAVED, _SAVED_IN_MEMORY, _MOST_IN_CACHE = 12, 32, 1 << 21
-# What a size that is not known counts as: of an axis of the contributions, and of one that they are summed over.
-_LONG, _DEEP = 1 << 40, 64
+# What an axis of the contributions counts as, to be ordered, whose size is not known; and what unknown sizes are taken for where the
+# work of one way is compared with another's.
+_LONG, _TYPICAL = 1 << 40, 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ def contributions(
     load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis], iterations: Callable[[], int]
 ) -> Contributions | None:
     """The contributions to what a load reads, if making them first is the less work; ``iterations`` tells how many products are
-    added up in the other order, with sizes that are not known counted as 1."""
+    added up in the other order (see `work`)."""
     if adjoint.dtype not in ("float32", "float64"):
         return None
     placed = mentioned(*load.indices)
@@ -54,11 +55,9 @@ def contributions(
         return None
     if not all(is_inside(o) for o in operands):
         return None
-    depth, places = _size(hidden), _size([a for a in (*axes, *over) if a in placed])
+    depth, places = work(hidden), work([a for a in (*axes, *over) if a in placed])
     saved = _SAVED if places <= _MOST_IN_CACHE else _SAVED_IN_MEMORY
-    # Sizes that are not known are 1 on both sides.
-    times = _DEEP ** sum(not isinstance(a.extent, int) for a in hidden)
-    if depth * times == 1 or (iterations() - depth * places) * times < saved * places:
+    if depth == 1 or iterations() - depth * places < saved * places:
         return None
     body = binary("mul", operands[0], operands[1])
     order = _in_order(load, [a for a in (*axes, *over) if a in placed and a in own[0] | own[1]], own)
@@ -119,5 +118,7 @@ def mentioned(*roots: Scalar) -> set[Axis]:
     return {n for root in roots for n in walk(root) if isinstance(n, Axis)}
 
 
-def _size(axes: Sequence[Axis]) -> int:
-    return prod(a.extent for a in axes if isinstance(a.extent, int))
+def work(axes: Sequence[Axis]) -> int:
+    """How many iterations loops over axes have, where unknown sizes are what they may be."""
+    sizes = shape_size(tuple(a.extent for a in axes))
+    return sizes if isinstance(sizes, int) else dim_evaluate(sizes, {v: _TYPICAL for v in dim_vars(sizes)})

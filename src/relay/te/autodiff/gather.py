@@ -15,7 +15,7 @@ from math import prod
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import add, both, choose, factors, is_const, mul, zero
-from relay.te.autodiff.contributions import contributions
+from relay.te.autodiff.contributions import contributions, work
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
@@ -117,17 +117,13 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
 
 
 def _iterations(read: _Read, parts: Sequence[Inverse], element: tuple[Axis, ...], indices: Indices) -> int:
-    """How many products are added up in all; sizes that are not known count as 1."""
-
-    def known(axes: Sequence[Axis]) -> int:
-        return prod(a.extent for a in axes if isinstance(a.extent, int))
-
+    """How many products are added up in all (see `work`)."""
     if len(parts) == 1:
         split = {a: r.by for a, r in _residues(read.value(parts[0], indices), element, indices).items()}
         if split and prod(split.values()) <= _MOST_CLASSES:
             found = [(axes, read.inverses(at, Indices())) for _, axes, at in _classes(element, split)]
-            return sum(known(axes) * known(each.free) for axes, inverses in found for each in inverses)
-    return sum(known(element) * known(each.free) for each in parts)
+            return sum(work(axes) * work(each.free) for axes, inverses in found for each in inverses)
+    return sum(work(element) * work(each.free) for each in parts)
 
 
 def _classes(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from relay.te.autodiff.arithmetic import factors
-from relay.te.autodiff.contributions import is_inside, mentioned
+from relay.te.autodiff.contributions import is_inside, mentioned, work
 from relay.te.autodiff.simplify import simplified
 from relay.te.autodiff.solve import invert
 from relay.te.index import Indices
@@ -33,7 +33,7 @@ def over_taps(
     iterations: Callable[[], int],
 ) -> Scalar | None:
     """The sum that an element takes of a product of two reads, tap by tap; None where another form is as good. ``iterations`` tells
-    how many products that adds up, with sizes that are not known counted as 1."""
+    how many products that adds up (see `work`)."""
     operands = factors(adjoint)
     if adjoint.dtype not in ("float32", "float64") or len(operands) != 2 or not all(map(is_inside, operands)):
         return None
@@ -65,7 +65,7 @@ def over_taps(
     depth = _size(hidden)
     if rows < _ROWS or columns < _COLUMNS or depth < _DEPTH:
         return None
-    if iterations() < _WASTE * depth * _size([*single, *(a for w in windows for a in w)]):
+    if iterations() < _WASTE * work([*hidden, *single, *(a for w in windows for a in w)]):
         return None
     indices = Indices()
     parts = invert(load.indices, element, (*axes, *over), indices, len(over), loops=taps)
