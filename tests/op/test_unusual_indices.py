@@ -81,6 +81,23 @@ def overlapped(x: te.Tensor) -> te.Tensor:
     return te.compute((c, 2 * p + 1, 2 * q + 1), body)
 
 
+def spread_by_places(x: Array, w: Array) -> Array:
+    out = np.zeros((2, 2, 3 * x.shape[2] + 4), x.dtype)
+    for p in range(x.shape[2]):
+        for r in range(4):
+            out[:, :, 3 * p + 2 * r] += x[:, :, p] @ w[:, :, r]
+    return out
+
+
+def overlapped_by_places(x: Array) -> Array:
+    c, _, _, p, q = x.shape
+    out = np.zeros((c, 2 * p + 1, 2 * q + 1), x.dtype)
+    for r in range(3):
+        for s in range(3):
+            out[:, r : r + 2 * p : 2, s : s + 2 * q : 2] += x[:, r, s]
+    return out
+
+
 def circular(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     k = te.reduce_axis(5)
     return te.compute(x.shape, lambda i, j: te.sum(x[i, (j + k - 2) % te.size(x.shape[1])] * w[k], k))
@@ -124,14 +141,20 @@ CASES = {
         lambda x, y, w: np.einsum("bi,bj,oij->bo", x, y, w),
     ),
     "spread": Case(
-        spread, lambda n: [(2, 3, n), (3, 2, 4)], "%a: Tensor[(2, 3, n), D], %b: Tensor[(3, 2, 4), D]"
+        spread, lambda n: [(2, 3, n), (3, 2, 4)], "%a: Tensor[(2, 3, n), D], %b: Tensor[(3, 2, 4), D]", spread_by_places
     ),
-    "overlapped": Case(overlapped, lambda n: [(2, 3, 3, n, n + 1)], "%a: Tensor[(2, 3, 3, n, n + 1), D]"),
+    "overlapped": Case(overlapped, lambda n: [(2, 3, 3, n, n + 1)], "%a: Tensor[(2, 3, 3, n, n + 1), D]",
+        overlapped_by_places,
+    ),
     "circular": Case(
         circular, lambda n: [(2, n), (5,)], "%a: Tensor[(2, n), D], %b: Tensor[(5,), D]",
         lambda x, w: np.add.reduce([np.roll(x, 2 - k, 1) * w[k] for k in range(5)]),
     ),
-    "round both axes": Case(round_both_axes, lambda n: [(n, n + 1)], "%a: Tensor[(n, n + 1), D]"),
+    "round both axes": Case(
+        round_both_axes, lambda n: [(n, n + 1)], "%a: Tensor[(n, n + 1), D]",
+        lambda x: np.max([np.roll(x, (2 - 2 * r, 1 - s), (0, 1)) for r in range(3) for s in range(3)], 0)
+        * np.roll(x, -1, 1) - np.roll(x, 1, 0),
+    ),
     "folded": Case(folded, lambda n: [(3, 3, n)], "%a: Tensor[(3, 3, n), D]"),
 }  # fmt: skip
 
