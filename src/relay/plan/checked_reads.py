@@ -162,7 +162,7 @@ class _Reads:
 
 def _is_row(load: Load, open_: set[int]) -> bool:
     """Whether only the first index may be outside, and is one that is read: then it is outside of the tensor in memory, too."""
-    size, first = load.source.shape[0], load.indices[0]  # type: ignore[attr-defined]
+    size, first = load.source.shape[0], load.indices[0]
     alone = [id(i) in open_ for i in load.indices] == [True] + [False] * (len(load.indices) - 1)
     return alone and size != 1 and any(isinstance(n, Load) for n in walk(first))
 

@@ -43,6 +43,7 @@ from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
 from relay.plan.stages import Kept, contraction, keep
+from relay.plan.terms import term_by_term
 from relay.plan.turned import arranged, with_panels
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
@@ -118,7 +119,7 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = lifted(grouped(factored(graph), constants), constants)
+    graph = lifted(grouped(factored(term_by_term(graph, constants)), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     kept = keep(graph, constants, indices)

@@ -18,8 +18,8 @@ from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
-from relay.te.scalar import Axis, Load, Reduce, Scalar, always_read, children, transform, walk
-from relay.te.tensor import Compute, Stage, Tensor, stage_over
+from relay.te.scalar import Axis, Load, Reduce, Scalar, children, transform, walk
+from relay.te.tensor import Compute, Stage, stage_over
 
 # How many times a part would be computed, at the least, for it to be kept; how dear it is at the least; and what a size counts as that
 # is not known.
@@ -72,20 +72,9 @@ def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[
             and not mine.isdisjoint(moving)
             and node.dtype != "bool"
             and cost(node) >= _DEAR
-            and _is_inside(node)
+            and Indices().reads_inside(node)
         ):
             found[id(node)] = node, [a for a in axes if a in mine]
         else:
             todo += reversed(children(node))
     return list(found.values())
-
-
-def _is_inside(part: Scalar) -> bool:
-    """Whether what a part reads in any case is there, whatever is chosen around it."""
-    indices = Indices()
-    for load in always_read(part):
-        if not isinstance(load.source, Tensor):
-            return False
-        if not all(indices.within(indices.poly(i), n) for i, n in zip(load.indices, load.source.shape, strict=True)):
-            return False
-    return True

@@ -41,6 +41,7 @@ from relay.te.scalar import (
     Scalar,
     Size,
     Unary,
+    always_read,
     binary,
     compare,
     rebuild,
@@ -293,6 +294,15 @@ class Indices:
             return False
         over, _ = dim_bounds(dim_sub(limit, highest))
         return over is not None and over > 0
+
+    def reads_inside(self, root: Scalar) -> bool:
+        """Whether what an expression reads, whatever its own choices choose, is known to be there."""
+        return all(
+            self.within(self.poly(i), extent)
+            for load in always_read(root)
+            if isinstance(load, Load)
+            for i, extent in zip(load.indices, load.source.shape, strict=True)
+        )
 
     def bounds(self, a: Dim) -> tuple[int | None, int | None]:
         """Numbers that bound a polynomial from below and above (None: unbounded)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from relay.te.index import Indices
 from relay.te.scalar import (
     TRUE,
     Axis,
@@ -69,6 +70,9 @@ def without_inner_reductions(value: Scalar, make: Make, root: bool = True) -> Sc
             return value
         # Loads in the side of a select that is not chosen may be out of bounds: there the reduction is over zeros.
         guard = _condition(value, inner)
+        mentioned = {*free_axes(inner)}
+        if any(a not in mentioned for a in free_axes(guard)) and Indices().reads_inside(inner.body):
+            guard = TRUE  # nothing is outside: it is computed once for all of the axes that it does not mention
         # A reduction around this one may be over the same variable, which the guard may mention.
         own = {a: Axis(a.name, a.extent, a.dtype) for a in inner.axes}
         body = substitute(inner.body, dict(own))

@@ -270,6 +270,7 @@ class Source:
     """What a Load reads: a te.Tensor or a loop Buffer."""
 
     __slots__ = ()
+    shape: tuple[Dim, ...]
 
 
 Scalar = Const | Size | Axis | Load | Unary | Binary | Compare | Select | Cast | Reduce
