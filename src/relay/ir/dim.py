@@ -129,6 +129,10 @@ ANY: Final = AnyDim()
 Dim = int | SymDim | AnyDim
 
 
+# What a size that is not known is taken for where the work of one way is compared with another's.
+TYPICAL: Final = 64
+
+
 def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, int], ...]]:
     return (-sum(p for _, p in monomial), tuple((a.serial, p) for a, p in monomial))
 
@@ -497,6 +501,13 @@ def dim_fold(
         assert product is not None
         total = product if total is None else apply("add", total, product)
     return number(0) if total is None else total
+
+
+def dim_typical(dim: Dim) -> int:
+    """A number to compare work by: the dim where each size that is not known is `TYPICAL`."""
+    if isinstance(dim, AnyDim):
+        return TYPICAL
+    return dim if isinstance(dim, int) else dim_evaluate(dim, dict.fromkeys(dim_vars(dim), TYPICAL))
 
 
 def shape_size(shape: tuple[Dim, ...]) -> Dim:

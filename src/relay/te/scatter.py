@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_mul, dim_sub
+from relay.ir.dim import Dim, dim_mul, dim_sub, dim_typical, shape_size
 from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -67,7 +67,7 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
     places: dict[Axis, Scalar] = {}
     rest: list[Scalar] = []
     for part in conditions:
-        found = _place(part, stage.axes, indices)
+        found = _place(part, stage.axes, body.axes, indices)
         if found is None or found[0] in places:
             rest.append(part)
         else:
@@ -92,17 +92,26 @@ def _mentions(root: Scalar, axes: Container[Scalar]) -> bool:
     return any(n in axes for n in walk(root) if isinstance(n, Axis))
 
 
-def _place(cond: Scalar, axes: tuple[Axis, ...], indices: Indices) -> tuple[Axis, Scalar] | None:
-    """The axis that an equality determines from what is loaded, and its value."""
+def _place(
+    cond: Scalar, axes: tuple[Axis, ...], over: tuple[Axis, ...], indices: Indices
+) -> tuple[Axis, Scalar] | None:
+    """The axis that an equality determines from what is loaded, or from what is no sum of multiples of the variables that are gone
+    through (a square, bits that are turned), and its value."""
     if not isinstance(cond, Compare) or cond.op != "eq" or cond.a.dtype != "int64":
         return None
-    if not any(isinstance(n, Load) for n in walk(cond)):
-        return None
     difference: Dim = dim_sub(indices.poly(cond.a), indices.poly(cond.b))
+    loads = any(isinstance(n, Load) for n in walk(cond))
+    going = [a for a in over if indices.mentions(difference, a)]
+    bent = any(c is None or indices.is_index(c) for c in (indices.coefficient(difference, a) for a in going))
+    if not loads and not bent:
+        return None
     mine = [a for a in axes if indices.mentions(difference, a)]
     for axis in mine:
         sign = indices.coefficient(difference, axis)
         if isinstance(sign, int) and abs(sign) == 1:
             rest = dim_sub(difference, dim_mul(sign, indices.axis(axis)))
+            # A few that are gone through for each element are tried, in vectors.
+            if not loads and dim_typical(shape_size(tuple(a.extent for a in going))) < dim_typical(axis.extent) // 2:
+                return None
             return axis, indices.scalar(dim_mul(-sign, rest))
     return None

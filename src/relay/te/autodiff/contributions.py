@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from relay.ir.dim import dim_evaluate, dim_vars, shape_size
+from relay.ir.dim import dim_typical, shape_size
 from relay.te.autodiff.arithmetic import choose, factors
 from relay.te.autodiff.stages import source_of, stage
 from relay.te.index import Indices
@@ -22,9 +23,10 @@ from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, w
 # So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
 # there are more than so many.
 _SAVED, _SAVED_IN_MEMORY, _MOST_IN_CACHE = 12, 32, 1 << 21
-# What an axis of the contributions counts as, to be ordered, whose size is not known; and what unknown sizes are taken for where the
-# work of one way is compared with another's.
-_LONG, _TYPICAL = 1 << 40, 64
+# Factors of a product at most.
+_MOST_FACTORS = 4
+# What an axis of the contributions counts as, to be ordered, whose size is not known.
+_LONG = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +50,7 @@ def contributions(
     conditions, operands = _operands(adjoint)
     own = [mentioned(o) for o in operands]
     if (
-        len(own) != 2
+        not 2 <= len(own) <= _MOST_FACTORS
         or not all({a for a in hidden if a.extent != 1} <= mine for mine in own)
         or not mentioned(*conditions) <= placed
     ):
@@ -59,8 +61,9 @@ def contributions(
     saved = _SAVED if places <= _MOST_IN_CACHE else _SAVED_IN_MEMORY
     if depth == 1 or iterations() - depth * places < saved * places:
         return None
-    body = binary("mul", operands[0], operands[1])
-    order = _in_order(load, [a for a in (*axes, *over) if a in placed and a in own[0] | own[1]], own)
+    body = reduce(lambda a, b: binary("mul", a, b), operands)
+    others = set[Axis]().union(*own[1:])
+    order = _in_order(load, [a for a in (*axes, *over) if a in placed and a in own[0] | others], [own[0], others])
     product = stage("contributions", order, Reduce("sum", tuple(hidden), body, body.dtype))
     value: Scalar | None = product[tuple(order)]
     for condition in conditions:
@@ -120,5 +123,4 @@ def mentioned(*roots: Scalar) -> set[Axis]:
 
 def work(axes: Sequence[Axis]) -> int:
     """How many iterations loops over axes have, where unknown sizes are what they may be."""
-    sizes = shape_size(tuple(a.extent for a in axes))
-    return sizes if isinstance(sizes, int) else dim_evaluate(sizes, {v: _TYPICAL for v in dim_vars(sizes)})
+    return dim_typical(shape_size(tuple(a.extent for a in axes)))

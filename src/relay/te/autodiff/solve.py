@@ -226,7 +226,7 @@ class _System:
             self._made[key] = again = self._linear(again)
             return again
         low, high = self.indices.ends(above)
-        if low is None or high is None:
+        if low is None or high is None or self._is_bent(above):
             return None
         first, last = self.indices.floordiv(low, below), self.indices.floordiv(high, below)
         q = dim_add(self._variable("q", dim_add(dim_sub(last, first), 1)), first)
@@ -242,6 +242,11 @@ class _System:
         else:
             self.equations.append(dim_sub(above, value))
         return q
+
+    def _is_bent(self, poly: Dim) -> bool:
+        """Whether a polynomial is no sum of multiples of the variables: then no equation of its quotient says what these are."""
+        found = (self.indices.coefficient(poly, a) for a in self._open_in(poly))
+        return any(c is None or self.indices.is_index(c) for c in found)
 
     def _is_division(self, quotient: Dim, above: Dim, below: Dim) -> bool:
         """Whether a quotient is nothing simpler than the division."""
