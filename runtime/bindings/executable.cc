@@ -254,6 +254,14 @@ void init_executable(nb::module_& m) {
       .def_prop_ro("features", [](const Executable& e) { return e.features; })
       .def_prop_ro("native", [](const Executable& e) { return !e.native.empty(); },
                    "Whether its functions are native code.")
+      .def_prop_ro(
+          "image",
+          [](const Executable& e) {
+            Value image = Value::of(e.image());
+            share(image);
+            return to_python(image);
+          },
+          "The bytes of its file as they were read: a tensor of uint8 on them.")
       .def_prop_ro("entries",
                    [](const Executable& e) {
                      std::vector<std::string> names;

@@ -522,6 +522,11 @@ const Entry* Executable::find_entry(std::string_view name) const {
   return found == by_name_.end() ? nullptr : found->second;
 }
 
+Tensor* Executable::image() const {
+  retain(static_cast<Object*>(image_));
+  return new_tensor(image_, 0, DType::uint8_, 1, &image_->bytes);
+}
+
 void Executable::set_stack_limit(int64_t bytes) {
   constexpr int64_t least = int64_t{1} << 16, most = int64_t{1} << 46, page = 4096;
   if (bytes < least || bytes > most)

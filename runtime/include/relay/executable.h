@@ -123,6 +123,9 @@ class Executable {
 
   const Entry* find_entry(std::string_view name) const;
 
+  // The bytes of its file as they were read: a uint8 tensor on them (one reference).
+  Tensor* image() const;
+
   // Replaces the code of every kernel of that name. Running programs pick it up at their next call; old code stays
   // mapped as long as the executable lives.
   void replace_kernel(const std::string& name, const void* object, size_t size, const std::string& symbol);

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 from relay.executable.errors import ArgumentError
@@ -78,12 +76,8 @@ class Executable:
     Raises ShapeError, TypeError_ or ArgumentError for arguments that do not fit, ExecutionError for a failure while running.
     """
 
-    def __init__(
-        self, program: _runtime.Executable, path: Path | None, threads: int | None, from_cache: bool = False
-    ) -> None:
+    def __init__(self, program: _runtime.Executable, threads: int | None, from_cache: bool = False) -> None:
         self._program = program
-        self._path = path
-        self._image: bytes | bytearray | None = None
         self._threads = threads or 0
         infos = {name: json.loads(program.entry_info(name)) for name in program.entries}
         self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
@@ -103,9 +97,7 @@ class Executable:
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
         """The executable in the bytes of a file."""
-        exe = Executable(_runtime.Executable.from_bytes(image), None, threads)
-        exe._image = image
-        return exe
+        return Executable(_runtime.Executable.from_bytes(image), threads)
 
     @property
     def limits(self) -> Limits:
@@ -251,21 +243,13 @@ class Executable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""
-
-        def write(temporary: Path) -> None:
-            if self._path is not None:
-                with self._path.open("rb") as image, temporary.open("wb") as out:
-                    shutil.copyfileobj(image, out)
-            elif self._image is not None:
-                temporary.write_bytes(self._image)
-
-        write_whole(path, write)
+        image = self._program.image.numpy()
+        write_whole(path, lambda temporary: temporary.write_bytes(image.data))
 
     def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, Limits, bool]]:
         """Pickled (for another process) as the bytes of its file; variants for frequent sizes stay behind."""
-        image = self._image if self._path is None else self._path.read_bytes()
-        assert image is not None
-        return _unpickled, (bytes(image), self._threads or None, self.limits, self.flush_subnormals)
+        image = self._program.image.numpy().tobytes()
+        return _unpickled, (image, self._threads or None, self.limits, self.flush_subnormals)
 
     @property
     def program(self) -> _runtime.Executable:
@@ -302,4 +286,4 @@ def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: b
     RelayError for a number of threads that is none."""
     require_count("threads", threads, "None: all that the process may use")
     file = file_path(path)
-    return Executable(_runtime.Executable.load(os.fspath(file)), file, threads, from_cache)
+    return Executable(_runtime.Executable.load(os.fspath(file)), threads, from_cache)
