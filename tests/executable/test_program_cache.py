@@ -92,3 +92,13 @@ def test_what_was_loaded_is_saved_and_pickled(tmp_path: Path) -> None:
         relay.load(tmp_path / "copy.rlx"),
     ):
         np.testing.assert_array_equal(np.asarray(same(X)), [[1, 1, 3]])
+
+
+@pytest.mark.parametrize("rows", [3, 300, 20_000])
+def test_a_file_that_is_cut_off_while_it_is_loaded(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "m.rlx"
+    text = TEXT.replace("3), float32]", f"3), float32], %w: Tensor[({rows}, 64), float32]").replace("1f", "sum(%w)")
+    relay.compile(relay.parse(text).bind({"w": np.ones((rows, 64), np.float32)}), cache=False, opt_level=0).save(path)
+    loaded = relay.load(path)
+    os.truncate(path, 100)
+    np.testing.assert_array_equal(np.asarray(loaded(X)), [[rows * 64, rows * 64, rows * 64 + 2]])
