@@ -45,8 +45,7 @@ class Limits:
     def __post_init__(self) -> None:
         require_count("the limit memory", self.memory, "None is no limit")
         require_count("the limit depth", self.depth, "None is no limit")
-        number = isinstance(self.seconds, Real) and not isinstance(self.seconds, bool)
-        if self.seconds is not None and not (number and self.seconds > 0):
+        if self.seconds is not None and not _is_duration(self.seconds):
             raise RelayError(f"the limit seconds must be greater than 0, not {self.seconds!r}", hint="None is no limit")
 
 
@@ -54,6 +53,16 @@ class Limits:
 Allowed = tuple[int, float, int]
 # Seconds that a run takes for which handing it to another Python thread costs little.
 _WORTH_A_THREAD = 200e-6
+
+
+def _is_duration(seconds: object) -> bool:
+    """Whether a value is a number of seconds that the runtime counts."""
+    if not isinstance(seconds, Real) or isinstance(seconds, bool):
+        return False
+    try:
+        return float(seconds) > 0
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +284,12 @@ def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnorma
 
 
 def _packed(limits: Limits) -> Allowed | None:
-    """As the runtime takes them."""
+    """As the runtime takes them. Raises RelayError for what is none."""
+    if not isinstance(limits, Limits):
+        raise RelayError(f"limits must be relay.Limits(...), not {limits!r}", hint="relay.Limits() is no limit")
     if limits.memory is limits.seconds is limits.depth is None:
         return None
-    return (limits.memory or 0, limits.seconds or 0.0, limits.depth or 0)
+    return (limits.memory or 0, float(limits.seconds or 0), limits.depth or 0)
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: bool = False) -> Executable:
