@@ -118,6 +118,44 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.rlx"
     relay.compile(relay.parse(GOOD)).save(path)
+def test_infinities_and_nan_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        path.write_text(HEADER + f"def @main(%x: Tensor[(2, 2), {dtype}]) {{ negative(%x) }}")
+        done = run("run", path, "-i", "x=[[inf, -inf], [nan, 2.5]]")
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"[-.\w]+", done.stdout)[-4:] == ["-inf", "inf", "nan", "-2.5"]
+    path.write_text(HEADER + "def @main(%x: Tensor[(2,), int8]) { %x }")
+    done = run("run", path, "-i", "x=[inf, 1]")
+    assert done.returncode == 2 and "does not fit in int8" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("size", [10**12, 1 << 60, (1 << 63) - 1])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_random_inputs_that_no_memory_holds(tmp_path: Path, size: int, dtype: str) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + f"def @main[n: Dim](%x: Tensor[(n, 64), {dtype}]) {{ %x }}")
+    done = run("run", path, "--interpret", "-d", f"n={size}")
+    assert done.returncode == 1 and f"out of memory: a random %x of shape ({size}, 64)" in done.stderr, done.stderr
+
+
+def test_options_of_compiling_do_not_apply_to_a_compiled_program(tmp_path: Path) -> None:
+    path, copy = tmp_path / "m.rlx", tmp_path / "copy.rlx"
+    relay.compile(relay.parse(GOOD)).save(path)
+    given = ["--weights", "none.npz", "--target", "aarch64", "-O", "0"]
+    for command, names in (
+        (["run", path, *given, "-d", "n=1"], "--weights, --target, --opt-level"),
+        (["bench", path, "--precision", "bf16"], "--precision"),
+        (["profile", path, *given], "--weights, --target, --opt-level"),
+        (["compile", path, "-o", copy, "--entry", "f", "--executor", "aot", "--tune"], "--entry, --executor, --tune"),
+        (["compile", path, "-o", copy, "--memory-budget", "9", "--threads", "1"], "--memory-budget, --threads"),
+    ):
+        done = run(*command)
+        assert done.returncode == 2 and f" cannot apply to {path}: it is compiled already" in done.stderr, done.stderr
+        assert set(done.stderr.removeprefix("error: ").split(" cannot")[0].split(", ")) == set(names.split(", "))
+    assert run("compile", path, "-o", copy).returncode == 0 and copy.read_bytes() == path.read_bytes()
+
+
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[len(damaged) // 2] ^= 4
