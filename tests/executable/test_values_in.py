@@ -10,6 +10,7 @@ import pytest
 
 import relay
 from relay import _runtime
+from relay.executable.errors import ArgumentError
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
@@ -235,3 +236,42 @@ def test_a_long_list_of_options_comes_back() -> None:
     for n, (option, items) in enumerate(found, 1):
         assert option is None if n % 3 else int(option) == n
         assert [int(i) for i in items] == ([] if n % 2 else [n])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "too_large"),
+    [
+        ("float64", 1.7e308, 10**400),
+        pytest.param("float64", 1e300, 10**5000, id="5000 digits"),
+        ("float32", 3.4028235e38, 1e39),
+        ("bfloat16", 3.38e38, 3.4e38),
+        ("float16", 65519.0, 65520.0),
+        ("uint64", 2**64 - 1, 2**64),
+        ("uint64", 0, -1),
+        ("int8", 127, 128),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused(dtype: str, most: float, too_large: float) -> None:
+    mod = relay.parse(f'#[version = "0.0.5"]\ndef @main(%x: {dtype}) {{ %x }}')
+    exe = relay.compile(mod)
+    assert np.isfinite(float(exe(most)))
+    with pytest.raises(ArgumentError, match=f"argument %x of @main: the number .* does not fit {dtype}"):
+        exe(too_large)
+    with pytest.raises(TypeError_):
+        relay.evaluate(mod, too_large)
+    if dtype.endswith("float16"):
+        assert np.isinf(float(exe(np.inf))) and np.isnan(float(exe(np.nan)))
+
+
+def test_options_of_a_run_are_what_they_should_be() -> None:
+    exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: float64) { %x + 1f64 }')
+    for donate in ((2**70,), (-1,), ("0",), "0", 0, [0]):
+        with pytest.raises(ArgumentError, match="donate must be a tuple of the places of arguments of @main"):
+            exe.run("main", 1.0, donate=donate)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="donate names argument 1 of @main, which is called with 1"):
+        exe.run("main", 1.0, donate=(1,))
+    with pytest.raises(ArgumentError, match="an observer has a method before or after, which 3 has not"):
+        exe.run("main", 1.0, observer=3)  # type: ignore[arg-type]
+    for name in ("check_memory", "flush_subnormals"):
+        with pytest.raises(RelayError, match=f"{name} must be True or False, not 'yes'"):
+            setattr(exe, name, "yes")

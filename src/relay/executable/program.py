@@ -29,6 +29,12 @@ def require_count(name: str, value: object, hint: str) -> None:
         raise RelayError(f"{name} must be a whole number of at least 1 and below 2^63, not {value!r}", hint=hint)
 
 
+def require_flag(name: str, value: object) -> None:
+    """Raises RelayError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise RelayError(f"{name} must be True or False, not {value!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one run may use; None: no limit of its own.
@@ -127,6 +133,7 @@ class Executable:
     @check_memory.setter
     def check_memory(self, on: bool) -> None:
         self._check_memory = on
+        require_flag("check_memory", on)
         for program in self._programs():
             program.check_memory(on)
 
@@ -139,6 +146,7 @@ class Executable:
     @flush_subnormals.setter
     def flush_subnormals(self, on: bool) -> None:
         self._flush_subnormals = on
+        require_flag("flush_subnormals", on)
         for program in self._programs():
             program.flush_subnormals(on)
 
@@ -174,6 +182,10 @@ class Executable:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
         return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
+        if donate != ():
+            _require_places(entry, donate, len(args))
+        if observer is not None and not any(callable(getattr(observer, name, None)) for name in ("before", "after")):
+            raise ArgumentError(f"an observer has a method before or after, which {observer!r} has not")
 
     def _run(
         self,
@@ -284,6 +296,19 @@ def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnorma
 
 
 def _packed(limits: Limits) -> Allowed | None:
+def _require_places(entry: str, donate: object, count: int) -> None:
+    """Raises ArgumentError unless these are places among so many arguments."""
+    if not isinstance(donate, tuple) or not all(is_count(n, 0) for n in donate):
+        raise ArgumentError(
+            f"donate must be a tuple of the places of arguments of @{entry}, not {donate!r}", hint="for example (0,)"
+        )
+    for n in donate:
+        if n >= count:
+            raise ArgumentError(
+                f"donate names argument {n} of @{entry}, which is called with {count}: they count from 0"
+            )
+
+
     """As the runtime takes them. Raises RelayError for what is none."""
     if not isinstance(limits, Limits):
         raise RelayError(f"limits must be relay.Limits(...), not {limits!r}", hint="relay.Limits() is no limit")

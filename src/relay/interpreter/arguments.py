@@ -15,7 +15,7 @@ from relay.interpreter.sizes import check_sizes, size_checks
 from relay.interpreter.values import Array, Closure, ConstructorValue, OperatorValue, Reference, Value
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar
-from relay.ir.dtypes import numpy_dtype
+from relay.ir.dtypes import holds, numpy_dtype
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -152,8 +152,8 @@ def _adopt(given: object, array: Array, dtype: str, what: str) -> Array:
     if plain and ((kind in "fiu" and is_float(dtype)) or (kind in "iu" and dtype not in ("bool",))):
         with np.errstate(all="ignore"):
             out = array.astype(numpy_dtype(dtype))
-        if is_float(dtype) or np.array_equal(out.astype(array.dtype), array):
-            return out
+            if holds(out, array):
+                return out
         raise TypeError_(f"{what}: {given!r} does not fit {dtype}")
     raise TypeError_(
         f"{what} has dtype {array.dtype.name if array.dtype.isnative else array.dtype} where {dtype} is expected",
