@@ -131,7 +131,7 @@ nb::object field(const Adt* adt, int64_t index) {
 
 }  // namespace
 
-nb::object to_python(Value value) {
+nb::object wrapped(Value value) {
   switch (value.kind) {
     case Kind::nil: return nb::none();
     case Kind::scalar: {
@@ -143,6 +143,16 @@ nb::object to_python(Value value) {
   }
   if (Tensor* tensor = as_tensor(value)) return nb::cast(PyTensor(tensor));
   return nb::cast(PyValue(value));
+}
+
+nb::object to_python(Value value) {
+  Tensor* tensor = as_tensor(value);
+  if (tensor == nullptr || !tensor->storage->lent) return wrapped(value);
+  Owned lent(value);
+  Value copy = Value::of(new_host_tensor(tensor->dtype, tensor->rank, tensor->shape()));
+  std::memcpy(as_tensor(copy)->data(), tensor->data(), static_cast<size_t>(tensor->bytes()));
+  share(copy);
+  return wrapped(copy);
 }
 
 nb::object tuples_to_python(Value value) {
@@ -161,7 +171,10 @@ nb::object tuples_to_python(Value value) {
 }
 
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
-  if (Tensor* known = tensor_from_known_array(object, dtype)) return Value::of(known);
+  if (Tensor* known = tensor_from_known_array(object, dtype)) {
+    known->storage->lent = true;
+    return Value::of(known);
+  }
   PyTensor* tensor;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) {
     if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)
@@ -186,6 +199,7 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate) {
     return adt_from_sequence(tuple_tag, object);
   }
   Tensor* made = tensor_from_array(object, dtype, false);
+  made->storage->lent = made->storage->on_release != nullptr;  // not where it had to be copied
   if (made->rank > 0) return Value::of(made);
   // A NumPy scalar: its element, unboxed.
   Owned keep(Value::of(made));

@@ -275,3 +275,31 @@ def test_options_of_a_run_are_what_they_should_be() -> None:
     for name in ("check_memory", "flush_subnormals"):
         with pytest.raises(RelayError, match=f"{name} must be True or False, not 'yes'"):
             setattr(exe, name, "yes")
+
+
+def test_an_array_in_another_byte_order_is_named_as_such() -> None:
+    exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: Tensor[(3,), float32]) { %x }')
+    with pytest.raises(ArgumentError, match=r"(?s)another byte order.*x\.astype\('float32'\)"):
+        exe(np.ones(3, ">f4"))
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot", "interpreter"])
+def test_results_share_no_memory_with_arrays_that_were_given(executor: str) -> None:
+    text = """#[version = "0.0.5"]
+    import prelude
+    def @main[n: Dim](%x: Tensor[(n, 4), float32], %o: (Tensor[(2,), int32], int32)) {
+      (reshape(%x, newshape=[-1]), %x, Some(%o.0), Cons(%o.0, Nil))
+    }"""
+    mod = relay.parse(text)
+    x, o = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
+    if executor == "interpreter":
+        found: Any = relay.evaluate(mod, x, (o, 1))
+    else:
+        found = relay.compile(mod, executor=executor)(x, (o, 1))
+    view, same, option, items = found
+    x[:], o[:] = 7, 7
+    for result in (view, same, option, *items):
+        assert not np.asarray(result).any()
+    if executor != "interpreter":  # what Relay holds is not copied
+        again = relay.compile(mod, executor=executor)(same, (option, 1))
+        assert again[1].data_ptr == again[0].data_ptr == same.data_ptr and again[2].data_ptr == option.data_ptr

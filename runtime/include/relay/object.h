@@ -40,6 +40,7 @@ struct Object {
 // Memory on a device, from the device's pool or from outside.
 struct Storage : Object {
   bool read_only = false;  // imported memory and constants: never written
+  bool lent = false;       // imported for one call: its owner may write it afterwards
   int32_t device = 0;
   std::byte* data = nullptr;
   int64_t bytes = 0;      // that the program may use

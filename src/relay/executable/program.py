@@ -55,12 +55,6 @@ class Limits:
             raise RelayError(f"the limit seconds must be greater than 0, not {self.seconds!r}", hint="None is no limit")
 
 
-# The same as the runtime takes it.
-Allowed = tuple[int, float, int]
-# Seconds that a run takes for which handing it to another Python thread costs little.
-_WORTH_A_THREAD = 200e-6
-
-
 def _is_duration(seconds: object) -> bool:
     """Whether a value is a number of seconds that the runtime counts."""
     if not isinstance(seconds, Real) or isinstance(seconds, bool):
@@ -69,6 +63,12 @@ def _is_duration(seconds: object) -> bool:
         return float(seconds) > 0
     except OverflowError:
         return False
+
+
+# The same as the runtime takes it.
+Allowed = tuple[int, float, int]
+# Seconds that a run takes for which handing it to another Python thread costs little.
+_WORTH_A_THREAD = 200e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class Executable:
     executable.
 
     A call takes NumPy arrays or DLPack tensors of the declared dtypes and shapes (numbers for rank 0; tuples, lists for ``List``,
-    None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying.
+    None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying. Arrays are read where they
+    lie, and may be written again after the call: a result that is a view of one is a copy.
     Raises ShapeError, TypeError_ or ArgumentError for arguments that do not fit, ExecutionError for a failure while running.
     """
 
@@ -121,8 +122,8 @@ class Executable:
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._limits = limits
         self._allowed = _packed(limits)
+        self._limits = limits
 
     @property
     def check_memory(self) -> bool:
@@ -132,8 +133,8 @@ class Executable:
 
     @check_memory.setter
     def check_memory(self, on: bool) -> None:
-        self._check_memory = on
         require_flag("check_memory", on)
+        self._check_memory = on
         for program in self._programs():
             program.check_memory(on)
 
@@ -145,8 +146,8 @@ class Executable:
 
     @flush_subnormals.setter
     def flush_subnormals(self, on: bool) -> None:
-        self._flush_subnormals = on
         require_flag("flush_subnormals", on)
+        self._flush_subnormals = on
         for program in self._programs():
             program.flush_subnormals(on)
 
@@ -181,11 +182,11 @@ class Executable:
     ) -> Any:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
-        return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
         if donate != ():
             _require_places(entry, donate, len(args))
         if observer is not None and not any(callable(getattr(observer, name, None)) for name in ("before", "after")):
             raise ArgumentError(f"an observer has a method before or after, which {observer!r} has not")
+        return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
 
     def _run(
         self,
@@ -295,7 +296,6 @@ def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnorma
     return exe
 
 
-def _packed(limits: Limits) -> Allowed | None:
 def _require_places(entry: str, donate: object, count: int) -> None:
     """Raises ArgumentError unless these are places among so many arguments."""
     if not isinstance(donate, tuple) or not all(is_count(n, 0) for n in donate):
@@ -309,6 +309,7 @@ def _require_places(entry: str, donate: object, count: int) -> None:
             )
 
 
+def _packed(limits: Limits) -> Allowed | None:
     """As the runtime takes them. Raises RelayError for what is none."""
     if not isinstance(limits, Limits):
         raise RelayError(f"limits must be relay.Limits(...), not {limits!r}", hint="relay.Limits() is no limit")

@@ -82,7 +82,7 @@ class _Reader:
     def _untyped(self, given: object) -> Value:
         if isinstance(given, tuple | AdtValue | Closure | OperatorValue | ConstructorValue | Reference):
             return cast(Value, given)
-        return np.asarray(given)
+        return np.array(given)
 
     def _tensor(self, given: object, type_: TensorType, what: str) -> Array:
         dtype = type_.dtype if isinstance(type_.dtype, str) else None
@@ -92,7 +92,7 @@ class _Reader:
         ):
             raise _unexpected(given, type_, what)
         try:
-            array: Array = np.asarray(given)
+            array: Array = np.array(given)  # a copy: the caller may write into its own, and values never change
         except (ValueError, TypeError) as error:
             raise TypeError_(f"{what} is not an array: {error}") from error
         if dtype is not None and array.dtype != numpy_dtype(dtype):
