@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "GOOD", "-i", "x=random", "-i", "x=random"], "given twice"),
         (["run", "GOOD", "-d", "n=" + "9" * 30], "below 2^63"),
         (["run", "GOOD", "-d", "n=" + "9" * 5000], "below 2^63"),
+        (["run", "GOOD", "-i", "x=[[1e300, 1, 2, 3]]"], "does not fit in float32, which %x is made of"),
+        (["run", "GOOD", "-i", "x=[[1, 2, 3, infinity]]"], "cannot read a value"),
         (["run", "GOOD", "-d", "rows=3"], "no parameter of the entry has an axis of size rows"),
         (["run", "GOOD", "--threads", "9" * 20], "threads must be"),
         (["run", "GOOD", "--entry", "nowhere"], "nowhere"),
@@ -115,9 +118,6 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "127" in run("run", path, "-i", "x=[127, True]").stdout
 
 
-def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m.rlx"
-    relay.compile(relay.parse(GOOD)).save(path)
 def test_infinities_and_nan_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "m.relay"
     for dtype in ("float16", "bfloat16", "float32", "float64"):
@@ -156,6 +156,9 @@ def test_options_of_compiling_do_not_apply_to_a_compiled_program(tmp_path: Path)
     assert run("compile", path, "-o", copy).returncode == 0 and copy.read_bytes() == path.read_bytes()
 
 
+def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.rlx"
+    relay.compile(relay.parse(GOOD)).save(path)
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[len(damaged) // 2] ^= 4
@@ -306,3 +309,19 @@ def test_ctrl_c_while_importing_is_quiet_too() -> None:
 def _listen() -> None:
     """What starts in the background may have been told to ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_what_is_not_finite_is_json_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + "def @main(%x: Tensor[(4,), float32]) { (1f / %x, %x) }")
+    done = run("run", path, "-i", "x=[0, -0.0, nan, 2]", "--json")
+    assert done.stdout.strip() == '[["Infinity", "-Infinity", "NaN", 0.5], [0.0, -0.0, "NaN", 2.0]]', done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "uint4", "float16", "bool"])
+def test_what_is_written_can_be_read(tmp_path: Path, dtype: str) -> None:
+    path, out, again = tmp_path / "m.relay", tmp_path / "y.npy", tmp_path / "z.npy"
+    path.write_text(HEADER + f"def @main(%x: Tensor[(3,), {dtype}]) {{ %x }}")
+    assert run("run", path, "-i", "x=[0, 1, 1]", "-o", out).returncode == 0
+    done = run("run", path, "-i", f"x={out}", "-o", again)
+    assert done.returncode == 0 and out.read_bytes() == again.read_bytes(), done.stderr

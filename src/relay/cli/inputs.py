@@ -86,7 +86,7 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
             raise FileError(f"cannot read an array from {text}: it holds several")
         return loaded
     try:
-        literal = np.asarray(ast.literal_eval(text))
+        literal = np.asarray(_literal(text))
         if literal.dtype.kind not in "biuf":
             raise ValueError("not numbers")
         value: Array = literal.astype(dtype)
@@ -94,9 +94,7 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
         raise RelayError(
             f"cannot read a value of %{name} from {text!r}", hint="give a number, a nested list, a .npy file, or random"
         ) from error
-    if (is_integer(spec["dtype"]) or spec["dtype"] == "bool") and not np.array_equal(
-        value.astype(literal.dtype), literal
-    ):
+    if not holds(value, literal):
         raise RelayError(f"{text} does not fit in {spec['dtype']}, which %{name} is made of")
     return value
 
