@@ -84,12 +84,15 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
             raise FileError(f"cannot read an array from {text}: {error}") from error
         if not isinstance(loaded, np.ndarray):
             raise FileError(f"cannot read an array from {text}: it holds several")
-        return loaded
+        # The format has no name for element types that are not NumPy's own: `relay run -o` leaves their bytes there.
+        nameless = np.dtype((np.void, dtype.itemsize))
+        return loaded.view(dtype) if dtype.kind == "V" and loaded.dtype == nameless else loaded
     try:
         literal = np.asarray(_literal(text))
         if literal.dtype.kind not in "biuf":
             raise ValueError("not numbers")
-        value: Array = literal.astype(dtype)
+        with np.errstate(all="ignore"):  # what does not fit is refused below
+            value: Array = literal.astype(dtype)
     except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         raise RelayError(
             f"cannot read a value of %{name} from {text!r}", hint="give a number, a nested list, a .npy file, or random"
