@@ -325,3 +325,67 @@ def test_what_is_written_can_be_read(tmp_path: Path, dtype: str) -> None:
     assert run("run", path, "-i", "x=[0, 1, 1]", "-o", out).returncode == 0
     done = run("run", path, "-i", f"x={out}", "-o", again)
     assert done.returncode == 0 and out.read_bytes() == again.read_bytes(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "command", "says"),
+    [
+        (  # types as they are written, at the operation
+            "def @main[n: Dim](%x: Tensor[(n, 4), float32]) { exp(tanh(%x) + %x) }",
+            ["opt", "FILE", "--passes", "to_blocks,name_dims,fuse,rematerialise{budget=1000}"],
+            ["m.relay:2:", "a tensor of type Tensor[(n, 4), float32] may be of any"],
+        ),
+        (
+            "def @f[n: Dim, b: BaseType](%x: Tensor[(n,), b]) { shape_of(%x) }\n"
+            "def @main(%x: Tensor[(4,), int8]) { @f(%x) }",
+            ["opt", "FILE", "--passes", "name_dims"],
+            ["m.relay:2:52: operator shape_of: data has the type Tensor[(n,), b]", "shape_of(%x) }"],
+        ),
+        (
+            "def @main[n: Dim](%x: Tensor[(0 - n, 64), float32]) { nn.softmax(%x) }",
+            ["compile", "FILE"],
+            ["m.relay:2:5: dimension n has no value in @main", "def @main[n: Dim]"],
+        ),
+        (
+            "def @main[n: Dim](%x: Tensor[(n*n*n*n*n,), float32], %y: Tensor[(n,), int8]) { %x }",
+            ["run", "FILE", "-i", "x=[1.0]", "-d", "n=20000"],
+            ["the sizes of the arguments of @main: a size is more than int64 holds"],
+        ),
+        (
+            "def @main(%x: Tensor[(4, 6), float32]) { split(%x, indices_or_sections=True, axis=1) }",
+            ["compile", "FILE"],
+            ["must be int or a tuple of int or a size, not True"],
+        ),
+        (
+            "def @main(%x: Tensor[(4, 6), float32]) { %x }",
+            ["compile", "FILE", "--target", "riscv64-unknown-linux-gnu"],
+            ["no code is made for riscv64", "there is x86_64 and aarch64"],
+        ),
+    ],
+)
+def test_messages_speak_the_language_and_say_where(
+    tmp_path: Path, body: str, command: list[str], says: list[str]
+) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + body)
+    done = run(*[path if word == "FILE" else word for word in command])
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert all(text in done.stderr for text in says), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.array(["a", "b"]), "arrays of dtype <U1 have no base type"),
+        (np.zeros(2, np.complex64), "arrays of dtype complex64 have no base type"),
+        (np.zeros((2, 3), np.float32), "must have rank 1"),
+        (np.zeros(2, np.int32), "must be float32, the array is int32"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(tmp_path: Path, array: np.ndarray, says: str) -> None:
+    path, weights = tmp_path / "m.relay", tmp_path / "w.npz"
+    path.write_text(HEADER + "def @main(%x: float32, %w: Tensor[(2,), float32]) { %x * %w }")
+    np.savez(weights, w=array)
+    done = run("run", path, "--weights", weights)
+    assert done.returncode == 2 and "m.relay:2:24: parameter 'w' of @main" in done.stderr, done.stderr
+    assert says in done.stderr and f"(weights of {weights})" in done.stderr, done.stderr

@@ -75,7 +75,14 @@ def require_seconds(seconds: float) -> None:
 def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
     """The typed program of a file, with weights bound."""
     module = relay.load_module(existing(path))
-    return module.bind(load_weights(weights), entry=entry) if weights else module
+    if weights is None:
+        return module
+    arrays = load_weights(weights)
+    try:
+        return module.bind(arrays, entry=entry)
+    except RelayError as error:
+        error.message = f"{error.message} (weights of {weights})"
+        raise
 
 
 def read_executable(path: Path, entry: str, weights: Path | None, **options: Any) -> relay.Executable:

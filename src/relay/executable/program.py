@@ -207,7 +207,9 @@ class Executable:
         except ExecutionError as error:
             text, _, where = str(error).rpartition("\n  in ")
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
-                raise ShapeError(text) from None
+                raise ShapeError(
+                    text if f"@{entry}" in text else f"the sizes of the arguments of @{entry}: {text}"
+                ) from None
             raise
         except ArgumentError as error:
             signature = self.signature(entry)
