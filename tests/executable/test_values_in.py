@@ -270,6 +270,7 @@ def test_options_of_a_run_are_what_they_should_be() -> None:
             exe.run("main", 1.0, donate=donate)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="donate names argument 1 of @main, which is called with 1"):
         exe.run("main", 1.0, donate=(1,))
+    assert float(exe.run("main", relay.Tensor.from_numpy(np.array(1.0)), donate=(np.int64(0),))) == 2  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="an observer has a method before or after, which 3 has not"):
         exe.run("main", 1.0, observer=3)  # type: ignore[arg-type]
     for name in ("check_memory", "flush_subnormals"):

@@ -183,7 +183,7 @@ class Executable:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
         if donate != ():
-            _require_places(entry, donate, len(args))
+            donate = _places(entry, donate, len(args))
         if observer is not None and not any(callable(getattr(observer, name, None)) for name in ("before", "after")):
             raise ArgumentError(f"an observer has a method before or after, which {observer!r} has not")
         return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
@@ -298,8 +298,8 @@ def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnorma
     return exe
 
 
-def _require_places(entry: str, donate: object, count: int) -> None:
-    """Raises ArgumentError unless these are places among so many arguments."""
+def _places(entry: str, donate: object, count: int) -> tuple[int, ...]:
+    """Places among so many arguments, as the runtime takes them. Raises ArgumentError for what is none."""
     if not isinstance(donate, tuple) or not all(is_count(n, 0) for n in donate):
         raise ArgumentError(
             f"donate must be a tuple of the places of arguments of @{entry}, not {donate!r}", hint="for example (0,)"
@@ -309,6 +309,7 @@ def _require_places(entry: str, donate: object, count: int) -> None:
             raise ArgumentError(
                 f"donate names argument {n} of @{entry}, which is called with {count}: they count from 0"
             )
+    return tuple(map(int, donate))
 
 
 def _packed(limits: Limits) -> Allowed | None:
