@@ -1,16 +1,16 @@
 /* Uses a Relay program that is linked in: no Python, no file to load.
  *
  *     relay compile steps.relay -o libsteps.so        (writes libsteps.h too)
- *     cc library.c -I . -I <relay>/native/include -L . -lsteps -Wl,-rpath,. -o steps
+ *     cc library.c -I . -I <include> -L . -lsteps -Wl,-rpath,. -o steps
  *
  * or, with an object file, statically:
  *
  *     relay compile steps.relay -o libsteps.o
- *     cc library.c libsteps.o -I . -I <relay>/native/include -L <relay>/native/lib -lrelay_runtime -lstdc++ -lpthread -lm -o steps
+ *     cc library.c libsteps.o -I . -I <include> -L <lib> -lrelay_runtime -lstdc++ -lpthread -lm -o steps
  *
  *     ./steps 3 1,2,3,4
  *
- * applies the program three times to the rows (1, 2) and (3, 4). */
+ * applies the program three times to the rows (1, 2) and (3, 4). run.c says what <include> and <lib> are. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

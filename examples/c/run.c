@@ -1,12 +1,13 @@
 /* Runs an entry of a saved Relay executable without Python.
  *
- *     cc run.c -I <relay>/native/include -L <relay>/native/lib -lrelay_runtime
- * -lstdc++ -lpthread -lm -o run
+ *     cc run.c -I <include> -L <lib> -lrelay_runtime -lstdc++ -lpthread -lm -o run
  *     ./run program.rlx main 1,2,3
  *
  * The numbers are one float32 vector, the entry's only argument; the result's
- * elements are printed. <relay> is the installed package: python -c "import
- * relay, os; print(os.path.dirname(relay.__file__))". */
+ * elements are printed. <include> and <lib> are what this prints:
+ *
+ *     python -c "from relay.aot.library import *; print(include_folder(), runtime_archive().parent)"
+ */
 #include <inttypes.h>
 #include <relay/c_api.h>
 #include <stdio.h>

@@ -56,6 +56,10 @@ class PyValue {
 };
 
 // The Python object for a shared value, whose reference is taken over. Scalars become tensors of rank 0.
+nb::object wrapped(Value value);
+
+// The same for what a run has made: a tensor in memory that was lent to it is copied, so that it stays what it is when the owner
+// writes there.
 nb::object to_python(Value value);
 
 // The same, but tuples, and tuples in them, become Python's. The type is known to have few inside each other.

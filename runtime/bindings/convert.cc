@@ -63,7 +63,7 @@ class Converter {
   }
 
   nb::object convert(nb::handle object, uint32_t type, const std::string& what) {
-    return to_python(converted(object, type, what));
+    return wrapped(converted(object, type, what));
   }
   nb::object arguments(nb::handle objects, nb::tuple types, nb::tuple whats);
   nb::object requests(nb::handle each, nb::tuple types, nb::tuple whats);
@@ -388,7 +388,7 @@ nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats
   }
   *end = Value::of(new_adt(1, 0));
   share(out.slot());
-  return to_python(out.take());
+  return wrapped(out.take());
 }
 
 bool is_shared(const Adt* adt) { return adt->is_immortal() || adt->count.load(std::memory_order_relaxed) > 1; }

@@ -196,7 +196,8 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
   options.poll = PythonLock::interrupted;
   if (!limits.is_none()) {
     auto [memory, seconds, depth] = nb::cast<std::tuple<int64_t, double, int64_t>>(limits);
-    options.limits = {memory, seconds > 0 ? static_cast<int64_t>(std::min(seconds, 9e9) * 1e9) : 0, depth};
+    // 0 would be no limit, so the least one is a nanosecond.
+    options.limits = {memory, seconds > 0 ? static_cast<int64_t>(std::clamp(seconds * 1e9, 1.0, 9e18)) : 0, depth};
   }
   options.interpret = interpret;
   std::optional<PythonObserver> looks_on;
@@ -254,6 +255,14 @@ void init_executable(nb::module_& m) {
       .def_prop_ro("features", [](const Executable& e) { return e.features; })
       .def_prop_ro("native", [](const Executable& e) { return !e.native.empty(); },
                    "Whether its functions are native code.")
+      .def_prop_ro(
+          "image",
+          [](const Executable& e) {
+            Value image = Value::of(e.image());
+            share(image);
+            return to_python(image);
+          },
+          "The bytes of its file as they were read: a tensor of uint8 on them.")
       .def_prop_ro("entries",
                    [](const Executable& e) {
                      std::vector<std::string> names;

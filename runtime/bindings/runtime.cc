@@ -21,6 +21,14 @@ int32_t need_device(const std::string& name) {
   return index;
 }
 
+// One of Python's gc.callbacks. In C++, because Python delivers signals between the instructions of Python functions, and drops what
+// its gc.callbacks raise: Ctrl-C that came while a callback in Python ran would be printed and lost.
+void collect_with_python(nb::handle phase, nb::handle info) {
+  PyObject* generation = PyDict_GetItemString(info.ptr(), "generation");
+  bool all = generation != nullptr && PyLong_Check(generation) && PyLong_AsLong(generation) == 2;
+  if (all && PyUnicode_CompareWithASCIIString(phase.ptr(), "stop") == 0) collect_shared();
+}
+
 }  // namespace
 
 void init_runtime(nb::module_& m) {
@@ -116,6 +124,8 @@ void init_runtime(nb::module_& m) {
   m.def(
       "collect", [] { return collect_shared(); },
       "Free what only cycles through references keep alive. Returns how many references were freed.");
+  m.def("collect_with_python", collect_with_python, nb::arg("phase"), nb::arg("info"),
+        "The same at the end of a full collection of Python's: a member for gc.callbacks.");
   m.def(
       "pool_statistics",
       [](const std::string& name) {

@@ -462,8 +462,13 @@ Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
   }
   if (tensor == nullptr) {
     std::string found = python_type(object);
-    if (nb::hasattr(object, "dtype"))
-      found += " of " + nb::cast<std::string>(nb::str(nb::object(object.attr("dtype"))));
+    if (nb::hasattr(object, "dtype")) {
+      nb::object element = object.attr("dtype");
+      found += " of " + nb::cast<std::string>(nb::str(element));
+      if (nb::getattr(element, "isnative", nb::none()).ptr() == Py_False)
+        fail(Status::invalid_argument, "expected a tensor, found %s, which has another byte order than this machine",
+             found.c_str());
+    }
     fail(Status::invalid_argument, "expected a tensor, found %s, which cannot be used as one", found.c_str());
   }
   return tensor;

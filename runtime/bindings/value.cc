@@ -1,16 +1,32 @@
 // relay.Value: constructor values, tuples, closures and references; and the conversions of arguments and results.
 #include <nanobind/stl/string.h>
 
+#include <cmath>
+#include <cstring>
+#include <optional>
+
 #include "../src/operations.h"
 #include "bindings.h"
 
 namespace relay {
 namespace {
 
+[[noreturn]] void does_not_fit(nb::handle number, DType dtype) {
+  constexpr size_t most = 40;
+  nb::object text = nb::steal(PyObject_Str(number.ptr()));
+  if (!text.is_valid()) PyErr_Clear();  // Python prints some thousand digits at most
+  std::string digits = text.is_valid() ? nb::cast<std::string>(text) : "of very many digits";
+  if (digits.size() > most) digits = digits.substr(0, most) + "... of " + std::to_string(digits.size()) + " digits";
+  fail(Status::invalid_argument, "the number %s does not fit %s", digits.c_str(), dtype_name(dtype));
+}
+
 Value scalar_from_int(nb::handle object, DType dtype) {
   if (info(dtype).kind == DTypeKind::uint && bits(dtype) == 64) {
     unsigned long long x = PyLong_AsUnsignedLongLong(object.ptr());
-    if (PyErr_Occurred()) throw nb::python_error();
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      does_not_fit(object, dtype);
+    }
     return Value::scalar(dtype, x);
   }
   int overflow = 0;
@@ -23,14 +39,13 @@ Value scalar_from_int(nb::handle object, DType dtype) {
               high = is_signed ? (1LL << (width - 1)) - 1 : (1LL << width) - 1;
     fits = x >= low && x <= high;
   }
-  if (!fits)
-    fail(Status::invalid_argument, "the number %s does not fit %s", nb::cast<std::string>(nb::str(object)).c_str(),
-         dtype_name(dtype));
+  if (!fits) does_not_fit(object, dtype);
   uint64_t mask = width == 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
   return Value::scalar(dtype, static_cast<uint64_t>(x) & mask);
 }
 
-uint64_t float_bits(double x, DType dtype) {
+// The element of a number; none where the number is finite and the element would not be.
+std::optional<uint64_t> float_bits(double x, DType dtype) {
   uint64_t raw = 0;
   if (dtype == DType::float64_) {
     std::memcpy(&raw, &x, 8);
@@ -38,16 +53,22 @@ uint64_t float_bits(double x, DType dtype) {
   }
   if (dtype == DType::float16_) {
     char bytes[2];
-    if (PyFloat_Pack2(x, bytes, 1) != 0) throw nb::python_error();
+    if (PyFloat_Pack2(x, bytes, 1) != 0) {
+      PyErr_Clear();
+      return std::nullopt;
+    }
     std::memcpy(&raw, bytes, 2);
     return raw;
   }
   auto narrow = static_cast<float>(x);
   uint32_t word;
   std::memcpy(&word, &narrow, 4);
-  if (dtype == DType::float32_) return word;
-  if (narrow != narrow) return word >> 16 | 0x40;   // bfloat16: a NaN stays one
-  return (word + 0x7FFF + (word >> 16 & 1)) >> 16;  // to nearest, ties to even
+  if (std::isnan(narrow)) return dtype == DType::float32_ ? word : word >> 16 | 0x40;  // bfloat16: it stays one
+  bool wide = dtype == DType::float32_;
+  uint32_t element = wide ? word : (word + 0x7FFF + (word >> 16 & 1)) >> 16;  // to nearest, ties to even
+  bool infinite = (element & (wide ? 0x7FFFFFFF : 0x7FFF)) == (wide ? 0x7F800000 : 0x7F80);
+  if (infinite && !std::isinf(x)) return std::nullopt;
+  return element;
 }
 
 Value scalar_from_number(nb::handle object, uint8_t expected) {
@@ -66,8 +87,14 @@ Value scalar_from_number(nb::handle object, uint8_t expected) {
     case DTypeKind::brain: {
       if (is_bool) break;
       double x = PyFloat_AsDouble(object.ptr());
-      if (x == -1.0 && PyErr_Occurred()) throw nb::python_error();
-      return Value::scalar(dtype, float_bits(x, dtype));
+      if (x == -1.0 && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw nb::python_error();
+        PyErr_Clear();
+        does_not_fit(object, dtype);
+      }
+      std::optional<uint64_t> element = float_bits(x, dtype);
+      if (!element) does_not_fit(object, dtype);
+      return Value::scalar(dtype, *element);
     }
   }
   fail(Status::invalid_argument, "expected %s, found the Python %s %s", dtype_name(dtype),
@@ -104,7 +131,7 @@ nb::object field(const Adt* adt, int64_t index) {
 
 }  // namespace
 
-nb::object to_python(Value value) {
+nb::object wrapped(Value value) {
   switch (value.kind) {
     case Kind::nil: return nb::none();
     case Kind::scalar: {
@@ -116,6 +143,16 @@ nb::object to_python(Value value) {
   }
   if (Tensor* tensor = as_tensor(value)) return nb::cast(PyTensor(tensor));
   return nb::cast(PyValue(value));
+}
+
+nb::object to_python(Value value) {
+  Tensor* tensor = as_tensor(value);
+  if (tensor == nullptr || !tensor->storage->lent) return wrapped(value);
+  Owned lent(value);
+  Value copy = Value::of(new_host_tensor(tensor->dtype, tensor->rank, tensor->shape()));
+  std::memcpy(as_tensor(copy)->data(), tensor->data(), static_cast<size_t>(tensor->bytes()));
+  share(copy);
+  return wrapped(copy);
 }
 
 nb::object tuples_to_python(Value value) {
@@ -134,7 +171,10 @@ nb::object tuples_to_python(Value value) {
 }
 
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
-  if (Tensor* known = tensor_from_known_array(object, dtype)) return Value::of(known);
+  if (Tensor* known = tensor_from_known_array(object, dtype)) {
+    known->storage->lent = true;
+    return Value::of(known);
+  }
   PyTensor* tensor;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) {
     if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)
@@ -159,6 +199,7 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate) {
     return adt_from_sequence(tuple_tag, object);
   }
   Tensor* made = tensor_from_array(object, dtype, false);
+  made->storage->lent = made->storage->on_release != nullptr;  // not where it had to be copied
   if (made->rank > 0) return Value::of(made);
   // A NumPy scalar: its element, unboxed.
   Owned keep(Value::of(made));

@@ -402,7 +402,8 @@ Mapping image_memory(size_t bytes) {
   return {memory, used};
 }
 
-// Reads a whole file into memory on large pages.
+// Reads a whole file into memory. It is not mapped, though a small one could be: whoever writes into a mapped file changes the program
+// under its runs, and who cuts it off kills the process. The checksum reads every byte anyway.
 Mapping read_image(int file, size_t bytes, const std::string& path) {
   Mapping memory = image_memory(bytes);
   size_t done = 0;
@@ -410,20 +411,14 @@ Mapping read_image(int file, size_t bytes, const std::string& path) {
     ssize_t n = pread(file, static_cast<std::byte*>(memory.data) + done, bytes - done, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      int error = n < 0 ? errno : EIO;
+      std::string why = n < 0 ? std::strerror(errno) : "it became shorter meanwhile";
       munmap(memory.data, memory.bytes);
-      fail(Status::invalid_file, "cannot read %s: %s", path.c_str(), std::strerror(error));
+      fail(Status::invalid_file, "cannot read %s: %s", path.c_str(), why.c_str());
     }
     done += static_cast<size_t>(n);
   }
   mprotect(memory.data, memory.bytes, PROT_READ);
   return memory;
-}
-
-Mapping map_image(int file, size_t bytes, const std::string& path) {
-  void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  if (data == MAP_FAILED) fail(Status::invalid_file, "cannot map %s: %s", path.c_str(), std::strerror(errno));
-  return {data, bytes};
 }
 
 // Read-only pages of a mapped file that will hardly be read again: the system may take them back.
@@ -451,7 +446,7 @@ std::shared_ptr<Executable> Executable::load(const std::string& path) {
   }
   Mapping memory{};
   try {
-    memory = bytes >= 2 * large_page ? read_image(file, bytes, path) : map_image(file, bytes, path);
+    memory = read_image(file, bytes, path);
   } catch (...) {
     close(file);
     throw;
@@ -520,6 +515,11 @@ const Span* Function::span_at(uint32_t word) const {
 const Entry* Executable::find_entry(std::string_view name) const {
   auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : found->second;
+}
+
+Tensor* Executable::image() const {
+  retain(static_cast<Object*>(image_));
+  return new_tensor(image_, 0, DType::uint8_, 1, &image_->bytes);
 }
 
 void Executable::set_stack_limit(int64_t bytes) {

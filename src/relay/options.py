@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay._runtime import available_threads
-from relay.executable.program import Limits, is_count, require_count
+from relay.executable.program import Limits, is_count, require_count, require_flag
 from relay.ir.diagnostics import RelayError
 from relay.ir.files import cache_directory
 from relay.loop.costs import Machine
@@ -79,8 +79,7 @@ class Options:
         require_count("threads", self.threads, "None: all that the process may use")
         require_count("workers", self.workers, "None: one per core")
         for name in ("check_memory", "flush_subnormals", "specialise_hot", "tune", "cache"):
-            if not isinstance(getattr(self, name), bool):
-                raise RelayError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            require_flag(name, getattr(self, name))
         if isinstance(self.entries, str) or not self.entries or not all(isinstance(e, str) for e in self.entries):
             raise RelayError(f"entries must be names of functions, not {self.entries!r}", hint='for example ("main",)')
         if not isinstance(self.limits, Limits):

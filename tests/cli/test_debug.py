@@ -75,6 +75,13 @@ def test_breakpoints_on_lines_stop_once_a_line() -> None:
     assert int(np.asarray(result)) == 10
 
 
+def test_a_line_stops_once_for_all_of_its_operations_and_calls() -> None:
+    text = PROGRAM.replace("let %a = @sum(%l);\n      let %b = @sum(%r);\n      %a + %b", "@sum(%l) + @sum(%r)")
+    said, result = session("b 7", *["c"] * 9, text=text)
+    assert said.count("@sum at <text>:7:") == 2  # one for each Node
+    assert int(np.asarray(result)) == 10
+
+
 def test_stepping_into_over_and_out() -> None:
     places = [line for line in session("b sum", "c", *["s"] * 3)[0].splitlines() if line.startswith("@")]
     assert places[1:5] == ["@sum at <text>:4:3", "@sum at <text>:7:16", "@sum at <text>:4:3", "@sum at <text>:8:16"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def test_bad_programs(tmp_path: Path, body: str, says: str) -> None:
         (["run", "GOOD", "-i", "x=random", "-i", "x=random"], "given twice"),
         (["run", "GOOD", "-d", "n=" + "9" * 30], "below 2^63"),
         (["run", "GOOD", "-d", "n=" + "9" * 5000], "below 2^63"),
+        (["run", "GOOD", "-i", "x=[[1e300, 1, 2, 3]]"], "does not fit in float32, which %x is made of"),
+        (["run", "GOOD", "-i", "x=[[1, 2, 3, infinity]]"], "cannot read a value"),
         (["run", "GOOD", "-d", "rows=3"], "no parameter of the entry has an axis of size rows"),
         (["run", "GOOD", "--threads", "9" * 20], "threads must be"),
         (["run", "GOOD", "--entry", "nowhere"], "nowhere"),
@@ -113,6 +116,44 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         done = run("run", path, "-i", f"x={text}")
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert "127" in run("run", path, "-i", "x=[127, True]").stdout
+
+
+def test_infinities_and_nan_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        path.write_text(HEADER + f"def @main(%x: Tensor[(2, 2), {dtype}]) {{ negative(%x) }}")
+        done = run("run", path, "-i", "x=[[inf, -inf], [nan, 2.5]]")
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"[-.\w]+", done.stdout)[-4:] == ["-inf", "inf", "nan", "-2.5"]
+    path.write_text(HEADER + "def @main(%x: Tensor[(2,), int8]) { %x }")
+    done = run("run", path, "-i", "x=[inf, 1]")
+    assert done.returncode == 2 and "does not fit in int8" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("size", [10**12, 1 << 60, (1 << 63) - 1])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_random_inputs_that_no_memory_holds(tmp_path: Path, size: int, dtype: str) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + f"def @main[n: Dim](%x: Tensor[(n, 64), {dtype}]) {{ %x }}")
+    done = run("run", path, "--interpret", "-d", f"n={size}")
+    assert done.returncode == 1 and f"out of memory: a random %x of shape ({size}, 64)" in done.stderr, done.stderr
+
+
+def test_options_of_compiling_do_not_apply_to_a_compiled_program(tmp_path: Path) -> None:
+    path, copy = tmp_path / "m.rlx", tmp_path / "copy.rlx"
+    relay.compile(relay.parse(GOOD)).save(path)
+    given = ["--weights", "none.npz", "--target", "aarch64", "-O", "0"]
+    for command, names in (
+        (["run", path, *given, "-d", "n=1"], "--weights, --target, --opt-level"),
+        (["bench", path, "--precision", "bf16"], "--precision"),
+        (["profile", path, *given], "--weights, --target, --opt-level"),
+        (["compile", path, "-o", copy, "--entry", "f", "--executor", "aot", "--tune"], "--entry, --executor, --tune"),
+        (["compile", path, "-o", copy, "--memory-budget", "9", "--threads", "1"], "--memory-budget, --threads"),
+    ):
+        done = run(*command)
+        assert done.returncode == 2 and f" cannot apply to {path}: it is compiled already" in done.stderr, done.stderr
+        assert set(done.stderr.removeprefix("error: ").split(" cannot")[0].split(", ")) == set(names.split(", "))
+    assert run("compile", path, "-o", copy).returncode == 0 and copy.read_bytes() == path.read_bytes()
 
 
 def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:
@@ -268,3 +309,83 @@ def test_ctrl_c_while_importing_is_quiet_too() -> None:
 def _listen() -> None:
     """What starts in the background may have been told to ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_what_is_not_finite_is_json_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + "def @main(%x: Tensor[(4,), float32]) { (1f / %x, %x) }")
+    done = run("run", path, "-i", "x=[0, -0.0, nan, 2]", "--json")
+    assert done.stdout.strip() == '[["Infinity", "-Infinity", "NaN", 0.5], [0.0, -0.0, "NaN", 2.0]]', done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "uint4", "float16", "bool"])
+def test_what_is_written_can_be_read(tmp_path: Path, dtype: str) -> None:
+    path, out, again = tmp_path / "m.relay", tmp_path / "y.npy", tmp_path / "z.npy"
+    path.write_text(HEADER + f"def @main(%x: Tensor[(3,), {dtype}]) {{ %x }}")
+    assert run("run", path, "-i", "x=[0, 1, 1]", "-o", out).returncode == 0
+    done = run("run", path, "-i", f"x={out}", "-o", again)
+    assert done.returncode == 0 and out.read_bytes() == again.read_bytes(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "command", "says"),
+    [
+        (  # types as they are written, at the operation
+            "def @main[n: Dim](%x: Tensor[(n, 4), float32]) { exp(tanh(%x) + %x) }",
+            ["opt", "FILE", "--passes", "to_blocks,name_dims,fuse,rematerialise{budget=1000}"],
+            ["m.relay:2:", "a tensor of type Tensor[(n, 4), float32] may be of any"],
+        ),
+        (
+            "def @f[n: Dim, b: BaseType](%x: Tensor[(n,), b]) { shape_of(%x) }\n"
+            "def @main(%x: Tensor[(4,), int8]) { @f(%x) }",
+            ["opt", "FILE", "--passes", "name_dims"],
+            ["m.relay:2:52: operator shape_of: data has the type Tensor[(n,), b]", "shape_of(%x) }"],
+        ),
+        (
+            "def @main[n: Dim](%x: Tensor[(0 - n, 64), float32]) { nn.softmax(%x) }",
+            ["compile", "FILE"],
+            ["m.relay:2:5: dimension n has no value in @main", "def @main[n: Dim]"],
+        ),
+        (
+            "def @main[n: Dim](%x: Tensor[(n*n*n*n*n,), float32], %y: Tensor[(n,), int8]) { %x }",
+            ["run", "FILE", "-i", "x=[1.0]", "-d", "n=20000"],
+            ["the sizes of the arguments of @main: a size is more than int64 holds"],
+        ),
+        (
+            "def @main(%x: Tensor[(4, 6), float32]) { split(%x, indices_or_sections=True, axis=1) }",
+            ["compile", "FILE"],
+            ["must be int or a tuple of int or a size, not True"],
+        ),
+        (
+            "def @main(%x: Tensor[(4, 6), float32]) { %x }",
+            ["compile", "FILE", "--target", "riscv64-unknown-linux-gnu"],
+            ["no code is made for riscv64", "there is x86_64 and aarch64"],
+        ),
+    ],
+)
+def test_messages_speak_the_language_and_say_where(
+    tmp_path: Path, body: str, command: list[str], says: list[str]
+) -> None:
+    path = tmp_path / "m.relay"
+    path.write_text(HEADER + body)
+    done = run(*[path if word == "FILE" else word for word in command])
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert all(text in done.stderr for text in says), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.array(["a", "b"]), "arrays of dtype <U1 have no base type"),
+        (np.zeros(2, np.complex64), "arrays of dtype complex64 have no base type"),
+        (np.zeros((2, 3), np.float32), "must have rank 1"),
+        (np.zeros(2, np.int32), "must be float32, the array is int32"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(tmp_path: Path, array: np.ndarray, says: str) -> None:
+    path, weights = tmp_path / "m.relay", tmp_path / "w.npz"
+    path.write_text(HEADER + "def @main(%x: float32, %w: Tensor[(2,), float32]) { %x * %w }")
+    np.savez(weights, w=array)
+    done = run("run", path, "--weights", weights)
+    assert done.returncode == 2 and "m.relay:2:24: parameter 'w' of @main" in done.stderr, done.stderr
+    assert says in done.stderr and f"(weights of {weights})" in done.stderr, done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,3 +73,32 @@ def test_a_cache_that_only_others_write(tmp_path: Path, monkeypatch: pytest.Monk
     flipped(program)
     monkeypatch.setattr(Path, "unlink", refuse)
     assert not compiled(tmp_path).from_cache
+
+
+TIMES = TEXT.replace("+ 1f", "* 3f")
+
+
+def test_what_was_loaded_is_saved_and_pickled(tmp_path: Path) -> None:
+    """Whatever has become of the file since."""
+    exe = compiled(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
+    exe.save(tmp_path / "m.rlx")
+    loaded = relay.load(tmp_path / "m.rlx")
+    relay.compile(TIMES, cache=False).save(tmp_path / "m.rlx")
+    loaded.save(tmp_path / "copy.rlx")
+    for same in (
+        pickle.loads(pickle.dumps(exe)),
+        pickle.loads(pickle.dumps(loaded)),
+        relay.load(tmp_path / "copy.rlx"),
+    ):
+        np.testing.assert_array_equal(np.asarray(same(X)), [[1, 1, 3]])
+
+
+@pytest.mark.parametrize("rows", [3, 300, 20_000])
+def test_a_file_that_is_cut_off_while_it_is_loaded(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "m.rlx"
+    text = TEXT.replace("3), float32]", f"3), float32], %w: Tensor[({rows}, 64), float32]").replace("1f", "sum(%w)")
+    relay.compile(relay.parse(text).bind({"w": np.ones((rows, 64), np.float32)}), cache=False, opt_level=0).save(path)
+    loaded = relay.load(path)
+    os.truncate(path, 100)
+    np.testing.assert_array_equal(np.asarray(loaded(X)), [[rows * 64, rows * 64, rows * 64 + 2]])

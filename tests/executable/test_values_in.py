@@ -10,6 +10,7 @@ import pytest
 
 import relay
 from relay import _runtime
+from relay.executable.errors import ArgumentError
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
@@ -235,3 +236,71 @@ def test_a_long_list_of_options_comes_back() -> None:
     for n, (option, items) in enumerate(found, 1):
         assert option is None if n % 3 else int(option) == n
         assert [int(i) for i in items] == ([] if n % 2 else [n])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "too_large"),
+    [
+        ("float64", 1.7e308, 10**400),
+        pytest.param("float64", 1e300, 10**5000, id="5000 digits"),
+        ("float32", 3.4028235e38, 1e39),
+        ("bfloat16", 3.38e38, 3.4e38),
+        ("float16", 65519.0, 65520.0),
+        ("uint64", 2**64 - 1, 2**64),
+        ("uint64", 0, -1),
+        ("int8", 127, 128),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused(dtype: str, most: float, too_large: float) -> None:
+    mod = relay.parse(f'#[version = "0.0.5"]\ndef @main(%x: {dtype}) {{ %x }}')
+    exe = relay.compile(mod)
+    assert np.isfinite(float(exe(most)))
+    with pytest.raises(ArgumentError, match=f"argument %x of @main: the number .* does not fit {dtype}"):
+        exe(too_large)
+    with pytest.raises(TypeError_):
+        relay.evaluate(mod, too_large)
+    if dtype.endswith("float16"):
+        assert np.isinf(float(exe(np.inf))) and np.isnan(float(exe(np.nan)))
+
+
+def test_options_of_a_run_are_what_they_should_be() -> None:
+    exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: float64) { %x + 1f64 }')
+    for donate in ((2**70,), (-1,), ("0",), "0", 0, [0]):
+        with pytest.raises(ArgumentError, match="donate must be a tuple of the places of arguments of @main"):
+            exe.run("main", 1.0, donate=donate)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="donate names argument 1 of @main, which is called with 1"):
+        exe.run("main", 1.0, donate=(1,))
+    assert float(exe.run("main", relay.Tensor.from_numpy(np.array(1.0)), donate=(np.int64(0),))) == 2  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="an observer has a method before or after, which 3 has not"):
+        exe.run("main", 1.0, observer=3)  # type: ignore[arg-type]
+    for name in ("check_memory", "flush_subnormals"):
+        with pytest.raises(RelayError, match=f"{name} must be True or False, not 'yes'"):
+            setattr(exe, name, "yes")
+
+
+def test_an_array_in_another_byte_order_is_named_as_such() -> None:
+    exe = relay.compile('#[version = "0.0.5"]\ndef @main(%x: Tensor[(3,), float32]) { %x }')
+    with pytest.raises(ArgumentError, match=r"(?s)another byte order.*x\.astype\('float32'\)"):
+        exe(np.ones(3, ">f4"))
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot", "interpreter"])
+def test_results_share_no_memory_with_arrays_that_were_given(executor: str) -> None:
+    text = """#[version = "0.0.5"]
+    import prelude
+    def @main[n: Dim](%x: Tensor[(n, 4), float32], %o: (Tensor[(2,), int32], int32)) {
+      (reshape(%x, newshape=[-1]), %x, Some(%o.0), Cons(%o.0, Nil))
+    }"""
+    mod = relay.parse(text)
+    x, o = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
+    if executor == "interpreter":
+        found: Any = relay.evaluate(mod, x, (o, 1))
+    else:
+        found = relay.compile(mod, executor=executor)(x, (o, 1))
+    view, same, option, items = found
+    x[:], o[:] = 7, 7
+    for result in (view, same, option, *items):
+        assert not np.asarray(result).any()
+    if executor != "interpreter":  # what Relay holds is not copied
+        again = relay.compile(mod, executor=executor)(same, (option, 1))
+        assert again[1].data_ptr == again[0].data_ptr == same.data_ptr and again[2].data_ptr == option.data_ptr

@@ -11,6 +11,7 @@ _BODIES: dict[str, str] = {
     "identity": "def @main(%x: float32) -> float32 { %x }",
     "no annotations": "def @main(%x, %y) { add(%x, %y) }",
     "no parameters": "def @main() { () }",
+    "a lone quotient as type argument": "def @f[n: Dim](%x) { @id[Dim[n // 2]](@id[Dim[(n % 2)*(n // 3)], n // 2 + 1](%x)) }",
     "multilayer perceptron": """
 def @main(%data: Tensor[(1, 1, 28, 28), float32], %fc1_weight: Tensor[(128, 784), float32], %fc1_bias: Tensor[(128), float32],
           %fc2_weight: Tensor[(10, 128), float32], %fc2_bias: Tensor[(10), float32]) -> Tensor[(1, 10), float32] {

@@ -130,3 +130,16 @@ def test_every_prefix_is_an_error_or_a_module() -> None:
             parse_module(text[:end])
         except SyntaxError_ as error:
             assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("(", ",)"), ("(", ")"), ("Ref[", "]"), ("ref(", ")"), ("Tuple[", "]"), ("fn (", ") -> int8"), ("L[", "]")],
+)
+@pytest.mark.parametrize("depth", [151, 10_000])
+def test_a_type_that_is_nested_too_deeply(opening: str, closing: str, depth: int) -> None:
+    text = HEADER + "type L[A] { N }\ndef @main(%x:\nTYPE) { 1 }"
+    parse_module(text.replace("TYPE", opening * 150 + "int8" + closing * 150))
+    with pytest.raises(SyntaxError_, match="a type is nested more than 150 deep") as caught:
+        parse_module(text.replace("TYPE", opening * depth + "int8" + closing * depth))
+    assert caught.value.span is not None and caught.value.span.line == 4

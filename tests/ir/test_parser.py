@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from relay.ir import prelude
+from relay.ir.diagnostics import SyntaxError_
 from relay.ir.equality import alpha_equal
 from relay.ir.expr import Block, Call, Constant, ConstructorRef, Function, If, Match, OpRef, Proj, RefWrite, Tuple, Var
 from relay.ir.parser import parse_expr, parse_module
@@ -211,3 +213,24 @@ def test_else_if_and_shadowing_end_with_their_scope() -> None:
     assert isinstance(nested, If)
     assert isinstance(nested.then, Var)
     assert nested.then is e.params[0]
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "folder", "pipe"])
+def test_only_regular_files_are_imported(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SyntaxError_, match=rf"cannot read the import {name}: .*{name} is not a regular file"):
+        parse_module(f'{HEADER}import "{name}"\ndef @main() {{ 1 }}', base=tmp_path)
+
+
+def test_what_is_imported_has_a_largest_size(tmp_path: Path) -> None:
+    with (tmp_path / "huge.relay").open("wb") as file:
+        file.truncate(1 << 33)
+    with pytest.raises(SyntaxError_, match=r"cannot read the import huge.relay: .* more than 268,435,456 characters"):
+        parse_module(f'{HEADER}import "huge.relay"\ndef @main() {{ 1 }}', base=tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_program(tmp_path: Path) -> None:
+    (tmp_path / "one.relay").write_text(f"{HEADER}def @one() {{ 1 }}", encoding="utf-8-sig")
+    (tmp_path / "main.relay").write_text(f'{HEADER}import "one.relay"\ndef @main() {{ @one() }}', encoding="utf-8-sig")
+    assert set(load_module_text(tmp_path / "main.relay").functions) == {"main", "one"}

@@ -76,7 +76,7 @@ def test_lists_are_accepted_as_attributes() -> None:
         (lambda: op.exp(Var("x"), axis=1), "no attribute 'axis'"),
         (lambda: op.reshape(Var("x")), "needs the attribute 'newshape'"),
         (lambda: op.reshape(Var("x"), newshape="8"), "'newshape' of reshape must be"),
-        (lambda: op.zeros(shape=(1.5,)), r"'shape' of zeros must be a tuple of int or SymDim, not \(1.5,\)"),
+        (lambda: op.zeros(shape=(1.5,)), r"'shape' of zeros must be a tuple of int or a size, not \(1.5,\)"),
         (lambda: op.argmax(Var("x"), select_last_index="a"), "'select_last_index' of argmax must be False, not 'a'"),
         (lambda: op.nn(Var("x")), "nn is not an operator"),
         (lambda: registry.get("nn.dens"), "unknown operator 'nn.dens'"),

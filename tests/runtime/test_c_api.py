@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,10 @@ def test_tuples_and_failures_reach_c(program: Path, tmp_path: Path) -> None:
     assert run(program, path, "main", "4").stderr == "the run failed: on purpose\n  in main\n"
     image(function("main", 1, lambda asm: asm.emit("Ret", 0)), dtypes=("int64",)).save(path)
     assert "expected a tensor of int64, found float32" in run(program, path, "main", "4").stderr
+
+
+def test_the_example_says_where_header_and_library_are() -> None:
+    (command,) = re.findall(r'python -c "(.*)"', (ROOT / "examples/c/run.c").read_text())
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    include, library = map(Path, done.stdout.split())
+    assert (include / "relay/c_api.h").is_file() and (library / "librelay_runtime.a").is_file()

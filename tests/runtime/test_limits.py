@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,27 @@ def test_a_limit_of_time(executor: str) -> None:
         exe(10**15)
     assert number(exe(10)) == 55
     assert number(exe.run("main", 10, limits=relay.Limits(seconds=100))) == 55
+
+
+@pytest.mark.parametrize("seconds", [1e-300, 1e-10, Fraction(1, 10**400), 1e-9])
+def test_the_shortest_limit_of_time_is_one(seconds: float) -> None:
+    exe = compiled("def @main(%n: int64) -> int64 { @main(%n + 1i64) }", "vm")
+    if float(seconds) == 0:
+        with pytest.raises(RelayError, match="the limit seconds must be greater than 0"):
+            relay.Limits(seconds=seconds)
+        return
+    with pytest.raises(TimeLimitError):
+        exe.run("main", 0, limits=relay.Limits(seconds=seconds))
+
+
+def test_what_is_no_limit_is_refused() -> None:
+    exe = compiled(COUNT, "vm")
+    with pytest.raises(RelayError, match=r"limits must be relay.Limits\(...\), not 3"):
+        exe.run("main", 1, limits=3)  # type: ignore[arg-type]
+    with pytest.raises(RelayError, match=r"limits must be relay.Limits\(...\), not None"):
+        exe.limits = None  # type: ignore[assignment]
+    with pytest.raises(RelayError, match="the limit seconds must be greater than 0"):
+        relay.Limits(seconds=10**400)
 
 
 def test_limits_are_positive() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -97,3 +99,33 @@ print(done)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert found.stdout.strip() == str([2.0] * 7), found.stderr
+
+
+def test_ctrl_c_while_python_looks_for_cycles() -> None:
+    """What Python's gc.callbacks raise is dropped: none of Relay's may be where a signal is delivered."""
+    script = (
+        "import gc, time, relay; relay.compile\n"
+        "kept = [[n] for n in range(200_000)]\n"
+        "print('go', flush=True)\n"
+        "end = time.time() + 20\n"
+        "try:\n while time.time() < end: gc.collect()\n print('lost')\n"
+        "except KeyboardInterrupt: print('interrupted')"
+    )
+    for attempt in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=_listen,
+        )
+        assert child.stdout is not None and child.stdout.readline() == "go\n"
+        time.sleep(0.1 + attempt * 0.013)
+        child.send_signal(signal.SIGINT)
+        said, errors = child.communicate(timeout=60)
+        assert said == "interrupted\n" and not errors, errors
+
+
+def _listen() -> None:
+    """What starts in the background may have been told to ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -52,6 +52,12 @@ ERRORS: list[tuple[str, type[RelayError], list[str]]] = [
         ["n and m", "same dim parameter"],
     ),
     ("def @main[n: Dim](%x: Tensor[(n, 4), float32], %w: Tensor[(8, n), float32]) { nn.dense(%x, %w) }", ShapeError, ["4 and n"]),
+    (  # found when the second argument says what h is
+        "def @g[h: Dim](%a: Tensor[(3*h,), float32], %b: Tensor[(h,), float32]) { %b }\n"
+        "def @main[h: Dim](%a: Tensor[(4*h,), float32], %b: Tensor[(h,), float32]) { @g(%a, %b) }",
+        ShapeError,
+        ["argument 1 of @g", "axis 0: 4*h where 3*h is expected", "test:3:"],
+    ),
     (
         "def @f[n: Dim](%x: Tensor[(n, n), float32]) -> Tensor[(n,), float32] { sum(%x, axis=0) }\n"
         f"def @main({X}) {{ @f(%x) }}",

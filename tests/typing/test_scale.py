@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import relay
+from relay.ir.equality import alpha_equal
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, scalar
@@ -141,3 +143,18 @@ def test_a_long_chain_of_globals() -> None:
     verify_types(mono)
     assert len(mono.functions) == n + 1
     Effects(mono).latent(mono.function("main"))
+
+
+@pytest.mark.parametrize("type_", ["(", "List[", "Ref[", "fn ("])
+def test_types_as_deep_as_can_be_written(type_: str) -> None:
+    """Everything that walks them bears it."""
+    closing = {"(": ",)", "fn (": ") -> float32"}.get(type_, "]")
+    deep = type_ * 148 + "float32" + closing * 148  # one function and one tuple are around it
+    mod = relay.parse(
+        f"""#[version = "0.0.5"]
+        import prelude
+        def @same[A](%x: A) -> A {{ %x }}
+        def @main(%x: float32) {{ let %f = fn (%y: {deep}) {{ (@same(%y), %y) }}; let %g = @same(%f); %x }}"""
+    )
+    assert alpha_equal(relay.parse(str(mod)), mod)
+    assert float(relay.compile(mod)(2.0)) == float(np.asarray(relay.evaluate(mod, 2.0))) == 2.0

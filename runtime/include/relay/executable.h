@@ -4,7 +4,7 @@
 //   header   magic "RELAYEXE", version u32, section count u32, total length u64, checksum u64 of all bytes but its own
 //   sections a table of {kind u32, zero u32, offset u64, length u64}, then their bytes, each aligned to 64
 // Section kinds and their contents are listed beside the reader (image.cc) and in relay.executable.format, which writes
-// them. Constant tensors are used where they lie in the mapped file.
+// them. The file is read into memory, where constant tensors are used.
 #pragma once
 
 #include <atomic>
@@ -122,6 +122,9 @@ class Executable {
   uint32_t scratch_bytes = 0;  // what a run needs above its newest frame for the operands of one instruction
 
   const Entry* find_entry(std::string_view name) const;
+
+  // The bytes of its file as they were read: a uint8 tensor on them (one reference).
+  Tensor* image() const;
 
   // Replaces the code of every kernel of that name. Running programs pick it up at their next call; old code stays
   // mapped as long as the executable lives.

@@ -4,7 +4,7 @@
 // atomic instructions. Before a value can be reached from elsewhere (a result, something written into a shared Ref)
 // `share` walks it and marks every object *shared*: from then on its count is changed atomically. So shared objects
 // only ever refer to shared or immortal ones. *Immortal* objects (an executable's constant tensors) are never counted;
-// a constant that leaves its run is replaced by a counted tensor on the same memory, which keeps the file mapped.
+// a constant that leaves its run is replaced by a counted tensor on the same memory, which keeps the file's bytes.
 //
 // Destruction is iterative: a list of any length is freed with a work list, not with recursion.
 //
@@ -40,6 +40,7 @@ struct Object {
 // Memory on a device, from the device's pool or from outside.
 struct Storage : Object {
   bool read_only = false;  // imported memory and constants: never written
+  bool lent = false;       // imported for one call: its owner may write it afterwards
   int32_t device = 0;
   std::byte* data = nullptr;
   int64_t bytes = 0;      // that the program may use

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,9 +22,10 @@ from relay.cli.shared import (
     TargetOption,
     Threads,
     Weights,
-    existing,
+    json_text,
     picture_path,
     progress,
+    read_executable,
     read_module,
     require_seconds,
     write_text,
@@ -79,8 +79,6 @@ def bench(
     if file is not None:
         names = chosen(peers)
         options = {"target": target, "opt_level": opt_level, "threads": threads}
-        if precision != "float32" and file.suffix == ".rlx":
-            raise RelayError("the precision of a compiled executable is what it is", hint="give the .relay file")
         exe, module, took = _compiled(file, entry, weights, precision=precision, **options)
         exact = _compiled(file, entry, weights, **options)[0] if precision != "float32" else None
         args = inputs.arguments(exe.signature(entry).params, given or [], dim or [], seed)
@@ -89,7 +87,7 @@ def bench(
         if plot is not None:
             write_text(plot, result.picture())
     if as_json:
-        print(json.dumps(_plain(result, found)))
+        print(json_text(_plain(result, found)))
     else:
         print("\n".join([*map(limits_text, found), *([_text(result)] if result is not None else [])]))
 
@@ -99,7 +97,7 @@ def _compiled(
 ) -> tuple[relay.Executable, relay.Module | None, float | None]:
     """The executable, the program it was made from (if that is known) and the seconds it took to make."""
     if file.suffix == ".rlx":
-        return relay.load(existing(file), threads=options["threads"]), None, None
+        return read_executable(file, entry, weights, **options), None, None
     with progress(f"compiling {file}"):
         module = read_module(file, weights, entry)
         start = time.perf_counter()

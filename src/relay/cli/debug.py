@@ -70,7 +70,7 @@ class Debugger(Observer):
         self.depth = 0  # of the call at the last stop
         self.selected = 0  # which open call is looked at
         self.last = ""
-        self.visited: tuple[str, tuple[str, int], int] = ("", ("", 0), 0)
+        self.lines: list[tuple[str, tuple[str, int]] | None] = []  # of each open call, where it was last seen
         self.constructors: dict[tuple[int, int], set[str]] = {}
         for definition in module.types.values():
             for constructor in definition.constructors:
@@ -85,7 +85,7 @@ class Debugger(Observer):
         if word not in self.starts[function]:
             return
         hit = self._breakpoint(function, word, place) if self.breakpoints else None
-        self.visited = (function, _position(place.span), place.depth)
+        self._visit(function, place)
         if hit is None and not self._wanted(place.depth):
             return
         self.selected = 0
@@ -110,11 +110,16 @@ class Debugger(Observer):
         for number, where in self.breakpoints.items():
             if where == function and entered:
                 return number
-            # Once for a line, however many operations are on it.
-            new = entered or self.visited != (function, _position(place.span), place.depth)
-            if new and self._matches(where, place.span):
+            # Once for a line, however many operations are on it, those behind the calls on it too.
+            seen = self.lines[place.depth] if place.depth < len(self.lines) else None
+            if (entered or seen != (function, _position(place.span))) and self._matches(where, place.span):
                 return number
         return None
+
+    def _visit(self, function: str, place: Place) -> None:
+        del self.lines[place.depth :]
+        self.lines += [None] * (place.depth - len(self.lines))  # calls without source places
+        self.lines.append((function, _position(place.span)))
 
     # -- commands
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relay.ir.diagnostics import FileError, RelayError, TypeError_
-from relay.ir.dtypes import numpy_dtype
-from relay.ir.types import is_integer
+from relay.ir.diagnostics import FileError, OutOfMemoryError, RelayError, TypeError_
+from relay.ir.dtypes import holds, numpy_dtype
 
 Array = npt.NDArray[Any]
 Spec = Mapping[str, Any]
@@ -75,7 +74,7 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
         )
     dtype = numpy_dtype(spec["dtype"])
     if text == "random":
-        return _random(spec, dtype, sizes, random)
+        return _random(name, spec, dtype, sizes, random)
     if text.endswith(".npy"):
         try:
             loaded: Array = np.load(text, allow_pickle=False)
@@ -85,27 +84,42 @@ def _value(name: str, spec: Spec, text: str, sizes: dict[str, int], random: np.r
             raise FileError(f"cannot read an array from {text}: {error}") from error
         if not isinstance(loaded, np.ndarray):
             raise FileError(f"cannot read an array from {text}: it holds several")
-        return loaded
+        # The format has no name for element types that are not NumPy's own: `relay run -o` leaves their bytes there.
+        nameless = np.dtype((np.void, dtype.itemsize))
+        return loaded.view(dtype) if dtype.kind == "V" and loaded.dtype == nameless else loaded
     try:
-        literal = np.asarray(ast.literal_eval(text))
+        literal = np.asarray(_literal(text))
         if literal.dtype.kind not in "biuf":
             raise ValueError("not numbers")
-        value: Array = literal.astype(dtype)
+        with np.errstate(all="ignore"):  # what does not fit is refused below
+            value: Array = literal.astype(dtype)
     except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         raise RelayError(
             f"cannot read a value of %{name} from {text!r}", hint="give a number, a nested list, a .npy file, or random"
         ) from error
-    if (is_integer(spec["dtype"]) or spec["dtype"] == "bool") and not np.array_equal(
-        value.astype(literal.dtype), literal
-    ):
+    if not holds(value, literal):
         raise RelayError(f"{text} does not fit in {spec['dtype']}, which %{name} is made of")
     return value
 
 
-def _random(spec: Spec, dtype: np.dtype[Any], sizes: dict[str, int], random: np.random.Generator) -> Array:
+class _NamedNumbers(ast.NodeTransformer):
+    """``inf`` and ``nan`` as the numbers they name."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
+
+
+def _literal(text: str) -> Any:
+    return ast.literal_eval(_NamedNumbers().visit(ast.parse(text, mode="eval")))
+
+
+def _random(name: str, spec: Spec, dtype: np.dtype[Any], sizes: dict[str, int], random: np.random.Generator) -> Array:
     shape = tuple(d if isinstance(d, int) else sizes.get(d or "", RANDOM_SIZE) for d in spec["shape"])
-    if dtype.kind == "b":
-        return random.random(shape) < 0.5
-    if dtype.kind in "iu":
-        return random.integers(0, 2, shape).astype(dtype)
-    return random.standard_normal(shape).astype(dtype)
+    try:
+        if dtype.kind == "b":
+            return random.random(shape) < 0.5
+        if dtype.kind in "iu":
+            return random.integers(0, 2, shape).astype(dtype)
+        return random.standard_normal(shape).astype(dtype)
+    except (MemoryError, ValueError) as error:  # NumPy's ValueError: more than an address holds
+        raise OutOfMemoryError(f"out of memory: a random %{name} of shape {shape}") from error

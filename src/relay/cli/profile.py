@@ -22,6 +22,7 @@ from relay.cli.shared import (
     TargetOption,
     Threads,
     Weights,
+    json_text,
     picture_path,
     progress,
     read_executable,
@@ -80,4 +81,4 @@ def profile(
         write_text(plot, roofline(found.rows, limits))
     if trace is not None:
         write_text(trace, json.dumps(trace_events(found, steps, stages)))
-    print(json.dumps(found.json()) if as_json else f"{limits_text(limits)}\n{found.table()}")
+    print(json_text(found.json()) if as_json else f"{limits_text(limits)}\n{found.table()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import sys
@@ -40,7 +41,9 @@ Inputs = Annotated[
 ]
 Dims = Annotated[list[str] | None, Option("-d", "--dim", help="name=size: a dimension of random inputs.")]
 Seed = Annotated[int, Option(help="Seed of random inputs.")]
-Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Json = Annotated[
+    bool, Option("--json", help='Print the result as JSON (what is not finite as a text: "NaN", "-Infinity").')
+]
 Threads = Annotated[int | None, Option(help="Threads that a run may use (default: all).")]
 NoCache = Annotated[bool, Option(help="Neither read nor write the cache.")]
 
@@ -72,15 +75,46 @@ def require_seconds(seconds: float) -> None:
 def read_module(path: Path, weights: Path | None = None, entry: str = "main") -> Module:
     """The typed program of a file, with weights bound."""
     module = relay.load_module(existing(path))
-    return module.bind(load_weights(weights), entry=entry) if weights else module
+    if weights is None:
+        return module
+    arrays = load_weights(weights)
+    try:
+        return module.bind(arrays, entry=entry)
+    except RelayError as error:
+        error.message = f"{error.message} (weights of {weights})"
+        raise
 
 
 def read_executable(path: Path, entry: str, weights: Path | None, **options: Any) -> relay.Executable:
-    """A compiled executable, or one compiled now."""
+    """A compiled executable, or one compiled now. Raises RelayError for options of compiling where that is done."""
     if existing(path).suffix == ".rlx":
+        refuse_options(path, weights=weights, **{n: v for n, v in options.items() if n != "threads"})
         return relay.load(path, threads=options.get("threads"))
     with progress(f"compiling {path}"):
         return relay.compile(read_module(path, weights, entry), entries=(entry,), **options)
+
+
+# What options of compiling are that nobody has given.
+_NOT_GIVEN = {
+    "entry": "main",
+    "weights": None,
+    "target": "cpu",
+    "opt_level": 3,
+    "precision": "float32",
+    "executor": "vm",
+    "memory_budget": None,
+    "tune": False,
+    "threads": None,
+}
+
+
+def refuse_options(path: Path, **options: object) -> None:
+    """Raises RelayError for options that were given and cannot apply to an executable that is compiled already."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value != _NOT_GIVEN[name]]
+    if given:
+        raise RelayError(
+            f"{', '.join(given)} cannot apply to {path}: it is compiled already", hint="give the .relay file"
+        )
 
 
 @contextmanager
@@ -94,6 +128,26 @@ def progress(what: str) -> Iterator[None]:
         yield
     finally:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def json_text(value: object) -> str:
+    """JSON, which has no infinities and no nan: these are the texts "Infinity", "-Infinity" and "NaN"."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value))
+
+
+def _finite(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case list() | tuple():
+            return [_finite(v) for v in value]
+        case dict():
+            return {key: _finite(v) for key, v in value.items()}
+        case _:
+            return value
 
 
 def write_text(path: Path, text: str) -> None:

@@ -32,9 +32,11 @@ from relay.cli.shared import (
     Threads,
     Weights,
     existing,
+    json_text,
     progress,
     read_executable,
     read_module,
+    refuse_options,
 )
 from relay.ir.diagnostics import FileError, RelayError
 from relay.ir.files import write_whole
@@ -78,12 +80,17 @@ def compile(
         raise FileError(f"the output would replace the program {file}")
     options: dict[str, Any] = {"target": target, "opt_level": opt_level, "precision": precision, "cache": not no_cache}
     options.update(memory_budget=memory_budget, tune=tune, threads=threads)
+    if file.suffix == ".rlx":
+        compiling = {name: value for name, value in options.items() if name != "cache"}
+        refuse_options(existing(file), entry=entry, weights=weights, executor=executor, **compiling)
     if out.suffix in SUFFIXES:
         with progress(f"compiling {file}"):
             written = relay.build_library(read_module(file, weights, entry), out, entries=(entry,), **options)
     else:
         written = [out]
-        if file.suffix == ".rlx" or runs_here(parse_target(target)):
+        if file.suffix == ".rlx":
+            relay.load(file).save(out)
+        elif runs_here(parse_target(target)):
             read_executable(file, entry, weights, executor=executor, **options).save(out)
         else:  # for another machine: nothing to load here
             with progress(f"compiling {file}"):
@@ -94,7 +101,7 @@ def compile(
     sizes = {str(path): path.stat().st_size for path in written}
     if as_json:
         first = next(iter(sizes))
-        print(json.dumps({"output": first, "bytes": sizes[first], "files": sizes, "seconds": round(seconds, 3)}))
+        print(json_text({"output": first, "bytes": sizes[first], "files": sizes, "seconds": round(seconds, 3)}))
     else:
         print("\n".join(f"{path}: {size:,} bytes" for path, size in sizes.items()) + f" in {seconds:.2f} s")
 
@@ -144,7 +151,7 @@ def run(
             raise RelayError("only a single tensor can be written to a .npy file")
         write_whole(output, lambda path: save_array(path, np.asarray(result)))
     elif as_json:
-        print(json.dumps(plain(result)))
+        print(json_text(plain(result)))
     else:
         print(shown(result))
 
@@ -177,7 +184,7 @@ def verify(
         with progress("proving bounds"):
             count, unproved = verification.unproved_accesses(module, options)
         if as_json:
-            print(json.dumps({"kernels": count, "unproved": unproved}))
+            print(json_text({"kernels": count, "unproved": unproved}))
             return
         print(f"{count - len(unproved)} of {count} kernels stay inside of their buffers for every size")
         for name, texts in unproved.items():
@@ -191,7 +198,7 @@ def verify(
     with progress(f"comparing {executors}"):
         found = verification.verify(module, entry, values, names, options)
     if as_json:
-        print(json.dumps({"agree": found is None, **({} if found is None else asdict(found))}))
+        print(json_text({"agree": found is None, **({} if found is None else asdict(found))}))
     elif found is None:
         print(f"{', '.join(names)} agree")
     else:
@@ -240,7 +247,7 @@ def inspect(
     module = read_module(file, weights, entry)
     options = relay.Options(target=target, opt_level=opt_level, entries=(entry,), cache=False)
     found = view(module, options)
-    print(json.dumps(found) if as_json else "\n".join(f"== {title}\n{text}" for title, text in found))
+    print(json_text(found) if as_json else "\n".join(f"== {title}\n{text}" for title, text in found))
 
 
 def _params(module: relay.Module, entry: str) -> list[dict[str, Any]]:

@@ -175,6 +175,11 @@ def parse_target(text: str) -> Target:
         target = _named(cpu or "generic", True, text)
     elif base.startswith("x86_64"):
         target = _named(cpu or "x86-64", False, text)
+    elif base.count("-") > 1 and base not in {*_CPUS, *_ARM_CPUS}:  # a triple
+        raise CompileError(
+            f"no code is made for {base.partition('-')[0]}, the architecture of the target {text!r}",
+            hint="there is x86_64 and aarch64",
+        )
     else:
         target = _named(cpu or base, base in _ARM_CPUS and base not in _CPUS, text)
     if not attrs:

@@ -4,7 +4,7 @@ reads it.
 Little-endian throughout. A header of 32 bytes: magic, version, number of sections, total length, and a 64-bit
 checksum of every other byte. Then a table of sections (kind, zero, offset, length) and the sections, each
 aligned to 64 bytes. Constants and native objects lie in the data section, so that the runtime can use them
-where they are mapped.
+where they are read to.
 """
 
 from __future__ import annotations

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 from relay.executable.errors import ArgumentError
@@ -31,6 +29,12 @@ def require_count(name: str, value: object, hint: str) -> None:
         raise RelayError(f"{name} must be a whole number of at least 1 and below 2^63, not {value!r}", hint=hint)
 
 
+def require_flag(name: str, value: object) -> None:
+    """Raises RelayError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise RelayError(f"{name} must be True or False, not {value!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one run may use; None: no limit of its own.
@@ -47,9 +51,18 @@ class Limits:
     def __post_init__(self) -> None:
         require_count("the limit memory", self.memory, "None is no limit")
         require_count("the limit depth", self.depth, "None is no limit")
-        number = isinstance(self.seconds, Real) and not isinstance(self.seconds, bool)
-        if self.seconds is not None and not (number and self.seconds > 0):
+        if self.seconds is not None and not _is_duration(self.seconds):
             raise RelayError(f"the limit seconds must be greater than 0, not {self.seconds!r}", hint="None is no limit")
+
+
+def _is_duration(seconds: object) -> bool:
+    """Whether a value is a number of seconds that the runtime counts."""
+    if not isinstance(seconds, Real) or isinstance(seconds, bool):
+        return False
+    try:
+        return float(seconds) > 0
+    except OverflowError:
+        return False
 
 
 # The same as the runtime takes it.
@@ -74,16 +87,13 @@ class Executable:
     executable.
 
     A call takes NumPy arrays or DLPack tensors of the declared dtypes and shapes (numbers for rank 0; tuples, lists for ``List``,
-    None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying.
+    None or a value for ``Option``, `AdtValue`s) and gives `relay.Tensor`s, which NumPy reads without copying. Arrays are read where they
+    lie, and may be written again after the call: a result that is a view of one is a copy.
     Raises ShapeError, TypeError_ or ArgumentError for arguments that do not fit, ExecutionError for a failure while running.
     """
 
-    def __init__(
-        self, program: _runtime.Executable, path: Path | None, threads: int | None, from_cache: bool = False
-    ) -> None:
+    def __init__(self, program: _runtime.Executable, threads: int | None, from_cache: bool = False) -> None:
         self._program = program
-        self._path = path
-        self._image: bytes | bytearray | None = None
         self._threads = threads or 0
         infos = {name: json.loads(program.entry_info(name)) for name in program.entries}
         self._batches = {name: Batch(**info["requests"]) for name, info in infos.items() if "requests" in info}
@@ -103,9 +113,7 @@ class Executable:
     @staticmethod
     def from_bytes(image: bytes | bytearray, threads: int | None) -> Executable:
         """The executable in the bytes of a file."""
-        exe = Executable(_runtime.Executable.from_bytes(image), None, threads)
-        exe._image = image
-        return exe
+        return Executable(_runtime.Executable.from_bytes(image), threads)
 
     @property
     def limits(self) -> Limits:
@@ -114,8 +122,8 @@ class Executable:
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._limits = limits
         self._allowed = _packed(limits)
+        self._limits = limits
 
     @property
     def check_memory(self) -> bool:
@@ -125,6 +133,7 @@ class Executable:
 
     @check_memory.setter
     def check_memory(self, on: bool) -> None:
+        require_flag("check_memory", on)
         self._check_memory = on
         for program in self._programs():
             program.check_memory(on)
@@ -137,6 +146,7 @@ class Executable:
 
     @flush_subnormals.setter
     def flush_subnormals(self, on: bool) -> None:
+        require_flag("flush_subnormals", on)
         self._flush_subnormals = on
         for program in self._programs():
             program.flush_subnormals(on)
@@ -172,6 +182,10 @@ class Executable:
     ) -> Any:
         """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
         ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
+        if donate != ():
+            donate = _places(entry, donate, len(args))
+        if observer is not None and not any(callable(getattr(observer, name, None)) for name in ("before", "after")):
+            raise ArgumentError(f"an observer has a method before or after, which {observer!r} has not")
         return self._run(entry, args, donate, self._allowed if limits is None else _packed(limits), observer)
 
     def _run(
@@ -193,7 +207,9 @@ class Executable:
         except ExecutionError as error:
             text, _, where = str(error).rpartition("\n  in ")
             if where == f"{entry}:entry":  # the wrapper that checks the arguments refused them
-                raise ShapeError(text) from None
+                raise ShapeError(
+                    text if f"@{entry}" in text else f"the sizes of the arguments of @{entry}: {text}"
+                ) from None
             raise
         except ArgumentError as error:
             signature = self.signature(entry)
@@ -251,21 +267,13 @@ class Executable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""
-
-        def write(temporary: Path) -> None:
-            if self._path is not None:
-                with self._path.open("rb") as image, temporary.open("wb") as out:
-                    shutil.copyfileobj(image, out)
-            elif self._image is not None:
-                temporary.write_bytes(self._image)
-
-        write_whole(path, write)
+        image = self._program.image.numpy()
+        write_whole(path, lambda temporary: temporary.write_bytes(image.data))
 
     def __reduce__(self) -> tuple[Callable[..., Executable], tuple[bytes, int | None, Limits, bool]]:
         """Pickled (for another process) as the bytes of its file; variants for frequent sizes stay behind."""
-        image = self._image if self._path is None else self._path.read_bytes()
-        assert image is not None
-        return _unpickled, (bytes(image), self._threads or None, self.limits, self.flush_subnormals)
+        image = self._program.image.numpy().tobytes()
+        return _unpickled, (image, self._threads or None, self.limits, self.flush_subnormals)
 
     @property
     def program(self) -> _runtime.Executable:
@@ -290,11 +298,27 @@ def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnorma
     return exe
 
 
+def _places(entry: str, donate: object, count: int) -> tuple[int, ...]:
+    """Places among so many arguments, as the runtime takes them. Raises ArgumentError for what is none."""
+    if not isinstance(donate, tuple) or not all(is_count(n, 0) for n in donate):
+        raise ArgumentError(
+            f"donate must be a tuple of the places of arguments of @{entry}, not {donate!r}", hint="for example (0,)"
+        )
+    for n in donate:
+        if n >= count:
+            raise ArgumentError(
+                f"donate names argument {n} of @{entry}, which is called with {count}: they count from 0"
+            )
+    return tuple(map(int, donate))
+
+
 def _packed(limits: Limits) -> Allowed | None:
-    """As the runtime takes them."""
+    """As the runtime takes them. Raises RelayError for what is none."""
+    if not isinstance(limits, Limits):
+        raise RelayError(f"limits must be relay.Limits(...), not {limits!r}", hint="relay.Limits() is no limit")
     if limits.memory is limits.seconds is limits.depth is None:
         return None
-    return (limits.memory or 0, limits.seconds or 0.0, limits.depth or 0)
+    return (limits.memory or 0, float(limits.seconds or 0), limits.depth or 0)
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: bool = False) -> Executable:
@@ -302,4 +326,4 @@ def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: b
     RelayError for a number of threads that is none."""
     require_count("threads", threads, "None: all that the process may use")
     file = file_path(path)
-    return Executable(_runtime.Executable.load(os.fspath(file)), file, threads, from_cache)
+    return Executable(_runtime.Executable.load(os.fspath(file)), threads, from_cache)

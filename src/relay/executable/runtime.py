@@ -27,11 +27,6 @@ def _install() -> None:
     _runtime.set_error_type(8, TimeLimitError)  # 7, interrupted, is KeyboardInterrupt
 
 
-def _collect_cycles(phase: str, info: dict[str, int]) -> None:
-    """Cycles of Relay references that Python still held die when Python looks for cycles of its own."""
-    if phase == "stop" and info.get("generation") == 2:
-        _runtime.collect()
-
-
 _install()
-gc.callbacks.append(_collect_cycles)
+# Cycles of Relay references that Python still held die when Python looks for cycles of its own.
+gc.callbacks.append(_runtime.collect_with_python)

@@ -87,9 +87,11 @@ class Signature:
             return error
         number, what, dtype = found.groups()
         name = self.params[int(number)]["name"]
+        wanted = self.params[int(number)]["type"].get("dtype")
+        if "another byte order" in what:
+            dtype = wanted
         hint = f"convert it: {name}.astype({dtype!r})" if dtype in DTYPE_CODES else ""
         if what.endswith("cannot be used as one"):
-            wanted = self.params[int(number)]["type"].get("dtype")
             hint = f"give a NumPy array or a DLPack tensor{f' of {wanted}' if wanted else ''}"
         return type(error)(f"argument %{name} of @{self.name}: {what}", hint=hint)
 

@@ -15,7 +15,7 @@ from relay.interpreter.sizes import check_sizes, size_checks
 from relay.interpreter.values import Array, Closure, ConstructorValue, OperatorValue, Reference, Value
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar
-from relay.ir.dtypes import numpy_dtype
+from relay.ir.dtypes import holds, numpy_dtype
 from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
@@ -82,7 +82,7 @@ class _Reader:
     def _untyped(self, given: object) -> Value:
         if isinstance(given, tuple | AdtValue | Closure | OperatorValue | ConstructorValue | Reference):
             return cast(Value, given)
-        return np.asarray(given)
+        return np.array(given)
 
     def _tensor(self, given: object, type_: TensorType, what: str) -> Array:
         dtype = type_.dtype if isinstance(type_.dtype, str) else None
@@ -92,7 +92,7 @@ class _Reader:
         ):
             raise _unexpected(given, type_, what)
         try:
-            array: Array = np.asarray(given)
+            array: Array = np.array(given)  # a copy: the caller may write into its own, and values never change
         except (ValueError, TypeError) as error:
             raise TypeError_(f"{what} is not an array: {error}") from error
         if dtype is not None and array.dtype != numpy_dtype(dtype):
@@ -152,8 +152,8 @@ def _adopt(given: object, array: Array, dtype: str, what: str) -> Array:
     if plain and ((kind in "fiu" and is_float(dtype)) or (kind in "iu" and dtype not in ("bool",))):
         with np.errstate(all="ignore"):
             out = array.astype(numpy_dtype(dtype))
-        if is_float(dtype) or np.array_equal(out.astype(array.dtype), array):
-            return out
+            if holds(out, array):
+                return out
         raise TypeError_(f"{what}: {given!r} does not fit {dtype}")
     raise TypeError_(
         f"{what} has dtype {array.dtype.name if array.dtype.isnative else array.dtype} where {dtype} is expected",

@@ -76,10 +76,9 @@ def _checked(parameter: Var, value: npt.ArrayLike | Constant, what: str, sizes: 
         raise TypeError_(f"{what} must be an array or a number, not None", parameter.span)
     if isinstance(value, Constant):
         constant = value
-    elif isinstance(value, np.ndarray | np.generic):
-        constant = make_constant(value)
     else:
-        dtype = wanted.dtype if wanted is not None and isinstance(wanted.dtype, str) else None
+        named = wanted.dtype if wanted is not None and isinstance(wanted.dtype, str) else None
+        dtype = None if isinstance(value, np.ndarray | np.generic) else named
         try:
             constant = make_constant(value, dtype)
         except RelayError as error:

@@ -8,12 +8,13 @@ from typing import Any
 # NumPy before what imports a part of it: else two threads may wait for each other.
 # isort: off
 import numpy as np
+import numpy.typing as npt
 import ml_dtypes
 
 # isort: on
 
 from relay.ir.diagnostics import RelayError
-from relay.ir.types import DTYPE_BITS
+from relay.ir.types import DTYPE_BITS, is_float
 
 NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
     **{
@@ -62,3 +63,10 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     if found is None:
         raise RelayError(f"arrays of dtype {dtype} have no base type", hint=f"base types: {', '.join(NUMPY_DTYPES)}")
     return found
+
+
+def holds(made: npt.NDArray[Any], given: npt.NDArray[Any]) -> bool:
+    """Whether numbers that were converted to another dtype are what they were, up to the rounding of floating-point numbers."""
+    if is_float(made.dtype.name):
+        return np.array_equal(np.isinf(made), np.isinf(given))
+    return np.array_equal(made.astype(given.dtype), given) and np.array_equal(made < 0, given < 0)

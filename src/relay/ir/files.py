@@ -1,4 +1,4 @@
-"""Where caches are, and writing files whole or not at all."""
+"""Where caches are, reading programs' texts, and writing files whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import platformdirs
 
 from relay.ir.diagnostics import FileError
+
+# Of a program; a device may have no end.
+_MOST_CHARACTERS: Final = 1 << 28
 
 
 def cache_directory() -> Path:
@@ -23,6 +27,23 @@ def file_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise FileError(f"a path is a string or a pathlib.Path, not {path!r}")
     return Path(path)
+
+
+def read_program(path: Path) -> str:
+    """The text of a program, without the mark that some editors begin UTF-8 with. Raises FileError."""
+    try:
+        with path.open(encoding="utf-8-sig") as opened:
+            text = opened.read(_MOST_CHARACTERS + 1)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not a text file ({error.reason})") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise FileError(
+            f"{path} has more than {_MOST_CHARACTERS:,} characters",
+            hint="large constants belong into a safetensors file",
+        )
+    return text
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:

@@ -1,7 +1,8 @@
 """Tensors of safetensors files where they lie: mapped, read from the disk when they are looked at, and given back after that.
 
 A network's weights are most of what a compilation touches, and each only a few times: hashed, packed, written. Their pages need
-not stay resident in between.
+not stay resident in between. Who writes into the file or cuts it off meanwhile changes them, or ends the process: files are to be
+replaced by renaming, as `files.write_whole` does.
 """
 
 from __future__ import annotations

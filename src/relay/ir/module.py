@@ -87,7 +87,11 @@ class Module:
             raise RelayError(
                 f"@{entry} is called inside the module, so its parameters cannot be bound", function.span, hint
             )
-        return self.with_functions({**self.functions, entry: bind_parameters(function, entry, values)})
+        try:
+            bound = bind_parameters(function, entry, values)
+        except RelayError as error:
+            raise error.with_source(self.sources) from error.__cause__
+        return self.with_functions({**self.functions, entry: bound})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the text to ``path``, with large constants in a safetensors file beside it. Raises FileError."""

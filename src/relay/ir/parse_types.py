@@ -31,6 +31,7 @@ from relay.ir.expr import Attr
 from relay.ir.lexer import Tokens
 from relay.ir.types import (
     BASE_TYPE,
+    MOST_NESTED,
     AdtType,
     BaseType,
     FuncType,
@@ -44,6 +45,7 @@ from relay.ir.types import (
     TypeArg,
     TypeParam,
     TypeVar,
+    nesting,
     scalar,
 )  # fmt: skip
 
@@ -85,6 +87,7 @@ class Group:
     items: tuple[Any, ...]
     trailing: bool
     token: int
+    nesting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,20 @@ class TypeActions:
 
     def type_group(self, token: int, *rest: Any) -> Group:
         items = tuple(rest[0]) if len(rest) > 1 else ()
-        return Group(items, len(rest) > 2, token)
+        depth = 1 + max((i.nesting if isinstance(i, Group) else nesting(i) for i in items), default=0)
+        self.check_nesting(depth, token)
+        return Group(items, len(rest) > 2, token, depth)
+
+    def check_nesting(self, depth: int, token: int) -> None:
+        if depth > MOST_NESTED:
+            raise self.error(
+                f"a type is nested more than {MOST_NESTED} deep", token, "name its parts by a type definition"
+            )
+
+    def nested(self, made: Any, token: int) -> Any:
+        """A type of others, unless it is nested too deeply."""
+        self.check_nesting(nesting(made), token)
+        return made
 
     def type_name(self, token: int) -> Any:
         text = self.texts[token]
@@ -263,9 +279,9 @@ class TypeActions:
             case "Ref":
                 if len(args) != 1:
                     raise self.error("Ref has one argument", token, "for example Ref[Tensor[(4,), float32]]")
-                return RefType(self.to_type(args[0], token))
+                return self.ref_type(token, token, args[0], token)
             case "Tuple":
-                return TupleType(tuple(self.to_type(a, token) for a in args))
+                return self.nested(TupleType(tuple(self.to_type(a, token) for a in args)), token)
             case "Type" if len(args) == 1:
                 return self.to_type(args[0], token)
             case "Dim":
@@ -277,7 +293,8 @@ class TypeActions:
             raise self.unknown_type(token)
         if len(kinds) != len(args):
             raise self.error(f"type {text} has {len(kinds)} parameters, not {len(args)}", token)
-        return AdtType(text, tuple(self.to_argument(a, token, k) for a, k in zip(args, kinds, strict=True)))
+        made = AdtType(text, tuple(self.to_argument(a, token, k) for a, k in zip(args, kinds, strict=True)))
+        return self.nested(made, token)
 
     def type_call(self, token: int, *rest: Any) -> Any:
         text = self.texts[token]
@@ -295,13 +312,13 @@ class TypeActions:
             "min(a, b), max(a, b), Shape(...) and BaseType(b) are written so",
         )
 
-    def ref_type(self, token: int, _open: int, value: Any, _close: int) -> RefType:
-        return RefType(self.to_type(value, token))
+    def ref_type(self, token: int, _open: int, value: Any, _close: int) -> Any:
+        return self.nested(RefType(self.to_type(value, token)), token)
 
     def function_type(
         self, head: tuple[int, int], type_params: list[TypeParam], _open: int, params: list[Any], _close: int, _arrow: int,
         ret: Any, constraints: list[Relation],
-    ) -> FuncType:  # fmt: skip
+    ) -> Any:  # fmt: skip
         height, token = head
         made = FuncType(
             tuple(self.to_type(p, token) for p in params),
@@ -310,7 +327,7 @@ class TypeActions:
             tuple(constraints),
         )
         self.leave(height)
-        return made
+        return self.nested(made, token)
 
     def where_one(self, _where: int, relation: Relation) -> list[Relation]:
         return [relation]

@@ -17,6 +17,7 @@ from relay.ir import lalr
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import FileError, SyntaxError_
 from relay.ir.expr import Constant, Expr, Function, Var
+from relay.ir.files import read_program
 from relay.ir.lexer import VERSION, Tokens, tokenize
 from relay.ir.metadata import ConstantTable
 from relay.ir.module import Module, reachable
@@ -174,10 +175,9 @@ class _Parser(ExprActions):
         if key in self.importing:
             raise self.error(f"{name} imports itself", token, " -> ".join((*self.importing, key)))
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            raise self.error(f"cannot read the import {name}", token, str(error)) from error
-        try:
+            if path.exists() and not path.is_file():
+                raise FileError(f"{path} is not a regular file")
+            text = read_program(path)
             self.imported.append((_parse_module(text, str(path), path.parent, (*self.importing, key)), False))
         except FileError as error:
             raise self.error(f"cannot read the import {name}: {error.message}", token) from error

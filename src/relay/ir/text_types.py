@@ -133,8 +133,9 @@ class TypeText:
                 return self.dim(arg)
             case SymDim():
                 text = self.dim(arg)
-                # Alone it could be any kind of argument.
-                return f"Dim[{text}]" if self._unknown and _UNKNOWN.fullmatch(text) else text
+                # Alone it could be any kind of argument, and in parentheses a shape.
+                unclear = _UNKNOWN.fullmatch(text) or (text[0] == "(" and text[-1] == ")")
+                return f"Dim[{text}]" if self._unknown and unclear else text
             case TypeVar():
                 return self._variable(arg)
             case TensorType() if arg.shape == ():

@@ -148,6 +148,26 @@ def countable(shape: Sequence[Dim], dtype: str) -> bool:
     return not known or bytes_ < 1 << 63
 
 
+# How deep a written type may nest: walks over types recurse.
+MOST_NESTED = 150
+
+
+def nesting(ty: TypeArg) -> int:
+    """How many tuple, function, reference and data types with arguments are inside each other in a type."""
+    match ty:
+        case TupleType():
+            inside: tuple[TypeArg, ...] = ty.fields
+        case FuncType():
+            inside = (*ty.params, ty.ret)
+        case RefType():
+            inside = (ty.value,)
+        case AdtType():
+            inside = ty.args
+        case _:
+            return 0
+    return 1 + max(map(nesting, inside), default=0)
+
+
 def mentions_any(ty: Type | None) -> bool:
     """Whether a ``?`` stands in a tensor, or in a tensor in a tuple."""
     match ty:

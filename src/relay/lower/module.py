@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from relay.executable.bytecode import FunctionCode
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 from relay.ir.diagnostics import CompileError
 from relay.ir.expr import Function
@@ -19,6 +21,7 @@ from relay.lower.signature import entry_info
 from relay.lower.unit import Planned, Unit
 from relay.lower.work import kernel_work
 from relay.transform.dead_code import BESIDE
+from relay.typing.relations import located
 
 
 def lower(
@@ -34,10 +37,14 @@ def lower(
     unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes, plan.scalars)
     batches = {str(f.attrs[BESIDE]): n for n, f in module.functions.items() if BESIDE in f.attrs}
     devices = place_devices(module, (*signatures, *batches.values()))
-    codes = [emit_function(unit, module, name, module.functions[name], devices) for name in order]
+    codes: list[FunctionCode] = []
+    for name in order:
+        with _about(module.functions[name]):
+            codes.append(emit_function(unit, module, name, module.functions[name], devices))
     entries: list[EntryPoint] = []
     for name, declared in (*signatures.items(), *((n, module.functions[n]) for n in batches.values())):
-        codes.append(emit_entry(unit, name, module.functions[name]))
+        with _about(declared):
+            codes.append(emit_entry(unit, name, module.functions[name]))
         dtypes: list[str | None] = []
         for param in declared.params:
             dtype = param.ty.dtype if isinstance(param.ty, TensorType) else None
@@ -58,6 +65,15 @@ def lower(
         triple=target.triple,
         features=target.features,
     )
+
+
+@contextmanager
+def _about(function: Function) -> Iterator[None]:
+    """Errors without a place are about the function."""
+    try:
+        yield
+    except CompileError as error:
+        raise located(error, function.span) from None
 
 
 def _kernel(planned: Planned, index: int) -> KernelEntry:

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from relay import te
 from relay.ir.diagnostics import OperatorError, SyntaxError_
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, SymDim
 from relay.ir.effects import Effect
 from relay.ir.expr import Attr, Attrs, Call
 from relay.ir.lexer import tokenize
@@ -163,6 +163,8 @@ def _type_text(annotation: Any) -> str:
         return f"a tuple of {within}" if several else f"a tuple ({within})"
     if parts:
         return " or ".join(map(_type_text, parts))
+    if annotation is SymDim:
+        return "a size"
     return "None" if annotation is type(None) else str(getattr(annotation, "__name__", annotation))
 
 

@@ -23,6 +23,7 @@ from relay.te.rewrite import output_dtypes, rewrite_stage
 from relay.te.scalar import Const, Load, Scalar, walk
 from relay.te.tensor import Placeholder, Tensor
 from relay.typing.relations import solved_signature
+from relay.typing.text import type_text
 
 
 class PlanError(RelayError):
@@ -211,5 +212,6 @@ def _flatten(value: Value) -> list[Tensor | Literal]:
 
 def _tensor_type(ty: Type | None, what: str) -> tuple[tuple[Dim, ...], str]:
     if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
-        raise PlanError(f"{what} in a primitive must be a tensor of known rank and dtype, not {ty}")
+        found = "a value without a type" if ty is None else type_text(ty)
+        raise PlanError(f"{what} in a primitive must be a tensor of known rank and dtype, not {found}")
     return ty.shape, ty.dtype

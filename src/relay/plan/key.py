@@ -15,6 +15,7 @@ from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tu
 from relay.ir.types import TensorType, TupleType, Type
 from relay.loop.target import Target
 from relay.plan.graph import PlanError
+from relay.typing.text import type_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class _Writer:
             case None:
                 return "_"
             case _:
-                raise PlanError(f"a primitive's types are tensors and tuples of them, not {ty}")
+                raise PlanError(f"a primitive's types are tensors and tuples of them, not {type_text(ty)}")
 
     def attr(self, value: object) -> str:
         if isinstance(value, SymDim):

@@ -76,7 +76,10 @@ class Pipeline:
     def _run(self, module: Module) -> Module:
         for index, transformation in enumerate(self.passes):
             start = time.perf_counter()
-            after = transformation(module)
+            try:
+                after = transformation(module)
+            except RelayError as error:
+                raise error.with_source(module.sources) from error.__cause__
             passed = time.perf_counter()
             if self.verifier is not None:
                 try:

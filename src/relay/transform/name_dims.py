@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, cast
 
+from relay.ir.diagnostics import RelayError
 from relay.ir.dim import (
     ANY,
     Dim,
@@ -58,6 +59,7 @@ from relay.transform.build import internal_call, type_of
 from relay.transform.copying import is_within, solve_dims
 from relay.transform.dims import whole_axes
 from relay.typing import op_checks, op_type
+from relay.typing.relations import located
 from relay.typing.substitution import map_type
 
 UNIT = TupleType(())
@@ -206,9 +208,12 @@ class _Namer:
         match value:
             case Call(fn=OpRef(name=name)) if registry.exists(name):
                 types = [type_of(a) for a in value.args]
-                for d in op_checks(name, types, value.attrs):
+                try:
+                    checks, got = op_checks(name, types, value.attrs), op_type(name, types, value.attrs)
+                except RelayError as e:
+                    raise located(e, value.span) from None
+                for d in checks:
                     self.demand(d, out, value.span)
-                got = op_type(name, types, value.attrs)
                 return value.ty if got == value.ty else got
             case Call(fn=GlobalVar(name=name)) if name in self.module.functions:
                 function = self.module.functions[name]

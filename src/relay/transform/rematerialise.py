@@ -15,6 +15,7 @@ from relay.ir.diagnostics import CompileError
 from relay.ir.dim import dim_bounds, shape_size
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits
 from relay.loop.costs import Machine
 from relay.op import registry
@@ -25,6 +26,7 @@ from relay.te.index import Indices
 from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, nested_blocks, operands, renamed
 from relay.transform.reward import nominal, size_of
+from relay.typing.text import type_text
 
 # Kernels of one chain, and candidates that are tried before giving up.
 _LONGEST, _TRIES = 64, 16
@@ -217,7 +219,7 @@ class _Search:
             made: list[int] = []
             for part in binding.var.ty.fields if isinstance(binding.var.ty, TupleType) else (binding.var.ty,):
                 made.append(len(lives.size))
-                lives.size.append(_bytes(part))
+                lives.size.append(_bytes(part, value.span))
                 lives.start.append(p)
                 lives.end.append(p)
             # What is no kernel may give back what it was given.
@@ -316,14 +318,15 @@ def _can_repeat(value: Expr) -> bool:
     return _is_kernel(value) or _passes_on(value)
 
 
-def _bytes(ty: Type | None) -> int:
+def _bytes(ty: Type | None, span: Span | None) -> int:
     """The bytes of a tensor: of what is not known the most that it may be, where that is known."""
     if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
         return 0
     _, most = dim_bounds(shape_size(ty.shape))
     if most is None:
         raise MemoryBudgetError(
-            f"a memory budget needs sizes: a tensor of type {ty} may be of any",
-            hint="give the sizes, or bounds of them",
+            f"a memory budget needs sizes: a tensor of type {type_text(ty)} may be of any",
+            span,
+            "give the sizes, or bounds of them",
         )
     return most * dtype_bits(ty.dtype) // 8

@@ -212,6 +212,7 @@ class Inference(InferenceState):
             raise failed
         scheme = self.constructor(e.fn.name, e.span) if isinstance(e.fn, ConstructorRef) else self.named(e.fn)
         assert isinstance(scheme, FuncType)
+        self.solver.place = (e.span, f"the call of {e.fn.name}")
         args = widened(self.solver, scheme, found)
         if args is None:
             raise failed
@@ -265,11 +266,12 @@ class Inference(InferenceState):
             self.check_type_args(e, name, params)
             # Inside a function that is still being inferred, calls of itself are at its own parameters.
             for given, p in zip(e.type_args, params, strict=True):
+                self.solver.place = (e.span, f"type argument {p.name} of {name}")
                 try:
                     self.solver.relate_args(given, param_arg(p), Mode.EQUAL)
                 except Mismatch as m:
                     hint = "annotate all parameters and the result to call it at other types"
-                    raise m.error(e.span, f"type argument {p.name} of {name}", hint) from None
+                    raise m.error(*self.solver.place, hint) from None
         return name, head
 
     def function_value(self, fn: Function, *, generalise: bool, own: Var | str | None = None) -> Step[Type]:
@@ -377,6 +379,7 @@ class Inference(InferenceState):
             return (head,) if isinstance(head, TypeVar) and head in solver.outputs else ()
 
         def now() -> Type:
+            solver.place = (span, context)
             try:
                 return cast(Type, solver.join(a, b))
             except Mismatch as e:

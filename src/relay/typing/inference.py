@@ -49,9 +49,7 @@ def infer(module: Module, *, entry_types: EntryTypes | None = None) -> Module:
     except RelayError as e:
         raise e.with_source(module.sources) from e.__cause__
     except RecursionError:
-        raise TypeError_(
-            "a type in the program is nested too deeply", hint="name its parts by a type definition"
-        ) from None
+        raise _too_deep() from None
 
 
 def infer_expr(expr: Expr, module: Module | None = None) -> Expr:
@@ -64,6 +62,12 @@ def infer_expr(expr: Expr, module: Module | None = None) -> Expr:
             return _infer_expr(expr, module)
     except RelayError as e:
         raise e.with_source(module.sources) from e.__cause__
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> TypeError_:
+    return TypeError_("a type in the program is nested too deeply", hint="name its parts by a type definition")
 
 
 def _start(module: Module, *, open_terms: bool = False) -> Inference:

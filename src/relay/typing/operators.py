@@ -65,6 +65,7 @@ class OperatorTyping:
         assumed = tuple(self.assumed)
 
         def relation(last: bool) -> Type | tuple[TypeParam, ...]:
+            self.solver.place = (span, f"operator {op.name}")
             try:
                 return self._relation(op, args, attrs, assumed, last=last)
             except RelayError as e:

@@ -86,7 +86,8 @@ class Mismatch(Exception):
 
 @dataclass(slots=True, eq=False)
 class Solver:
-    """The state of one inference. ``variances``: of each parameter of each algebraic type, by its name."""
+    """The state of one inference. ``variances``: of each parameter of each algebraic type, by its name; ``place``: where in the program
+    types are related now, and what for, in case that what is put off fails."""
 
     variances: Mapping[str, tuple[Variance, ...]] = field(default_factory=dict)
     level: int = 0
@@ -96,6 +97,7 @@ class Solver:
     unknown_dims: set[DimVar] = field(default_factory=set)
     queue: Queue = field(default_factory=Queue)
     outputs: set[TypeVar] = field(default_factory=set)
+    place: tuple[Span | None, str] = (None, "")
     _soft: list[DimVar] | None = None
 
     # -- variables
@@ -402,15 +404,23 @@ class Solver:
             raise wrong
 
     def _postpone_dims(self, a: Dim, b: Dim, mode: Mode, where: str, unknown: tuple[DimVar, ...]) -> None:
+        span, context = place = self.place
+
         def attempt(last: bool) -> Waiting:
             x, y = self.resolve_dim(a), self.resolve_dim(b)
             left = tuple(v for v in dict.fromkeys((*dim_vars(x), *dim_vars(y))) if v in self.unknown_dims)
             if left == unknown:
                 return left
-            self.relate_dims(x, y, mode, where)
+            self.place = place
+            try:
+                self.relate_dims(x, y, mode, where)
+            except Mismatch as e:
+                raise e.error(span, context) from None
             return None
 
-        self.queue.defer(attempt, lambda: f"the dims {dim_text(a)} and {dim_text(b)} must agree", None, (a, b), unknown)
+        self.queue.defer(
+            attempt, lambda: f"the dims {dim_text(a)} and {dim_text(b)}, which must agree", span, (a, b), unknown
+        )
 
     def relate_softly(self, found: TypeArg, expected: TypeArg) -> list[DimVar]:
         """`relate`, gradually; gives the unknown dims that met only ``?`` so far, for `soften`. Raises Mismatch."""

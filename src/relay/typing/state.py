@@ -90,12 +90,14 @@ class InferenceState:
         """``found`` must fit where ``expected`` is wanted."""
         if found is expected:
             return
+        self.solver.place = (span, context)
         try:
             self.solver.soften(self.solver.relate_softly(found, expected))
         except Mismatch as e:
             raise self.solver.whole(e, found, expected).error(span, context, hint) from None
 
     def equal(self, found: Type, expected: Type, span: Span | None, context: str) -> None:
+        self.solver.place = (span, context)
         try:
             self.solver.relate(found, expected, Mode.EQUAL)
         except Mismatch as e:
@@ -103,6 +105,7 @@ class InferenceState:
 
     def argument(self, found: Type, expected: Type, soft: list[DimVar], span: Span | None, context: str) -> None:
         """An argument must fit its parameter. ``soft`` collects unknown dims that met ``?``."""
+        self.solver.place = (span, context)
         try:
             soft += self.solver.relate_softly(found, expected)
         except Mismatch as m:

@@ -16,6 +16,7 @@ from relay.transform.blocks import all_bindings, as_block, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.dims import DimUses
 from relay.transform.uses import use_counts
+from relay.typing.text import type_text
 
 
 class Unsuited(Exception):
@@ -78,7 +79,8 @@ def loop_of(name: str, function: Function, lifting: Lifting) -> Loop:
         raise Unsuited("it is polymorphic")
     body = body_of(function)
     if function.ret_type is None or not made_of_tensors(function.ret_type, lifting):
-        raise Unsuited(f"its result is of type {function.ret_type}; that of a loop is made of tensors")
+        found = "_" if function.ret_type is None else type_text(function.ret_type)
+        raise Unsuited(f"its result is of type {found}; that of a loop is made of tensors")
     *before, last = body.bindings or (None,)
     if last is None or not isinstance(last.value, If) or body.result is not last.var:
         raise Unsuited("it does not end with a choice between calling itself and a result")
@@ -131,7 +133,7 @@ def _role(
         steps[n] = step
         return Role.COUNTER
     if not made_of_tensors(ty, lifting):
-        raise Unsuited(f"parameter %{param.name} is of type {ty}; the state of a loop is made of tensors")
+        raise Unsuited(f"parameter %{param.name} is of type {type_text(ty)}; the state of a loop is made of tensors")
     if arg is param and keeps(ty, dims):
         return Role.FIXED
     changing = Unsuited(f"parameter %{param.name} has other sizes in every iteration")

@@ -26,6 +26,7 @@ from relay.transform.batching.lifted import (
     Value,
 )
 from relay.transform.batching.lists import Layout, layout_of
+from relay.typing.text import type_text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +115,8 @@ class Assembly:
             return SHARED, self._part(value.atom)
         ty = value.ty
         if not isinstance(ty, TensorType) or not isinstance(ty.dtype, str) or DTYPE_BITS[ty.dtype] < 8:
-            raise NotStructural(f"rows of {ty} cannot be taken apart")
+            found = "a value without a type" if ty is None else type_text(ty)
+            raise NotStructural(f"rows of {found} cannot be taken apart")
         if value.stage == LEVEL and not source.last:
             return STATE, self._part(source.keep(value))
         return OWN, self._part(source.lifter.at(value, max(value.stage, AFTER)))

@@ -33,6 +33,7 @@ from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type
 from relay.transform.batching.lists import Items, Layout, ListForm, items_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
+from relay.typing.text import type_text
 
 # More clauses than this are not worth telling apart.
 MAX_CLAUSES = 64
@@ -309,9 +310,9 @@ def _change(callee: Function, name: str, number: int) -> NoReturn:
     for tensor in leaves(param.ty):
         dims = cast("tuple[Dim, ...]", tensor.shape)
         if any(is_any(d) or any(v not in callee.type_params for v in dim_vars(d)) for d in dims):
-            raise NotStructural(f"{changes}, and may be of another size in each: {tensor}")
+            raise NotStructural(f"{changes}, and may be of another size in each: {type_text(tensor)}")
         if DTYPE_BITS[cast(str, tensor.dtype)] < 8:
-            raise NotStructural(f"{changes}, and rows of {tensor} cannot be joined")
+            raise NotStructural(f"{changes}, and rows of {type_text(tensor)} cannot be joined")
     raise _Changes(name, number)
 
 

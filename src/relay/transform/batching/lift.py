@@ -53,6 +53,7 @@ from relay.transform.batching.lists import Items, Layout
 from relay.transform.blocks import is_atom
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
+from relay.typing.text import type_text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +182,7 @@ class Lifter:
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
             raise NotStructural(f"%{var.name}, a part of the structure that is no tensor, is used as a whole")
         if not isinstance(ty.dtype, str) or DTYPE_BITS[ty.dtype] < 8 or any(map(is_any, ty.shape)):
-            raise NotStructural(f"%{var.name} has the type {ty}, whose rows cannot be joined")
+            raise NotStructural(f"%{var.name} has the type {type_text(ty)}, whose rows cannot be joined")
         known = {v for p in self.group.root.params if isinstance(p.ty, TensorType) for v in _dims(p.ty)}
         if not all(v in known for v in _dims(ty)):
             raise NotStructural(f"no argument says the sizes of %{var.name}")
