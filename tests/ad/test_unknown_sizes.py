@@ -27,6 +27,32 @@ ROWS = [np.full((1, 2), 0.1 * n) for n in range(1, 4)]
 
 # Name: the program, its arguments, the arguments to differentiate by.
 PROGRAMS: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...]]] = {
+    "a loop calculates with the size of its state": (
+        f"""def @go(%k: int32, %m: {M}) -> {M} {{ if (%k == 0) {{ %m }} else {{ @go(%k - 1, tanh(@scaled(%m))) }} }}
+def @main[n: Dim](%m: Tensor[(n, 2), float64], %k: int32) -> {M} {{ @go(%k, %m) }}""",
+        (X, K),
+        (0,),
+    ),
+    "recursion calculates with the size of its state": (
+        f"""def @go(%l: List[int32], %m: {M}) -> {M} {{ match (%l) {{ Nil => %m, Cons(_, %r) => tanh(@go(%r, @scaled(%m))) }} }}
+def @main[n: Dim](%m: Tensor[(n, 2), float64]) -> {M} {{ @go(Cons(1, Cons(2, Nil)), %m) }}""",
+        (X,),
+        (0,),
+    ),
+    "a window": (
+        f"""def @go(%l: List[{ROW}], %m: {M}) -> {M} {{
+  match (%l) {{ Nil => %m, Cons(%x, %r) => @go(%r, @kept(sin(%m), %x * @mean(%m))) }} }}
+def @main(%l: List[{ROW}], %m: Tensor[(3, 2), float64]) -> {M} {{ @go(%l, %m) }}""",
+        (ROWS, X),
+        (0, 1),
+    ),
+    "a tuple with a size": (
+        f"""def @go(%k: int32, %s: ({M}, {ROW})) -> ({M}, {ROW}) {{
+  if (%k == 0) {{ %s }} else {{ let %x = sin(%s.1) + @mean(%s.0); @go(%k - 1, (concatenate((@scaled(%s.0), %x)), %x)) }} }}
+def @main(%x: {ROW}, %k: int32) -> ({M}, {ROW}) {{ @go(%k, (%x, %x)) }}""",
+        (X[:1], K),
+        (0,),
+    ),
     "rows that a function from a list makes": (
         f"""def @main[n: Dim](%x: Tensor[(n, 2), float64], %k: int32) -> Tensor[(n, 2), float64] {{
   let %es = Cons(fn (%v: {ROW}) -> {ROW} {{ tanh(%v) }}, Nil);
@@ -37,6 +63,20 @@ PROGRAMS: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...]]] = {
   %y }}""",
         (X, np.int32(0)),
         (0,),
+    ),
+    "data with a function of a size": (
+        f"""def @go(%k: int32, %s: State, %w: Tensor[(2, 2), float64]) -> State {{
+  if (%k == 0) {{ %s }} else {{ match (%s) {{ State(%m, %f, %r) => {{
+    let %x = tanh(nn.dense(%f(%m), %w));
+    %r := concatenate((!%r, %x));
+    let %g = if (floor_mod(%k, 2) == 0) {{ fn (%q: {M}) -> {ROW} {{ @mean(%q) }} }}
+      else {{ fn (%q: {M}) -> {ROW} {{ %f(%q) * 0.5f64 + %x }} }};
+    @go(%k - 1, State(concatenate((%m, %x)), %g, %r), %w) }} }} }} }}
+def @main(%x: Tensor[(2, 2), float64], %w: Tensor[(2, 2), float64], %k: int32) -> ({M}, {M}) {{
+  match (@go(%k, State(%x, fn (%q: {M}) -> {ROW} {{ @mean(%q) }}, ref(zeros(shape=[0, 2], dtype="float64"))), %w)) {{
+    State(%m, _, %r) => (%m, !%r) }} }}""",
+        (X[:2], X[:2] + 0.3, K),
+        (0, 1),
     ),
 }
 
