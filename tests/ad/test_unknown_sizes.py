@@ -53,6 +53,32 @@ def @main(%x: {ROW}, %k: int32) -> ({M}, {ROW}) {{ @go(%k, (%x, %x)) }}""",
         (X[:1], K),
         (0,),
     ),
+    "a reference that grows": (
+        f"""def @main(%x: {ROW}, %k: int32) -> ({ROW}, {M}) {{
+  let %r: Ref[{M}] = ref(%x);
+  let %go = fn (%i: int32, %q: {ROW}) -> {ROW} {{
+    if (%i == %k) {{ %q }} else {{
+      let %n = tanh(@mean(!%r) + %x);
+      %r := concatenate((!%r, %n));
+      %go(%i + 1, %n) }} }};
+  let %q = %go(0, %x);
+  (%q, !%r) }}""",
+        (X[:1], K),
+        (0,),
+    ),
+    "a reference to data that grows": (
+        f"""def @main(%x: {ROW}, %k: int32) -> ({M}, {ROW}) {{
+  let %r: Ref[({M}, {ROW})] = ref((%x, sin(%x)));
+  let %go = fn (%i: int32) -> {M} {{
+    let %s = !%r;
+    if (%i == %k) {{ %s.0 }} else {{
+      %r := (concatenate((%s.0, tanh(@mean(%s.0) * %s.1))), cos(%s.1));
+      %go(%i + 1) }} }};
+  let %m = %go(0);
+  (%m, (!%r).1) }}""",
+        (X[:1], K),
+        (0,),
+    ),
     "rows that a function from a list makes": (
         f"""def @main[n: Dim](%x: Tensor[(n, 2), float64], %k: int32) -> Tensor[(n, 2), float64] {{
   let %es = Cons(fn (%v: {ROW}) -> {ROW} {{ tanh(%v) }}, Nil);

@@ -49,7 +49,7 @@ from relay.transform.ad.activity import Activity, Numbers
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.ad.entering import lifts
-from relay.transform.ad.terms import UNIT, construct, new_ref, project, tuple_of, write
+from relay.transform.ad.terms import UNIT, construct, project, tuple_of, write
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value, is_constant
 from relay.transform.blocks import as_block, is_primitive
 from relay.transform.build import internal_call, type_of
@@ -362,8 +362,9 @@ class Lifter(ABC):
             case Match():
                 return (yield from self.match(var, e, frame))
             case RefNew():
-                held = self.atom(e.value, frame).whole
-                return Other(type_of(e), code.bind(new_ref(held), var.name))
+                # A reference may be declared to hold more than its first value: tensors of other sizes.
+                made = RefNew(self.atom(e.value, frame).whole, self.lifting.type(type_of(var)), e.span)
+                return Other(type_of(var), code.bind(made, var.name))
             case RefRead():
                 # What is read may name sizes that the reference's type does not.
                 held = RefRead(self.atom(e.ref, frame).whole, self.lifting.type(type_of(e)), e.span)
