@@ -53,6 +53,20 @@ def @main(%x: {ROW}, %k: int32) -> ({M}, {ROW}) {{ @go(%k, (%x, %x)) }}""",
         (X[:1], K),
         (0,),
     ),
+    "a loop over what has an unknown size": (
+        f"""def @hop[n: Dim](%q: {ROW}, %m: Tensor[(n, 2), float64], %k: int32) -> {ROW} {{
+  if (%k == 0) {{ %q }} else {{ @hop(%q * 0.5f64 + nn.matmul(tanh(nn.dense(%q, %m)), %m), %m, %k - 1) }} }}
+def @main(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{ @hop(%q, %m, %k) }}""",
+        (X[:1], X, K),
+        (0, 1),
+    ),
+    "a loop over what has an unknown size in a tuple": (
+        f"""def @hop[n: Dim](%q: {ROW}, %p: (Tensor[(n, 2), float64], {ROW}), %k: int32) -> {ROW} {{
+  if (%k == 0) {{ %q }} else {{ @hop(%q * %p.1 + nn.matmul(tanh(nn.dense(%q, %p.0)), %p.0), %p, %k - 1) }} }}
+def @main(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{ @hop(%q, (sin(%m), %q), %k) }}""",
+        (X[:1], X, K),
+        (0, 1),
+    ),
     "a reference that grows": (
         f"""def @main(%x: {ROW}, %k: int32) -> ({ROW}, {M}) {{
   let %r: Ref[{M}] = ref(%x);
