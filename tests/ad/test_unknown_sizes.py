@@ -39,6 +39,29 @@ def @main[n: Dim](%m: Tensor[(n, 2), float64]) -> {M} {{ @go(Cons(1, Cons(2, Nil
         (X,),
         (0,),
     ),
+    "a size before its tensor": (
+        f"""def @size[n: Dim](%m: Tensor[(n, 2), float64]) -> float64 {{ cast(Dim[n], dtype="float64") }}
+def @go(%k: int32, %x: {ROW}, %m: {M}) -> {ROW} {{
+  if (%k == 0) {{ %x }} else {{ @go(%k - 1, sin(%x) * @size(%m), concatenate((%m, %x))) }} }}
+def @main[n: Dim](%x: {ROW}, %m: Tensor[(n, 2), float64], %k: int32) -> {ROW} {{ @go(%k, %x, %m) }}""",
+        (X[:1], X, K),
+        (0, 1),
+    ),
+    "a declared size before its tensor": (
+        f"""def @size[n: Dim](%m: Tensor[(n, 2), float64]) -> float64 {{ cast(Dim[n], dtype="float64") }}
+def @go[n: Dim](%k: int32, %x: {ROW}, %m: Tensor[(n, 2), float64]) -> {ROW} {{
+  if (%k == 0) {{ %x }} else {{ @go(%k - 1, sin(%x) * @size(%m), concatenate((%m, %x))) }} }}
+def @main[n: Dim](%x: {ROW}, %m: Tensor[(n, 2), float64], %k: int32) -> {ROW} {{ @go(%k, %x, %m) }}""",
+        (X[:1], X, K),
+        (0, 1),
+    ),
+    "a loop that grows what it was given": (
+        f"""def @go(%k: int32, %x: {ROW}, %m: {M}) -> {M} {{
+  if (%k == 0) {{ %m }} else {{ @go(%k - 1, sin(%x), concatenate((%m, %x))) }} }}
+def @main(%x: {ROW}, %m: {M}, %k: int32) -> {M} {{ @go(%k, %x, sin(%m)) }}""",
+        (X[:1], X, K),
+        (0, 1),
+    ),
     "a window": (
         f"""def @go(%l: List[{ROW}], %m: {M}) -> {M} {{
   match (%l) {{ Nil => %m, Cons(%x, %r) => @go(%r, @kept(sin(%m), %x * @mean(%m))) }} }}
