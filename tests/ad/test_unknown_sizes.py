@@ -127,6 +127,12 @@ def @main(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{ @hop(%q, (sin(%m), %q), %k)
         (X, np.int32(0)),
         (0,),
     ),
+    "a size that only a list has": (
+        """def @main[b: Dim](%l: List[Tensor[(b, 2), float64]]) -> Tensor[(b, 2), float64] {
+  match? (%l) { Cons(%x, _) => tanh(%x) } }""",
+        (ROWS,),
+        (0,),
+    ),
     "data with a function of a size": (
         f"""def @go(%k: int32, %s: State, %w: Tensor[(2, 2), float64]) -> State {{
   if (%k == 0) {{ %s }} else {{ match (%s) {{ State(%m, %f, %r) => {{
