@@ -127,6 +127,14 @@ def @main(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{ @hop(%q, (sin(%m), %q), %k)
         (X, np.int32(0)),
         (0,),
     ),
+    "the size of what a loop is given": (
+        f"""def @size[n: Dim](%m: Tensor[(n, 2), float64]) -> float64 {{ cast(Dim[n], dtype="float64") }}
+def @hop[n: Dim](%k: int32, %m: Tensor[(n, 2), float64], %x: {ROW}) -> {ROW} {{
+  if (%k == 0) {{ %x }} else {{ @hop(%k - 1, %m, sin(%x) * @size(%m)) }} }}
+def @main[n: Dim](%m: Tensor[(n, 2), float64], %x: {ROW}, %k: int32) -> {ROW} {{ @hop(%k, %m, %x) }}""",
+        (X, X[:1], K),
+        (0, 1),
+    ),
     "a size that only a list has": (
         """def @main[b: Dim](%l: List[Tensor[(b, 2), float64]]) -> Tensor[(b, 2), float64] {
   match? (%l) { Cons(%x, _) => tanh(%x) } }""",

@@ -258,17 +258,21 @@ class LoopWriter:
                 keeps(type_of(v), self.lifted.loop.fixed_dims) or self.layout.count(v) is not None
             ):
                 raise Unsuited(f"%{v.name}, which the way back reads, has other sizes in every iteration")
-        self._check_sizes((*self.again, *self.live), self.read)
+        cts = (ct for of in self.after.values() for ct in of)
+        self._tell_sizes((*self.again, *self.live), (*self.needs, *self.read, *cts, *self.sums.values(), *self.columns))
         self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self.layout.count(v)) is not None))
 
-    def _check_sizes(self, bindings: Sequence[Binding], given: Iterable[Var]) -> None:
-        """See that the sizes which the way back calculates with have values there: all iterations share them, or tensors of what is
-        given or made there have them. Raises Unsuited."""
-        there = {d for v in (*given, *(b.var for b in bindings)) for d, _ in whole_axes(v.ty)}
-        for b in bindings:
-            for d in self.uses.of_value(b.value):
-                if d not in self.lifted.loop.fixed_dims and d not in there:
-                    raise Unsuited(f"the way back reads the size {d.name}, which is another one in every iteration")
+    def _tell_sizes(self, bindings: Sequence[Binding], given: Iterable[Var], shared: bool = False) -> None:
+        """See that the sizes which the way back calculates with have values there: what is given, or made there, has them, or what all
+        iterations share, which is handed on then (``shared``: it is there anyway). Raises Unsuited."""
+        there = {d for v in (*given, *(b.var for b in bindings)) for d in self.uses.of_type(v.ty)}
+        for d in dict.fromkeys(d for b in bindings for d in self.uses.of_value(b.value)):
+            if d in there or (shared and d in self.lifted.loop.fixed_dims):
+                continue
+            tells = next((p for p in self.lifted.params if p in self.fixed and d in dict(whole_axes(p.ty))), None)
+            if tells is None:
+                raise Unsuited(f"the way back reads the size {d.name}, which nothing that it is given has")
+            self.needs[tells] = None
 
     def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
         """The bindings, where operands that tell only their type are values of the same type that are there anyway, or zeros."""
@@ -321,7 +325,7 @@ class LoopWriter:
         found = dict.fromkeys(a for a in reads if isinstance(a, Var) and a not in bound)
         if not all(is_made_of_tensors(type_of(v)) for v in found):
             raise Unsuited(AT_THE_END)
-        self._check_sizes(self.end_live, (*found, *self.results))
+        self._tell_sizes(self.end_live, (*found, *self.results), shared=True)
         return list(found)
 
     def _forward(self, ending: list[Var]) -> GlobalVar:
