@@ -135,6 +135,13 @@ def @main[n: Dim](%m: Tensor[(n, 2), float64], %x: {ROW}, %k: int32) -> {ROW} {{
         (X, X[:1], K),
         (0, 1),
     ),
+    "a loop over what has an unknown size there too": (
+        f"""def @hop(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{
+  if (%k == 0) {{ %q }} else {{ @hop(%q * 0.5f64 + nn.matmul(tanh(nn.dense(%q, %m)), tanh(%m)), %m, %k - 1) }} }}
+def @main(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{ @hop(%q, %m, %k) }}""",
+        (X[:1], X, K),
+        (0, 1),
+    ),
     "a size that only a list has": (
         """def @main[b: Dim](%l: List[Tensor[(b, 2), float64]]) -> Tensor[(b, 2), float64] {
   match? (%l) { Cons(%x, _) => tanh(%x) } }""",
