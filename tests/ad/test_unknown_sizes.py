@@ -142,6 +142,14 @@ def @main(%q: {ROW}, %m: {M}, %k: int32) -> {ROW} {{ @hop(%q, %m, %k) }}""",
         (X[:1], X, K),
         (0, 1),
     ),
+    "the size of what is chosen": (
+        f"""def @go(%l: List[{ROW}], %m: {M}) -> {M} {{ match (%l) {{ Nil => %m, Cons(%x, %r) => {{
+  let %n = if (sum(%m) > 0.1f64) {{ concatenate((%m, %x)) }} else {{ @scaled(%m) }};
+  tanh(@go(%r, @scaled(%n))) }} }} }}
+def @main(%l: List[{ROW}], %m: {M}) -> {M} {{ @go(%l, %m) }}""",
+        (ROWS, X),
+        (0, 1),
+    ),
     "a size that only a list has": (
         """def @main[b: Dim](%l: List[Tensor[(b, 2), float64]]) -> Tensor[(b, 2), float64] {
   match? (%l) { Cons(%x, _) => tanh(%x) } }""",
