@@ -150,6 +150,12 @@ def @main(%l: List[{ROW}], %m: {M}) -> {M} {{ @go(%l, %m) }}""",
         (ROWS, X),
         (0, 1),
     ),
+    "the size of what the function under grad is given": (
+        f"""def @go(%k: int32, %m: {M}) -> {M} {{ if (%k == 0) {{ %m }} else {{ @go(%k - 1, sin(@scaled(%m))) }} }}
+def @main(%m: {M}, %x: {ROW}, %k: int32) -> {M} {{ @go(%k, @scaled(concatenate((%m, %x)))) }}""",
+        (X, X[:1], K),
+        (0, 1),
+    ),
     "a size that only a list has": (
         """def @main[b: Dim](%l: List[Tensor[(b, 2), float64]]) -> Tensor[(b, 2), float64] {
   match? (%l) { Cons(%x, _) => tanh(%x) } }""",
