@@ -9,6 +9,7 @@ import pytest
 
 import relay
 from tests.ad.checks import problem
+from tests.ad.sizes_generator import example
 
 M = "Tensor[(?, 2), float64]"
 ROW = "Tensor[(1, 2), float64]"
@@ -183,3 +184,27 @@ def @main(%x: Tensor[(2, 2), float64], %w: Tensor[(2, 2), float64], %k: int32) -
 def test_program(name: str) -> None:
     text, args, argnums = PROGRAMS[name]
     assert problem(relay.parse(HEAD + text), args, argnums, compiled=True) is None
+
+
+@pytest.mark.programs(12)
+def test_generated_program(seed: int) -> None:
+    e = example(seed)
+    found = problem(relay.parse(e.text), e.args, (0, 1, 2), seed=seed, compiled=True)
+    assert found is None, f"program {seed}: {found}\n{e.text}\narguments: {e.args}"
+
+
+def test_the_generator_reaches_everything() -> None:
+    texts = [example(seed).text for seed in range(100)]
+    for part in (
+        "@loop",
+        "@hops",
+        "@walk",
+        "@pairs",
+        ": Ref[",
+        "Both(%",
+        "@foldl(",
+        "if (@size(",
+        "@half(",
+        "[n: Dim](%k",
+    ):
+        assert sum(part in t[t.index("def @asked") + 80 :] for t in texts) >= 10, part
