@@ -401,6 +401,21 @@ def test_an_explicit_dim_argument() -> None:
     assert np.array_equal(run(text), np.ones(4))  # type: ignore[arg-type]
 
 
+SIZE_IN_A_LIST = """import prelude
+def @ones[b: Dim](%xs: List[Tensor[(b,), float32]]) -> Tensor[(b,), float32] { ones(shape=[Dim[b]]) }
+def @hd_of[b: Dim](%xs: List[Tensor[(b,), float32]]) -> Tensor[(b,), float32] { match? (%xs) { Cons(%x, _) => %x } }
+"""
+
+
+def test_a_size_that_only_data_has() -> None:
+    """It can be handed on; where it is used somebody has to tell it."""
+    body = "def @main[b: Dim](%xs: List[Tensor[(b,), float32]]) -> Tensor[(b,), float32] {{ @{}[b](%xs) }}"
+    given = [np.ones(2, np.float32)]
+    assert np.array_equal(run(SIZE_IN_A_LIST + body.format("hd_of"), given), given[0])  # type: ignore[arg-type]
+    with pytest.raises(ExecutionError, match="the size b is not known here"):
+        run(SIZE_IN_A_LIST + body.format("ones"), given)
+
+
 # -- element types
 
 

@@ -140,6 +140,11 @@ def test_expression_as_module() -> None:
     assert len(parse_module(HEADER + "fn (%x) { %x }").function("main").params) == 1
 
 
+def test_an_expression_may_leave_out_the_version() -> None:
+    assert len(parse_module("fn (%x) { %x }").function("main").params) == 1
+    assert len(parse_module("/* a sum */ free_var %x: int8; %x + 1i8").function("main").params) == 1
+
+
 def test_released_clause_bodies() -> None:
     m = parse_module(
         HEADER + LISTS + "def @f(%x: List[int8]) { match (%x) { Cons(%a, _) => { let %b = %a; %b }, Nil => 0i8 } }"

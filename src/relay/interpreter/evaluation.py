@@ -18,7 +18,7 @@ from relay.interpreter.arguments import argument_values, python_value
 from relay.interpreter.operators import apply_operator, check_arity, compose
 from relay.interpreter.patterns import matches
 from relay.interpreter.scopes import ATOMS, analyse
-from relay.interpreter.sizes import SizeCheck, as_precise, check_sizes, concrete_attrs, dim_value, size_checks
+from relay.interpreter.sizes import SizeCheck, as_precise, check_sizes, concrete_attrs, dim_value, is_known, size_checks
 from relay.interpreter.values import (
     Closure,
     ConstructorValue,
@@ -29,7 +29,7 @@ from relay.interpreter.values import (
     kind_of,
 )  # fmt: skip
 from relay.ir.diagnostics import ExecutionError, OutOfMemoryError, RelayError, ShapeError
-from relay.ir.dim import AnyDim, Dim, DimVar
+from relay.ir.dim import Dim, DimVar
 from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Attrs,
@@ -475,7 +475,8 @@ class Machine:
                 env.dims.pop(parameter, None)
         if node is not None and node.type_args and caller is not None:
             for parameter, given in zip(function.type_params, node.type_args, strict=False):
-                if isinstance(parameter, DimVar) and not isinstance(given, AnyDim):
+                # A size that is not known here (only data has it) is asked of the arguments, and missed where it is used.
+                if isinstance(parameter, DimVar) and is_known(cast(Dim, given), caller.dims):
                     env.dims[parameter] = dim_value(cast(Dim, given), caller.dims, span)
         values = env.values
         for param, value in zip(function.params, args, strict=True):

@@ -6,7 +6,7 @@ type ``?`` is whatever it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -77,7 +77,7 @@ def _check_bounds(variable: DimVar, size: int, found: str, span: Span | None) ->
 
 
 def _value(dim: Dim, dims: dict[DimVar, int]) -> int | None:
-    return dim_evaluate(dim, dims) if all(v in dims for v in dim_vars(dim)) else None
+    return dim_evaluate(dim, dims) if is_known(dim, dims) else None
 
 
 def _solve(dim: Dim, size: int, dims: dict[DimVar, int]) -> bool:
@@ -122,6 +122,11 @@ def dim_value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int:
             hint="a dimension variable gets its value from an axis of an argument or from an explicit type argument",
         )
     return dim_evaluate(dim, dims)
+
+
+def is_known(dim: Dim, dims: Mapping[DimVar, int]) -> bool:
+    """Whether all variables of a dim have values."""
+    return not is_any(dim) and all(v in dims for v in dim_vars(dim))
 
 
 def has_dims(attr: object) -> bool:

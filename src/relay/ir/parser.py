@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+# What definitions, and texts without anything, begin with: these say their version.
+_DEFINES = ("def", "type", "extern", "import", "$END")
+
+
 def parse_module(
     text: str,
     source_name: str = "<text>",
     base: Path | None = None,
     constants: Sequence[npt.ArrayLike | Constant] = (),
 ) -> Module:
-    """The module of a text (which begins with ``#[version = "0.0.5"]``), untyped.
+    """The module of a text, untyped. It begins with ``#[version = "0.0.5"]``, which a text that is one expression may leave out.
 
     A text that is an expression becomes ``@main``: itself when it is a function, otherwise a function of its free variables.
     ``base`` is the folder that imports and files of constants are relative to (by default that of ``source_name``, if it is a
@@ -70,7 +74,7 @@ def _parse_module(
     constants: Sequence[npt.ArrayLike | Constant] = (),
 ) -> Module:
     tokens = tokenize(text, source_name)
-    if tokens.version is None:
+    if tokens.version is None and tokens.kinds[0] in _DEFINES:
         hint = f'begin the text with #[version = "{VERSION}"]'
         raise SyntaxError_("the text does not say its version", tokens.span_at(0, 1), hint, text)
     if base is None and Path(source_name).is_file():

@@ -127,7 +127,8 @@ class Copier:
     def dim(self, variable: DimVar) -> Dim | None:
         found = self.dims.get(variable)
         if found is None and self.own_dims:
-            found = self.dims[variable] = as_dim(DimVar(variable.name, variable.lo, variable.hi))
+            own = DimVar(variable.name, variable.lo, variable.hi, gradual=variable.gradual)
+            found = self.dims[variable] = as_dim(own)
         return found
 
     def type(self, ty: Type | None) -> Type | None:

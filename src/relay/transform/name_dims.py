@@ -140,8 +140,9 @@ class _Namer:
             checks = len(out)
             match value:
                 case If():
-                    then = yield self.block(as_block(value.then), value.ty, "a branch")
-                    orelse = yield self.block(as_block(value.orelse), value.ty, "a branch")
+                    wanted = self.told(value.ty, value.ty)
+                    then = yield self.block(as_block(value.then), wanted, "a branch")
+                    orelse = yield self.block(as_block(value.orelse), wanted, "a branch")
                     if then is not value.then or orelse is not value.orelse:
                         value = replace(value, then=then, orelse=orelse)
                     found = self.agreed(value.ty, [then.result.ty, orelse.result.ty])
@@ -181,9 +182,10 @@ class _Namer:
     def _match(self, e: Match) -> Step[Match]:
         clauses: list[Clause] = []
         changed = False
+        wanted = self.told(e.ty, e.ty)
         for c in e.clauses:
             pattern = self.pattern(c.pattern)
-            body = yield self.block(as_block(c.body), e.ty, "a clause")
+            body = yield self.block(as_block(c.body), wanted, "a clause")
             same = pattern is c.pattern and body is c.body
             changed |= not same
             clauses.append(c if same else Clause(pattern, body))

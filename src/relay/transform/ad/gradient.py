@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from relay.ir.diagnostics import CompileError
-from relay.ir.expr import Call, Expr, Function, GlobalVar, Grad, Var
+from relay.ir.expr import Binding, Call, Expr, Function, GlobalVar, Grad, Var
 from relay.ir.module import Module, reachable
 from relay.ir.span import Span
 from relay.ir.trampoline import run
@@ -34,6 +34,7 @@ from relay.transform.compositions import ExpandCompositions
 from relay.transform.copying import Copier, solve_dims
 from relay.transform.dead_code import DeadFunctions
 from relay.transform.defunctionalise import Defunctionalise
+from relay.transform.dims import DimUses
 from relay.transform.eta import EtaExpand
 from relay.transform.function_types import PREFIX
 from relay.transform.inline import Inline
@@ -133,6 +134,7 @@ class _Elimination:
     cells: Cells | None = None
     only: bool | None = None
     before: set[str] = field(default_factory=set)
+    sizes: DimUses = field(default_factory=DimUses)
 
     def __post_init__(self) -> None:
         self.functions = Functions(dict(self.source.functions))
@@ -234,8 +236,16 @@ class _Elimination:
         dims = None if known is None else solve_dims(known, call, [a.ty for a in call.args])
         if known is None or dims is None:
             return to_blocks(Function(params, call, closure.ty.ret, ty=closure.ty, span=span))
-        copier = Copier(dict(zip(known.params, call.args, strict=True)), dict(dims), own_dims=True)
-        return Function(params, copier.copy(body_of(known)), closure.ty.ret, ty=closure.ty, span=span)
+        copier = Copier(dims=dict(dims), own_dims=True)
+        given: list[Binding] = []
+        for param, a in zip(known.params, call.args, strict=True):
+            if any(d.gradual for d in self.sizes.of_type(param.ty)):
+                given.append(Binding(copier.bind(param), a))  # the body may calculate with sizes that only this names
+            else:
+                copier.atoms[param] = a
+        body = copier.copy(body_of(known))
+        body = replace(body, bindings=(*given, *body.bindings))
+        return Function(params, body, closure.ty.ret, ty=closure.ty, span=span)
 
     def open_references(self, names: Iterable[str]) -> None:
         """Make cells of the references that enter functions under differentiation from outside, for one mode."""

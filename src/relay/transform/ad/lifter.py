@@ -49,11 +49,12 @@ from relay.transform.ad.activity import Activity, Numbers
 from relay.transform.ad.conversions import Conversion, Functions
 from relay.transform.ad.duals import Lifting, differentiable
 from relay.transform.ad.entering import lifts
-from relay.transform.ad.terms import UNIT, construct, new_ref, project, read, tuple_of, write
+from relay.transform.ad.terms import UNIT, construct, project, tuple_of, write
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value, is_constant
 from relay.transform.blocks import as_block, is_primitive
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier
+from relay.transform.dims import DimUses
 from relay.transform.to_blocks import to_blocks
 from relay.typing.check import consistent
 from relay.typing.text import type_text
@@ -84,6 +85,7 @@ class Lifter(ABC):
     # What lifted code calls instead of the functions that make, read and write cells (`cells`).
     accesses: dict[str, GlobalVar] = field(default_factory=dict)
     entered: list[Var] = field(default_factory=list)
+    sizes: DimUses = field(default_factory=DimUses)
     lift: Conversion = field(init=False)
     drop: Conversion = field(init=False)
     activity: Activity = field(init=False)
@@ -176,21 +178,24 @@ class Lifter(ABC):
     def lifted_type(self, ty: Type, constant: Numbers, listed: Numbers, name: str) -> FuncType:
         lifted = self.lifting.type(ty)
         assert isinstance(ty, FuncType) and isinstance(lifted, FuncType)
-        params = list(lifted.params)
-        for n in constant:
-            params[n] = ty.params[n]
+        return replace(lifted, params=self.lifted_params(ty.params, constant, listed, name))
+
+    def lifted_params(self, types: Sequence[Type], constant: Numbers, listed: Numbers, name: str) -> tuple[Type, ...]:
+        params = [t if n in constant else self.lifting.type(t) for n, t in enumerate(types)]
         for n in listed:
             params[n] = self.listed_type(name, n, params[n])
-        return replace(lifted, params=tuple(params))
+        return tuple(params)
 
     def lifted(
         self, fn: Function, constant: Numbers = _NONE, listed: Numbers = _NONE, name: str = ""
     ) -> Step[Function]:
         """A function over lifted values, those of ``constant`` parameters excepted."""
         ty = self.lifted_type(type_of(fn), constant, listed, name)
+        # The parameters may name sizes that the function's type does not.
+        types = self.lifted_params([type_of(v) for v in fn.params], constant, listed, name)
         frame = Frame()
         params = []
-        for n, (v, t) in enumerate(zip(fn.params, ty.params, strict=True)):
+        for n, (v, t) in enumerate(zip(fn.params, types, strict=True)):
             param = Var(v.name, t, t, v.span)
             params.append(param)
             if n in constant:
@@ -208,7 +213,9 @@ class Lifter(ABC):
         if not self.lifting.changes(ty):
             return Other(ty, whole)
         if isinstance(ty, TensorType):
-            return self.tensor(ty, frame, None, whole)
+            # A tensor gives the sizes that only its type names their values: it is taken out before anything may use these.
+            tells = any(d.gradual for d in self.sizes.of_type(ty))
+            return self.tensor(ty, frame, frame.forward.bind(project(whole, 0)) if tells else None, whole)
         if isinstance(ty, TupleType):
             fields = (self.parts(frame, frame.forward.bind(project(whole, n)), t) for n, t in enumerate(ty.fields))
             return Fields(ty, frame, tuple(fields), whole)
@@ -355,11 +362,13 @@ class Lifter(ABC):
             case Match():
                 return (yield from self.match(var, e, frame))
             case RefNew():
-                held = self.atom(e.value, frame).whole
-                return Other(type_of(e), code.bind(new_ref(held), var.name))
+                # A reference may be declared to hold more than its first value: tensors of other sizes.
+                made = RefNew(self.atom(e.value, frame).whole, self.lifting.type(type_of(var)), e.span)
+                return Other(type_of(var), code.bind(made, var.name))
             case RefRead():
-                ref = self.atom(e.ref, frame).whole
-                return self.received(frame, code.bind(read(ref), var.name), type_of(e))
+                # What is read may name sizes that the reference's type does not.
+                held = RefRead(self.atom(e.ref, frame).whole, self.lifting.type(type_of(e)), e.span)
+                return self.received(frame, code.bind(held, var.name), type_of(e))
             case RefWrite():
                 ref, new = self.atom(e.ref, frame).whole, self.atom(e.value, frame).whole
                 return Other(UNIT, code.bind(write(ref, new), "_"))

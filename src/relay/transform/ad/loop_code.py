@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
@@ -29,6 +29,7 @@ from relay.transform.ad.loop_parts import (
     one,
     room,
     row_count,
+    solved,
     tensor_part,
 )  # fmt: skip
 from relay.transform.ad.loop_tapes import Tapes
@@ -40,7 +41,8 @@ from relay.transform.ad.values import Frame, Tensor, Value
 from relay.transform.blocks import all_bindings, operands, with_operands
 from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.transform.copying import Copier
-from relay.transform.dims import DimUses
+from relay.transform.dims import DimUses, whole_axes
+from relay.transform.name_dims import named
 from relay.transform.partial_eval import LOOP
 from relay.transform.to_blocks import to_blocks
 
@@ -97,6 +99,9 @@ class LoopWriter:
         self.table = AccessTable()
         self.uses = DimUses()
         self.index = Var("i", INDEX, INDEX)
+        # The loop's dims: its own parameters, and the sizes that only the types of its parameters name.
+        self.dims = dict.fromkeys(p for p in lifted.loop.function.type_params if isinstance(p, DimVar))
+        self.dims.update((d, None) for p in lifted.params for d in self.uses.of_type(p.ty))
         self.fixed = {lifted.params[n] for n in lifted.loop.having(Role.FIXED)}
         # What the next iteration is given, and the result, before code is written for the way back.
         self.given = [a.primal for a in lifted.args]
@@ -253,7 +258,21 @@ class LoopWriter:
                 keeps(type_of(v), self.lifted.loop.fixed_dims) or self.layout.count(v) is not None
             ):
                 raise Unsuited(f"%{v.name}, which the way back reads, has other sizes in every iteration")
+        cts = (ct for of in self.after.values() for ct in of)
+        self._tell_sizes((*self.again, *self.live), (*self.needs, *self.read, *cts, *self.sums.values(), *self.columns))
         self.counts = list(dict.fromkeys(d for v in self.tapes if (d := self.layout.count(v)) is not None))
+
+    def _tell_sizes(self, bindings: Sequence[Binding], given: Iterable[Var], shared: bool = False) -> None:
+        """See that the sizes which the way back calculates with have values there: what is given, or made there, has them, or what all
+        iterations share, which is handed on then (``shared``: it is there anyway). Raises Unsuited."""
+        there = {d for v in (*given, *(b.var for b in bindings)) for d in self.uses.of_type(v.ty)}
+        for d in dict.fromkeys(d for b in bindings for d in self.uses.of_value(b.value)):
+            if d in there or (shared and d in self.lifted.loop.fixed_dims):
+                continue
+            tells = next((p for p in self.lifted.params if p in self.fixed and d in dict(whole_axes(p.ty))), None)
+            if tells is None:
+                raise Unsuited(f"the way back reads the size {d.name}, which nothing that it is given has")
+            self.needs[tells] = None
 
     def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
         """The bindings, where operands that tell only their type are values of the same type that are there anyway, or zeros."""
@@ -279,6 +298,8 @@ class LoopWriter:
         out: set[Var] = set()
         for b in self.lifted.again.forward.bindings:
             value = b.value
+            if not self.lifted.loop.fixed_dims.issuperset(self.uses.of_value(value)):
+                continue
             if isinstance(value, Call):
                 if not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
                     continue
@@ -304,6 +325,7 @@ class LoopWriter:
         found = dict.fromkeys(a for a in reads if isinstance(a, Var) and a not in bound)
         if not all(is_made_of_tensors(type_of(v)) for v in found):
             raise Unsuited(AT_THE_END)
+        self._tell_sizes(self.end_live, (*found, *self.results), shared=True)
         return list(found)
 
     def _forward(self, ending: list[Var]) -> GlobalVar:
@@ -332,9 +354,10 @@ class LoopWriter:
         ]
         grown = [self.layout.longer(more, t, v) for t, v in zip(tapes, self.tapes, strict=True)]
         following = more.bind(op_call("add", (count, integer(1))), "count")
-        given = {
-            d: a for d, a in zip(loop.function.type_params, loop.call.type_args, strict=True) if isinstance(d, DimVar)
-        }
+        # Sizes that only the types of growing parameters name are what the next iteration is given.
+        known = dict(zip(loop.function.type_params, loop.call.type_args, strict=True))
+        given = {d: known.get(d, ANY) for d in self.dims}
+        given = solved(given, map(type_of, lifted.params), map(type_of, self.given))
         again_dims = self.layout.following(dims, done, totals, given)
         call = Call(target, (*self.given, following, *grown, *begun), type_args=again_dims, ty=ret)
         then = more.block(more.bind(call, "rest"))
@@ -413,10 +436,10 @@ class LoopWriter:
     def _whole(self, ending: list[Var], steps: GlobalVar) -> tuple[GlobalVar, tuple[tuple[int, int], ...]]:
         """``f.gradient(params, what the end leaves, count, tapes, cotangents)``: those of the wanted tensors of the parameters."""
         lifted, loop = self.lifted, self.lifted.loop
-        varying = [p for p in loop.function.type_params if isinstance(p, DimVar) and p not in loop.fixed_dims]
-        fresh: dict[DimVar, TypeArg] = {d: as_dim(DimVar(d.name, d.lo, d.hi)) for d in varying}
-        # The values of the parameters before the loop, at the sizes that these have there.
-        types = [instance(type_of(p), fresh) for p in lifted.params]
+        varying = (d for d in self.dims if d not in loop.fixed_dims)
+        fresh: dict[DimVar, TypeArg] = {d: as_dim(DimVar(d.name, d.lo, d.hi, gradual=d.gradual)) for d in varying}
+        # The values of the parameters before the loop, at the sizes that these have there; unknown ones get names.
+        types = [cast(Type, named(instance(type_of(p), fresh), p.name)) for p in lifted.params]
         first = [p if p in self.fixed else Var(p.name, t, t, p.span) for p, t in zip(lifted.params, types, strict=True)]
         count, rows = Var("count", INDEX, INDEX), as_dim(DimVar("rows"))
         of_all = self.layout.totals(self.tapes)
@@ -488,7 +511,7 @@ class LoopWriter:
         """A new function with the dims that its parameters mention (``own``: the loop's first)."""
         found: dict[DimVar, None] = {}
         if own:
-            found.update((p, None) for p in self.lifted.loop.function.type_params if isinstance(p, DimVar))
+            found.update(self.dims)
         for p in params:
             found.update(dict.fromkeys(self.uses.of_type(type_of(p))))
         dims = tuple(found)

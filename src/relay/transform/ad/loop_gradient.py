@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import ANY, DimVar, as_dim
 from relay.ir.expr import Binding, Block, Call, Expr, Var
 from relay.ir.trampoline import run
-from relay.ir.types import TensorType, TupleType, Type
+from relay.ir.types import TensorType, TupleType, Type, mentions_any
 from relay.transform.ad.conversions import zeros_like
 from relay.transform.ad.loop_code import Lifted, LoopWriter, Written
-from relay.transform.ad.loop_parts import call_of, instance, integer, no_rows, room
+from relay.transform.ad.loop_parts import call_of, instance, integer, no_rows, room, solved
 from relay.transform.ad.loop_trips import trip_count
 from relay.transform.ad.loops import Loop, Role, Unsuited, loop_of, tensors_of
 from relay.transform.ad.terms import Code, project
@@ -33,6 +33,7 @@ from relay.transform.ad.values import Frame, Value
 from relay.transform.blocks import is_primitive
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
+from relay.transform.name_dims import named
 
 if TYPE_CHECKING:
     from relay.transform.ad.reverse import Reverse
@@ -120,11 +121,25 @@ class Loops:
         """A tape with room for so many rows."""
         return code.bind(room(tape, rows, next(self._rooms)), "tape")
 
-    def applied(self, e: Call, written: Written, args: Sequence[Value], ty: Type, frame: Frame) -> Value:
-        """The call of the loop forward; on the way back, the call of what leads back through it."""
+    def sized(self, name: str, value: Value, frame: Frame) -> Value:
+        """A value under a type with names for the sizes of its tensors that are not known."""
+        ty = named(value.ty, name)
+        return value if ty is None or ty is value.ty else self.reverse.cast(Var(name, None, ty), value, frame)
+
+    def applied(self, e: Call, written: Written, args: Sequence[Value], ty: Type, frame: Frame) -> Value | None:
+        """The call of the loop forward; on the way back, the call of what leads back through it. None where sizes of what is kept are
+        not known here."""
         code = frame.forward
         dims = dict(zip(written.dims, e.type_args, strict=True))
-        tapes: list[Expr] = [code.bind(no_rows(cast(TensorType, instance(t, dims))), "tape") for t in written.tapes]
+        params = written.loop.function.params
+        if any(d is ANY for d in dims.values()):
+            # The tapes need the sizes of their rows: what only an argument's tensor tells gets a name.
+            args = [self.sized(p.name, a, frame) for p, a in zip(params, args, strict=True)]
+            dims = solved(dims, map(type_of, params), (a.ty for a in args))
+        rows_of = [cast(TensorType, instance(t, dims)) for t in written.tapes]
+        if any(map(mentions_any, rows_of)):
+            return None
+        tapes: list[Expr] = [code.bind(no_rows(t), "tape") for t in rows_of]
         given = [a.primal for a in args]
         started = list(given)
         trips = trip_count(code, written.loop, given, dims)

@@ -25,13 +25,17 @@ def call_of(target: GlobalVar, args: Sequence[Expr], dims: Mapping[DimVar, TypeA
     """A call of a function whose dim parameters are ``dims`` where these say so, and otherwise what the arguments say."""
     ty = target.ty
     assert isinstance(ty, FuncType)
-    known: dict[DimVar, TypeArg] = {}
-    for d in ty.type_params:
-        assert isinstance(d, DimVar)
-        known[d] = dims.get(d, ANY)
-    for param, arg in zip(ty.params, args, strict=True):
-        _solve(param, type_of(arg), known)
+    wanted = {d: dims.get(d, ANY) for d in ty.type_params if isinstance(d, DimVar)}
+    known = solved(wanted, ty.params, map(type_of, args))
     return Call(target, tuple(args), type_args=tuple(known.values()), ty=instance(ty.ret, known), span=span)
+
+
+def solved(dims: Mapping[DimVar, TypeArg], params: Iterable[Type], given: Iterable[Type]) -> dict[DimVar, TypeArg]:
+    """The dims of a function's parameters, those that are unknown as its arguments' types say them."""
+    known = dict(dims)
+    for param, arg in zip(params, given, strict=True):
+        _solve(param, arg, known)
+    return known
 
 
 def _solve(param: Type, arg: Type, known: dict[DimVar, TypeArg]) -> None:

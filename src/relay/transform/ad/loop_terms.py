@@ -9,7 +9,7 @@ from typing import cast
 
 from relay import te
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import Dim, DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim, is_any
 from relay.ir.expr import Call, Constant, Expr, OpRef, Var
 from relay.ir.types import TensorType, Type
 from relay.op import registry
@@ -122,6 +122,8 @@ def sums_over_rows(call: Call, rows: Sequence[int]) -> bool:
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
             return False
         shape = ty.shape
+        if any(is_any(d) for d in shape):
+            return False
         if n in rows:
             if not shape:
                 return False
