@@ -178,8 +178,8 @@ def plan_graph(
     return KernelPlan(
         kernel,
         tuple(packs.values()),
-        arithmetic(kept),
-        traffic(graph, kept),
+        arithmetic(kept, updates),
+        traffic(graph, kept, {key: updates[key] for key in sharing.keys() & updates.keys()}),
         _variant(nests, attentions.keys() | gradients.keys(), put),
         key,
         in_place,

@@ -83,8 +83,9 @@ def base_input(kept: Kept, update: Update, inputs: Sequence[Tensor], indices: In
     number = next((n for n, t in enumerate(inputs) if tensor_key(t) == tensor_key(source)), None)
     if number is None or shape_size(source.shape) != shape_size(stage.shape):
         return None
-    asked = (*update.places.values(), update.guard, *update.inside)
-    if any(_reads(part, source) for part in asked) or not _is_in_order(base, stage.axes, stage.shape, indices):
+    if any(_reads(part, source) for part in update.asked()[:-1]) or not _is_in_order(
+        base, stage.axes, stage.shape, indices
+    ):
         return None
     return number
 

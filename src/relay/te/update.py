@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_add, dim_mul
+from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
 from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -46,6 +46,15 @@ class Update:
     value: Scalar
     base: Scalar
     counted: Stage | None = None
+
+    @property
+    def size(self) -> Dim:
+        """How many values there are."""
+        return shape_size(tuple(a.extent for a in (*self.over, *self.through)))
+
+    def asked(self) -> tuple[Scalar, ...]:
+        """What is computed to put values, the places first."""
+        return (*self.places.values(), self.guard, *self.inside, self.value)
 
     def body(self) -> Scalar:
         """What is read to make an element, for one iteration: its axes stay free."""
