@@ -11,8 +11,11 @@ import relay
 from relay import _runtime
 from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import ExecutionError
+from relay.ir.expr import Function
 from relay.ir.module import Module
 from relay.options import Options
+from relay.transform.batching import clauses, structure
+from relay.transform.inline import inline_all
 from tests.batching.programs import (
     CHILD_SUM,
     EDGES,
@@ -297,3 +300,54 @@ def test_a_fold_that_forgets_the_rest() -> None:
     program = relay.parse(text)
     for xs in ([], [1.0, 2.0]):
         assert relay.compile(program)(xs) == relay.evaluate(program, xs) == []
+
+
+def states(number: int, product: bool) -> str:
+    """An automaton that goes two ways from every state, at each item of a list."""
+    ty = "Tensor[(4, 4), float32]"
+    step = "nn.dense(%x, %y)" if product else "%x * %y"
+    functions = [
+        f"""def @f{n}(%l: List[{ty}], %x: {ty}) -> {ty} {{
+          match (%l) {{ Nil => %x, Cons(%y, %r) => @f{(n + 1) % number}(%r, {step} * {n}f) + @f{(n * 7 + 3) % number}(%r, %x) }}
+        }}"""
+        for n in range(number)
+    ]
+    return (
+        '#[version = "0.0.5"]\nimport prelude\n'
+        + "\n".join(functions)
+        + f"def @main(%l: List[{ty}], %x: {ty}) {{ @f0(%l, %x) }}"
+    )
+
+
+@pytest.mark.parametrize("product", [False, True])
+def test_large_groups_are_read_once(product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made of each function of a group does not depend on which one is asked about, and the parameters that change are found
+    together."""
+    made: list[str] = []
+    read: list[str] = []
+
+    def inlined(module: Module, names: Any, name: str, keep: Any) -> Function:
+        made.append(name)
+        return inline_all(module, names, name, keep)
+
+    def group(module: Module, root: str, *rest: Any) -> clauses.Group:
+        read.append(root)
+        return found(module, root, *rest)
+
+    found = clauses._group
+    monkeypatch.setattr(structure, "inline_all", inlined)
+    monkeypatch.setattr(clauses, "_group", group)
+    said = {str(n) for n in notes(module(states(40, product))).values()}
+    reason = (
+        "there are too many cases to tell apart" if product else "it has no product of matrices, so nothing is gained"
+    )
+    assert said == {f"no: {reason}"}
+    assert max(made.count(f"f{n}") for n in range(40)) <= 2  # the group, and what goes through many requests
+    asked = [n for n in read if not n.startswith("main")]
+    assert len(asked) <= 40 * 4 if product else not asked
+
+
+def test_a_group_of_states_is_one_batch() -> None:
+    mod = module(states(5, product=True))
+    rng = np.random.default_rng(10)
+    agree(mod, [[list(rng.standard_normal((n, 4, 4), dtype=np.float32)), *weights(rng, (4, 4))] for n in (0, 1, 2, 6)])

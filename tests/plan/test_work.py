@@ -37,6 +37,12 @@ def work(text: str, n: int) -> tuple[int, int]:
             lambda n: 0,
             lambda n: 4 * min(n * 4, 3600) + 4 * n + 16 * n,
         ),
+        (  # of a state that is updated in place only what is put there
+            """def @main[n: Dim](%m: Tensor[(900, 4), float32], %i: Tensor[(1, n), int64], %x: Tensor[(n, 4), float32]) {
+              scatter_nd(%m, %i, %x + 1f) }""",
+            lambda n: 4 * n,
+            lambda n: 8 * n + 16 * n + 4 * min(n * 4, 3600),
+        ),
         (  # of a longer operand only the part that is read
             "def @main[n: Dim](%x: Tensor[(n, 4), float32], %t: Tensor[(100, 4), float32]) "
             "{ %x + slice_like(%t, %x, axes=[0]) }",

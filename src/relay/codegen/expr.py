@@ -19,7 +19,7 @@ from relay.codegen.windows import looked_up, looks_up, span
 from relay.ir.dim import known_equal
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import TURN, WORKERS, Behind, Buffer, Store
+from relay.loop.ir import TURN, WORKERS, Behind, Buffer, Shared, Store
 from relay.loop.walk import same
 from relay.te.scalar import (
     JUMPING,
@@ -111,6 +111,8 @@ class Expressions:
                     f.axes[node] = f.workers() if node is WORKERS else f.turn()
                 elif isinstance(node, Behind) and node not in f.axes:
                     f.axes[node] = f.behind(node)
+                elif isinstance(node, Shared) and node not in f.axes:
+                    f.axes[node] = f.shared(node)
                 if node not in f.axes:
                     raise LoopError(f"the variable {node.name} is used outside of what binds it")
                 self._put(node, f.axes[node])

@@ -13,7 +13,7 @@ from relay.codegen.memory import Memory, Place
 from relay.codegen.values import Value, memory_bytes
 from relay.ir.dim import AnyDim, Dim, DimVar
 from relay.loop.errors import LoopError
-from relay.loop.ir import LINE_BYTES, Behind, Buffer
+from relay.loop.ir import LINE_BYTES, Behind, Buffer, Shared
 from relay.loop.target import Target
 from relay.te.scalar import Axis, BinaryOp
 
@@ -135,6 +135,14 @@ class Frame:
             address = self.builder.emit(f"ptrtoint ptr {place.pointer} to i64")
             inside = self.builder.emit(f"and i64 {address}, {LINE_BYTES - 1}")
             text = self.builder.emit(f"lshr i64 {inside}, {size.bit_length() - 1}")
+        return Value(text, "int64", nonneg=True)
+
+    def shared(self, asked: Shared) -> Value:
+        """Whether an output is where an input is."""
+        output, given = self.places[asked.output], self.places[asked.input]
+        with self.builder.in_entry():
+            same = self.builder.emit(f"icmp eq ptr {output.pointer}, {given.pointer}")
+            text = self.builder.emit(f"zext i1 {same} to i64")
         return Value(text, "int64", nonneg=True)
 
     def strides(self, shape: tuple[Dim, ...]) -> tuple[Value, ...]:

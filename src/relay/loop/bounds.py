@@ -41,6 +41,7 @@ from relay.loop.ir import (
     Kernel,
     LetScalar,
     Prefetch,
+    Shared,
     Stmt,
     Store,
     Switch,
@@ -373,7 +374,7 @@ class _Prover:
                 return int(node.value)
             case Size():
                 return node.dim
-            case Behind() if node not in self.meaning:  # the same wherever it is mentioned
+            case Behind() | Shared() if node not in self.meaning:  # the same wherever it is mentioned
                 assert isinstance(node.extent, int)
                 self.meaning[node] = as_dim(DimVar("t", 0, node.extent - 1))
                 return self.meaning[node]

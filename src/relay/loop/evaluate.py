@@ -32,6 +32,7 @@ from relay.loop.ir import (
     LetScalar,
     Prefetch,
     Seq,
+    Shared,
     Stmt,
     Store,
     Switch,
@@ -216,6 +217,8 @@ class _State:
                 return dim_evaluate(node.dim, self.dims)
             case Behind():
                 return min(_BEHIND, int(dim_evaluate(node.extent, self.dims)) - 1)
+            case Shared():
+                return int(np.shares_memory(self.arrays[node.input], self.arrays[node.output]))
             case Axis():
                 return self.axes[node]
             case Load():

@@ -63,6 +63,15 @@ class Behind(Axis):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Shared(Axis):
+    """1 where an output was given the memory of an input (`Kernel.in_place`), else 0, as a variable that is bound everywhere: what is
+    there already need not be written."""
+
+    output: Buffer = field(kw_only=True)
+    input: Buffer = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class For:
     """``for var in 0..extent``. The extent is an int64 expression; var.extent is its dim where it has one."""
 

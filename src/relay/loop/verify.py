@@ -31,6 +31,7 @@ from relay.loop.ir import (
     LetScalar,
     Prefetch,
     Seq,
+    Shared,
     Stmt,
     Store,
     Switch,
@@ -331,6 +332,12 @@ class _Verifier:
             case Behind():
                 if node.buffer not in self.live:
                     _fail(f"where {node.buffer.name} begins is asked outside of its allocation")
+            case Shared():
+                pairs = [(self.given.inputs[i], self.given.outputs[o]) for i, o in self.given.in_place]
+                if (node.input, node.output) not in pairs:
+                    _fail(
+                        f"{node.input.name} and {node.output.name}, which never share memory, are asked whether they do"
+                    )
             case Axis():
                 if node not in self.bound:
                     _fail(f"the variable {node.name} is used outside of what binds it")

@@ -17,6 +17,7 @@ from relay.loop.ir import (
     LetScalar,
     Prefetch,
     Seq,
+    Shared,
     Stmt,
     Store,
     Switch,
@@ -140,6 +141,9 @@ def buffers_used(root: Stmt) -> dict[Buffer, None]:
                     found.setdefault(node.source)
                 elif isinstance(node, Behind):
                     found.setdefault(node.buffer)
+                elif isinstance(node, Shared):
+                    found.setdefault(node.input)
+                    found.setdefault(node.output)
         if isinstance(stmt, Store | Prefetch):
             found.setdefault(stmt.buffer)
         elif isinstance(stmt, Transpose):

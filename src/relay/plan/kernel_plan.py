@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Buffer, Kernel, Stmt
+from relay.loop.ir import Buffer, Kernel, Shared, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
 from relay.loop.workspace import buffer_bytes, layout
@@ -45,6 +45,7 @@ from relay.plan.schedule import MODEL, Schedule
 from relay.plan.stages import Kept, contraction, keep
 from relay.plan.terms import term_by_term
 from relay.plan.turned import arranged, with_panels
+from relay.plan.update import find_updates, taken_over, update_nest
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
@@ -125,6 +126,7 @@ def plan_graph(
     kept = keep(graph, constants, indices)
     stages, attentions = find_attentions(kept, graph, indices)
     stages, gradients = find_attention_gradients(stages, graph, indices)
+    stages, updates = find_updates(stages, graph, indices)
     together = {id(k.origin) for g in gradients.values() for k in g.stages}
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
@@ -140,17 +142,21 @@ def plan_graph(
             inputs.append(_operand(builder, tensor, f"in{n}"))
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
-    alone = products.keys() | attentions.keys() | scatters.keys() | together
+    put = scatters.keys() | updates.keys()
+    alone = products.keys() | attentions.keys() | put | together
     nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
-    nests = [part for n in nests for part in _parted(n, scatters.keys() | together)]
+    nests = [part for n in nests for part in _parted(n, put | together)]
     nests = _joined(nests, gradients)
     shared = _shared(builder, nests)
-    in_place = _in_place(builder, graph, nests)
+    in_place = _in_place(builder, graph, nests) or taken_over(builder, graph, nests, updates)
+    sharing = {id(graph.outputs[o].stage): Shared("shared", 2, output=outputs[o], input=inputs[i]) for i, o in in_place}
 
     def nest(found: Nest) -> Stmt:
         first = id(found.members[0].kept.origin)
         if first in scatters:
             return scatter_nest(builder, found.members[0].kept, scatters[first])
+        if first in updates:
+            return update_nest(builder, found.members[0].kept, updates[first], sharing.get(first))
         if first in attentions:
             return attention_nest(builder, attentions[first], found.members)
         if first in gradients:
@@ -173,9 +179,9 @@ def plan_graph(
     return KernelPlan(
         kernel,
         tuple(packs.values()),
-        arithmetic(kept),
-        traffic(graph, kept),
-        _variant(nests, attentions.keys() | gradients.keys(), scatters.keys()),
+        arithmetic(kept, updates),
+        traffic(graph, kept, {key: updates[key] for key in sharing.keys() & updates.keys()}),
+        _variant(nests, attentions.keys() | gradients.keys(), put),
         key,
         in_place,
         schedule,

@@ -6,7 +6,7 @@ order, so the result does not depend on their number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from relay.ir.dim import ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits, is_float
@@ -44,54 +44,81 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     stage = kept.origin
     dtype = kept.dtypes[0]
     where = builder.storage[tensor_key(Tensor(stage, 0, stage.shape, dtype))]
-    env: dict[Axis, Scalar] = {a: Const(0, "int64") for a in (*stage.axes, *form.over) if a.extent == 1}
-    through = [a for a in form.through if a.extent != 1]
-    tasks: list[Axis] = list(through)
-    lane: Axis | None = None
-    count: Scalar | None = None
-    last = through[-1] if through else None
-    wide = [a for a in stage.axes if a.extent != 1]
-    if last is not None and last is wide[-1] and not any(last in walk(p) for p in form.places.values()):
-        rows = through[:-1]
-        block, lane = Axis("block", ceil_div(last.extent, _BLOCK)), Axis("lane", _BLOCK)
-        start: Scalar = Const(0, "int64") if block.extent == 1 else binary("mul", block, _BLOCK)
-        count = minimum(_BLOCK, binary("sub", extent_of(last.extent), start))
-        env[last] = binary("add", start, lane)
-        tasks = [*rows, block]
-
-    def across(body: Stmt) -> Stmt:
-        return body if lane is None or count is None else vectorized(lane, count, body)
-
-    names = {a: Axis(builder.fresh("at"), a.extent) for a in form.places}
-    place = builder.evaluate([form.places[a] for a in names], env)
-    at = builder.flat(where, [names.get(a, env.get(a, a)) for a in stage.axes])
-    # What is the same for all lanes is asked before the place is read.
-    lanewise = [p for p in conjuncts(form.guard) if lane is not None and last in walk(p)]
-    before = [p for p in conjuncts(form.guard) if p not in lanewise]
-    (value,) = builder.evaluate([form.value], {**env, **names})
-    for guard in builder.evaluate(lanewise, env):
+    visit = Visit(builder, stage.axes, form.through, form.over, form.places)
+    at = visit.position(where)
+    before, lanewise = visit.asked(form.guard)
+    (value,) = builder.evaluate([form.value], visit.there)
+    for guard in lanewise:
         value = select(guard, value, initial(form.kind, dtype))
     made = _wide(builder, where, form.kind)
     now = Load(made, (at,), made.dtype)
-    body: Stmt = across(Store(made, (at,), combine(form.kind, now, cast(value, made.dtype))))
-    for axis, index in zip(names, place, strict=True):
-        name = names[axis]
-        inside = binary("and", compare("ge", name, 0), compare("lt", name, extent_of(axis.extent)))
-        body = LetScalar(name, index, Branch(inside, body))
-    for guard in reversed(builder.evaluate(before, env)):
-        if not (isinstance(guard, Const) and guard.value):
-            body = Branch(guard, body)
-    work = dim_mul(shape_size(tuple(a.extent for a in form.over)), max(1, cost(value)))
-    if lane is not None:
-        work = dim_mul(work, _BLOCK)
+    body: Stmt = Store(made, (at,), combine(form.kind, now, cast(value, made.dtype)))
     steps = [
         _everywhere(builder, made, lambda _: initial(form.kind, made.dtype)),
-        parallel_rows(builder, tasks, work, serial(list(form.over), body)),
+        visit.loops(before, visit.across(body), max(1, cost(value))),
     ]
     if made is where.buffer:
         return seq(steps)
     narrowed = _everywhere(builder, where.buffer, lambda at: cast(Load(made, (at,), made.dtype), dtype))
     return allocate([made], seq([*steps, narrowed]))
+
+
+class Visit:
+    """Going to the places that all iterations of ``over`` say, in order; tasks share out the axes ``through``, the last of them in vector
+    lanes where it runs along memory. ``env`` has the axes' values, ``there`` also those of the place's."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        axes: Sequence[Axis],
+        through: Sequence[Axis],
+        over: Sequence[Axis],
+        places: Mapping[Axis, Scalar],
+    ) -> None:
+        self.builder = builder
+        self.axes, self.over, self.places = axes, over, places
+        self.env: dict[Axis, Scalar] = {a: Const(0, "int64") for a in (*axes, *over) if a.extent == 1}
+        self.tasks = [a for a in through if a.extent != 1]
+        self.lane: Axis | None = None
+        self._names = {a: Axis(builder.fresh("at"), a.extent) for a in places}
+        wide = [a for a in axes if a.extent != 1]
+        self._last = self.tasks[-1] if self.tasks else None
+        last = self._last
+        if last is not None and last is wide[-1] and not any(last in walk(p) for p in places.values()):
+            block, self.lane = Axis("block", ceil_div(last.extent, _BLOCK)), Axis("lane", _BLOCK)
+            start: Scalar = Const(0, "int64") if block.extent == 1 else binary("mul", block, _BLOCK)
+            self._count = minimum(_BLOCK, binary("sub", extent_of(last.extent), start))
+            self.env[last] = binary("add", start, self.lane)
+            self.tasks[-1] = block
+        self.there = {**self.env, **self._names}
+
+    def position(self, where: Storage) -> Scalar:
+        """Where the element is that is gone to."""
+        return self.builder.flat(where, [self.there.get(a, a) for a in self.axes])
+
+    def asked(self, guard: Scalar) -> tuple[list[Scalar], list[Scalar]]:
+        """The parts of a guard: what is the same for all lanes and asked before the place is read, and what is not."""
+        lanewise = [p for p in conjuncts(guard) if self.lane is not None and self._last in walk(p)]
+        before = [p for p in conjuncts(guard) if p not in lanewise]
+        return self.builder.evaluate(before, self.env), self.builder.evaluate(lanewise, self.env)
+
+    def across(self, body: Stmt) -> Stmt:
+        """What is done with an element, in all lanes."""
+        return body if self.lane is None else vectorized(self.lane, self._count, body)
+
+    def loops(self, before: Sequence[Scalar], body: Stmt, work: int) -> Stmt:
+        """``body`` at every place that is inside, where all that is asked ``before`` holds; ``work``: of an element."""
+        place = self.builder.evaluate([self.places[a] for a in self._names], self.env)
+        for (axis, name), index in zip(self._names.items(), place, strict=True):
+            inside = binary("and", compare("ge", name, 0), compare("lt", name, extent_of(axis.extent)))
+            body = LetScalar(name, index, Branch(inside, body))
+        for guard in reversed(before):
+            if not (isinstance(guard, Const) and guard.value):
+                body = Branch(guard, body)
+        total = dim_mul(shape_size(tuple(a.extent for a in self.over)), work)
+        if self.lane is not None:
+            total = dim_mul(total, _BLOCK)
+        return parallel_rows(self.builder, self.tasks, total, serial(list(self.over), body))
 
 
 def _wide(builder: Builder, where: Storage, kind: ReduceKind) -> Buffer:

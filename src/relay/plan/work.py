@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_min, dim_mul, shape_size
 from relay.ir.types import dtype_bits
@@ -25,16 +25,25 @@ from relay.te.scalar import (
     walk,
 )
 from relay.te.tensor import Compute, Tensor, stage_bodies
+from relay.te.update import Update
 
 # A guard is counted where it is decided by so many indices at most.
 _MOST_DECIDED = 1 << 20
 
 
-def arithmetic(stages: Sequence[Kept]) -> Dim:
+def arithmetic(stages: Sequence[Kept], updates: Mapping[int, Update]) -> Dim:
     """How many arithmetic operations the stages' elements take: an addition, multiplication, maximum or elementary function is one,
-    conversions, comparisons, choices and index arithmetic are none."""
+    conversions, comparisons, choices and index arithmetic are none. Of ``updates`` (by the id of their stage) only what is put is computed
+    beside the base."""
     total: Dim = 0
+    numbers = {u.counted for u in updates.values()}
     for kept in stages:
+        update = updates.get(id(kept.origin))
+        if update is not None:
+            whole = dim_mul(shape_size(kept.stage.shape), _operations(update.base))
+            total = dim_add(total, dim_add(whole, dim_mul(update.size, _operations(update.value))))
+        if update is not None or kept.origin in numbers:
+            continue
         elements = shape_size(kept.stage.shape)
         for body in stage_bodies(kept.stage):
             over: Dim = 1
@@ -83,11 +92,13 @@ def _has_value(node: Scalar) -> bool:
     return node.dtype != "int64" or any(isinstance(n, Load) for n in walk(node))
 
 
-def traffic(graph: TeGraph, stages: Sequence[Kept]) -> Dim:
-    """Bytes of operands: outputs written once, inputs read once, of an input as many elements as the reads of it can reach."""
+def traffic(graph: TeGraph, stages: Sequence[Kept], updates: Mapping[int, Update]) -> Dim:
+    """Bytes of operands: outputs written once, inputs read once, of an input as many elements as the reads of it can reach. Of
+    ``updates`` (by the id of their stage), which may be made where their base is, what they put there."""
     reached: dict[tuple[int, int], dict[str, Dim]] = {}
     for kept in stages:
-        for body in stage_bodies(kept.stage):
+        update = updates.get(id(kept.origin))
+        for body in stage_bodies(kept.stage) if update is None else update.asked():
             for load in loads(body):
                 assert isinstance(load.source, Tensor)
                 found = reached.setdefault(tensor_key(load.source), {})
@@ -100,7 +111,10 @@ def traffic(graph: TeGraph, stages: Sequence[Kept]) -> Dim:
             count = dim_add(count, distinct)
         total = dim_add(total, _bytes(dim_min(shape_size(tensor.shape), count), tensor))
     for tensor in graph.outputs:
-        total = dim_add(total, _bytes(shape_size(tensor.shape), tensor))
+        update, count = updates.get(id(tensor.stage)), shape_size(tensor.shape)
+        if update is not None:
+            count = dim_min(count, update.size)
+        total = dim_add(total, _bytes(count, tensor))
     return total
 
 

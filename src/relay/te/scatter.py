@@ -8,7 +8,7 @@ form.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_mul, dim_sub, dim_typical, shape_size
@@ -64,28 +64,49 @@ def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
     while isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == neutral:
         conditions += conjuncts(value.cond)
         value = value.a
+    where = located(conditions, stage.axes, indices, body.axes)
+    if where is None:
+        return None
+    # What reads at the place is asked where that is inside.
+    for part in reversed(where.inside):
+        value = select(part, value, Const(neutral, body.dtype))
+    return Scatter(body.kind, where.places, where.through(stage.axes), body.axes, value, where.guard)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Conditions taken apart: ``places`` says where on some axes they can only hold; ``inside`` are those that mention these axes, to be
+    asked there, and ``guard`` is the rest."""
+
+    places: dict[Axis, Scalar]
+    inside: tuple[Scalar, ...]
+    guard: Scalar
+
+    def through(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """The axes on which they may hold anywhere."""
+        return tuple(a for a in axes if a not in self.places)
+
+
+def located(
+    conditions: Sequence[Scalar], axes: tuple[Axis, ...], indices: Indices, over: tuple[Axis, ...] = ()
+) -> Located | None:
+    """Where on the axes all conditions hold, what is asked first asked first; None where nothing says it that is loaded, or bent by the
+    variables ``over`` that are gone through."""
     places: dict[Axis, Scalar] = {}
     rest: list[Scalar] = []
     for part in conditions:
-        found = _place(part, stage.axes, body.axes, indices)
+        found = _place(part, axes, over, indices)
         if found is None or found[0] in places:
             rest.append(part)
         else:
             places[found[0]] = found[1]
-    if not places:
+    if not places or any(_mentions(place, places) for place in places.values()):
         return None
-    if any(_mentions(place, places) for place in places.values()):
-        return None
-    # What reads at the place is asked where that is inside.
-    for part in reversed([p for p in rest if _mentions(p, places)]):
-        value = select(part, value, Const(neutral, body.dtype))
-    rest = [p for p in rest if not _mentions(p, places)]
     guard: Scalar = TRUE
-    for part in rest:
+    for part in (p for p in rest if not _mentions(p, places)):
         reads = any(isinstance(n, Load) for n in walk(part))
         guard = part if guard is TRUE else select(guard, part, FALSE) if reads else binary("and", guard, part)
-    through = tuple(a for a in stage.axes if a not in places)
-    return Scatter(body.kind, places, through, body.axes, value, guard)
+    return Located(places, tuple(p for p in rest if _mentions(p, places)), guard)
 
 
 def _mentions(root: Scalar, axes: Container[Scalar]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
@@ -59,9 +59,9 @@ class Inline(Pass):
         return all(False for _ in islice(all_bindings(body_of(function)), limit or self.max_bindings, None))
 
 
-def inline_all(module: Module, name: str, keep: Collection[str]) -> Function:
-    """The function with every call of a function of the module inlined that reaches none of ``keep`` and no recursion."""
-    names = {n: globals_used(f) for n, f in module.functions.items()}
+def inline_all(module: Module, names: Mapping[str, Sequence[str]], name: str, keep: Collection[str]) -> Function:
+    """The function with every call of a function of the module inlined that reaches none of ``keep`` and no recursion. ``names`` has what
+    each function of the module mentions (`globals_used`)."""
     wanted: set[str] = set()
     todo = [n for n in names[name] if n not in keep]
     while todo:
@@ -72,7 +72,7 @@ def inline_all(module: Module, name: str, keep: Collection[str]) -> Function:
     ready: dict[str, Function] = {}
     inliner = _Inliner(Inline(), ready, always=wanted, budget=Inline().max_growth)
     if wanted:
-        for component in components({n: names[n] for n in wanted if n in names}):
+        for component in components({n: list(names[n]) for n in wanted if n in names}):
             function = module.functions[component[0]]
             if len(component) == 1 and component[0] not in names[component[0]] and not is_primitive(function):
                 ready[component[0]] = inliner.function(function)

@@ -256,7 +256,7 @@ class _Search:
         known = self._seconds.get(id(value.fn))
         if known is None:
             graph = te_graph(value.fn)
-            operations = nominal(arithmetic(keep(graph, frozenset(), Indices())))
+            operations = nominal(arithmetic(keep(graph, frozenset(), Indices()), {}))
             known = self.machine.call + self.machine.computing(operations)
             known += self.machine.writing * self.machine.reading(size_of(value.ty))
             known += sum(self.machine.reading(size_of(p.ty)) for p in value.fn.params)

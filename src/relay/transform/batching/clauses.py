@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, cast
+from typing import cast
 
 from relay.ir.dim import Dim, DimVar, as_dim, dim_vars, is_any
 from relay.ir.expr import (
@@ -123,25 +123,22 @@ def group_of(
     """
     changing: set[tuple[str, int]] = set()
     while True:
+        changes: set[tuple[str, int]] = set()
         try:
-            group = _group(module, root, members, table, forms, requests, changing)
+            group = _group(module, root, members, table, forms, requests, changing, changes)
+        except NotStructural:
+            if not changes:
+                raise
+        if not changes:
             break
-        except _Changes as found:
-            changing.add(found.parameter)
+        # What was read as the same in all calls is not: all is read again.
+        changing |= changes
     if changing and not any(_branches(c, members) for c in group.clauses):
         name, n = min(changing)
         raise NotStructural(
             f"argument %{table[name].params[n].name} of @{name} changes from call to call, and no two calls are side by side"
         )
     return group
-
-
-class _Changes(Exception):
-    """A parameter, by its function and number, is not the same in all calls."""
-
-    def __init__(self, name: str, number: int) -> None:
-        super().__init__(name, number)
-        self.parameter = (name, number)
 
 
 def _branches(clause: Clause, members: Sequence[str]) -> bool:
@@ -157,8 +154,10 @@ def _group(
     forms: Mapping[str, tuple[ListForm, Function]],
     requests: Mapping[Var, Path] | None,
     changing: Set[tuple[str, int]],
+    changes: set[tuple[str, int]],
 ) -> Group:
-    """The group, if only these parameters change from call to call. Raises `_Changes` for another one, NotStructural."""
+    """The group, if only the ``changing`` parameters change from call to call, by their functions and numbers; others that do are put
+    into ``changes``. Raises NotStructural."""
     data = {name: _data_parameter(table[name], name) for name in members if requests is None or name != root}
     if requests is not None:
         data[root] = 0
@@ -189,7 +188,7 @@ def _group(
         functions.append(Structural(name, data[name], result, tree, positions, tuple(cast("list[Var]", given))))
         for clause in reader.clauses:
             for call in calls_of(clause, members):
-                _check_call(call, clause, data, table, place, number, order, requests is not None, changing)
+                _check_call(call, clause, data, table, place, number, order, requests is not None, changing, changes)
     return Group(module, table[root], tuple(functions), tuple(clauses), number, requests is not None)
 
 
@@ -262,10 +261,11 @@ def _check_call(
     order: list[str],
     many: bool,
     changing: Set[tuple[str, int]],
+    changes: set[tuple[str, int]],
 ) -> None:
-    """A recursive call must go to a part of the structure and hand the other arguments on, but for those that change; a function met
-    for the first time is put in the terms of the caller. (What one of many requests computes for it has to be the same for all: the
-    lifter looks.)"""
+    """A recursive call must go to a part of the structure and hand the other arguments on, but for those that change (those that are not
+    known to are put into ``changes``); a function met for the first time is put in the terms of the caller. (What one of many requests
+    computes for it has to be the same for all: the lifter looks.)"""
     assert isinstance(call.fn, GlobalVar)
     name = call.fn.name
     callee = table[name]
@@ -286,7 +286,7 @@ def _check_call(
         for n, a in enumerate(call.args):
             first = any(a is q for q in fixed) or (many and clause.function == 0 and a not in clause.parts)
             if n not in own and isinstance(a, Var) and not first:
-                _change(callee, name, n)
+                changes.add(_change(callee, name, n))
         copier = place[name] = Copier(atoms, dict(dims), own_dims=True)
         for n in own:
             copier.bind(callee.params[n])
@@ -295,14 +295,14 @@ def _check_call(
         return
     for n, (p, a) in enumerate(zip(callee.params, call.args, strict=True)):
         if n != at and (name, n) not in changing and a is not known.atom(p):
-            _change(callee, name, n)
+            changes.add(_change(callee, name, n))
     sizes = known.dims if number[name] else {p: as_dim(p) for p in callee.type_params if isinstance(p, DimVar)}
     if any(sizes.get(v) != d for v, d in dims.items()):
         raise NotStructural(f"a recursive call of @{name} is at other sizes")
 
 
-def _change(callee: Function, name: str, number: int) -> NoReturn:
-    """This parameter is not the same in all calls. Raises `_Changes`, NotStructural where that cannot be handed down."""
+def _change(callee: Function, name: str, number: int) -> tuple[str, int]:
+    """A parameter that is not the same in all calls. Raises NotStructural where that cannot be handed down."""
     param = callee.params[number]
     changes = f"argument %{param.name} of @{name} changes from call to call"
     if param.ty is None or not made_of_tensors(param.ty):
@@ -313,7 +313,7 @@ def _change(callee: Function, name: str, number: int) -> NoReturn:
             raise NotStructural(f"{changes}, and may be of another size in each: {type_text(tensor)}")
         if DTYPE_BITS[cast(str, tensor.dtype)] < 8:
             raise NotStructural(f"{changes}, and rows of {type_text(tensor)} cannot be joined")
-    raise _Changes(name, number)
+    return name, number
 
 
 @dataclass(slots=True, eq=False)

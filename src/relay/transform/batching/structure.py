@@ -6,8 +6,8 @@ See docs/batching.md; the parts are `clauses` (what is structural), `lift` (a cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from relay.ir.effects import Effect
@@ -17,7 +17,7 @@ from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
-from relay.transform.batching.clauses import Clause, Group, NotStructural, calls_of, data_types, group_of
+from relay.transform.batching.clauses import Group, NotStructural, calls_of, data_types, group_of
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.requests import (
     ANSWERS,
@@ -28,13 +28,25 @@ from relay.transform.batching.requests import (
     by_one_request,
     requests_of,
 )
-from relay.transform.blocks import body_of, is_primitive
+from relay.transform.blocks import all_bindings, body_of, is_primitive
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
 from relay.typing.effects import Effects
 
 # The function attribute that says what became of a recursive function.
 NOTE = "batching"
+
+_NO_GAIN = "it has no product of matrices, so nothing is gained"
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """A group of recursive functions: those that are ``kept``, because they take a value apart, with all else inlined, and the functions
+    over lists that these call."""
+
+    kept: list[str]
+    inlined: dict[str, Function]
+    forms: dict[str, tuple[ListForm, Function]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +59,48 @@ class _Work:
     table: AccessTable
     functions: dict[str, Function]
     types: dict[str, TypeDef]
+    groups: dict[tuple[str, ...], _Members] = field(default_factory=dict)
+
+    def members(self, names: Sequence[str]) -> _Members:
+        """These recursive functions as one group."""
+        found = self.groups.get(tuple(names))
+        if found is None:
+            kept = _kept(self.module, names)
+            found = self.groups[tuple(names)] = _Members(kept, {n: self.inlined(n, kept) for n in kept}, {})
+            found.forms.update(self.list_forms(found.inlined))
+        return found
+
+    def inlined(self, name: str, keep: Sequence[str]) -> Function:
+        """A function with what it calls inlined, but for the functions to ``keep`` and recursion."""
+        return inline_all(self.module, self.names, name, keep)
+
+    def list_forms(self, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
+        """The functions over lists that these functions call, among them or not."""
+        out: dict[str, tuple[ListForm, Function]] = {}
+        todo = list(inlined)
+        seen = set(todo)
+        while todo:
+            name = todo.pop()
+            function = inlined.get(name) or self.inlined(name, [name])
+            form = list_form(self.module, name, function)
+            if form is not None:
+                out[name] = (form, function)
+            for called in globals_used(function) if name in inlined else ():
+                if called not in seen and called in self.module.functions:
+                    seen.add(called)
+                    todo.append(called)
+        return out
 
     def asked(self, entry: str, members: Sequence[str], single: bool = False) -> tuple[Requests, Group, list[str]]:
         """The requests of an entry above recursive functions, all these as one group, and the functions that are in it. Raises
         NotStructural."""
-        module = self.module
-        kept = _kept(module, members)
-        inlined = {n: inline_all(module, n, kept) for n in kept}
-        one = None if entry in members else inline_all(module, entry, kept)
+        module, group = self.module, self.members(members)
+        inlined = dict(group.inlined)
+        one = None if entry in members else self.inlined(entry, group.kept)
         taken = frozenset(self.functions), frozenset(self.types)
         asked = requests_of(entry, module.functions[entry], one, *taken, single=single)
         inlined[asked.name] = asked.function
-        forms = _list_forms(module, inlined)
+        forms = self.list_forms(inlined)
         walked = [n for n in inlined if n not in forms]
         return asked, group_of(module, asked.name, walked, inlined, forms, asked.parts), list(inlined)
 
@@ -83,16 +125,17 @@ class BatchStructure(Pass):
     def __call__(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
         work = _Work(module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types))
-        for component in components(names):
+        found = components(names)
+        above, outside = _above_contractions(work, found), _used_outside(names, found)
+        for component in found:
             recursive = len(component) > 1 or component[0] in names[component[0]]
             if not recursive or any(is_primitive(work.functions[n]) for n in component):
                 continue
-            outside = {used for n, all_used in names.items() if n not in component for used in all_used}
             roots = [n for n in component if n in outside] or component
             # Where the function that others call does more than follow the structure, one below it may do just that.
             for root in [*roots, *(n for n in component if n not in roots)]:
                 if root in roots or not any(_is_batched(work.functions[n]) for n in component):
-                    work.functions.update(self._batch(work, root, component))
+                    work.functions.update(self._batch(work, root, component, self.always or root in above))
         for entry in (self.entries,) if isinstance(self.entries, str) else self.entries:
             if entry in module.functions:
                 self._requests(work, entry)
@@ -139,22 +182,23 @@ class BatchStructure(Pass):
 
     def _gains(self, work: _Work, group: Group) -> bool:
         """Whether levels of what requests go through are faster than their nodes."""
-        return self.always or any(_has_contraction(c, work.table) for c in group.clauses if c.function)
+        return self.always or any(_has_contraction(c.all_bindings(), work.table) for c in group.clauses if c.function)
 
-    def _batch(self, work: _Work, root: str, members: Sequence[str]) -> dict[str, Function]:
+    def _batch(self, work: _Work, root: str, members: Sequence[str], gains: bool) -> dict[str, Function]:
         module = work.module
         try:
-            kept = _kept(module, members)
-            if root not in kept:
+            if root not in _kept(module, [root]):
                 raise NotStructural(f"@{root} does not take an argument apart before anything else")
-            inlined = {n: inline_all(module, n, kept) for n in kept}
-            forms = {n: f for n, f in _list_forms(module, inlined).items() if n != root}
-            group = group_of(module, root, [n for n in kept if n not in forms], inlined, forms)
-            if not self.values and any(data_types(f.result) for f in group.functions):
+            if not gains:
+                raise NotStructural(_NO_GAIN)
+            group = work.members(members)
+            forms = {n: f for n, f in group.forms.items() if n != root}
+            found = group_of(module, root, [n for n in group.kept if n not in forms], group.inlined, forms)
+            if not self.values and any(data_types(f.result) for f in found.functions):
                 raise NotStructural("it makes values of a data type")
-            if not self.always and not any(_has_contraction(c, work.table) for c in group.clauses):
-                raise NotStructural("it has no product of matrices, so nothing is gained")
-            made = Builder(group, work.effects, root, frozenset(work.functions)).build()
+            if not self.always and not any(_has_contraction(c.all_bindings(), work.table) for c in found.clauses):
+                raise NotStructural(_NO_GAIN)
+            made = Builder(found, work.effects, root, frozenset(work.functions)).build()
         except NotStructural as why:
             return {root: _noted(module.functions[root], f"no: {why}")}
         return {n: _noted(f, "by level") if n == root else f for n, f in made.items()}
@@ -188,28 +232,27 @@ def _kept(module: Module, members: Sequence[str]) -> list[str]:
     return [n for n in members if any(isinstance(b.value, Match) for b in body_of(module.functions[n]).bindings)]
 
 
-def _list_forms(module: Module, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
-    """The functions over lists that these functions call, in the group or outside."""
-    out: dict[str, tuple[ListForm, Function]] = {}
-    todo = list(inlined)
-    seen = set(todo)
-    while todo:
-        name = todo.pop()
-        function = inlined.get(name) or inline_all(module, name, [name])
-        form = list_form(module, name, function)
-        if form is not None:
-            out[name] = (form, function)
-        for called in globals_used(function) if name in inlined else ():
-            if called not in seen and called in module.functions:
-                seen.add(called)
-                todo.append(called)
-    return out
-
-
-def _has_contraction(clause: Clause, table: AccessTable) -> bool:
-    for binding in clause.all_bindings():
+def _has_contraction(bindings: Iterable[Binding], table: AccessTable) -> bool:
+    for binding in bindings:
         if isinstance(binding.value, Call):
             access = table.of(binding.value)
             if access is not None and access.kind == "contraction":
                 return True
     return False
+
+
+def _above_contractions(work: _Work, found: Sequence[Sequence[str]]) -> set[str]:
+    """The functions that multiply matrices, or call what does; ``found``: the components of the module, callees first."""
+    out: set[str] = set()
+    for component in found:
+        inside = (work.module.functions[n] for n in component)
+        below = any(called in out for n in component for called in work.names[n])
+        if below or any(not is_primitive(f) and _has_contraction(all_bindings(body_of(f)), work.table) for f in inside):
+            out.update(component)
+    return out
+
+
+def _used_outside(names: Mapping[str, Sequence[str]], found: Sequence[Sequence[str]]) -> set[str]:
+    """The functions that others than those of their own component use."""
+    home = {n: number for number, component in enumerate(found) for n in component}
+    return {used for n, all_used in names.items() for used in all_used if home.get(used) != home[n]}
