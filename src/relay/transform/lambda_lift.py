@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from relay.ir.effects import CLOSURE
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Match, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
-from relay.ir.types import FuncType, Type
+from relay.ir.types import FuncType, TensorType, Type
 from relay.ir.walk import bound_vars, free_vars, pattern_vars
 from relay.transform.base import Pass
 from relay.transform.blocks import (
@@ -177,10 +177,12 @@ class _Lifter:
         )
         return made
 
-    def _dim_sources(self, function: Function, captured: Iterable[Var]) -> list[Var]:
-        """Tensors of the surroundings that have the dims which the body mentions and which nothing that it is given has."""
-        own = {d for v in (*captured, *function.params) for d, _ in whole_axes(v.ty)}
-        needed: dict[DimVar, None] = {}
+    def _dim_sources(self, function: Function, captured: Sequence[Var]) -> list[Var]:
+        """Tensors of the surroundings that have the dims which the body, or a tensor that it is given, mentions and which nothing that it
+        is given has as a whole axis."""
+        given = (*captured, *function.params)
+        own = {d for v in given for d, _ in whole_axes(v.ty)}
+        needed = dict.fromkeys(d for v in given if isinstance(v.ty, TensorType) for d in self.dims.of_type(v.ty))
         for binding in all_bindings(body_of(function)):
             for v in _bound(binding):
                 needed.update(dict.fromkeys(self.dims.of_type(v.ty)))
