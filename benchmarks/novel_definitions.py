@@ -96,3 +96,73 @@ def sorting_network(x: te.Tensor) -> te.Tensor:
 
         x = te.compute(x.shape, body)
     return x
+
+
+def torus(x: te.Tensor) -> te.Tensor:
+    """What the neighbours at both sides along both axes have more than an element, round the edges."""
+    h, w = x.shape
+
+    def element(i: Any, j: Any) -> Any:
+        beside = x[i, (j + 1) % te.size(w)] + x[i, (j - 1) % te.size(w)]
+        return x[(i + 1) % te.size(h), j] + x[(i - 1) % te.size(h), j] + beside - 4.0 * x[i, j]
+
+    return te.compute(x.shape, element)
+
+
+def triangle(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """A product of matrices for each channel, of one of them through a gate."""
+    n, m, c = a.shape
+    k = te.reduce_axis(m)
+    return te.compute((n, b.shape[0], c), lambda i, j, e: te.sum(te.sigmoid(a[i, k, e]) * b[j, k, e], k))
+
+
+def rotary(x: te.Tensor) -> te.Tensor:
+    """Neighbouring channels turned by an angle of their row, the same in all heads, computed where it is used."""
+    sizes: Any = x.shape
+    half = sizes[2] // 2
+
+    def element(i: Any, h: Any, e: Any) -> Any:
+        angle = te.cast(i, "float32") * te.exp(te.cast(e // 2, "float32") * (-8.0 / float(half)))
+        other = x[i, h, e + 1 - 2 * (e % 2)]
+        return x[i, h, e] * te.cos(angle) + te.select((e % 2).equal(0), -other, other) * te.sin(angle)
+
+    return te.compute(x.shape, element)
+
+
+def overlapped(x: te.Tensor) -> te.Tensor:
+    """Windows of 3 x 3 at every second place of a plane, added up."""
+    sizes: Any = x.shape
+    c, _, _, p, q = sizes
+    r, s = te.reduce_axis(3), te.reduce_axis(3)
+
+    def element(m: Any, y: Any, z: Any) -> Any:
+        a, b = y - r, z - s
+        hit = (a % 2).equal(0) & (b % 2).equal(0) & (a >= 0) & (b >= 0) & (a // 2 < te.size(p)) & (b // 2 < te.size(q))
+        return te.sum(te.select(hit, x[m, r, s, a // 2, b // 2], 0.0), (r, s))
+
+    return te.compute((c, 2 * p + 1, 2 * q + 1), element)
+
+
+def complex_product(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """The product of matrices of complex numbers, which are pairs."""
+    k = te.reduce_axis(a.shape[1])
+
+    def element(i: Any, j: Any, part: Any) -> Any:
+        re = te.sum(a[i, k, 0] * b[k, j, 0] - a[i, k, 1] * b[k, j, 1], k)
+        im = te.sum(a[i, k, 0] * b[k, j, 1] + a[i, k, 1] * b[k, j, 0], k)
+        return te.select(part.equal(0), re, im)
+
+    return te.compute((a.shape[0], b.shape[1], 2), element)
+
+
+def packed_form(x: te.Tensor, p: te.Tensor) -> te.Tensor:
+    """The quadratic forms of a symmetric matrix of which the lower triangle is kept, row behind row."""
+    n, d = x.shape
+    a, b = te.reduce_axis(d), te.reduce_axis(d)
+    high, low = te.maximum(a, b), te.minimum(a, b)
+    return te.compute((n,), lambda i: te.sum(x[i, a] * p[high * (high + 1) // 2 + low] * x[i, b], (a, b)))
+
+
+def turned_bits(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """Each element with those whose place differs in one bit."""
+    return te.compute(x.shape, lambda b, i: x[b, i ^ 1] * w[i] + x[b, i ^ 4] * w[i ^ 1])

@@ -3,8 +3,9 @@ would write in PyTorch (eager).
 
     python benchmarks/novel_operators.py [--only butterfly,subpixel] [--seconds 0.5] [--out results]
 
-Their indices are quotients, remainders and magnitudes, they multiply three tensors, or select places that a tensor says: what is derived
-from them are ordinary products, gathers and sums all the same. One thread; the fastest of some calls, in turns; float32.
+Their indices are quotients, remainders, magnitudes, squares and turned bits, they multiply three tensors, go round edges, or select
+places that a tensor says: what is derived from them are ordinary products, gathers and sums all the same. One thread; the fastest of
+some calls, in turns; float32.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from machine import fastest  # noqa: E402
 from novel_definitions import (  # noqa: E402
     butterfly,
     chebyshev,
+    complex_product,
     outer_mean,
+    overlapped,
+    packed_form,
     quaternion,
     reflected,
+    rotary,
     segment_softmax,
     sorting_network,
     subpixel,
+    torus,
+    triangle,
+    turned_bits,
 )
 from table import Table, add_out  # noqa: E402
 
@@ -79,6 +87,33 @@ def segment_softmax_of(x: Any, ids: Any, like: Any) -> Any:
     return e / torch.zeros_like(like).index_add(0, ids, e)[ids]
 
 
+def torus_of(x: Any) -> Any:
+    return sum(torch.roll(x, step, axis) for step in (1, -1) for axis in (0, 1)) - 4 * x
+
+
+def rotary_of(x: Any) -> Any:
+    n, _, d = x.shape
+    angle = (torch.arange(n)[:, None] * torch.exp(torch.arange(d // 2) * (-16.0 / d))).repeat_interleave(2, 1)[:, None]
+    other = torch.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape)
+    return x * torch.cos(angle) + other * torch.sin(angle)
+
+
+def overlapped_of(x: Any) -> Any:
+    c, _, _, p, q = x.shape
+    return F.fold(x.reshape(1, c * 9, p * q), (2 * p + 1, 2 * q + 1), 3, stride=2)[0]
+
+
+def packed_form_of(x: Any, p: Any) -> Any:
+    i = torch.arange(x.shape[1])
+    high, low = torch.maximum(i[:, None], i), torch.minimum(i[:, None], i)
+    return ((x @ p[high * (high + 1) // 2 + low]) * x).sum(1)
+
+
+def turned_bits_of(x: Any, w: Any) -> Any:
+    i = torch.arange(x.shape[1])
+    return x[:, i ^ 1] * w + x[:, i ^ 4] * w[i ^ 1]
+
+
 OPERATORS = {
     "butterfly": Novel(butterfly, butterfly_of, [(256, 1024), (1024, 2)]),
     "variation with reflection": Novel(reflected, reflected_of, [(16, 256, 256)]),
@@ -93,6 +128,19 @@ OPERATORS = {
     "quaternion product": Novel(quaternion, quaternion_of, [(64, 128, 4), (128, 128, 4)]),
     "Chebyshev layer": Novel(chebyshev, chebyshev_of, [(256, 64), (64, 64, 6)]),
     "segment softmax": Novel(segment_softmax, segment_softmax_of, [(100_000,), (100_000,), (5_000,)], 5_000),
+    "difference on a torus": Novel(torus, torus_of, [(1024, 1024)]),
+    "gated triangle product": Novel(
+        triangle, lambda a, b: torch.einsum("ikc,jkc->ijc", torch.sigmoid(a), b), [(64, 64, 64), (64, 64, 64)]
+    ),
+    "rotary angles": Novel(rotary, rotary_of, [(512, 8, 64)]),
+    "overlapping windows": Novel(overlapped, overlapped_of, [(64, 3, 3, 32, 32)]),
+    "complex product": Novel(
+        complex_product,
+        lambda a, b: torch.view_as_real(torch.view_as_complex(a) @ torch.view_as_complex(b)),
+        [(128, 128, 2), (128, 128, 2)],
+    ),
+    "packed quadratic form": Novel(packed_form, packed_form_of, [(64, 32), (528,)]),
+    "turned bits": Novel(turned_bits, turned_bits_of, [(256, 1024), (1024,)]),
     "sorting network": Novel(sorting_network, lambda x: x.sort(1)[0], [(4096, 8)]),
 }
 
