@@ -28,6 +28,8 @@ def laid_round(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def _laid_round(stage: Stage) -> Stage:
     if not isinstance(stage, Compute) or not any(isinstance(b, Reduce) for b in stage.bodies):
         return stage
+    if not any(isinstance(n, Binary) and n.op == "mod" for b in stage.bodies for n in walk(b)):
+        return stage
     indices, made, memo = Indices(), dict[tuple[object, ...], Tensor](), dict[int, Scalar]()
 
     def visit(node: Scalar) -> Scalar:

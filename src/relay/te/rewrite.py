@@ -18,7 +18,7 @@ def rewritten(outputs: Sequence[Tensor], rewrite: Callable[[Stage], Stage]) -> t
         return node
 
     for stage in stages(outputs):
-        made = rewrite(rewrite_stage(stage, visit))
+        made = rewrite(rewrite_stage(stage, visit) if new else stage)
         if made is not stage:
             new[stage] = made
     return tuple(result_of(new[t.stage], t.index) if t.stage in new else t for t in outputs)
