@@ -63,6 +63,7 @@ from relay.te.scalar import (
     Unary,
     binary,
     children,
+    extent_of,
     rebuild,
 )
 
@@ -395,7 +396,7 @@ class _Simplifier:
                         return None
                     else:
                         sizes = dim_mul(sizes, as_dim(atom))
-            factor: Scalar = Const(sizes, "int64") if isinstance(sizes, int) else Size(sizes)
+            factor = extent_of(sizes)
             term = factor if product is None else binary("mul", product, factor)
             total = term if total is None else binary("add", total, term)
         return None if total is None else self.keep(total)

@@ -18,7 +18,7 @@ from relay.loop.ir import Branch, For, Kernel, LetScalar, Seq, Stmt
 from relay.loop.pieces import is_pointwise, over_vector_loops
 from relay.loop.target import Target
 from relay.loop.walk import expressions, rewritten, statements, with_values
-from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, compare, transform, walk
+from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, compare, extent_of, transform, walk
 
 # Vectors along an axis that repay a piece of a few elements at each end, and pieces of a loop at most.
 _FEWEST_VECTORS, _MOST_PIECES = 1, 8
@@ -58,10 +58,10 @@ def _cut(loop: For, least: int) -> Stmt:
         first, behind = (dim_add(period, at) if late else at for late, at in (start, end))
         inner = Axis(loop.var.name, dim_sub(behind, first))
         body = _decided(loop.body, {key: rounds + _quotient(s, over, start) for key, (s, rounds) in shifts.items()})
-        body = LetScalar(loop.var, binary("add", inner, _size(first)), body)
-        made.append(replace(loop, var=inner, extent=_size(inner.extent), body=body))
+        body = LetScalar(loop.var, binary("add", inner, extent_of(first)), body)
+        made.append(replace(loop, var=inner, extent=extent_of(inner.extent), body=body))
     cut = Seq(tuple(made))
-    return cut if isinstance(period, int) else Branch(compare("ge", _size(period), least), cut, loop)
+    return cut if isinstance(period, int) else Branch(compare("ge", extent_of(period), least), cut, loop)
 
 
 def _round(loop: For) -> _Round | None:
@@ -127,7 +127,3 @@ def _dim(root: Scalar, var: Axis, at: Dim, memo: dict[int, Dim | None]) -> Dim |
                 out = None if a is None or b is None else _DIM_OPS[op](a, b)
         memo[id(node)] = out
     return memo[id(root)]
-
-
-def _size(dim: Dim) -> Scalar:
-    return Const(dim, "int64") if isinstance(dim, int) else Size(dim)

@@ -16,7 +16,7 @@ from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Transpose
 from relay.plan.attention import Attention
-from relay.plan.build import STACK_BYTES, Builder, bound, ceiling, extent_of, seq
+from relay.plan.build import STACK_BYTES, Builder, bound, ceiling, seq
 from relay.plan.generic import pointwise_statements
 from relay.plan.nests import Member
 from relay.plan.product import unflatten
@@ -32,6 +32,7 @@ from relay.te.scalar import (
     binary,
     cast,
     compare,
+    extent_of,
     maximum,
     minimum,
     select,

@@ -11,10 +11,10 @@ from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Stor
 from relay.plan.attention import Attention
 from relay.plan.attention_lines import NOTHING, Lines
 from relay.plan.attention_stream import FEW, Stream
-from relay.plan.build import Builder, allocate, bound, ceiling, extent_of, parallel_rows, seq
+from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, seq
 from relay.plan.nests import Member
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Rows in registers together, keys of a block, rows of a task.
 _ROWS, _KEYS, _TASK = 6, 256, 192

@@ -15,10 +15,23 @@ from relay.ir.dim import ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, WORKERS, Alloc, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store
 from relay.plan.attention_lines import Lines
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_rows, seq
 from relay.plan.product import unflatten
 from relay.plan.reduction import initial
-from relay.te.scalar import Axis, Cast, Const, Load, Named, Scalar, binary, compare, maximum, minimum, substitute
+from relay.te.scalar import (
+    Axis,
+    Cast,
+    Const,
+    Load,
+    Named,
+    Scalar,
+    binary,
+    compare,
+    extent_of,
+    maximum,
+    minimum,
+    substitute,
+)
 
 # A statement for each line, of its number and its row.
 EachLine = Callable[[Callable[[Scalar, Scalar], Stmt]], Stmt]

@@ -8,11 +8,11 @@ holds. What is left of k behind the last whole step of the registers is added in
 from __future__ import annotations
 
 from relay.loop.ir import BLOCK_DEPTH, MOST_BLOCK_ROWS, BlockProduct, Buffer, For, LetScalar, Stmt, Store
-from relay.plan.build import bound, ceiling, extent_of, seq
+from relay.plan.build import bound, ceiling, seq
 from relay.plan.panels import Panel
 from relay.plan.product import size_of
 from relay.plan.product_nest import LINE_BITS, ProductNest
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum, select
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, extent_of, minimum, select
 
 # Up to so many rows (one register) are multiplied faster than a panel is read, and the machine's own prefetchers do better alone.
 _ROWS_READ_ALONE = 16

@@ -14,7 +14,7 @@ from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
 from relay.te.index import Indices
 from relay.te.layout import division
-from relay.te.scalar import (  # fmt: skip
+from relay.te.scalar import (
     Axis,
     Const,
     Load,
@@ -24,6 +24,7 @@ from relay.te.scalar import (  # fmt: skip
     Size,
     binary,
     children,
+    extent_of,  # fmt: skip
     maximum,
     minimum,
     rebuild,
@@ -152,10 +153,6 @@ def bound(bindings: Sequence[tuple[Axis, Scalar]], body: Stmt) -> Stmt:
     for axis, value in reversed(bindings):
         body = LetScalar(axis, value, body)
     return body
-
-
-def extent_of(dim: Dim) -> Scalar:
-    return Const(dim, "int64") if isinstance(dim, int) else Size(dim)
 
 
 def serial(axes: Sequence[Axis], body: Stmt) -> Stmt:

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from relay.ir.dim import shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer
-from relay.plan.build import extent_of
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
-from relay.te.scalar import Axis, Scalar, binary, compare
+from relay.te.scalar import Axis, Scalar, binary, compare, extent_of
 
 # Panels that the second-level cache is to hold where tiles wait for it: what was read last, what is read and what comes, and room for
 # other things; and how long one may be at most: the first tile over a block waits for what was not asked for in time.

@@ -19,13 +19,13 @@ from typing import Protocol
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, Stmt, Store
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_rows, seq, serial, temporary
 from relay.plan.product import narrow, size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.there_and_back import stays_in_part, turned_round
 from relay.plan.unpacked import Unpacked, fewest_unpacked, is_unpacked
-from relay.te.scalar import Axis, Const, Load, Named, Scalar, binary, compare, maximum, minimum, select
+from relay.te.scalar import Axis, Const, Load, Named, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # More rows than this repay packing; of dot products, which end in sums across lanes, the shorter the fewer, and the fewer where
 # multiply-adds wait for caches.

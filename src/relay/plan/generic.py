@@ -22,7 +22,6 @@ from relay.plan.build import (
     Space,
     accesses,
     allocate,
-    extent_of,
     parallel,
     parallel_rows,
     seq,
@@ -33,7 +32,7 @@ from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Named, Scalar, always_read, binary, minimum, transform, walk
+from relay.te.scalar import Axis, Const, Load, Named, Scalar, always_read, binary, extent_of, minimum, transform, walk
 from relay.te.tensor import stage_bodies
 
 Frames = Callable[[Member], dict[Axis, Scalar]]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim, ceil_div, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Buffer, For, Stmt, Store
-from relay.plan.build import extent_of, temporary
+from relay.plan.build import temporary
 from relay.plan.product import original, size_of
 from relay.plan.product_nest import LeftRows, ProductNest
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, extent_of, minimum
 
 # Panels that repay the copy; fewer do where each task has all of them, and a block of k at a time.
 _FEWEST_PANELS, _FEWEST_OF_BLOCKS = 3, 2

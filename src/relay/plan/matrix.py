@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
-from relay.plan.build import Builder, allocate, bound, extent_of, parallel_rows, seq, temporary
+from relay.plan.build import Builder, allocate, bound, parallel_rows, seq, temporary
 from relay.plan.depth_blocks import OuterBlock, depth_block, few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
@@ -45,7 +45,7 @@ from relay.plan.task_rows import task_block
 from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, tile_height
 from relay.plan.whole_rows import DEEPEST, RowCut, row_cut
-from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, minimum
 
 _NOTHING = Const(0, "int64")
 # Reading a panel takes as long as the multiply-adds of so many rows.

@@ -23,10 +23,25 @@ from relay.ir.dim import Dim, ceil_div, dim_min, dim_mul
 from relay.loop.ahead import where_far
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store
 from relay.loop.walk import same
-from relay.plan.build import allocate, extent_of, seq
+from relay.plan.build import allocate, seq
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import MemberPlan
-from relay.te.scalar import Axis, Binary, Const, Load, Named, Reduce, Scalar, binary, cast, compare, select, unary, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Const,
+    Load,
+    Named,
+    Reduce,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    extent_of,
+    select,
+    unary,
+    walk,
+)
 
 # The share of a row whose mean stands for its mean, and rows that are too short to gain by it.
 _SHARE, _SHORTEST = 16, 256

@@ -15,14 +15,27 @@ from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
-from relay.plan.build import Accesses, Space, extent_of, row_major
+from relay.plan.build import Accesses, Space, row_major
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
 from relay.plan.reduction import initial
 from relay.plan.stages import Contraction, Kept
 from relay.plan.tiles import PanelRun, Tile, panel_pitch, panel_runs, tile_for, uniform_runs
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Cast, Load, Reduce, Scalar, binary, cast, compare, maximum, select, substitute
+from relay.te.scalar import (
+    Axis,
+    Cast,
+    Load,
+    Reduce,
+    Scalar,
+    binary,
+    cast,
+    compare,
+    extent_of,
+    maximum,
+    select,
+    substitute,
+)
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 # Of a product whose rows are one vector each, an element is the sum of so many sums: with one, each multiply-add of a single row

@@ -14,7 +14,7 @@ from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Behind, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
 from relay.loop.walk import statements
-from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, extent_of, hoisted, row_major, seq, serial
+from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, hoisted, row_major, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
@@ -30,6 +30,7 @@ from relay.te.scalar import (
     cast,
     compare,
     conjuncts,
+    extent_of,
     minimum,
     select,
     substitute,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from relay.ir.dim import dim_floordiv
 from relay.loop.ir import TURN, Alloc, Branch, Buffer, For, Stmt, Store
-from relay.plan.build import bound, extent_of, seq
+from relay.plan.build import bound, seq
 from relay.plan.depth_blocks import OuterBlock, is_widened
 from relay.plan.left_block import LeftBlock
 from relay.plan.panels import Panel, loops
@@ -19,7 +19,7 @@ from relay.plan.product_nest import CHEAP_EPILOGUE, LeftRows, ProductNest
 from relay.plan.reading import Reading
 from relay.plan.reduction import initial
 from relay.plan.tiles import PanelRun
-from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, minimum
+from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, extent_of, minimum
 
 # Steps along k in one iteration of a tile's loop, where its columns are whole vectors: with halves the sums of a high tile would not
 # stay in registers.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, known_equal
 from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
-from relay.plan.build import allocate, extent_of, seq, serial
+from relay.plan.build import allocate, seq, serial
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, targets
-from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, select
+from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, extent_of, select
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter

@@ -9,14 +9,14 @@ from relay.ir.types import is_float
 from relay.loop.ahead import where_far
 from relay.loop.ir import Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.loop.running import running_step
-from relay.plan.build import Builder, Storage, accesses, allocate, extent_of, hoisted, seq, serial, vectorized
+from relay.plan.build import Builder, Storage, accesses, allocate, hoisted, seq, serial, vectorized
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_lanes import reduce_lanes
 from relay.plan.row_parts import Lanes, MemberPlan, Reductions, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_tiles import sums_across_lines, sums_along_lines
-from relay.te.scalar import (  # fmt: skip
+from relay.te.scalar import (
     Axis,
     Const,
     Load,
@@ -27,6 +27,7 @@ from relay.te.scalar import (  # fmt: skip
     binary,
     cast,
     compare,
+    extent_of,  # fmt: skip
     minimum,
     select,
     transform,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from relay.ir.dim import ceil_div
 from relay.loop.ir import Buffer, Stmt
 from relay.loop.walk import buffers_used
-from relay.plan.build import Builder, Storage, extent_of, seq, vectorized
+from relay.plan.build import Builder, Storage, seq, vectorized
 from relay.plan.expand import Env
 from relay.plan.nests import Member
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, minimum
+from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, extent_of, minimum
 from relay.te.tensor import stage_bodies
 
 # Rows of a block whose lanes run across the rows.

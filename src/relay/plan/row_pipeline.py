@@ -29,14 +29,13 @@ from relay.plan.build import (
     allocate,
     bound,
     ceiling,
-    extent_of,
     seq,
     temporary,
     unflattened,
 )  # fmt: skip
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import MemberPlan, Reductions
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum
 
 # Steps of more rows at once are not worth the registers; rows up to so many elements stay in the second-level cache.
 _MOST_STEPS, _LONGEST = 4, 16384

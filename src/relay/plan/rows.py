@@ -29,7 +29,6 @@ from relay.plan.build import (
     at_least_one,
     bound,
     ceiling,
-    extent_of,
     parallel_rows,
     row_major,
     seq,
@@ -52,6 +51,7 @@ from relay.te.scalar import (
     Scalar,
     binary,
     compare,
+    extent_of,
     maximum,
     minimum,
 )  # fmt: skip

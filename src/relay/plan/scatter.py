@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from relay.ir.dim import ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import Branch, Buffer, LetScalar, Stmt, Store
-from relay.plan.build import Builder, Storage, allocate, extent_of, parallel, parallel_rows, seq, serial, vectorized
+from relay.plan.build import Builder, Storage, allocate, parallel, parallel_rows, seq, serial, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
 from relay.plan.reduction import combine, initial
@@ -26,6 +26,7 @@ from relay.te.scalar import (
     cast,
     compare,
     conjuncts,
+    extent_of,
     minimum,
     select,
     walk,

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from relay.ir.dim import Dim, dim_mul
 from relay.loop.ir import WORKERS, For, LetScalar, Stmt
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, seq, temporary
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
 from relay.plan.panel_groups import GROUPS_OF_THREAD, PanelGroup, panels_together
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
-from relay.te.scalar import Axis, Const, binary, compare, maximum, minimum, select
+from relay.te.scalar import Axis, Const, binary, compare, extent_of, maximum, minimum, select
 
 
 def k_outermost(

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from relay.ir.dim import Dim
 from relay.ir.types import dtype_bits
 from relay.loop.ir import TURN, WORKERS, Buffer
-from relay.plan.build import Residence, ceiling, extent_of
+from relay.plan.build import Residence, ceiling
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.tiles import PanelRun
-from relay.te.scalar import Axis, Scalar, binary, compare, minimum, select
+from relay.te.scalar import Axis, Scalar, binary, compare, extent_of, minimum, select
 
 # Of up to so many rows, and of panels that fill up to so many second-level caches.
 _MOST_ROWS, MOST_CACHES = 48, 8

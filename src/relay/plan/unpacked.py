@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar, Stmt, Store, Switch
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, extent_of, parallel_rows, seq, serial, temporary
+from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_rows, seq, serial, temporary
 from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
 from relay.plan.tiles import Tile, wide_tile
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, maximum, minimum, select
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Numbers of rows that are done this way, and those of them that are one tile, also where tiles wait for caches: there up to so many
 # rows of an operand that is larger than so many second-level caches are streamed.

@@ -44,6 +44,7 @@ from relay.te.scalar import (
     always_read,
     binary,
     compare,
+    extent_of,
     rebuild,
     substitute,
     walk,
@@ -400,7 +401,7 @@ class Indices:
             groups[mine] = dim_add(groups.get(mine, 0), _term(sizes, coefficient))
         out: Scalar | None = None
         for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):
-            part = Const(size, "int64") if isinstance(size, int) else Size(size)
+            part = extent_of(size)
             value: Scalar | None = None
             for var, power in mine:
                 for _ in range(power):

@@ -297,6 +297,11 @@ def wrap(value: object, dtype: str) -> Scalar:
     raise TypeError(f"not a number or an expression of one element, such as x[i]: {value!r}")
 
 
+def extent_of(dim: Dim) -> Scalar:
+    """A size as an index expression."""
+    return Const(dim, "int64") if isinstance(dim, int) else Size(dim)
+
+
 def _pair(a: object, b: object) -> tuple[Scalar, Scalar]:
     if isinstance(a, _NODES):
         return a, wrap(b, a.dtype)
