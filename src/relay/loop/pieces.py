@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeGuard
 
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_linear, dim_mul, dim_sub
 from relay.loop.ir import For, Kernel, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
 from relay.loop.walk import expressions, rewritten, statements
-from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, children, walk
+from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, Size, binary, walk
 
 # Vectors of a piece at least: cuts do not fall on whole vectors, so each piece may have one more. And pieces of a loop at most.
 _FEWEST_VECTORS, _MOST_PIECES = 2, 8
+_DIM_OPS = {"add": dim_add, "sub": dim_sub, "mul": dim_mul}
 
 
 def in_pieces(kernel: Kernel, target: Target) -> Kernel:
@@ -71,49 +73,50 @@ def is_pointwise(loop: For) -> bool:
 def _changes(loop: For) -> set[int]:
     """The iterations at which a condition on the loop's variable alone turns."""
     found: set[int] = set()
-    memo: dict[int, tuple[int, int] | None] = {}
+    at = as_dim(DimVar(loop.var.name))
+    memo: dict[int, Dim | None] = {}
     for stmt in statements(loop.body):
         for root in expressions(stmt):
             for node in walk(root):
                 if not isinstance(node, Compare) or node.a.dtype != "int64":
                     continue
-                a, b = _line(node.a, loop.var, memo), _line(node.b, loop.var, memo)
-                if a is None or b is None or a[0] == b[0]:
+                a, b = index_dim(node.a, loop.var, at, memo), index_dim(node.b, loop.var, at, memo)
+                line = None if a is None or b is None else _line(dim_sub(a, b), at)
+                if line is None:
                     continue
-                step, start = a[0] - b[0], a[1] - b[1]
+                step, start = line
                 # Where step * j + start passes 0 (``ge``, ``lt``), and where it passes 1 (``gt``, ``le``).
                 ends = {"ge": (0,), "lt": (0,), "gt": (1,), "le": (1,)}.get(node.op, (0, 1))
                 found.update(-((start - end) // step) if step > 0 else (start - end) // -step + 1 for end in ends)
     return found
 
 
-def _line(root: Scalar, var: Axis, memo: dict[int, tuple[int, int] | None]) -> tuple[int, int] | None:
-    """``(step, start)`` of an index that is ``step * var + start``; None for any other."""
-    todo: list[tuple[Scalar, bool]] = [(root, False)]
-    while todo:
-        node, ready = todo.pop()
+def _line(dim: Dim, at: SymDim) -> tuple[int, int] | None:
+    """``(step, start)`` of a dim that is ``step * at + start``; None for any other."""
+    for sign in (1, -1):
+        each = dim_mul(sign, dim)
+        found = dim_linear(each) if isinstance(each, SymDim) else None
+        if found is not None and as_dim(found[0]) == at:
+            return sign * found[1], sign * found[2]
+    return None
+
+
+def index_dim(root: Scalar, var: Axis, at: Dim, memo: dict[int, Dim | None]) -> Dim | None:
+    """An index as a dim, in which ``at`` stands for ``var``; None where it has other variables, or other operations than sums,
+    differences and products. ``memo`` has those of the nodes that were asked about before."""
+    for node in walk(root):
         if id(node) in memo:
             continue
-        if isinstance(node, Binary) and node.dtype == "int64" and node.op in ("add", "sub", "mul"):
-            if not ready:
-                todo.append((node, True))
-                todo.extend((k, False) for k in children(node))
-                continue
-            memo[id(node)] = _combined(node.op, memo[id(node.a)], memo[id(node.b)])
-        elif node is var:
-            memo[id(node)] = (1, 0)
-        else:
-            memo[id(node)] = (0, int(node.value)) if isinstance(node, Const) and node.dtype == "int64" else None
+        out: Dim | None = None
+        match node:
+            case Const(value=int() as value, dtype="int64"):
+                out = value
+            case Size(dim=dim):
+                out = dim
+            case Axis() if node is var:
+                out = at
+            case Binary(op="add" | "sub" | "mul" as op, dtype="int64"):
+                a, b = memo[id(node.a)], memo[id(node.b)]
+                out = None if a is None or b is None else _DIM_OPS[op](a, b)
+        memo[id(node)] = out
     return memo[id(root)]
-
-
-def _combined(op: str, a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
-    if a is None or b is None:
-        return None
-    match op:
-        case "add":
-            return a[0] + b[0], a[1] + b[1]
-        case "sub":
-            return a[0] - b[0], a[1] - b[1]
-        case _:
-            return None if a[0] and b[0] else (a[0] * b[1] + b[0] * a[1], a[1] * b[1])

@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_mul, dim_sub, known_equal
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_sub, known_equal
 from relay.loop.ir import Branch, For, Kernel, LetScalar, Seq, Stmt
-from relay.loop.pieces import is_pointwise, over_vector_loops
+from relay.loop.pieces import index_dim, is_pointwise, over_vector_loops
 from relay.loop.target import Target
 from relay.loop.walk import expressions, rewritten, statements, with_values
-from relay.te.scalar import Axis, Binary, Const, Scalar, Size, binary, compare, extent_of, transform, walk
+from relay.te.scalar import Axis, Binary, Const, Scalar, binary, compare, extent_of, transform, walk
 
 # Vectors along an axis that repay a piece of a few elements at each end, and pieces of a loop at most.
 _FEWEST_VECTORS, _MOST_PIECES = 1, 8
-_DIM_OPS = {"add": dim_add, "sub": dim_sub, "mul": dim_mul}
 
 
 def unwrapped(kernel: Kernel, target: Target) -> Kernel:
@@ -68,12 +67,12 @@ def _round(loop: For) -> _Round | None:
     """What a loop divides by about as many as its iterations; None for one that divides by nothing such."""
     at = as_dim(DimVar(loop.var.name))
     dims: dict[int, Dim | None] = {}
-    count = _dim(loop.extent, loop.var, at, dims)
+    count = index_dim(loop.extent, loop.var, at, dims)
     found: _Round | None = None
     for node in (n for stmt in statements(loop.body) for root in expressions(stmt) for n in walk(root)):
         if not isinstance(node, Binary) or node.op not in ("floordiv", "mod"):
             continue
-        divided, period = _dim(node.a, loop.var, at, dims), _dim(node.b, loop.var, at, dims)
+        divided, period = index_dim(node.a, loop.var, at, dims), index_dim(node.b, loop.var, at, dims)
         if count is None or divided is None or not isinstance(period, int | SymDim) or period == 0:
             continue
         shift, over = dim_sub(divided, at), dim_sub(count, period)
@@ -106,24 +105,3 @@ def _decided(body: Stmt, quotients: dict[int, int]) -> Stmt:
         return number if node.op == "floordiv" else binary("sub", node.a, binary("mul", node.b, number))
 
     return rewritten(body, lambda s: with_values(s, lambda e: transform(e, known, memo)))
-
-
-def _dim(root: Scalar, var: Axis, at: Dim, memo: dict[int, Dim | None]) -> Dim | None:
-    """An index as a dim, in which ``at`` stands for ``var``; None where it has other variables, or other operations than sums,
-    differences and products."""
-    for node in walk(root):
-        if id(node) in memo:
-            continue
-        out: Dim | None = None
-        match node:
-            case Const(value=int() as value, dtype="int64"):
-                out = value
-            case Size(dim=dim):
-                out = dim
-            case Axis() if node is var:
-                out = at
-            case Binary(op="add" | "sub" | "mul" as op, dtype="int64"):
-                a, b = memo[id(node.a)], memo[id(node.b)]
-                out = None if a is None or b is None else _DIM_OPS[op](a, b)
-        memo[id(node)] = out
-    return memo[id(root)]
