@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, known_equal
+from relay.ir.dim import Dim, dim_add, dim_sub, known_equal
 from relay.loop.walk import same
-from relay.plan.build import Accesses, Space, row_major
+from relay.plan.build import Accesses, Space, position_read
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import TeGraph, loads
 from relay.plan.stages import Kept
@@ -263,7 +263,7 @@ class Finder:
             for s in sources:
                 at = self.expander.evaluate(s, frame)  # type: ignore[arg-type]
                 assert isinstance(at, Load)
-                polys.append(position(self.indices, at))
+                polys.append(position_read(self.indices, at))
             return Accesses(tuple(polys), frozenset())
 
         polys = space.normalise_splits(self.indices, accesses).polys
@@ -432,11 +432,3 @@ def source_of(value: Scalar) -> Load | None:
 
 def axes_of(value: Scalar) -> set[Axis]:
     return {n for n in walk(value) if isinstance(n, Axis)}
-
-
-def position(indices: Indices, load: Load) -> Dim:
-    assert isinstance(load.source, Tensor)
-    total: Dim = 0
-    for i, stride in zip(load.indices, row_major(load.source.shape), strict=True):
-        total = dim_add(total, dim_mul(indices.poly(i), stride))
-    return total

@@ -25,11 +25,10 @@ from relay.plan.attention import (
     axes_of,
     factors,
     hidden_score,
-    position,
     seen_where,
     source_of,
 )
-from relay.plan.build import Accesses, Space
+from relay.plan.build import Accesses, Space, position_read
 from relay.plan.expand import Env
 from relay.plan.graph import TeGraph, loads
 from relay.plan.stages import Kept
@@ -212,7 +211,7 @@ class _GradientFinder(Finder):
         """Where operands are read, in elements of their tensors."""
         frame = self.expander.frame(env)
         found = [source_of(self.expander.evaluate(v, frame)) for v in operands]
-        return tuple(position(self.indices, load) for load in found if load is not None)
+        return tuple(position_read(self.indices, load) for load in found if load is not None)
 
     def _same_place(self, a: Scalar, env: Env, b: Scalar, other: Env) -> bool:
         """Whether an operand under some axes is another one under others."""

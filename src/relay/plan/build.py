@@ -155,6 +155,19 @@ def bound(bindings: Sequence[tuple[Axis, Scalar]], body: Stmt) -> Stmt:
     return body
 
 
+def position(indices: Indices, index: Sequence[Scalar], shape: Sequence[Dim]) -> Dim:
+    """Where an element of a dense tensor of a shape is."""
+    total: Dim = 0
+    for i, stride in zip(index, row_major(shape), strict=True):
+        total = dim_add(total, dim_mul(indices.poly(i), stride))
+    return total
+
+
+def position_read(indices: Indices, load: Load) -> Dim:
+    """Where what is read is in its tensor."""
+    return position(indices, load.indices, load.source.shape)
+
+
 def serial(axes: Sequence[Axis], body: Stmt) -> Stmt:
     """Nested serial loops over the axes, the last one innermost."""
     for axis in reversed(axes):

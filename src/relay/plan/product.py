@@ -15,7 +15,7 @@ from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
-from relay.plan.build import Accesses, Space, row_major
+from relay.plan.build import Accesses, Space, position, position_read
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
 from relay.plan.reduction import initial
@@ -124,13 +124,12 @@ def product(
     depth = form.reduced[len(form.taps) :]
     groups = (form.batch, form.rows, form.columns, depth, form.outer, form.taps)
     space = Space([list(g) for g in groups], {}, frozenset((0, 2) if form.guard is None else (0, 2, 4, 5)))
-    tensor = load.source
 
     def evaluate(env: Env) -> Accesses:
         expander = Expander(indices, lambda t, i: Load(t, i, t.dtype))
         at = expander.evaluate(load, expander.frame(env))
         assert isinstance(at, Load)
-        return Accesses((position(indices, tensor, at.indices),), frozenset())
+        return Accesses((position_read(indices, at),), frozenset())
 
     trial = Space([list(g) for g in space.groups], {}, space.whole)
     (poly,) = trial.normalise_splits(indices, evaluate).polys
@@ -230,7 +229,7 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
         return True
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return False
-    at = position(indices, load.source, load.indices)
+    at = position_read(indices, load)
     moving = [a for a in (*form.columns, *form.reduced) if a.extent != 1]
     strides = [indices.coefficient(at, a) for a in moving]
     reads, there = size_of((*form.batch, *moving)), shape_size(load.source.shape)
@@ -238,14 +237,6 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     # Of sizes that are not known the largest decide: terms are in order of falling degree.
     again = left.terms[0][1] > 0 if isinstance(left, SymDim) else isinstance(left, int) and left > 0
     return 1 in strides and not again and not any(s is None or indices.is_index(s) for s in strides)
-
-
-def position(indices: Indices, tensor: Tensor, index: Sequence[Scalar]) -> Dim:
-    """Where an element of a dense tensor is."""
-    total: Dim = 0
-    for i, stride in zip(index, row_major(tensor.shape), strict=True):
-        total = dim_add(total, dim_mul(indices.poly(i), stride))
-    return total
 
 
 def is_widened_before(p: Product, target: Target) -> bool:
@@ -338,10 +329,7 @@ def size_of(axes: Sequence[Axis]) -> Dim:
 
 def flat_position(axes: Sequence[Axis], indices: Indices) -> Scalar:
     """The position in a group of axes, row-major."""
-    total: Dim = 0
-    for axis, stride in zip(axes, row_major(tuple(a.extent for a in axes)), strict=True):
-        total = dim_add(total, dim_mul(indices.axis(axis), stride))
-    return indices.scalar(total)
+    return indices.scalar(position(indices, axes, tuple(a.extent for a in axes)))
 
 
 def unflatten(axes: Sequence[Axis], position: Scalar) -> dict[Axis, Scalar]:

@@ -14,7 +14,7 @@ from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Behind, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
 from relay.loop.walk import statements
-from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, hoisted, row_major, seq, serial
+from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, hoisted, position, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.nests import Member
@@ -116,10 +116,7 @@ class ProductNest:
     def flat(self, index: Sequence[Scalar], shape: Sequence[Dim]) -> Scalar:
         """The row-major position of an index."""
         indices = self.builder.indices
-        total: Dim = 0
-        for i, stride in zip(index, row_major(shape), strict=True):
-            total = dim_add(total, dim_mul(indices.poly(i), stride))
-        return indices.scalar(total)
+        return indices.scalar(position(indices, index, shape))
 
     def position_in_depth(self) -> Scalar:
         """The position in the reduced axes, row-major."""

@@ -19,7 +19,8 @@ from dataclasses import replace
 from relay.ir.dim import Dim, dim_mul, known_equal
 from relay.ir.types import dtype_bits
 from relay.loop.target import Target
-from relay.plan.product import Product, flat_position, panels, position, size_of
+from relay.plan.build import position_read
+from relay.plan.product import Product, flat_position, panels, size_of
 from relay.plan.stages import Contraction, Kept
 from relay.plan.tiles import has_halves
 from relay.te.index import Indices
@@ -54,7 +55,7 @@ def arranged(
     load = form.right.a if isinstance(form.right, Cast) else form.right
     if not form.rows or not form.columns or not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return form
-    at = position(indices, load.source, load.indices)
+    at = position_read(indices, load)
     steps = {a: indices.coefficient(at, a) for a in (*form.columns, *form.reduced)}
     if any(s is None or indices.is_index(s) for s in steps.values()):
         return form

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, dim_add, dim_mul, shape_size
+from relay.ir.dim import Dim, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Shared, Stmt, Store
-from relay.plan.build import Builder, Storage, allocate, row_major, seq
+from relay.plan.build import Builder, Storage, allocate, position, position_read, row_major, seq
 from relay.plan.expand import cost
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, tensor_key
@@ -92,15 +92,7 @@ def base_input(kept: Kept, update: Update, inputs: Sequence[Tensor], indices: In
 
 def _is_in_order(load: Load, axes: Sequence[Scalar], shape: Sequence[Dim], indices: Indices) -> bool:
     """Whether elements are read where elements with these axes are in a dense result."""
-    assert isinstance(load.source, Tensor)
-    return _flat(load.indices, load.source.shape, indices) == _flat(axes, shape, indices)
-
-
-def _flat(index: Sequence[Scalar], shape: Sequence[Dim], indices: Indices) -> Dim:
-    total: Dim = 0
-    for i, stride in zip(index, row_major(shape), strict=True):
-        total = dim_add(total, dim_mul(indices.poly(i), stride))
-    return total
+    return position_read(indices, load) == position(indices, axes, shape)
 
 
 def _reads(root: Scalar, tensor: Tensor) -> bool:
