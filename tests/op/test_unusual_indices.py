@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from novel_definitions import butterfly, sorting_network, subpixel
+from novel_definitions import butterfly, overlapped, sorting_network, subpixel
 
 import relay
 from relay import te
@@ -65,20 +65,6 @@ def spread(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         )
 
     return te.compute((b, w.shape[1], 3 * n + 4), body)
-
-
-def overlapped(x: te.Tensor) -> te.Tensor:
-    """Windows of 3 x 3 at every second place of a plane, added up."""
-    sizes: Any = x.shape
-    c, _, _, p, q = sizes
-    r, s = te.reduce_axis(3), te.reduce_axis(3)
-
-    def body(m: Any, y: Any, z: Any) -> Any:
-        a, b = y - r, z - s
-        hit = (a % 2).equal(0) & (b % 2).equal(0) & (a >= 0) & (b >= 0) & (a // 2 < te.size(p)) & (b // 2 < te.size(q))
-        return te.sum(te.select(hit, x[m, r, s, a // 2, b // 2], 0.0), (r, s))
-
-    return te.compute((c, 2 * p + 1, 2 * q + 1), body)
 
 
 def spread_by_places(x: Array, w: Array) -> Array:

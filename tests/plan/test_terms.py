@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from novel_definitions import complex_product, triangle
 
 from relay import te
 from relay.ir.dim import DimVar, as_dim
@@ -24,17 +25,6 @@ NONE = frozenset[int]()
 def declare() -> Iterator[Callable[..., object]]:
     yield lambda define: registry.operator("terms.op")(define)
     registry.remove("terms.op")
-
-
-def complex_product(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    k = te.reduce_axis(a.shape[1])
-
-    def element(i: Any, j: Any, part: Any) -> Any:
-        re = te.sum(a[i, k, 0] * b[k, j, 0] - a[i, k, 1] * b[k, j, 1], k)
-        im = te.sum(a[i, k, 0] * b[k, j, 1] + a[i, k, 1] * b[k, j, 0], k)
-        return te.select(part.equal(0), re, im)
-
-    return te.compute((a.shape[0], b.shape[1], 2), element)
 
 
 def polynomial(x: te.Tensor, c: te.Tensor, w: te.Tensor) -> te.Tensor:
@@ -65,13 +55,6 @@ def test_each_term_is_a_product(
     assert len(plan.products) == products, "what occurs twice is made once"
 
 
-def gated(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """A product for each channel, of one operand through a function."""
-    n, m, c = a.shape
-    k = te.reduce_axis(m)
-    return te.compute((n, b.shape[0], c), lambda i, j, e: te.sum(te.sigmoid(a[i, k, e]) * b[j, k, e], k))
-
-
 def turned(x: te.Tensor) -> te.Tensor:
     """Neighbours turned by an angle that rows and columns have, but not heads."""
 
@@ -83,7 +66,7 @@ def turned(x: te.Tensor) -> te.Tensor:
 
 
 @pytest.mark.parametrize(("define", "operands", "parts"), [
-    (gated, [(N, 9, 20), (N, 9, 20)], 1),
+    (triangle, [(N, 9, 20), (N, 9, 20)], 1),
     (turned, [(N, 5, 24)], 2),
 ])  # fmt: skip
 def test_dear_parts_that_not_all_axes_move_are_stages(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
+from relay.ir.dim import dim_typical, shape_size
 from relay.plan.expand import cost
 from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
@@ -21,9 +21,8 @@ from relay.te.rewrite import rewritten
 from relay.te.scalar import Axis, Load, Reduce, Scalar, children, transform, walk
 from relay.te.tensor import Compute, Stage, stage_over
 
-# How many times a part would be computed, at the least, for it to be kept; how dear it is at the least; and what a size counts as that
-# is not known.
-_AGAIN, _DEAR, _UNKNOWN = 4, 20, 64
+# How many times a part would be computed, at the least, for it to be kept; and how dear it is at the least.
+_AGAIN, _DEAR = 4, 20
 
 
 def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
@@ -66,7 +65,7 @@ def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[
             continue
         seen.add(id(node))
         mine = mentions[id(node)]
-        times = prod(a.extent if isinstance(a.extent, int) else _UNKNOWN for a in axes if a not in mine)
+        times = dim_typical(shape_size(tuple(a.extent for a in axes if a not in mine)))
         if (
             times >= _AGAIN
             and not mine.isdisjoint(moving)

@@ -94,8 +94,6 @@ def _round(source: Tensor, ways: Sequence[tuple[int, Dim] | None]) -> Tensor:
     dtype = source.dtype
     element: Scalar = Load(source, tuple(at), dtype)
     if there is not None:
-        element = select(
-            there, element, Const(0, dtype) if not dtype.startswith(("float", "bfloat")) else Const(0.0, dtype)
-        )
+        element = select(there, element, 0)
     (made,) = stage_over(f"{source.name}_round", axes, (element,))
     return made
