@@ -194,12 +194,13 @@ def _gives_tuple(op: Operator) -> bool:
 def derived(name: str) -> Operator | None:
     """The derivative operator of this name, if it is one's."""
     base, _, last = name.rpartition(".")
-    if not base or not (last == "jvp" or (last.startswith("vjp") and last[3:].isdigit())) or not registry.exists(base):
+    numbers = last[3:].split("_") if last.startswith("vjp") else []
+    if not base or not (last == "jvp" or (numbers and all(n.isdigit() for n in numbers))) or not registry.exists(base):
         return None
     op = registry.get(base)
     if op.kind not in ("expression", "view"):
         return None
-    return _tangent_operator(op) if last == "jvp" else _cotangent_operator(op, int(last[3:]))
+    return _tangent_operator(op) if last == "jvp" else _cotangent_operator(op, [int(n) for n in numbers])
 
 
 def _apply(op: Operator, args: Sequence[Any], keywords: dict[str, Any], out_shape: Any) -> tuple[te.Tensor, ...]:
@@ -255,33 +256,35 @@ def _extended(cotangent: te.Tensor, output: te.Tensor) -> te.Tensor:
     return te.compute(output.shape, body, "extended")
 
 
-def _cotangent_operator(op: Operator, index: int) -> Operator | None:
+def _cotangent_operator(op: Operator, numbers: Sequence[int]) -> Operator | None:
     many = _gives_tuple(op)
-    if not any(i.variadic for i in op.inputs) and index >= len(op.inputs):
+    if not any(i.variadic for i in op.inputs) and max(numbers) >= len(op.inputs):
         return None
-    name = f"{op.name}.vjp{index}"
+    name = f"{op.name}.vjp{'_'.join(map(str, numbers))}"
 
-    def define(*args: Any, **keywords: Any) -> te.Tensor:
+    def define(*args: Any, **keywords: Any) -> te.Tensor | tuple[te.Tensor, ...]:
         *operands, given = args
         cotangents = given if isinstance(given, tuple) else (given,)
         inputs = _members(operands)
-        te.require(index < len(inputs), f"{name}: {op.name} has only {len(inputs)} operands here")
-        wanted = inputs[index]
-        te.require(
-            is_float(wanted.dtype), f"{name}: operand {index} of {op.name} is {wanted.dtype}, which has no cotangent"
-        )
+        te.require(max(numbers) < len(inputs), f"{name}: {op.name} has only {len(inputs)} operands here")
+        wanted = [inputs[n] for n in numbers]
+        for n, each in zip(numbers, wanted, strict=True):
+            te.require(
+                is_float(each.dtype), f"{name}: operand {n} of {op.name} is {each.dtype}, which has no cotangent"
+            )
         outputs = _apply(op, operands, keywords, cotangents[0].shape)
         if op.shape_mode == "upper_bound":
             outputs = outputs[:-1]
         own = _matching(op, outputs, cotangents)
-        transposed = _transposed(op, index, operands)
+        transposed = _transposed(op, numbers[0], operands) if len(numbers) == 1 else None
         if transposed is None:
-            (found,) = _guarded(name, lambda: vjp(outputs, own, [wanted]))
+            found = _guarded(name, lambda: vjp(outputs, own, wanted))
         else:
-            found = _tangent_by(transposed, operands[:-1], keywords, own[0], name)
-        return _zeros(wanted) if found is None else found
+            found = [_tangent_by(transposed, operands[:-1], keywords, own[0], name)]
+        made = tuple(_zeros(w) if f is None else f for f, w in zip(found, wanted, strict=True))
+        return made if len(made) > 1 else made[0]
 
-    define.__annotations__["return"] = te.Tensor
+    define.__annotations__["return"] = te.Tensor if len(numbers) == 1 else tuple[te.Tensor, ...]
     # An operand that may be missing stands before the cotangent: the last operand is always that.
     missing = any(i.optional for i in op.inputs)
     return replace(
@@ -293,7 +296,7 @@ def _cotangent_operator(op: Operator, index: int) -> Operator | None:
         shape_mode="independent",
         result_shape=None,
         result_rank=None,
-        doc=f"The cotangent of operand {index} of {op.name}, from its operands and the cotangent of its result.",
+        doc=f"The cotangent of operand {', '.join(map(str, numbers))} of {op.name}, from its operands and the cotangent of its result.",
         by_routine=False,
     )
 

@@ -13,6 +13,7 @@ from relay.te.index import Indices
 from relay.te.scalar import (
     TRUE,
     Axis,
+    Compare,
     Load,
     Reduce,
     Scalar,
@@ -59,8 +60,9 @@ def stray_axis(root: Scalar, known: Collection[Axis]) -> Axis | None:
     return next((axis for axis in free_axes(root) if axis not in known), None)
 
 
-def without_inner_reductions(value: Scalar, make: Make, root: bool = True) -> Scalar:
-    """The body with stages, which ``make`` makes from their index variables and their body, in the place of reductions inside it.
+def without_inner_reductions(value: Scalar, axes: Sequence[Axis], make: Make, root: bool = True) -> Scalar:
+    """The body of a stage over ``axes`` with stages, which ``make`` makes from their index variables and their body, in the place of
+    reductions inside it. They go along their variables in the order of the stage, and then of the reductions around them.
 
     ``root``: the body itself may be a reduction.
     """
@@ -70,8 +72,7 @@ def without_inner_reductions(value: Scalar, make: Make, root: bool = True) -> Sc
             return value
         # Loads in the side of a select that is not chosen may be out of bounds: there the reduction is over zeros.
         guard = _condition(value, inner)
-        mentioned = {*free_axes(inner)}
-        if any(a not in mentioned for a in free_axes(guard)) and Indices().reads_inside(inner.body):
+        if _is_wide(guard, {*free_axes(inner)}) and Indices().reads_inside(inner.body):
             guard = TRUE  # nothing is outside: it is computed once for all of the axes that it does not mention
         # A reduction around this one may be over the same variable, which the guard may mention.
         own = {a: Axis(a.name, a.extent, a.dtype) for a in inner.axes}
@@ -79,9 +80,17 @@ def without_inner_reductions(value: Scalar, make: Make, root: bool = True) -> Sc
         if guard is not TRUE:
             body = select(guard, body, wrap(0, body.dtype))
         lifted = Reduce(inner.kind, tuple(own.values()), body, inner.dtype)
-        outer = tuple(free_axes(lifted))
-        read: Scalar = make(outer, without_inner_reductions(lifted, make))[outer]
+        free = free_axes(lifted)
+        outer = (*(a for a in axes if a in free), *(a for a in free if a not in axes))
+        read: Scalar = make(outer, without_inner_reductions(lifted, outer, make))[outer]
         value = transform(value, lambda n, inner=inner, read=read: read if n is inner else n)  # type: ignore[misc]
+
+
+def _is_wide(guard: Scalar, mentioned: Collection[Axis]) -> bool:
+    """Whether a reduction over ``mentioned`` axes is better made without its guard: this says something of other axes, or nothing as
+    narrow as an equation, and what it excludes costs less than asking it for every element."""
+    narrow = any(isinstance(n, Compare) and n.op == "eq" and n.a.dtype == "int64" for n in walk(guard))
+    return not narrow or any(a not in mentioned for a in free_axes(guard))
 
 
 def _condition(root: Scalar, wanted: Scalar) -> Scalar:

@@ -257,7 +257,7 @@ def _body(value: object, dtype: str, axes: tuple[Axis, ...], name: str, *, root:
         raise DefinitionError(
             f"in {name}, a reduction is over {own.name}, which says which element is computed: te.reduce_axis makes others"
         )
-    return without_inner_reductions(body, lambda over, inside: _lifted(over, inside, name), root)
+    return without_inner_reductions(body, axes, lambda over, inside: _lifted(over, inside, name), root)
 
 
 def _lifted(axes: tuple[Axis, ...], value: Scalar, name: str) -> Tensor:

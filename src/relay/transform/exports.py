@@ -14,6 +14,7 @@ from relay.transform.base import (
 )
 from relay.transform.batching.structure import BatchStructure
 from relay.transform.compositions import ExpandCompositions
+from relay.transform.cotangents import JoinCotangents
 from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dead_references import DeadReferences
@@ -68,6 +69,7 @@ __all__ = [
     "GrowState",
     "HoistOverTime",
     "Inline",
+    "JoinCotangents",
     "LambdaLift",
     "Layouts",
     "MemoryBudgetError",

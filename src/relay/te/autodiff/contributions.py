@@ -22,7 +22,7 @@ from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, w
 
 # So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
 # there are more than so many.
-_SAVED, _SAVED_IN_MEMORY, _MOST_IN_CACHE = 12, 32, 1 << 21
+_SAVED, _SAVED_IN_MEMORY, MOST_IN_CACHE = 12, 32, 1 << 21
 # Factors of a product at most.
 _MOST_FACTORS = 4
 # What an axis of the contributions counts as, to be ordered, whose size is not known.
@@ -58,7 +58,7 @@ def contributions(
     if not all(is_inside(o) for o in operands):
         return None
     depth, places = work(hidden), work([a for a in (*axes, *over) if a in placed])
-    saved = _SAVED if places <= _MOST_IN_CACHE else _SAVED_IN_MEMORY
+    saved = _SAVED if places <= MOST_IN_CACHE else _SAVED_IN_MEMORY
     if depth == 1 or iterations() - depth * places < saved * places:
         return None
     body = reduce(lambda a, b: binary("mul", a, b), operands)

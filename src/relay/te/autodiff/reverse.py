@@ -14,11 +14,26 @@ from relay.ir.dim import dim_sub, known_equal
 from relay.ir.types import is_float
 from relay.te.autodiff.arithmetic import add, choose, div, mul, zero
 from relay.te.autodiff.gather import gathered
+from relay.te.autodiff.parts import shared_parts
 from relay.te.autodiff.scalar import adjoints
 from relay.te.autodiff.stages import axes_of, copied, hits, other_factors, source_of, stage, states
 from relay.te.autodiff.terms import Term, added
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Const, Load, Named, Reduce, Scalar, Select, Size, compare, substitute, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Const,
+    Load,
+    Named,
+    Reduce,
+    Scalar,
+    Select,
+    Size,
+    compare,
+    substitute,
+    transform,
+    walk,
+)
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, const, size, stage_bodies, stages
 
 Key = tuple[int, int]
@@ -122,8 +137,16 @@ class _Reverse:
         """An element ``body`` at each index of ``axes`` and ``over``, whose adjoint is ``seed``; reads of ``skip`` get nothing."""
         indices = Indices()
 
-        def wanted(node: Scalar) -> bool:
+        def active(node: Scalar) -> bool:
             return self._is_active_load(node) and (skip is None or source_of(node) is not skip)
+
+        parts = {stage("part", own, part): (own, part) for part, own in shared_parts(body, (*axes, *over), active)}
+        made: dict[int, Scalar] = {id(part): result[own] for result, (own, part) in parts.items()}
+        if made:
+            body = transform(body, lambda n: n, made)
+
+        def wanted(node: Scalar) -> bool:
+            return active(node) or source_of(node) in parts
 
         groups: dict[tuple[object, ...], tuple[Load, Scalar]] = {}
         for leaf, adjoint in adjoints(body, seed, wanted):
@@ -139,6 +162,10 @@ class _Reverse:
                 groups[key] = (leaf, adjoint)
         for load, adjoint in groups.values():
             self._contribute(load, adjoint, axes, over)
+        for result, (own, part) in parts.items():
+            cotangent = self.cotangent(result)
+            if cotangent is not None:
+                self._expression(own, (), part, cotangent[own], skip)
 
     def _contribute(self, load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> None:
         """Give an element's share to what it reads: through stages that only move elements to what these read."""
