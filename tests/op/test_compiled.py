@@ -148,3 +148,17 @@ def test_empty_operands(name: str, cache: Path) -> None:
     operands: Sequence[Operand] = [(x, x)] if name == "concatenate" else [x] if attrs else [x, x]
     for symbolic in (False, True):
         check(case, operands, attrs, symbolic, cache)
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_over_axes_that_lie_apart(name: str, symbolic: bool, cache: Path) -> None:
+    """Several axes are counted as one, whatever loops go over them."""
+    case = next(c for c in CASES if c.name == name)
+    generator = np.random.default_rng(0)
+    for shape in ((4, 2, 3), (5, 40, 7), (3, 1, 20), (2, 17, 33)):
+        data = generator.integers(-50, 50, shape).astype(np.int32)
+        for axis in ((0, 2), (0, 1), (1, 2), None):
+            attrs = {"axis": axis, "keepdims": False, "exclude": False, "dtype": "int64"}
+            check(case, [data], attrs, symbolic, cache)
+            h.check(case, [data], attrs)

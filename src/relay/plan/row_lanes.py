@@ -11,7 +11,7 @@ from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.plan.build import allocate, seq, serial
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
-from relay.plan.row_parts import Lanes, MemberPlan, Reductions, targets
+from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, targets
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, extent_of, select
 
 if TYPE_CHECKING:
@@ -103,12 +103,8 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     def across(body: list[Stmt]) -> Stmt:
         return lanes.loop(seq(body))
 
-    def updates(position: Scalar) -> list[Stmt]:
-        return [
-            u
-            for plan, part in zip(plans, each, strict=True)
-            for u in _updates(emitter, plan, part.buffers, at, position)
-        ]
+    def updates() -> list[Stmt]:
+        return [u for plan, part in zip(plans, each, strict=True) for u in _updates(emitter, plan, part.buffers, at)]
 
     def at_once(values: Sequence[Scalar]) -> list[Stmt]:
         """The steps of the last axis at these places, in order."""
@@ -116,12 +112,12 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
         for value in values:
             assert last is not None
             emitter.bind(last, value)
-            out += updates(value)
+            out += updates()
             emitter.env = bound
         return out
 
     if last is None:
-        steps = across(updates(Const(0, "int64")))
+        steps = across(updates())
     elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
         every = at_once([Const(n, "int64") for n in range(last.extent)])
         steps = serial(reduced[:-1], across(every))
@@ -139,11 +135,9 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     return allocate(whole.buffers, seq([across(whole.starts), steps, *lanes.each(whole.ends)]))
 
 
-def _updates(
-    emitter: Emitter, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...], position: Scalar
-) -> list[Stmt]:
-    """One step of each reduction of a member, that of the elements at ``position``, into the accumulators in order."""
-    left = iter(buffers)
+def _updates(emitter: Emitter, plan: MemberPlan, buffers: Sequence[Buffer], at: tuple[Scalar, ...]) -> list[Stmt]:
+    """One step of each reduction of a member, that of the elements at hand, into the accumulators in order."""
+    left, axis = iter(buffers), counted(plan)
     updates: list[Stmt] = []
     for value in emitter.values(plan):
         if not isinstance(value, Reduce):
@@ -154,6 +148,8 @@ def _updates(
             updates.append(Store(acc, at, combine(value.kind, now, element)))
             continue
         place = next(left)
+        assert axis is not None
+        position = emitter.env.get(axis, axis)
         flag, new = Named(emitter.builder.fresh("better"), "bool"), Named(emitter.builder.fresh("e"), acc.dtype)
         stores = (
             Store(place, at, select(flag, cast(position, place.dtype), Load(place, at, place.dtype))),
@@ -176,7 +172,8 @@ def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
         now = Load(acc, at, acc.dtype)
         if value.kind in ("argmax", "argmin"):
             # Positions of the elements' own width, where they fit: as many of them as of elements lie in a register.
-            extent = plan.reduced[-1].extent if plan.reduced else 1
+            axis = counted(plan)
+            extent = 1 if axis is None else axis.extent
             narrow = isinstance(extent, int) and extent < 1 << 31
             place = Buffer(emitter.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", "stack")
             out.buffers.append(place)

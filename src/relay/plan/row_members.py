@@ -14,7 +14,7 @@ from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_lanes import reduce_lanes
-from relay.plan.row_parts import Lanes, MemberPlan, Reductions, finds_position, frame_of, lane_blocks, targets
+from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_tiles import sums_across_lines, sums_along_lines
 from relay.te.scalar import (
     Axis,
@@ -174,10 +174,12 @@ class Emitter:
                 hit: Scalar = compare("eq", element, now)
                 if is_float(acc.dtype):
                     hit = binary("or", hit, unary("isnan", element))
-                assert last is not None
-                candidate = select(hit, last, extent_of(last.extent))
+                axis = counted(plan)
+                assert axis is not None
+                behind = extent_of(axis.extent)
+                candidate = select(hit, self.env.get(axis, axis), behind)
                 result = Load(place, (zero,), "int64")
-                out.starts.append(Store(place, (zero,), extent_of(last.extent)))
+                out.starts.append(Store(place, (zero,), behind))
                 out.finds.append(Store(place, (zero,), minimum(result, candidate)))
             out.starts.append(Store(acc, (zero,), initial(kind, acc.dtype)))
             out.updates.append(Store(acc, (zero,), combine(kind, now, element)))

@@ -106,4 +106,12 @@ def frame_of(member: Member, aliases: dict[Axis, Axis], env: Env) -> dict[Axis, 
 
 
 def finds_position(plan: MemberPlan) -> bool:
-    return any(isinstance(b, Reduce) and b.kind in ("argmax", "argmin") for b in stage_bodies(plan.member.kept.stage))
+    return counted(plan) is not None
+
+
+def counted(plan: MemberPlan) -> Axis | None:
+    """The axis along which a member counts the position that it finds, as its definition has it: its loops may be parts of it."""
+    for body in stage_bodies(plan.member.kept.stage):
+        if isinstance(body, Reduce) and body.kind in ("argmax", "argmin"):
+            return body.axes[0]
+    return None
