@@ -223,7 +223,8 @@ def _field(found: Found, value: Expr, definition: Definition) -> Expr | None:
 
 
 def _part_of_split(found: Found, value: Expr, definition: Definition) -> Expr | None:
-    """A part of a split is a slice, so that it can be computed where it is used."""
+    """A part of a split is a slice, so that it can be computed where it is used. A slice of an axis whose size is not known has a size
+    that nobody knows, where the part has its own: what is broadcast with it would be read otherwise."""
     call = found.call(_SPLIT, definition)
     source, whole = type_of(call.args[0]), call.ty
     assert isinstance(value, Proj)
@@ -238,7 +239,8 @@ def _part_of_split(found: Found, value: Expr, definition: Definition) -> Expr | 
     if not isinstance(begin, int) or not isinstance(end, int):
         return None
     attrs: Attrs = MappingProxyType({"begin": (begin,), "end": (end,), "strides": (1,), "axes": (axis,)})
-    return op_call("strided_slice", (call.args[0],), attrs, value.span)
+    piece = op_call("strided_slice", (call.args[0],), attrs, value.span)
+    return piece if _same_type(piece, value) else None
 
 
 def _parts_in_a_row(found: Found, value: Expr, definition: Definition) -> Expr | None:
