@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import relay
+from relay.ir.dim import DimVar, dim_evaluate
+from relay.ir.types import FuncType, TensorType
 from tests.generator.compare import difference
 
 HEAD = '#[version = "0.0.5"]\n'
@@ -77,3 +79,61 @@ def test_what_is_cut_is_there(run: str) -> None:
     call(np.ones(3, "float32"), np.ones(3, "float32"))
     with pytest.raises(relay.RelayError, match=r"the size of axis 0 after nn\.pad"):
         call(np.ones(3, "float32"), np.ones(4, "float32"))
+
+
+# Attributes where a number of 0 or less has a meaning of its own, which a size of that value has not: a size is never a code.
+OF_NOTHING = {
+    "a shape": "reshape(%x, newshape=[1, Dim[n]])",
+    "the last size of a shape": "reshape(%x, newshape=[3, Dim[n // 3], 1])",
+    "where a slice begins": "strided_slice(%x, begin=[Dim[n - 3]], end=[Dim[n]])",
+    "where a slice ends": "strided_slice(%x, begin=[0], end=[Dim[n - 3]])",
+    "where a reversed slice ends": "strided_slice(%x, begin=[Dim[n]], end=[Dim[n - 4]], strides=[-1])",
+    "how long a slice is": 'strided_slice(%x, begin=[1], end=[Dim[n - 3]], slice_mode="size")',
+    "a shape to broadcast to": "broadcast_to(sum(%x), shape=[Dim[n - 3]])",
+    "a number of segments": 'segment_sum(%x, cast(zeros_like(%x), dtype="int32"), num_segments=Dim[n - 3])',
+    "where a split is": "split(%x, indices_or_sections=[Dim[n - 3]]).0",
+    "how often something is repeated": "repeat(%x, repeats=Dim[n - 3])",
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_sizes_of_nothing_and_less(name: str) -> None:
+    """The interpreter, which knows the value, and compiled code, which does not, say the same."""
+    module = relay.parse(f"{HEAD}def @main[n: Dim](%x: Tensor[(n,), float32]) {{ {OF_NOTHING[name]} }}")
+    exe = relay.compile(module)
+    for n in (0, 1, 2, 3, 5):
+        x = np.arange(1, n + 1, dtype="float32")
+        given: list[object] = []
+        for run in (lambda x=x: relay.evaluate(module, x), lambda x=x: exe(x)):
+            try:
+                given.append(run())
+            except relay.RelayError:
+                given.append(None)
+        assert difference(given[0], given[1]) is None, n
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "stride"),
+    [
+        (0, 2**31 - 1, 1), (1, 2**31, 2), (0, 2**63 - 1, 1), (2**31 - 1, -(2**31), -1), (2**62, -(2**62), -1), (2**31 - 1, 2**31 - 1, 1),
+        (-(2**31) - 5, 2**31 + 5, 1), (-1, -(2**63), -1), (2**31 + 2, 2**31 + 7, 1), (2**31 - 7, 2**31 + 1, 1),
+    ],
+)  # fmt: skip
+def test_slices_with_ends_of_more_than_32_bits(begin: int, end: int, stride: int) -> None:
+    text = f"""{HEAD}def @main[n: Dim](%x: Tensor[(n,), int8]) {{
+  strided_slice(%x, begin=[{begin}], end=[{end}], strides=[{stride}])
+}}"""
+    module = relay.parse(text)
+    exe = relay.compile(module)
+    for n in (0, 1, 5):
+        x = np.arange(n, dtype="int8")
+        np.testing.assert_array_equal(np.asarray(exe(x)), x[begin:end:stride])
+        np.testing.assert_array_equal(np.asarray(relay.evaluate(module, x)), x[begin:end:stride])
+    # Where there are as many elements: the size of the result, from its type.
+    (main,) = relay.infer_type(module).functions.values()
+    ty = main.ty
+    assert isinstance(ty, FuncType) and isinstance(ty.ret, TensorType) and isinstance(ty.ret.shape, tuple)
+    if not {begin, end} & {2**31 - 1, -(2**31)}:
+        many = 2**31 + 5
+        length = dim_evaluate(ty.ret.shape[0], {v: many for v in main.type_params if isinstance(v, DimVar)})
+        assert length == len(range(many)[begin:end:stride])

@@ -419,7 +419,7 @@ class Machine:
             case OperatorValue():
                 if node is None or env is None:
                     return self.operate(callee.name, args, node.attrs if node is not None else {}, node, env)
-                value = self.operate(callee.name, args, concrete_attrs(node.attrs, env.dims, span), node, env)
+                value = self.operate(callee.name, args, node.attrs, node, env)
                 checks = self.operator_checks(node)
                 if checks and not isinstance(value, Pending):
                     check_sizes(checks, value, env.dims, f"the result of {callee.name}", span)
@@ -437,28 +437,30 @@ class Machine:
     def operate(self, name: str, args: list[Value], attrs: Attrs, node: Call | None, env: Environment | None) -> State:
         """Apply an operator, or one of the two internal ones that passes write."""
         span = node.span if node is not None else None
+        dims = env.dims if env is not None else {}
+        known = concrete_attrs(attrs, dims, span)
         if name == CLOSURE:  # a lambda-lifted function and the values it had captured
             function = args[0]
             if not isinstance(function, Closure):
                 raise ExecutionError(f"cannot make a closure of {kind_of(function)}", span)
             return replace(function, first=(*function.first, *args[1:]))
         if name == CHECK_EQUAL:
-            left, right, why = attrs["left"], attrs["right"], attrs.get("why", "two sizes")
-            if attrs.get("relation") == "<=":
+            left, right, why = known["left"], known["right"], known.get("why", "two sizes")
+            if known.get("relation") == "<=":
                 if left > right:  # type: ignore[operator]
                     raise ShapeError(f"{why}: {left} is more than {right}", span)
             elif left != right:
-                rule, sizes = attrs.get("rule", "must agree"), cast(Sequence[int], attrs.get("sizes", (left, right)))
+                rule, sizes = known.get("rule", "must agree"), cast(Sequence[int], known.get("sizes", (left, right)))
                 raise ShapeError(f"{why} {rule}: {sizes[0]} and {sizes[1]}", span)
             return ()
         op = registry.get(name)
         check_arity(op, len(args), span)
         if op.kind != "composition":
-            value = apply_operator(op, args, attrs, span)
+            value = apply_operator(op, args, attrs, span, dims)
             if self.watch is not None:
                 self.watch(span, value)
             return value
-        composition, flat = compose(op, args, attrs, span)
+        composition, flat = compose(op, args, known, span)
         return self.enter(Closure(composition.function, {}, {}, composition.scopes, name), list(flat), node, env)
 
     def enter(self, callee: Closure, args: list[Value], node: Call | None, caller: Environment | None) -> State:

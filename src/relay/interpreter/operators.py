@@ -1,7 +1,8 @@
 """What an operator's call means: its own expression, evaluated on concrete arrays.
 
 An expression or view is traced on the concrete shapes (memoised by operator, shapes and attributes) and evaluated by
-`relay.te.evaluate`; a routine's meaning is its reference function; a composition is a program, which the machine runs. A demand
+`relay.te.evaluate`; sizes in its attributes stay sizes there, since numbers in their place may be codes (0 in a ``newshape``,
+-1 for the end of a slice); a routine's meaning is its reference function; a composition is a program, which the machine runs. A demand
 about sizes that does not hold is a ShapeError with the shapes of the operands.
 """
 
@@ -11,16 +12,19 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
 from relay import te
 from relay.interpreter.scopes import Scopes, analyse
+from relay.interpreter.sizes import concrete_attrs
 from relay.interpreter.values import Array, Value
 from relay.ir.diagnostics import ExecutionError, OperatorError, RelayError, ShapeError
+from relay.ir.dim import DimVar, dim_evaluate
 from relay.ir.expr import Attr, Attrs, Expr, Function, Tuple, Var
 from relay.ir.span import Span
-from relay.ir.types import TensorType
+from relay.ir.types import TensorType, countable
 from relay.ir.value import AdtValue
 from relay.op import registry
 from relay.te.evaluate import evaluate as evaluate_te
@@ -95,19 +99,24 @@ def _flat(args: Sequence[Value]) -> list[Array]:
     return out
 
 
-def _run(traced: registry.Traced, args: Sequence[Value]) -> list[Array]:
+_NO_DIMS: Final[dict[DimVar, int]] = {}
+
+
+def _run(traced: registry.Traced, args: Sequence[Value], dims: Mapping[DimVar, int]) -> list[Array]:
     inputs = dict(zip(traced.inputs, _flat(args), strict=True))
-    return [np.asarray(a) for a in evaluate_te(traced.outputs, inputs, {})]
+    return [np.asarray(a) for a in evaluate_te(traced.outputs, inputs, dims)]
 
 
-def apply_operator(op: registry.Operator, args: Sequence[Value], attrs: Attrs, span: Span | None) -> Value:
-    """The value of an expression, view or routine on values.
+def apply_operator(
+    op: registry.Operator, args: Sequence[Value], attrs: Attrs, span: Span | None, dims: dict[DimVar, int] = _NO_DIMS
+) -> Value:
+    """The value of an expression, view or routine on values. ``dims`` has the values of the variables that attributes mention.
 
     Raises ShapeError when the operands do not fit, OperatorError for wrong attributes, ExecutionError when a routine fails.
     """
     if op.kind == "routine":
         try:
-            return _apply_routine(op, args, attrs)
+            return _apply_routine(op, args, concrete_attrs(attrs, dims, span))
         except (RelayError, IndexError) as error:
             if isinstance(error, RelayError):
                 error.span = error.span or span
@@ -118,12 +127,12 @@ def apply_operator(op: registry.Operator, args: Sequence[Value], attrs: Attrs, s
         key = _Key(attrs)
         out_shape: tuple[int, ...] | None = None
         if op.shape_mode == "data":
-            out_shape = tuple(int(n) for n in _run(_traced_shape(op, operands, key), args)[0].reshape(-1))
+            out_shape = tuple(int(n) for n in _run(_traced_shape(op, operands, key), args, dims)[0].reshape(-1))
             if any(n < 0 for n in out_shape):
                 raise te.DefinitionError(f"its result would have the shape {shape_text(out_shape)}")
         traced = _traced(op, operands, key, out_shape)
-        _check_demands(traced)
-        results = _run(traced, args)
+        _check_demands(traced, dims)
+        results = _run(traced, args, dims)
     except (te.DefinitionError, IndexError, ZeroDivisionError) as error:
         given = ", ".join(_operand_text(o) for o in operands)
         raise ShapeError(f"{op.name} on {given}: {error}", span) from error
@@ -144,12 +153,15 @@ def apply_operator(op: registry.Operator, args: Sequence[Value], attrs: Attrs, s
     return tuple(results) if traced.is_tuple else results[0]
 
 
-def _check_demands(traced: registry.Traced) -> None:
+def _check_demands(traced: registry.Traced, dims: Mapping[DimVar, int]) -> None:
     for demand in traced.demands:
-        left, right = demand.left, demand.right
-        assert isinstance(left, int) and isinstance(right, int)
+        left, right = dim_evaluate(demand.left, dims), dim_evaluate(demand.right, dims)
         if not (left == right if demand.relation == "==" else left <= right):
             raise te.DefinitionError(f"{demand.why}: {left} {demand.relation} {right} does not hold")
+    for output in traced.outputs:
+        shape = tuple(dim_evaluate(d, dims) for d in output.shape)
+        if any(n < 0 for n in shape) or not countable(shape, output.dtype):
+            raise te.DefinitionError(f"its result would have the shape {shape_text(shape)}")
 
 
 def _apply_routine(op: registry.Operator, args: Sequence[Value], attrs: Attrs) -> Value:

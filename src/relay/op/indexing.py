@@ -118,26 +118,24 @@ def one_hot(
     return te.compute((*indices.shape[:at], depth, *indices.shape[at:]), body, "one_hot")
 
 
-# Programs write the greatest (or least) 32-bit number for "to the end".
-_NO_BOUND: Final = 2**31 - 1
+# Programs write the greatest (or least) number of 32 or 64 bits for "to the end".
+_AT_THE_END: Final = (2**31 - 1, 2**63 - 1)
+_AT_THE_START: Final = (-(2**31), -(2**31) + 1, -(2**63), -(2**63) + 1)
 
 
 def _slice(extent: Dim, begin: Dim | None, end: Dim | None, stride: int) -> tuple[Dim, Dim]:
-    """Python's slice on an axis of an unknown size: the first index and the count."""
+    """Python's slice on an axis of an unknown size: the first index and the count. Sizes are never counted from the end."""
     low, high = (0, extent) if stride > 0 else (-1, dim_sub(extent, 1))
 
-    def bound(value: Dim | None, default: Dim) -> Dim:
-        if value is None:
-            return default
-        if isinstance(value, int) and not isinstance(extent, int) and abs(value) >= _NO_BOUND:
-            return high if value > 0 else low
+    def bound(value: Dim | None, last: bool) -> Dim:
+        if value is None or value in (_AT_THE_END if last else _AT_THE_START):
+            return high if last else low
         from_end = isinstance(value, int) and value < 0
         if from_end:
             return dim_max(dim_add(extent, value), low)
         return dim_min(value, high)
 
-    start = bound(begin, low if stride > 0 else high)
-    stop = bound(end, high if stride > 0 else low)
+    start, stop = bound(begin, stride < 0), bound(end, stride > 0)
     distance = dim_sub(stop, start) if stride > 0 else dim_sub(start, stop)
     return start, dim_max(ceil_div(distance, abs(stride)), 0)
 
@@ -152,7 +150,8 @@ def strided_slice(
     axes: tuple[int, ...] | None = None,
     slice_mode: Literal["end", "size"] = "end",
 ) -> te.Tensor:
-    """Python's ``begin:end:stride`` on the given axes (the first ones by default); one stride may stand for all.
+    """Python's ``begin:end:stride`` on the given axes (the first ones by default); one stride may stand for all. The greatest
+    and least numbers of 32 and 64 bits mean the end of the axis and its start, whatever its size is.
 
     In mode ``size``, ``end`` holds counts (negative: up to the end) and strides are 1.
     """
