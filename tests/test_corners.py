@@ -100,6 +100,29 @@ CORNERS = [
         lambda x, y: (_f32(5, 4, 3), np.array([4, 2], np.int32), _f32()),
     ),
     Corner(
+        "one element of an axis that nobody knows broadcasts",
+        """def @main[n: Dim](%x: Tensor[(n,), float32]) {
+          let %p = split(%x, indices_or_sections=[1]);
+          (less(%x, %p.0), take(%x, const([2, 0], (2,), int64), axis=0) - %p.0)
+        }""",
+        (_f32(-1, -2, 3, 0),),
+        lambda x: (x < x[:1], x[[2, 0]] - x[:1]),
+    ),
+    Corner(
+        "where one number is not zero",
+        "def @main(%x: float32) { (argwhere(%x), argwhere(%x - %x), nonzero(%x - %x)) }",
+        (np.array(2, np.float32),),
+        lambda x: (np.zeros((1, 0), np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)),
+    ),
+    Corner(
+        "attention with heads of no size weighs all values alike",
+        """def @main[m: Dim, n: Dim, d: Dim](%q: Tensor[(m, d), float32], %k: Tensor[(n, d), float32], %v: Tensor[(n, 2), float32]) {
+          nn.attention(%q, %k, %v)
+        }""",
+        (np.zeros((2, 0), np.float32), np.zeros((3, 0), np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)),
+        lambda q, k, v: np.tile(v.mean(0), (2, 1)),
+    ),
+    Corner(
         "a size of nothing broadcasts with one",
         "def @main(%x: Tensor[(?,), float32], %y: Tensor[(?,), float32]) { (%x + %y, %y * %x, maximum(%x, %x)) }",
         (_f32(), _f32(3)),

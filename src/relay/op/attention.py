@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay import te
-from relay.ir.dim import Dim, dim_sub
+from relay.ir.dim import Dim, dim_max, dim_sub
 from relay.ir.types import is_float
 from relay.op import registry
 from relay.op.registry import operator
@@ -389,7 +389,7 @@ def _shared(outer: tuple[te.Scalar, ...], group: int | None) -> tuple[te.Scalar,
 
 
 def _default_scale(depth: Dim, dtype: str) -> te.Scalar:
-    """1/sqrt of the size of a head."""
+    """1/sqrt of the size of a head; of none, 1: its scores are sums of nothing."""
     if isinstance(depth, int):
         return te.const(max(depth, 1) ** -0.5, dtype)
-    return te.rsqrt(te.size(depth, dtype))
+    return te.rsqrt(te.size(dim_max(depth, 1), dtype))

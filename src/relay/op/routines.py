@@ -86,7 +86,8 @@ def _argwhere_relation(args: Sequence[Type], attrs: Attrs) -> Type:
 
 def _argwhere(condition: Array) -> Array:
     held = condition.astype(numpy_dtype(compute_dtype(condition.dtype.name)), copy=False)
-    return np.argwhere(held).astype(np.int64).reshape(-1, condition.ndim)
+    found = np.argwhere(held).astype(np.int64)
+    return found.reshape(len(found), condition.ndim)
 
 
 @routine("argwhere", relation=_argwhere_relation, reference=_argwhere)
