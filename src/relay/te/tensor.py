@@ -223,18 +223,25 @@ def scan(
     return Tensor(stage, 0, stage.shape, dtype)
 
 
-def stage_over(name: str, axes: Sequence[Axis], bodies: Sequence[Scalar]) -> tuple[Tensor, ...]:
+def stage_over(
+    name: str, axes: Sequence[Axis], bodies: Sequence[Scalar], stands_for: Callable[[Scalar], Scalar] | None = None
+) -> tuple[Tensor, ...]:
     """The results of a stage that computes ``bodies`` (expressions, or one reduction of such each) at every index of ``axes``.
 
     Its index variables, those of its reductions among them, are its own: how each stage is traversed is decided for itself, and
-    whoever writes several may use one variable in all of them.
+    whoever writes several may use one variable in all of them. ``stands_for`` gives the node that is taken for one over such variables.
     """
     own = {a: Axis(a.name, a.extent, a.dtype) for a in axes}
     own |= {a: Axis(a.name, a.extent, a.dtype) for b in bodies if isinstance(b, Reduce) for a in b.axes}
     memo: dict[int, Scalar] = {}  # of all bodies: what they share stays shared
 
+    def visit(node: Scalar) -> Scalar:
+        if isinstance(node, Axis):
+            return own.get(node, node)
+        return node if stands_for is None else stands_for(node)
+
     def over_own(body: Scalar) -> Scalar:
-        return transform(body, lambda n: own.get(n, n) if isinstance(n, Axis) else n, memo)
+        return transform(body, visit, memo)
 
     made = tuple(
         Reduce(b.kind, tuple(own[a] for a in b.axes), over_own(b.body), b.dtype)

@@ -224,7 +224,7 @@ def _sum(element: tuple[Axis, ...], over: Sequence[Axis], body: Scalar) -> Term:
     nodes = walk(body)
     short = _is_short(over) and body.dtype in ("float32", "float64")
     short = short and len(nodes) * prod(a.extent for a in over if isinstance(a.extent, int)) <= _MOST_NODES
-    if not short or not any(isinstance(n, Select) for n in nodes):
+    if not short or not any(isinstance(n, Select) and _is_decided(n.cond, over) for n in nodes):
         return Term(element, Reduce("sum", _along_memory(over, body), body, body.dtype))
     indices = Indices()
     total: Scalar | None = None
@@ -234,6 +234,16 @@ def _sum(element: tuple[Axis, ...], over: Sequence[Axis], body: Scalar) -> Term:
         if not is_const(each, 0):
             total = add(total, each)
     return Term(element, zero(body.dtype) if total is None else total)
+
+
+def _is_decided(cond: Scalar, over: Sequence[Axis]) -> bool:
+    """Whether a condition, or a part of it, may be decided where axes have one index: it compares what is made of them, reading nothing."""
+    for node in walk(cond):
+        if isinstance(node, Compare) and node.a.dtype == "int64":
+            inside = [*walk(node.a), *walk(node.b)]
+            if any(n in over for n in inside if isinstance(n, Axis)) and not any(isinstance(n, Load) for n in inside):
+                return True
+    return False
 
 
 def _is_short(over: Sequence[Axis]) -> bool:

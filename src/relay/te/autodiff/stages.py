@@ -10,6 +10,7 @@ from relay.ir.dim import Dim, dim_mul, shape_size
 from relay.te import numeric
 from relay.te.autodiff.arithmetic import choose, zero
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, Size, binary, compare, substitute
+from relay.te.shared import Shared
 from relay.te.tensor import Scan, Tensor, const, stage_over
 
 
@@ -24,8 +25,8 @@ def copied(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 def stage(name: str, axes: Sequence[Axis], body: Scalar) -> Tensor:
-    """The tensor of an expression, or of a reduction of one, over axes."""
-    return stage_over(name, axes, (body,))[0]
+    """The tensor of an expression, or of a reduction of one, over axes; what is equal in it is one node."""
+    return stage_over(name, axes, (body,), Shared().of)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
