@@ -30,6 +30,7 @@ from relay.lower.footprint import footprint
 from relay.lower.module import lower
 from relay.lower.planning import ModulePlan, plan_module
 from relay.lower.unit import Planned
+from relay.op.registry import remembering
 from relay.options import Options
 from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
@@ -182,6 +183,11 @@ def reduced_precision(options: Options) -> list[Pass]:
 
 def build(module: Module, options: Options, observe: Observer | None = None, verify: bool = False) -> Compilation:
     """Compile a typed module: passes, plans, kernels, bytecode. Raises RelayError for what cannot be compiled."""
+    with remembering():
+        return _build(module, options, observe, verify)
+
+
+def _build(module: Module, options: Options, observe: Observer | None, verify: bool) -> Compilation:
     target = parse_target(options.target)
     runner = Runner(target, options)
     clock = _Clock()

@@ -25,7 +25,9 @@ import functools
 import importlib
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -441,8 +443,49 @@ def trace(
     out_shape: tuple[Dim, ...] | None = None,
 ) -> Traced:
     """Run an expression's or view's definition on placeholders. ``inputs``: (shape, dtype) per tensor input, a list of such for a
-    variadic one. Raises te.Undetermined, te.DefinitionError and OperatorError."""
-    collector = collector or te.Trace()
+    variadic one. Within `remembering` the same question has the same answer, so the stages of two may be the same ones. Raises
+    te.Undetermined, te.DefinitionError and OperatorError."""
+    known = _traces.get()
+    if known is None or collector is not None:
+        return _trace(op, inputs, attrs, collector or te.Trace(), out_shape)
+    key = (op, _hashable(inputs), _hashable(attrs), out_shape)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = _trace(op, inputs, attrs, te.Trace(), out_shape)
+    return found
+
+
+_traces: ContextVar[dict[object, Traced] | None] = ContextVar("relay_traces", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Have definitions run once for the same types and attributes. Not for longer than one compilation: what else a definition
+    depends on may change between two."""
+    token = _traces.set({}) if _traces.get() is None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _traces.reset(token)
+
+
+def _hashable(given: object) -> object:
+    """Shapes or attributes as a key that keeps 1, 1.0 and True apart, and 0.0 and -0.0."""
+    if isinstance(given, list | tuple):
+        return tuple(map(_hashable, given))
+    if isinstance(given, Mapping):
+        return tuple((name, _hashable(given[name])) for name in sorted(given))
+    return type(given), repr(given) if isinstance(given, float) else given
+
+
+def _trace(
+    op: Operator,
+    inputs: Sequence[tuple[Sequence[Dim], str] | Sequence[tuple[Sequence[Dim], str]]],
+    attrs: Attrs,
+    collector: te.Trace,
+    out_shape: tuple[Dim, ...] | None,
+) -> Traced:
     start = len(collector.demands)
     flat: list[te.Tensor] = []
     args: list[Any] = []

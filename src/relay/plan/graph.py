@@ -19,7 +19,7 @@ from relay.ir.types import TensorType, Type
 from relay.ir.walk import post_order
 from relay.op import registry
 from relay.op.foreign import is_foreign
-from relay.te.rewrite import output_dtypes, rewrite_stage
+from relay.te.rewrite import output_dtypes, renewed
 from relay.te.scalar import Const, Load, Scalar, walk
 from relay.te.tensor import Placeholder, Tensor
 from relay.typing.relations import solved_signature
@@ -172,7 +172,8 @@ def _call(op: registry.Operator, call: Call, env: dict[Var, Value]) -> Value:
 
 
 def splice(outputs: Sequence[Tensor], given: Mapping[tuple[int, int], Tensor | Literal]) -> tuple[Tensor, ...]:
-    """The outputs with placeholders replaced (``given`` by `tensor_key`), as new stages where anything changed."""
+    """The outputs with placeholders replaced (``given`` by `tensor_key`), of stages and index variables of their own: a definition
+    may have been run once for several calls."""
     new: dict[tuple[int, int], Tensor | Literal] = dict(given)
 
     def visit(node: Scalar) -> Scalar:
@@ -185,9 +186,8 @@ def splice(outputs: Sequence[Tensor], given: Mapping[tuple[int, int], Tensor | L
         return node
 
     for stage in te.stages(outputs):
-        replaced = rewrite_stage(stage, visit)
-        if replaced is not stage:
-            assert not isinstance(replaced, Placeholder)
+        if not isinstance(stage, Placeholder):
+            replaced = renewed(stage, visit)
             for n, dtype in enumerate(output_dtypes(replaced)):
                 new[id(stage), n] = Tensor(replaced, n, replaced.shape, dtype)
     spliced: list[Tensor] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from relay.te.scalar import Load, Scalar, transform
-from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stages
+from relay.te.scalar import Axis, Load, Named, Scalar, transform
+from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_over, stages
 
 
 def rewritten(outputs: Sequence[Tensor], rewrite: Callable[[Stage], Stage]) -> tuple[Tensor, ...]:
@@ -44,6 +44,23 @@ def rewrite_stage(stage: Stage, visit: Callable[[Scalar], Scalar]) -> Stage:
             if init is stage.init and update is stage.update:
                 return stage
             return Scan(stage.name, stage.axes, stage.dim, stage.state, init, update, stage.reverse, stage.exclusive)
+
+
+def renewed(stage: Compute | Scan, visit: Callable[[Scalar], Scalar]) -> Compute | Scan:
+    """The stage with its expressions rewritten, over index variables of its own."""
+    if isinstance(stage, Compute):
+        made = stage_over(stage.name, stage.axes, stage.bodies, visit)[0].stage
+        assert isinstance(made, Compute)
+        return made
+    own: dict[Axis, Axis] = {a: Axis(a.name, a.extent, a.dtype) for a in stage.axes}
+    own[stage.state] = Named(stage.state.name, stage.state.dtype)
+    memo: dict[int, Scalar] = {}
+    init, update = (
+        transform(e, lambda n: own.get(n, n) if isinstance(n, Axis) else visit(n), memo)
+        for e in (stage.init, stage.update)
+    )
+    axes = tuple(own[a] for a in stage.axes)
+    return Scan(stage.name, axes, stage.dim, own[stage.state], init, update, stage.reverse, stage.exclusive)
 
 
 def output_dtypes(stage: Stage) -> tuple[str, ...]:
