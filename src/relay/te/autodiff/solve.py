@@ -5,8 +5,7 @@ A stage reads ``A[f(x)]`` for every index ``x`` of a box. The gradient of ``A`` 
 may leave its range. The index functions are sums of variables times sizes; what is not affine becomes a variable of its own:
 
     q = u // c        u = c * q + r with a new r in [0, c)
-    min(a, b)         two pieces: a where a <= b, and b where a = b + 1 + s with a new s >= 0 (max alike)
-    abs(a)            two pieces: a where a >= 0, and -a where a = -1 - s with a new s >= 0
+    min(a, b)         two pieces (`relay.te.autodiff.cuts`)
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
 once the common divisor is out), so r runs only over its residue class and p is determined. What cannot be solved stays a guard,
@@ -18,27 +17,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import TypeGuard
 
-from relay.ir.dim import Dim, DimVar, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul, dim_sub, known_equal
+from relay.ir.dim import Dim, DimVar, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import both
+from relay.te.autodiff.cuts import Piece, cut
 from relay.te.index import Indices, content
 from relay.te.scalar import (
     TRUE,
     Axis,
-    Binary,
     Compare,
     CompareOp,
     Const,
-    Load,
     Scalar,
-    Unary,
     binary,
-    children,
-    compare,
     substitute,
-    transform,
-    unary,
     walk,
 )
 
@@ -62,17 +54,6 @@ class Inverse:
     uneven: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Piece:
-    """A part of the iterations, in which the read has no minimum or maximum: ``variables`` has those to tell it, ``also`` the
-    equations and ``where`` the conditions for being in it."""
-
-    read: tuple[Scalar, ...]
-    variables: tuple[Axis, ...]
-    also: tuple[tuple[Scalar, Scalar], ...]
-    where: tuple[Scalar, ...]
-
-
 def invert(
     read: Sequence[Scalar],
     element: Sequence[Scalar],
@@ -86,10 +67,10 @@ def invert(
     last ``reduced`` of the variables are those of a reduction: of two that are alike, they are kept as loops. ``also`` are pairs of
     indices of which is known that only equal ones count. The variables ``loops`` stay loops, whatever that costs."""
     out: list[Inverse] = []
-    todo = [_Piece(tuple(read), tuple(variables), tuple(also), ())]
+    todo = [Piece(tuple(read), tuple(variables), tuple(also), ())]
     while todo:
         piece = todo.pop()
-        parts = _parts(piece, indices)
+        parts = cut(piece, indices)
         if parts is not None:
             todo += reversed(parts)
             continue
@@ -102,57 +83,6 @@ def invert(
         system.keep(loops)
         out.append(system.solve(piece.where))
     return out
-
-
-def _parts(piece: _Piece, indices: Indices) -> list[_Piece] | None:
-    """The piece cut in two at a minimum or maximum of indices, or where a magnitude turns; None where there is none to cut at."""
-    for node in (n for index in piece.read for n in walk(index)):
-        if not _is_cut(node) or not _varies(node, piece.variables) or any(isinstance(n, Load) for n in walk(node)):
-            continue
-        if isinstance(node, Unary):
-            a, b, least = node.a, unary("neg", node.a), False
-            low, high = indices.ends(dim_mul(-1, indices.poly(a)))
-        else:
-            a, b = (node.a, node.b) if _varies(node.a, piece.variables) else (node.b, node.a)
-            least = node.op == "min"
-            by = dim_sub(indices.poly(a), indices.poly(b))
-            low, high = indices.ends(by if least else dim_mul(-1, by))
-        if high is None:
-            continue
-        over = Axis("s", dim_max(high, 0))  # how far a is beyond b (or below 0), less one
-        further = binary("add", over, 1)
-        known = isinstance(low, int) and low > 0, isinstance(high, int) and high <= 0
-        edge: Scalar = Const(0, "int64") if isinstance(node, Unary) else b
-        beyond = binary("add", edge, further) if least else binary("sub", edge, further)
-        one, other = (tuple(_replaced(i, node, to, indices) for i in piece.read) for to in (a, b))
-        within = compare("le" if least else "ge", a, edge)
-        first = _Piece(one, piece.variables, piece.also, (*piece.where, within))
-        second = _Piece(other, (*piece.variables, over), (*piece.also, (a, beyond)), piece.where)
-        return [second] if known[0] else [first] if known[1] else [first, second]
-    return None
-
-
-def _is_cut(node: Scalar) -> TypeGuard[Binary | Unary]:
-    if isinstance(node, Unary):
-        return node.op == "abs" and node.dtype == "int64"
-    return isinstance(node, Binary) and node.op in ("min", "max")
-
-
-def _varies(node: Scalar, variables: Sequence[Axis]) -> bool:
-    return any(isinstance(n, Axis) and n in variables for n in walk(node))
-
-
-def _replaced(index: Scalar, node: Binary | Unary, value: Scalar, indices: Indices) -> Scalar:
-    """The index with what is equal to a node replaced."""
-
-    def key(of: Binary | Unary) -> tuple[object, ...]:
-        return (of.op, *map(indices.poly, children(of)))
-
-    def visit(each: Scalar) -> Scalar:
-        same = isinstance(each, Binary | Unary) and each.dtype == "int64" and each.op == node.op
-        return value if same and key(each) == key(node) else each  # type: ignore[arg-type]
-
-    return transform(index, visit)
 
 
 class _System:
