@@ -407,48 +407,52 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
     return _OPERANDS[type(node)](node)
 
 
+# The node of each kind over new operands; without an entry: of those that have none.
+_OVER: dict[type, Callable[[Any, tuple[Scalar, ...]], Scalar]] = {
+    Load: lambda node, new: Load(node.source, new, node.dtype),
+    Unary: lambda node, new: Unary(node.op, new[0], node.dtype),
+    Cast: lambda node, new: Cast(new[0], node.dtype),
+    Binary: lambda node, new: Binary(node.op, new[0], new[1], node.dtype),
+    Compare: lambda node, new: Compare(node.op, new[0], new[1]),
+    Select: lambda node, new: Select(new[0], new[1], new[2], node.dtype),
+    Reduce: lambda node, new: Reduce(node.kind, node.axes, new[0], node.dtype),
+}
+
+
 def rebuild(node: Scalar, operands: tuple[Scalar, ...]) -> Scalar:
     """The node over new operands; the same object when they are the old ones."""
-    if all(new is old for new, old in zip(operands, children(node), strict=True)):
-        return node
-    match node:
-        case Const() | Size() | Axis():
-            return node
-        case Load():
-            return Load(node.source, operands, node.dtype)
-        case Unary():
-            return Unary(node.op, operands[0], node.dtype)
-        case Cast():
-            return Cast(operands[0], node.dtype)
-        case Binary():
-            return Binary(node.op, operands[0], operands[1], node.dtype)
-        case Compare():
-            return Compare(node.op, operands[0], operands[1])
-        case Select():
-            return Select(operands[0], operands[1], operands[2], node.dtype)
-        case Reduce():
-            return Reduce(node.kind, node.axes, operands[0], node.dtype)
+    # Nodes are compared by identity, and so are tuples of them.
+    return node if operands == children(node) else _OVER[type(node)](node, operands)
 
 
 def transform(root: Scalar, visit: Callable[[Scalar], Scalar], memo: dict[int, Scalar] | None = None) -> Scalar:
     """Rewrite bottom-up: ``visit`` is given each node over already rewritten operands and returns its replacement. Iterative."""
     done: dict[int, Scalar] = {} if memo is None else memo
-    todo: list[tuple[Scalar, bool]] = [(root, False)]
+    todo: list[Scalar | None] = [root]  # None: the operands of the node below it are done
     while todo:
-        node, ready = todo.pop()
+        node = todo.pop()
+        ready = node is None
+        if node is None:
+            node = todo.pop()
+            assert node is not None
         if id(node) in done:
             continue
-        kids = children(node)
-        if ready or not kids:
-            done[id(node)] = visit(rebuild(node, tuple(done[id(k)] for k in kids)))
+        operands = _OPERANDS[type(node)](node)
+        if not operands:
+            done[id(node)] = visit(node)
+        elif ready:
+            new = tuple([done[id(k)] for k in operands])
+            done[id(node)] = visit(node if new == operands else _OVER[type(node)](node, new))
         else:
-            todo.append((node, True))
-            todo.extend((k, False) for k in kids if id(k) not in done)
+            todo += (node, None)
+            todo += [k for k in operands if id(k) not in done]
     return done[id(root)]
 
 
 def walk(root: Scalar) -> list[Scalar]:
     """Every node once, operands before users."""
+    if not _OPERANDS[type(root)](root):
+        return [root]  # most indices
     out: list[Scalar] = []
     seen: set[int] = set()
     todo: list[Scalar | None] = [root]  # None: the node below it comes next in the result
