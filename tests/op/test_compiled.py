@@ -162,3 +162,18 @@ def test_positions_over_axes_that_lie_apart(name: str, symbolic: bool, cache: Pa
             attrs = {"axis": axis, "keepdims": False, "exclude": False, "dtype": "int64"}
             check(case, [data], attrs, symbolic, cache)
             h.check(case, [data], attrs)
+
+
+@pytest.mark.parametrize("count_include_pad", [False, True])
+def test_means_of_windows_with_one_place_along_an_axis(count_include_pad: bool, cache: Path) -> None:
+    """How many elements a window covers is computed from its place, also along an axis that has one."""
+    case = next(c for c in CASES if c.name == "nn.avg_pool2d")
+    for shape, padding in (
+        ((2, 3, 2, 3), (0, 0)),
+        ((2, 3, 2, 2), (1, 0)),
+        ((1, 1, 3, 2), (0, 1)),
+        ((2, 3, 2, 2), (0, 0)),
+    ):
+        data = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        attrs = {"pool_size": (2, 2), "strides": (1, 2), "padding": padding, "count_include_pad": count_include_pad}
+        check(case, [data], attrs, False, cache)

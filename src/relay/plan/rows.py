@@ -76,7 +76,11 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         aliases.update({own: row for own, row in zip(member.rows, rows, strict=True) if own is not row})
         plans.append(MemberPlan(member, list(member.inner), list(member.kept.reduce_axes)))
     temps = _temporaries(builder, plans)
-    space = Space([rows, *(g for p in plans for g in (p.inner, p.reduced))], {})
+    # Axes of one element are neither rows nor inside of them; a value may be made of one (how far a window is from a border).
+    units: dict[Axis, Scalar] = {
+        a: Const(0, "int64") for m in nest.members for a in m.kept.stage.axes if a.extent == 1 and a not in m.rows
+    }
+    space = Space([rows, *(g for p in plans for g in (p.inner, p.reduced))], units)
 
     def evaluate(env: Env) -> Accesses:
         values: list[Scalar] = []
