@@ -109,6 +109,19 @@ CORNERS = [
         lambda x: (x < x[:1], x[[2, 0]] - x[:1]),
     ),
     Corner(
+        "bounds that no float is",
+        """def @main(%x: Tensor[(3,), int64]) {
+          (clip(%x, a_min=-9007199254740993, a_max=9007199254740993), clip(%x, a_min=-inf, a_max=9223372036854775807),
+            sequence_mask(reshape(%x, newshape=[3, 1]), const([1], (1,), int64), mask_value=9007199254740993))
+        }""",
+        (np.array([2**62 + 1, 5, -(2**62) - 1]),),
+        lambda x: (
+            np.array([2**53 + 1, 5, -(2**53) - 1]),
+            x,
+            np.array([[2**62 + 1], [2**53 + 1], [2**53 + 1]]),
+        ),
+    ),
+    Corner(
         "where one number is not zero",
         "def @main(%x: float32) { (argwhere(%x), argwhere(%x - %x), nonzero(%x - %x)) }",
         (np.array(2, np.float32),),

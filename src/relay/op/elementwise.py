@@ -116,18 +116,19 @@ def bitwise_not(data: te.Tensor) -> te.Tensor:
 
 
 @operator("clip")
-def clip(data: te.Tensor, *, a_min: float, a_max: float) -> te.Tensor:
-    """Each element moved into ``[a_min, a_max]``; nan stays. ``data``: any shape, numeric."""
+def clip(data: te.Tensor, *, a_min: int | float, a_max: int | float) -> te.Tensor:
+    """Each element moved into ``[a_min, a_max]``; nan stays. ``data``: any shape, numeric. Bounds that are written as integers are
+    exact, also where no float is."""
     require_number(data, "clip")
     low, high = (_bound(v, data.dtype) for v in (a_min, a_max))
     return elementwise(data, lambda x: te.minimum(te.maximum(x, low), high), "clip")
 
 
-def _bound(value: float, dtype: str) -> te.Const:
+def _bound(value: int | float, dtype: str) -> te.Const:
     if is_float(dtype):
         return te.const(value, dtype)
     lowest, highest = (int(f(dtype).astype(object).item()) for f in (numeric.least, numeric.greatest))
-    if math.isinf(value):
+    if isinstance(value, float) and math.isinf(value):
         return te.const(highest if value > 0 else lowest, dtype)
     return te.const(min(max(int(value), lowest), highest), dtype)
 

@@ -192,7 +192,9 @@ def slice_like(data: te.Tensor, shape_like: te.Tensor, *, axes: tuple[int, ...] 
 
 
 @operator("sequence_mask")
-def sequence_mask(data: te.Tensor, valid_length: te.Tensor, *, mask_value: float = 0.0, axis: int = 0) -> te.Tensor:
+def sequence_mask(
+    data: te.Tensor, valid_length: te.Tensor, *, mask_value: int | float = 0.0, axis: int = 0
+) -> te.Tensor:
     """``data`` with ``mask_value`` from ``valid_length`` (b,) on along the sequence ``axis``, 0 or 1; the other is the batch."""
     te.require(axis in (0, 1) and data.ndim >= 2, "sequence_mask needs data of rank 2 or more and axis 0 or 1")
     require_number(data, "sequence_mask")
