@@ -356,6 +356,21 @@ def test_gradients_of_what_is_spelled_out(size: str, causal: bool, derivative: s
     assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
 
 
+@pytest.mark.parametrize(("queries", "fused"), [("8", False), ("100", True), ("n", True)])
+def test_gradients_of_few_queries_of_any_number_of_keys(queries: str, fused: bool) -> None:
+    """Few scores are kept, however many keys there are: making them again would take longer than all else."""
+    q, k = (f"Tensor[(2, {rows}, 8), float32]" for rows in (queries, "n"))
+    text = f"""def @main[n: Dim](%q: {q}, %k: {k}, %v: {k}) -> float32 {{
+      sum(tanh(nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k) * 0.3f), transpose(%v, axes=[0, 2, 1])))) }}"""
+    module = relay.value_and_grad(typed(text), argnums=(0, 1, 2))
+    compilation = relay.pipeline.build(relay.infer_type(module), Options(cache=False))
+    names = {name for f in compilation.module.functions for k in kernels(compilation.module, f) for name in k}
+    assert ("nn.attention_cotangents" in names) is fused
+    rows = int(queries) if queries.isdecimal() else 7
+    operands = arrays((2, rows, 8), (2, 7, 8), (2, 7, 8))
+    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+
+
 @pytest.mark.parametrize("mask", ["%m", "where(%m > 0f, 0f, -1e30f)"])
 def test_masks_of_unknown_sizes_stay(mask: str) -> None:
     """What is added may have one row for all: only the run knows."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from operator import and_
+from operator import and_, mul
 from typing import ClassVar
 
 import numpy as np
@@ -75,6 +75,9 @@ class FuseAttention(Pass):
 _X, _TOTAL = wildcard(), wildcard()
 # Half of causal scores are never made, and what blocks of others hold is in a near cache: they are worth a kernel where they are fewer.
 _CAUSAL_COUNTS = 8
+# What stands for an unknown number of queries or keys, where the other one is known: so many keys that eight queries of them
+# are apart.
+_MANY = 1 << 13
 # Stands for masks that cannot be one.
 _APART: Expr = Var("apart")
 
@@ -205,7 +208,8 @@ class AttentionFinder:
         later = list(windows)
         if any(x in masks for x in later) and hidden is not None and np.isfinite(hidden):
             later = [x for x in later if x in chosen]
-        count = m * n if isinstance(m, int) and isinstance(n, int) else self.least
+        both = isinstance(m, int) or isinstance(n, int)
+        count = reduce(mul, (d if isinstance(d, int) else _MANY for d in (m, n))) if both else self.least
         if count * (_CAUSAL_COUNTS if later else 1) < self.least:
             return self._none("the matrices of scores are small, so that their gradient is taken of the parts")
         joined = self._joined([x for x in masks if x not in later], [x for x in chosen if x not in later], hidden)
