@@ -9,7 +9,9 @@ import pytest
 
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function, Tuple
+from relay.loop.ir import Alloc
 from relay.loop.printer import kernel_text
+from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
@@ -82,6 +84,17 @@ def test_few_rows_are_exchanged_where_less_is_packed(places: int, turned: bool) 
 
     plan = check(primitive([tensor((2, 16, places, 8)), tensor((16, 10, 8, 8))], build), {})
     assert is_turned(plan) == turned
+
+
+@pytest.mark.parametrize("heads", [3, 4, 12])
+def test_runs_of_unknown_length_are_read_where_they_are(heads: int) -> None:
+    """Matrices of scores that are mixed with each other, head by head: nothing is gathered, and little would repay turning."""
+    m = DimVar("m")
+    given = [tensor((N, heads, N, as_dim(m))), tensor((heads, heads))]
+    fn = primitive(given, lambda make, s, p: make("einsum", Tuple((s, p)), equation="bhnm,hg->bgnm"))
+    plan = check(fn, *({V: n, m: k} for n in (1, 2, 5) for k in (1, 3, 20)))
+    assert not is_turned(plan)
+    assert not any(isinstance(s, Alloc) and s.buffer.name.startswith("panel") for s in statements(plan.kernel.body))
 
 
 @pytest.mark.parametrize("rows", [15, 16, 31, 64])
