@@ -17,6 +17,7 @@ from relay.loop.target import Target
 from relay.loop.walk import nodes, statements
 from relay.plan import make_plan, unpacked
 from relay.plan.kernel_plan import KernelPlan
+from relay.plan.tiles import has_halves
 from tests.plan.harness import HOST, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
@@ -191,6 +192,20 @@ def test_one_tile_where_columns_are_not_known_either() -> None:
     sizes = [{V: rows, m: columns} for rows in (1, 3, 4, 8, 9, 24, 25, 60) for columns in (1, 31, 64, 100)]
     for make in (streamed, dotted):
         check(make(N, 70, as_dim(m)), *sizes)
+
+
+@pytest.mark.parametrize("make", [streamed, dotted])
+def test_an_unknown_number_of_columns_that_fits_into_a_vector_has_narrow_tiles(make: object) -> None:
+    m, k = DimVar("m"), DimVar("k")
+    sizes = [{V: rows, m: columns, k: 9} for rows in (1, 5, 7, 24, 25, 60) for columns in (0, 1, 3, 8, 9, 16, 17)]
+    plan = check(make(N, as_dim(k), as_dim(m)), *sizes)  # type: ignore[operator]
+    widths = {
+        s.buffer.shape[-1]
+        for s in statements(plan.kernel.body)
+        if isinstance(s, Alloc) and s.buffer.name.startswith("registers")
+    }
+    lanes = HOST.lanes(32)
+    assert min(int(str(w)) for w in widths) == (lanes // 2 if has_halves(HOST) else lanes)
 
 
 def packs(plan: KernelPlan) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
+from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
 from relay.plan.build import Builder, allocate, bound, parallel_rows, seq, temporary
@@ -43,7 +44,7 @@ from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_loops import in_groups, k_outermost
 from relay.plan.task_rows import task_block
 from relay.plan.there_and_back import is_kept_in_part, turned_round
-from relay.plan.tiles import PanelRun, tile_height
+from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch, tile_height
 from relay.plan.whole_rows import DEEPEST, RowCut, row_cut
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, minimum
 
@@ -65,10 +66,25 @@ def matrix_nest(
     few = None if packed is not None or p.form.turned else few_rows(nest)
     rows = size_of(p.rows)
     if few is None:
-        return _tiles(nest, packed, schedule)
+        return _of_any_width(nest, packed, schedule)
     if isinstance(rows, int):
-        return few.nest() if rows <= few.most else _tiles(nest, None, schedule)
-    return Branch(compare("le", extent_of(rows), few.most), few.nest(), _tiles(nest, None, schedule, few.most + 1))
+        return few.nest() if rows <= few.most else _of_any_width(nest, None, schedule)
+    more = _of_any_width(nest, None, schedule, few.most + 1)
+    return Branch(compare("le", extent_of(rows), few.most), few.nest(), more)
+
+
+def _of_any_width(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest: int = 1) -> Stmt:
+    """The product by tiles. Of an unknown number of columns those that fit into a vector have narrow panels of their own: in one for any
+    number, most lanes would multiply what nobody asked for."""
+    p, target = nest.p, nest.builder.target
+    columns, lanes = size_of(p.columns), target.lanes(dtype_bits(p.form.accumulate))
+    wide = _tiles(nest, packed, schedule, fewest)
+    if isinstance(columns, int) or packed is not None or p.form.turned or p.form.guard is not None:
+        return wide
+    runs = narrow_runs(target, p.form.accumulate, size_of(p.rows), columns)
+    narrow = replace(p, tile=runs[0].tile, runs=runs, pitch=panel_pitch(target, p.form.accumulate, runs))
+    few = _tiles(replace(nest, p=narrow, env={}), None, schedule, fewest)
+    return Branch(compare("le", extent_of(columns), lanes), few, wide)
 
 
 def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest: int = 1) -> Stmt:

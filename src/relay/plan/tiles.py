@@ -113,6 +113,13 @@ def uniform_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[P
     return panel_runs(target, dtype, rows, columns, tile_for(target, dtype, rows, columns).columns // lanes)
 
 
+def narrow_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[PanelRun, ...]:
+    """The columns, no more than a vector has lanes, shared out over the narrowest panels: half a vector each where that saves time."""
+    lanes = target.lanes(dtype_bits(dtype))
+    width = lanes // 2 if has_halves(target) else lanes
+    return (PanelRun(0, ceil_div(columns, width), 0, Tile(_rows_of(target, 1, rows), width), ragged=True),)
+
+
 def has_halves(target: Target) -> bool:
     """Whether half a vector is multiplied in half the time."""
     return target.masked and target.vector_bits >= 512 and not target.outruns_caches

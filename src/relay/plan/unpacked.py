@@ -20,7 +20,7 @@ from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_r
 from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
-from relay.plan.tiles import Tile, wide_tile
+from relay.plan.tiles import Tile, narrow_runs, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Numbers of rows that are done this way, and those of them that are one tile, also where tiles wait for caches: there up to so many
@@ -127,6 +127,11 @@ class Unpacked:
         if not nest.has_known_columns:
             # Neither is known, so no width can be right for a height: one tile for all saves half of the code.
             made: Stmt = _Tiles(nest, nest.p.tile, self.most, fewest=self.fewest).nest()
+            # But that one is mostly empty where the columns fit into a vector.
+            target, dtype, columns = nest.builder.target, nest.p.form.accumulate, size_of(nest.p.columns)
+            (run,) = narrow_runs(target, dtype, rows, columns)
+            narrow = _Tiles(nest, run.tile, self.most, fewest=self.fewest).nest()
+            made = Branch(compare("le", extent_of(columns), target.lanes(dtype_bits(dtype))), narrow, made)
         else:
             heights = range(self.fewest, one_tile + 1)
             one = [_Tiles(nest, _one_tile(nest, n), n, exactly=True).nest() for n in heights]
