@@ -50,6 +50,28 @@ def outer_mean(a: te.Tensor, b: te.Tensor, w: te.Tensor) -> te.Tensor:
     return te.compute((n, n, w.shape[2]), lambda i, j, z: te.sum(a[q, i, d] * b[q, j, e] * w[d, e, z], (q, d, e)))
 
 
+def tensor_train(x: te.Tensor, a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """A dense layer whose weight is a train of two tensors: its rows and its columns are numbered by quotient and remainder."""
+    sizes: Any = b.shape
+    rank, rows, columns = sizes
+    i, r = te.reduce_axis(x.shape[1]), te.reduce_axis(rank)
+
+    def element(n: Any, o: Any) -> Any:
+        return te.sum(x[n, i] * a[i // rows, o // columns, r] * b[r, i % rows, o % columns], (i, r))
+
+    return te.compute((x.shape[0], a.shape[1] * columns), element)
+
+
+def kronecker(a: te.Tensor, b: te.Tensor, x: te.Tensor) -> te.Tensor:
+    """The Kronecker product of two matrices, times each row of a third."""
+    sizes: Any = b.shape
+    p, q = sizes
+    k = te.reduce_axis(x.shape[1])
+    return te.compute(
+        (x.shape[0], a.shape[0] * p), lambda n, o: te.sum(a[o // p, k // q] * b[o % p, k % q] * x[n, k], k)
+    )
+
+
 def quaternion(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     k, p = te.reduce_axis(x.shape[1]), te.reduce_axis(4)
 

@@ -27,6 +27,7 @@ from novel_definitions import (  # noqa: E402
     butterfly,
     chebyshev,
     complex_product,
+    kronecker,
     outer_mean,
     overlapped,
     packed_form,
@@ -36,6 +37,7 @@ from novel_definitions import (  # noqa: E402
     segment_softmax,
     sorting_network,
     subpixel,
+    tensor_train,
     torus,
     triangle,
     turned_bits,
@@ -74,6 +76,15 @@ def quaternion_of(x: Any, w: Any) -> Any:
         a[0] @ b[2] - a[1] @ b[3] + a[2] @ b[0] + a[3] @ b[1], a[0] @ b[3] + a[1] @ b[2] - a[2] @ b[1] + a[3] @ b[0],
     )  # fmt: skip
     return torch.stack(parts, -1)
+
+
+def tensor_train_of(x: Any, a: Any, b: Any) -> Any:
+    part = torch.einsum("npq,pxr->nqxr", x.reshape(x.shape[0], a.shape[0], b.shape[1]), a)
+    return torch.einsum("nqxr,rqy->nxy", part, b).reshape(x.shape[0], -1)
+
+
+def kronecker_of(a: Any, b: Any, x: Any) -> Any:
+    return (a @ (x.reshape(-1, a.shape[1], b.shape[1]) @ b.T)).reshape(x.shape[0], -1)
 
 
 def chebyshev_of(x: Any, w: Any) -> Any:
@@ -125,6 +136,8 @@ OPERATORS = {
         lambda a, b, w: torch.einsum("sic,sjd,cdz->ijz", a, b, w),
         [(32, 32, 16), (32, 32, 16), (16, 16, 32)],
     ),
+    "tensor train layer": Novel(tensor_train, tensor_train_of, [(64, 512), (16, 16, 8), (8, 32, 32)]),
+    "Kronecker product": Novel(kronecker, kronecker_of, [(32, 32), (32, 32), (32, 1024)]),
     "quaternion product": Novel(quaternion, quaternion_of, [(64, 128, 4), (128, 128, 4)]),
     "Chebyshev layer": Novel(chebyshev, chebyshev_of, [(256, 64), (64, 64, 6)]),
     "segment softmax": Novel(segment_softmax, segment_softmax_of, [(100_000,), (100_000,), (5_000,)], 5_000),

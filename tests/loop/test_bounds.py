@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -87,6 +88,16 @@ SOUND: dict[str, Kernel] = {
     "turned": kernel(loop(put(x(Size(N) - 1 - AT)))),
     "one index for two": kernel(loop(LetScalar(V, binary("floordiv", AT, 3), put(x(V))))),
 }
+
+
+@pytest.mark.parametrize(("op", "size"), [("mod", "m"), ("floordiv", "n")])
+def test_a_loop_of_a_product_of_sizes_has_none_that_is_zero(op: Literal["mod", "floordiv"], size: str) -> None:
+    """Of ``n * m`` rounds, their remainder by m is less than m, and their quotient less than n."""
+    m = dim_var("m")
+    of = Buffer("of", (m if size == "m" else N,), "float32")
+    axis = Axis("i", dim_mul(N, m))
+    inside = For(axis, Size(axis.extent), put(Load(of, (binary(op, axis, Size(m)),), "float32"), 0))
+    assert unproved(Kernel("k", (of,), (Y,), (var(),), loop(inside))) == []
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from novel_definitions import butterfly, overlapped, sorting_network, subpixel
+from novel_definitions import butterfly, kronecker, overlapped, sorting_network, subpixel, tensor_train
 
 import relay
 from relay import te
@@ -126,6 +126,16 @@ CASES = {
         bilinear, lambda n: [(n, 5), (n, 6), (4, 5, 6)], "%a: Tensor[(n, 5), D], %b: Tensor[(n, 6), D], %c: Tensor[(4, 5, 6), D]",
         lambda x, y, w: np.einsum("bi,bj,oij->bo", x, y, w),
     ),
+    "tensor train": Case(
+        tensor_train, lambda n: [(2, 3 * n), (3, 2, 4), (4, n, 5)],
+        "%a: Tensor[(2, 3*n), D], %b: Tensor[(3, 2, 4), D], %c: Tensor[(4, n, 5), D]",
+        lambda x, a, b: np.einsum("zpq,pxr,rqy->zxy", x.reshape(2, 3, -1), a, b).reshape(2, 10),
+    ),
+    "kronecker": Case(
+        kronecker, lambda n: [(4, 3), (n, n + 1), (2, 3 * n + 3)],
+        "%a: Tensor[(4, 3), D], %b: Tensor[(n, n + 1), D], %c: Tensor[(2, 3*n + 3), D]",
+        lambda a, b, x: x @ np.kron(a, b).T,
+    ),
     "spread": Case(
         spread, lambda n: [(2, 3, n), (3, 2, 4)], "%a: Tensor[(2, 3, n), D], %b: Tensor[(3, 2, 4), D]", spread_by_places
     ),
@@ -159,7 +169,7 @@ def program(case: Case, dtype: str, n: int | None, result: str = "{}") -> relay.
     call = f"unusual.op({', '.join('%' + name for name in names.split(', '))})"
     dims = "[n: Dim]"
     if n is not None:
-        for text in ("8*n", "n + 1", "n + 2", "n + 3"):
+        for text in ("8*n", "3*n + 3", "3*n", "n + 1", "n + 2", "n + 3"):
             types = types.replace(text, str(eval(text, {"n": n})))
         types, dims = types.replace("(n,", f"({n},").replace(" n)", f" {n})").replace(" n,", f" {n},"), ""
     return relay.parse(f'#[version = "0.0.5"]\ndef @main{dims}({types}) {{ {result.format(call)} }}')

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from novel_definitions import sorting_network, subpixel
+from novel_definitions import kronecker, sorting_network, subpixel, tensor_train
 
-from relay.ir.dim import DimVar, as_dim
-from relay.loop.ir import For
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_mul
+from relay.loop.ir import Fail, For
 from relay.loop.walk import expressions, statements
 from relay.op import registry
 from relay.plan.factored import factored
@@ -40,6 +40,38 @@ def test_a_bilinear_form_is_a_product_and_a_sum(declare: Callable[..., object]) 
     operands = [tensor((N, 24)), tensor((N, 32)), tensor((16, 24, 32))]
     plan = check(primitive(operands, lambda m, *x: m("factored.op", *x)), {V: 1}, {V: 40}, tolerance=1e-4)
     assert len(plan.products) >= 1
+
+
+P, Q, R = (as_dim(DimVar(name)) for name in "pqr")
+
+
+@pytest.mark.parametrize(
+    ("define", "shapes", "result"),
+    [
+        (tensor_train, [(24, 6 * 8), (6, 5, 4), (4, 8, 16)], (24, 80)),
+        (kronecker, [(6, 5), (16, 8), (24, 40)], (24, 96)),
+        (tensor_train, [(N, dim_mul(P, Q)), (P, R, 4), (4, Q, 16)], (N, dim_mul(R, 16))),
+        (kronecker, [(P, 5), (R, Q), (N, dim_mul(5, Q))], (N, dim_mul(P, R))),
+    ],
+)
+def test_factors_of_quotients_and_of_remainders_are_products(
+    declare: Callable[..., object],
+    define: Callable[..., object],
+    shapes: list[tuple[Dim, ...]],
+    result: tuple[Dim, ...],
+) -> None:
+    """Forward, and the gradients by all operands: axes are split by numbers and by sizes."""
+    declare(define)
+    values = [dict(zip((V, *map(as_var, (P, Q, R))), sizes, strict=True)) for sizes in ((1, 1, 1, 1), (7, 3, 9, 5))]
+    operands = [tensor(shape) for shape in shapes]
+    primitives = [primitive(operands, lambda m, *x: m("factored.op", *x))]
+    for n in range(len(shapes)):
+        given = [*operands, tensor(result)]
+        primitives.append(primitive(given, lambda m, *x, n=n: m(f"factored.op.vjp{n}", *x)))
+    for fn in primitives:
+        plan = check(fn, *values, tolerance=1e-4)  # type: ignore[arg-type]
+        assert len(plan.products) == 2
+        assert not any(isinstance(s, Fail) for s in statements(plan.kernel.body))
 
 
 def test_two_tensors_and_what_goes_with_one_of_them_are_one_step() -> None:

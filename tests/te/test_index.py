@@ -136,6 +136,14 @@ def test_comparisons_the_ranges_decide() -> None:
     assert not isinstance(indices.compare("lt", j, Const(100, "int64")), Const)
 
 
+def test_a_quotient_by_a_size_is_less_than_what_it_is_multiplied_by() -> None:
+    rows, columns = dim_var("rows"), dim_var("columns")
+    i, indices = Axis("i", dim_mul(rows, columns)), Indices()
+    row = indices.poly(binary("floordiv", i, Size(columns)))
+    assert indices.within(row, rows) and not indices.within(row, dim_sub(rows, 1))
+    assert not indices.within(indices.poly(binary("floordiv", i + 1, Size(columns))), rows)
+
+
 def test_quotients_of_what_may_be_negative() -> None:
     indices = Indices()
     i, j, _ = AXES

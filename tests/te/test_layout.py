@@ -13,7 +13,7 @@ from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.op import registry
 from relay.te.evaluate import evaluate
-from relay.te.layout import Layout, Part, inherited, laid_out, layout_of, split_at
+from relay.te.layout import Layout, Part, inherited, laid_out, layout_of, plain, split_at
 from relay.te.numeric import Array
 from relay.te.scalar import Load, Reduce, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
@@ -24,6 +24,7 @@ def moved(array: Array, layout: Layout) -> Array:
     blocks: dict[int, list[int]] = {}
     for part in layout.parts:
         if part.size is not None:
+            assert isinstance(part.size, int)
             blocks.setdefault(part.axis, []).append(part.size)
     shape: list[int] = []
     first: dict[int, int] = {}
@@ -60,7 +61,8 @@ def test_texts() -> None:
     assert layout.shape((2, 48, 7, 9)) == (2, 3, 7, 9, 16) and layout.whole((2, 3, 7, 9, 16)) == (2, 48, 7, 9)
     assert layout_of("ACDB", "ABCD").text() == "ACDB" and layout_of("ABC", "ABC").is_plain
     assert layout.divides((1, 32, 3, 3)) and not layout.divides((1, 24, 3, 3))
-    assert split_at(1, 4, 3).text() == "AB4bC"
+    assert split_at(plain(3), 1, 4).text() == "AB4bC"
+    assert split_at(split_at(plain(2), 0, 12), 1, 3).text() == "A4a3aB"
 
 
 @pytest.mark.parametrize(

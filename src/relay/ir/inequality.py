@@ -105,7 +105,7 @@ class Facts:
                 continue
             if atom.op in ("floordiv", "mod") and isinstance(atom.b, SymDim) and not self.is_positive(atom.b):
                 self.implies(dim_sub(atom.b, 1))
-            if atom not in self._counts and not _is_count(as_dim(atom)) and self.implies(as_dim(atom)):
+            if atom not in self._counts and not is_count(as_dim(atom)) and self.implies(as_dim(atom)):
                 self._counts.add(atom)
                 self._trail.append((len(self._given), atom, None))
 
@@ -201,7 +201,7 @@ class Facts:
                 if positive:
                     return [low, dim_sub(dim_add(dim_mul(b, x), dim_sub(b, 1)), a)]
                 # Division by 0 gives 0.
-                return [low, x] if _is_count(a) and _is_count(b) else []
+                return [low, x] if is_count(a) and is_count(b) else []
             case "mod":
                 if not positive:
                     return []
@@ -447,7 +447,8 @@ def _ends(var: DimVar) -> list[SymDim]:
     return [d for d in out if isinstance(d, SymDim)]
 
 
-def _is_count(dim: Dim) -> bool:
+def is_count(dim: Dim) -> bool:
+    """Whether a dim is never negative, whatever its sizes are."""
     low = dim_bounds(dim)[0]
     return low is not None and low >= 0
 

@@ -28,7 +28,7 @@ from relay.ir.dim import (
     dim_sub,
     dim_vars,
 )
-from relay.ir.inequality import Facts, replaced
+from relay.ir.inequality import Facts, is_count, replaced
 from relay.ir.types import dtype_bits, is_integer
 from relay.loop.ir import (
     TURN,
@@ -173,6 +173,7 @@ class _Prover:
                 self.loops.add(variable)
                 self.bind(stmt.var, as_dim(variable))
                 self.facts.assume(dim_sub(dim_sub(count, 1), self.meaning[stmt.var]))
+                self.some(count)
                 self.facts.know(count)
                 self.settle()
             case LetScalar():
@@ -191,6 +192,13 @@ class _Prover:
                 self.block_product(stmt)
             case _:
                 pass
+
+    def some(self, count: Dim) -> None:
+        """Assume what a loop that does anything says of sizes whose product is its number of rounds: none of them is zero."""
+        factors = _factors(count)
+        if len(factors) > 1 and all(is_count(factor) for factor in factors):
+            for factor in factors:
+                self.facts.assume(dim_sub(factor, 1))
 
     def settle(self) -> None:
         """Assume what holds where something is done, in a loop that says that it is."""

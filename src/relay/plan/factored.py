@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
-from math import prod
 
+from relay.ir.dim import dim_typical, shape_size
 from relay.plan.graph import TeGraph
 from relay.te.rewrite import result_of, rewritten
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, chain, substitute, walk
 from relay.te.tensor import Compute, Stage
 
-# Factors beyond which not all orders are compared, and what stands for a size that is not known.
-_MOST_FACTORS, _SOME = 5, 64
+# Factors beyond which not all orders are compared.
+_MOST_FACTORS = 5
 # How many times as many products a sum has to add up as its steps, for these to be worth their memory. (What has as many as two steps in
 # one pass has no matrix product.)
 _GAIN = 1.5
@@ -50,24 +50,54 @@ def factored(graph: TeGraph) -> TeGraph:
     return replace(graph, outputs=rewritten(graph.outputs, _in_steps))
 
 
-def _in_steps(stage: Stage) -> Stage:
+def is_cheaper_in_steps(stage: Stage, than: Stage) -> bool:
+    """Whether one form of a sum is made in steps, with so much less work than another one that the steps are worth their memory."""
+    one, other = _way(stage), _way(than)
+    return one is not None and other is not None and bool(one.steps) and _GAIN * one.work <= other.work
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a sum is made: the ``literals`` and the ``factors`` of its products, in ``steps`` or (of none) at once, with so much ``work``."""
+
+    literals: list[Scalar]
+    factors: list[_Factor]
+    steps: list[_Step]
+    work: int
+
+
+def _way(stage: Stage) -> _Way | None:
+    """The best way to make a sum; None of what is none of products of a few factors."""
     if not isinstance(stage, Compute) or len(stage.bodies) != 1:
-        return stage
+        return None
     (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum":
-        return stage
-    if body.dtype not in ("float32", "float64"):
-        return stage
+    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
+        return None
     kept, over = frozenset(stage.axes), frozenset(body.axes)
     literals, factors = _factors(body.body, kept | over)
-    if not 3 <= len(factors) <= _MOST_FACTORS:
-        return stage
-    steps = min(_orders([f.axes for f in factors], kept, over), key=lambda way: sum(map(_work, way)))
+    if not 2 <= len(factors) <= _MOST_FACTORS:
+        return None
     direct = (len(factors) - 1) * _size(kept | over)
-    if direct < _GAIN * sum(map(_work, steps)):
+    if len(factors) > 2:
+        steps = min(_orders([f.axes for f in factors], kept, over), key=lambda way: sum(map(_work, way)))
+        work = sum(map(_work, steps))
+        if direct >= _GAIN * work:
+            return _Way(literals, factors, steps, work)
+    return _Way(literals, factors, [], direct)
+
+
+def _in_steps(stage: Stage) -> Stage:
+    way = _way(stage)
+    if way is None or not way.steps:
         return stage
+    assert isinstance(stage, Compute)
+    (body,) = stage.bodies
+    assert isinstance(body, Reduce)
+    literals, factors, steps = way.literals, way.factors, way.steps
     for step in steps[:-1]:
         one, other = (factors[n] for n in step.pair)
+        if _last(one, other, stage.axes) > _last(other, one, stage.axes):
+            one, other = other, one
         made = _Factor(_made(one, other, step), step.axes)
         factors = [f for n, f in enumerate(factors) if n not in step.pair] + [made]
     product = reduce(lambda a, b: binary("mul", a, b), [f.value for f in factors] + literals)
@@ -115,7 +145,12 @@ def _work(step: _Step) -> int:
 
 
 def _size(axes: frozenset[Axis]) -> int:
-    return prod(a.extent if isinstance(a.extent, int) else _SOME for a in axes)
+    return dim_typical(shape_size(tuple(a.extent for a in axes)))
+
+
+def _last(one: _Factor, other: _Factor, axes: Sequence[Axis]) -> int:
+    """The last of the result's axes that one of two factors moves with alone: along what is its column it is read last, too."""
+    return max((n for n, a in enumerate(axes) if a in one.axes and a not in other.axes), default=-1)
 
 
 def _made(one: _Factor, other: _Factor, step: _Step) -> Load:
@@ -137,4 +172,5 @@ def _made(one: _Factor, other: _Factor, step: _Step) -> Load:
 
 def _in_order(factor: _Factor) -> list[Axis]:
     """The index variables of a factor, those first that it is read along first."""
-    return [a for a in dict.fromkeys(n for n in walk(factor.value) if isinstance(n, Axis)) if a in factor.axes]
+    written = (n for n in reversed(walk(factor.value)) if isinstance(n, Axis))
+    return [a for a in dict.fromkeys(written) if a in factor.axes]

@@ -9,27 +9,40 @@ the axes are those of a view of the result (`relay.te.layout`), which what follo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from relay import te
+from relay.plan.factored import is_cheaper_in_steps
 from relay.plan.graph import TeGraph
 from relay.plan.stages import Contraction, contraction
 from relay.te.index import Indices
-from relay.te.layout import Layout, division, index_polynomials, laid_out, split_at
+from relay.te.layout import Layout, division, index_polynomials, laid_out, plain, split_at
 from relay.te.rewrite import result_of
-from relay.te.scalar import Load, Reduce, walk
+from relay.te.scalar import Load, Reduce, chain, walk
 from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
 
 
 def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
     """The graph with such axes split; the outputs have other axes, and the elements in the same order."""
     ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    return _split(graph, lambda stage: _of_groups(stage, ids))
+
+
+def split_for_steps(graph: TeGraph) -> TeGraph:
+    """The graph with those axes split that make steps of a sum of several factors (`relay.plan.factored`), or cheaper ones."""
+    return _split(graph, _of_steps)
+
+
+def _split(graph: TeGraph, layout_of: Callable[[Compute], Layout | None]) -> TeGraph:
+    """The graph with the layouts that a function says, until it says none."""
     while True:
         layouts: dict[Stage, Layout] = {}
         for stage in te.stages(graph.outputs):
             if not isinstance(stage, Compute):
                 continue
-            layout = _of_groups(stage, ids) or _of_operand(stage, layouts)
+            layout = layout_of(stage) or _of_operand(stage, layouts)
             if layout is not None:
                 layouts[stage] = layout
         if not layouts:
@@ -44,23 +57,40 @@ def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
     body = stage.bodies[0]
     if len(stage.bodies) != 1 or not isinstance(body, Reduce):
         return None
-    before, first = contraction(stage, constants), None
-    for _ in stage.axes:
-        indices = Indices()
-        found = division(indices, index_polynomials(indices, stage.bodies), stage.axes)
-        if found is None:
-            return None
-        axis, size = found
-        if not isinstance(size, int):
-            return None
-        layout = split_at(stage.axes.index(axis), size, len(stage.axes))
-        first = first or layout
+    before = contraction(stage, constants)
+    forms = islice(_forms(stage), 1, None)
+    return next((layout for layout, split in forms if _is_better(contraction(split, constants), before)), None)
+
+
+def _of_steps(stage: Compute) -> Layout | None:
+    """The split of all axes that an index divides, where the sum is made in cheaper steps then."""
+    body = stage.bodies[0]
+    if len(stage.bodies) != 1 or not isinstance(body, Reduce) or len(chain(body.body, "mul")) < 3:
+        return None
+    forms = list(_forms(stage))
+    if not forms:
+        return None
+    layout, split = forms[-1]
+    return layout if is_cheaper_in_steps(split, stage) else None
+
+
+def _forms(stage: Compute) -> Iterator[tuple[Layout, Compute]]:
+    """The forms of a stage: one with axes of its own, those that it reduces over split where an index divides them, and then one more of
+    its own axes split in each. None where no index divides."""
+    indices = Indices()
+    if not any(map(indices.divisions, index_polynomials(indices, stage.bodies))):
+        return
+    layout = plain(len(stage.axes))
+    while True:
         split = laid_out([result_of(stage, 0)], {stage: layout})[stage]
         assert isinstance(split, Compute)
-        stage = split
-        if _is_better(contraction(stage, constants), before):
-            return first
-    return None
+        yield layout, split
+        indices = Indices()
+        found = division(indices, index_polynomials(indices, split.bodies), split.axes)
+        if found is None:
+            return
+        axis, size = found
+        layout = split_at(layout, split.axes.index(axis), size)
 
 
 def _is_better(form: Contraction | None, before: Contraction | None) -> bool:
@@ -80,7 +110,9 @@ def _of_operand(stage: Compute, layouts: dict[Stage, Layout]) -> Layout | None:
             if isinstance(node, Load) and isinstance(node.source, Tensor):
                 layout = layouts.get(node.source.stage)
                 if layout is not None and len(node.indices) == len(stage.axes):
-                    axis = next(p.axis for p in layout.parts if p.size is not None)
-                    if node.indices[axis] is stage.axes[axis] and stage.shape[axis] == node.source.shape[axis]:
+                    split = {p.axis for p in layout.parts if p.size is not None}
+                    if split and all(
+                        node.indices[a] is stage.axes[a] and stage.shape[a] == node.source.shape[a] for a in split
+                    ):
                         return layout
     return None

@@ -22,7 +22,7 @@ from relay.plan.checked_reads import checked
 from relay.plan.factored import factored
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
-from relay.plan.grouped import grouped
+from relay.plan.grouped import grouped, split_for_steps
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.lifted import lifted
 from relay.plan.matrix import matrix_nest
@@ -120,7 +120,8 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = lifted(grouped(factored(term_by_term(graph, constants)), constants), constants)
+    graph = factored(split_for_steps(term_by_term(graph, constants)))
+    graph = lifted(grouped(graph, constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     kept = keep(graph, constants, indices)

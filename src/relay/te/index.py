@@ -187,7 +187,7 @@ class Indices:
         return ("node", id(node))
 
     def _intern(
-        self, key: tuple[object, ...], value: Scalar, lower: int | None = None, upper: int | None = None
+        self, key: tuple[object, ...], value: Scalar, lower: Dim | None = None, upper: Dim | None = None
     ) -> SymDim:
         found = self._opaque.get(key)
         if found is None:
@@ -218,14 +218,17 @@ class Indices:
             if isinstance(denominator, int):
                 return dim_add(exact, self.floordiv(numerator, denominator * b))
         exact, rest = self._nearest(exact, rest, b)
-        low, high = self.bounds(rest)
+        low, most = self.bounds(rest)
+        high: Dim | None = None
         if isinstance(b, int) and b > 0:
-            low, high = None if low is None else low // b, None if high is None else high // b
+            low, high = None if low is None else low // b, None if most is None else most // b
         else:
             # Division by 0 gives 0.
             divisor = self.bounds(b)[0]
             low = 0 if low is not None and low >= 0 and divisor is not None and divisor >= 0 else None
-            high = None
+            if low == 0 and not self.is_index(b):
+                highest = self._extent(rest, upper=True)
+                high = None if highest is None else self.floordiv(highest, b)
         found = self._intern(("floordiv", rest, b), binary("floordiv", self.scalar(rest), self.scalar(b)), low, high)
         var = _var(found)
         assert var is not None

@@ -24,9 +24,11 @@ from relay.te.scalar import (
     Axis,
     Binary,
     Compare,
+    Const,
     Load,
     Reduce,
     Scalar,
+    Select,
     binary,
     rebuild,
     substitute,
@@ -45,7 +47,7 @@ class Part:
     """A part of a tensor's axis: a block of ``size`` elements, or (None) what the axis' blocks leave of it."""
 
     axis: int
-    size: int | None = None
+    size: Dim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,10 @@ class Layout:
             for p, e in zip(self.parts, extents, strict=True)
         )
 
-    def _block(self, axis: int) -> int:
-        block = 1
+    def _block(self, axis: int) -> Dim:
+        block: Dim = 1
         for part in self.parts:
-            block *= part.size if part.axis == axis and part.size is not None else 1
+            block = dim_mul(block, part.size if part.axis == axis and part.size is not None else 1)
         return block
 
 
@@ -158,15 +160,19 @@ def axis_letters(rank: int) -> str:
     return _LETTERS[:rank]
 
 
-def split_at(axis: int, size: int, rank: int) -> Layout:
-    """All axes in order, and one of them as two: memory does not change."""
-    parts: list[Part] = []
-    for n in range(rank):
-        parts += [Part(n), Part(n, size)] if n == axis else [Part(n)]
-    return Layout(tuple(parts))
+def plain(rank: int) -> Layout:
+    """All axes whole and in order."""
+    return Layout(tuple(map(Part, range(rank))))
 
 
-def innermost(axis: int, size: int | None, rank: int) -> Layout:
+def split_at(layout: Layout, at: int, size: Dim) -> Layout:
+    """The layout with its part ``at`` as two, of which the inner one has a size: memory does not change."""
+    part = layout.parts[at]
+    outer = part if part.size is None else Part(part.axis, dim_floordiv(part.size, size))
+    return Layout((*layout.parts[:at], outer, Part(part.axis, size), *layout.parts[at + 1 :]))
+
+
+def innermost(axis: int, size: Dim | None, rank: int) -> Layout:
     """An axis, or a block of it of a size, behind all others, which keep their order."""
     if size is not None:
         return Layout((*map(Part, range(rank)), Part(axis, size)))
@@ -283,6 +289,8 @@ def _normal(root: Scalar, indices: Indices) -> Scalar:
             return rebuild(node, tuple(indices.simplify(i) for i in node.indices))
         if isinstance(node, Compare) and node.a.dtype == "int64" and any(map(_divides, walk(node))):
             return indices.compare(node.op, node.a, node.b)
+        if isinstance(node, Select) and isinstance(node.cond, Const):
+            return node.a if node.cond.value else node.b
         return node
 
     return transform(root, visit)
