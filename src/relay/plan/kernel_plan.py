@@ -17,6 +17,7 @@ from relay.plan.attention import find_attentions
 from relay.plan.attention_gradient import AttentionGradient, find_attention_gradients
 from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
+from relay.plan.batches import in_batches
 from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
 from relay.plan.checked_reads import checked
 from relay.plan.factored import factored
@@ -121,7 +122,7 @@ def plan_graph(
     what was packed of its constants is when it begins."""
     defined = graph.outputs
     graph = factored(split_for_steps(term_by_term(graph, constants)))
-    graph = lifted(grouped(graph, constants), constants)
+    graph = lifted(in_batches(grouped(graph, constants), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     kept = keep(graph, constants, indices)
