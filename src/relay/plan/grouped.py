@@ -16,11 +16,12 @@ from itertools import islice
 from relay import te
 from relay.plan.factored import is_cheaper_in_steps
 from relay.plan.graph import TeGraph
+from relay.plan.guarded import is_apart
 from relay.plan.stages import Contraction, contraction
 from relay.te.index import Indices
 from relay.te.layout import Layout, division, index_polynomials, laid_out, plain, split_at
 from relay.te.rewrite import result_of
-from relay.te.scalar import Load, Reduce, chain, walk
+from relay.te.scalar import Load, Reduce, Select, chain, walk
 from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
 
 
@@ -65,12 +66,16 @@ def _of_groups(stage: Compute, constants: frozenset[int]) -> Layout | None:
 def _of_steps(stage: Compute) -> Layout | None:
     """The split of all axes that an index divides, where the sum is made in cheaper steps then."""
     body = stage.bodies[0]
-    if len(stage.bodies) != 1 or not isinstance(body, Reduce) or len(chain(body.body, "mul")) < 3:
+    if len(stage.bodies) != 1 or not isinstance(body, Reduce):
+        return None
+    if not isinstance(body.body, Select) and len(chain(body.body, "mul")) < 3:
         return None
     forms = list(_forms(stage))
     if not forms:
         return None
     layout, split = forms[-1]
+    if isinstance(split.bodies[0], Reduce) and isinstance(split.bodies[0].body, Select):
+        return layout if is_apart(split) and not is_apart(stage) else None
     return layout if is_cheaper_in_steps(split, stage) else None
 
 

@@ -24,6 +24,7 @@ from relay.plan.factored import factored
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.grouped import grouped, split_for_steps
+from relay.plan.guarded import before_guards
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.lifted import lifted
 from relay.plan.matrix import matrix_nest
@@ -121,7 +122,7 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = factored(split_for_steps(term_by_term(graph, constants)))
+    graph = factored(before_guards(split_for_steps(term_by_term(graph, constants))))
     graph = lifted(in_batches(grouped(graph, constants), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
