@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from relay import te
 from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt
 from relay.loop.walk import buffers_read, statements
+from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
 from relay.te.scalar import Const
 from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
@@ -508,3 +510,30 @@ def test_what_jumps_is_told_what_narrow_floats_hold(dtype: str) -> None:
         return m.tuple(m("cast", top, dtype="int32"), *steps)
 
     check(primitive([tensor((N, 40), dtype), tensor((N, 40), dtype)], build), *SIZES)
+
+
+def across(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    """A mean over channels of what places of two images have in common, several places apart."""
+    sizes: Any = x.shape
+    c, h, w = sizes
+    k = te.reduce_axis(c)
+
+    def element(d: Any, i: Any, j: Any) -> Any:
+        return te.sum(te.select(j >= d, x[k, i, 2 * j] * y[k, i, te.maximum(2 * (j - d), 0)], 0.0), k) / te.size(
+            c, x.dtype
+        )
+
+    return te.compute((3, h, w // 2), element)
+
+
+@pytest.mark.parametrize("channels", [24, N])
+def test_lanes_of_sums_inside_an_expression_run_across_near_columns(channels: Any) -> None:
+    """What is met first in the expression, a condition, does not say along what lanes go; nor do channels that lie far apart."""
+    registry.operator("rows.across")(across)
+    try:
+        given = [tensor((channels, 5, 64))] * 2
+        plan = check(primitive(given, lambda m, *x: m("rows.across", *x)), {V: 1}, {V: 24}, tolerance=1e-4)
+        loops = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
+        assert loops and all(isinstance(s.extent, Const) and s.extent.value == 32 for s in loops)
+    finally:
+        registry.remove("rows.across")

@@ -384,4 +384,11 @@ def _across_rows(
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
                 alone = shape_size(tuple(a.extent for a in along)) == axis.extent
                 votes += 1 if short and (near or alone) else -1
+            elif along_axis is not None and _is_near(along_row) and not _is_near(along_axis):
+                votes += 1
     return votes > 0 or (undecided and across)
+
+
+def _is_near(step: Dim | None) -> bool:
+    """Whether lanes of a step are loaded about as fast as neighbours."""
+    return isinstance(step, int) and abs(step) <= _NEAR

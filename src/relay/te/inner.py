@@ -82,7 +82,7 @@ def without_inner_reductions(value: Scalar, axes: Sequence[Axis], make: Make, ro
         lifted = Reduce(inner.kind, tuple(own.values()), body, inner.dtype)
         free = free_axes(lifted)
         outer = (*(a for a in axes if a in free), *(a for a in free if a not in axes))
-        read: Scalar = make(outer, without_inner_reductions(lifted, outer, make))[outer]
+        read: Scalar = make(outer, without_inner_reductions(lifted, (*outer, *lifted.axes), make))[outer]
         value = transform(value, lambda n, inner=inner, read=read: read if n is inner else n)  # type: ignore[misc]
 
 
