@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from relay import te
@@ -188,3 +189,35 @@ def packed_form(x: te.Tensor, p: te.Tensor) -> te.Tensor:
 def turned_bits(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     """Each element with those whose place differs in one bit."""
     return te.compute(x.shape, lambda b, i: x[b, i ^ 1] * w[i] + x[b, i ^ 4] * w[i ^ 1])
+
+
+def distance_attention(q: te.Tensor, k: te.Tensor, v: te.Tensor) -> te.Tensor:
+    """Causal attention whose scores fall with the distance, by half as much for each head after the first."""
+    sizes: Any = q.shape
+    heads, n, d = sizes
+    c, m, s, o = (te.reduce_axis(e) for e in (d, n, n, n))
+
+    def score(h: Any, i: Any, j: Any) -> Any:
+        near = te.sum(q[h, i, c] * k[h, j, c], c) / te.sqrt(te.size(d, q.dtype))
+        return te.select(j <= i, near - te.exp2(te.cast(-(h + 1), q.dtype)) * te.cast(i - j, q.dtype), -1e30)
+
+    scores = te.compute((heads, n, n), score)
+    top = te.compute((heads, n), lambda h, i: te.max(scores[h, i, m], m))
+    grown = te.compute(scores.shape, lambda h, i, j: te.exp(scores[h, i, j] - top[h, i]))
+    total = te.compute(top.shape, lambda h, i: te.sum(grown[h, i, s], s))
+    return te.compute(sizes, lambda h, i, e: te.sum(grown[h, i, o] / total[h, i] * v[h, o, e], o))
+
+
+def power_spectrum(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """The power of each frequency in windows of a signal, a third of a window's length apart, under a taper."""
+    sizes: Any = w.shape
+    (length,) = sizes
+    k, m = te.reduce_axis(length), te.reduce_axis(length)
+
+    def angle(a: Any, f: Any) -> Any:
+        return te.cast(a * f, x.dtype) * (2 * math.pi) / te.size(length, x.dtype)
+
+    shape: Any = ((x.shape[0] - length) // 3 + 1, length // 2 + 1)
+    real = te.compute(shape, lambda t, f: te.sum(x[3 * t + k] * w[k] * te.cos(angle(k, f)), k))
+    other = te.compute(shape, lambda t, f: te.sum(x[3 * t + m] * w[m] * te.sin(angle(m, f)), m))
+    return te.compute(shape, lambda t, f: real[t, f] * real[t, f] + other[t, f] * other[t, f])

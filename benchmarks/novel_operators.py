@@ -27,10 +27,12 @@ from novel_definitions import (  # noqa: E402
     butterfly,
     chebyshev,
     complex_product,
+    distance_attention,
     kronecker,
     outer_mean,
     overlapped,
     packed_form,
+    power_spectrum,
     quaternion,
     reflected,
     rotary,
@@ -120,6 +122,19 @@ def packed_form_of(x: Any, p: Any) -> Any:
     return ((x @ p[high * (high + 1) // 2 + low]) * x).sum(1)
 
 
+def distance_attention_of(q: Any, k: Any, v: Any) -> Any:
+    heads, n, d = q.shape
+    i = torch.arange(n)
+    slope = 2.0 ** -(torch.arange(heads) + 1)
+    scores = q @ k.transpose(1, 2) / d**0.5 - slope[:, None, None] * (i[:, None] - i)
+    return torch.softmax(scores.masked_fill(i > i[:, None], -1e30), -1) @ v
+
+
+def power_spectrum_of(x: Any, w: Any) -> Any:
+    found = torch.fft.rfft(x.unfold(0, w.shape[0], 3) * w)
+    return found.real**2 + found.imag**2
+
+
 def turned_bits_of(x: Any, w: Any) -> Any:
     i = torch.arange(x.shape[1])
     return x[:, i ^ 1] * w + x[:, i ^ 4] * w[i ^ 1]
@@ -154,6 +169,8 @@ OPERATORS = {
     ),
     "packed quadratic form": Novel(packed_form, packed_form_of, [(64, 32), (528,)]),
     "turned bits": Novel(turned_bits, turned_bits_of, [(256, 1024), (1024,)]),
+    "attention by distance": Novel(distance_attention, distance_attention_of, [(8, 128, 64)] * 3),
+    "power spectrum": Novel(power_spectrum, power_spectrum_of, [(728,), (128,)]),
     "sorting network": Novel(sorting_network, lambda x: x.sort(1)[0], [(4096, 8)]),
 }
 

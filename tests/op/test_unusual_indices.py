@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from novel_definitions import butterfly, kronecker, overlapped, sorting_network, subpixel, tensor_train
+from novel_definitions import (
+    butterfly,
+    distance_attention,
+    kronecker,
+    overlapped,
+    power_spectrum,
+    sorting_network,
+    subpixel,
+    tensor_train,
+)
 
 import relay
 from relay import te
@@ -65,6 +74,14 @@ def spread(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         )
 
     return te.compute((b, w.shape[1], 3 * n + 4), body)
+
+
+def attended_by_distance(q: Array, k: Array, v: Array) -> Array:
+    i = np.arange(q.shape[1])
+    scores = q @ k.transpose(0, 2, 1) / 3**0.5 - 0.5 ** np.arange(1, 3)[:, None, None] * (i[:, None] - i)
+    grown = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e30)) * (i <= i[:, None])
+    out: Array = grown / grown.sum(-1, keepdims=True) @ v
+    return out
 
 
 def spread_by_places(x: Array, w: Array) -> Array:
@@ -136,6 +153,14 @@ CASES = {
         "%a: Tensor[(4, 3), D], %b: Tensor[(n, n + 1), D], %c: Tensor[(2, 3*n + 3), D]",
         lambda a, b, x: x @ np.kron(a, b).T,
     ),
+    "attention by distance": Case(
+        distance_attention, lambda n: [(2, n, 3)] * 3,
+        "%a: Tensor[(2, n, 3), D], %b: Tensor[(2, n, 3), D], %c: Tensor[(2, n, 3), D]", attended_by_distance,
+    ),
+    "power spectrum": Case(
+        power_spectrum, lambda n: [(3 * n + 6,), (6,)], "%a: Tensor[(3*n + 6,), D], %b: Tensor[(6,), D]",
+        lambda x, w: np.abs(np.fft.rfft(np.lib.stride_tricks.sliding_window_view(x, 6)[::3] * w)) ** 2,
+    ),
     "spread": Case(
         spread, lambda n: [(2, 3, n), (3, 2, 4)], "%a: Tensor[(2, 3, n), D], %b: Tensor[(3, 2, 4), D]", spread_by_places
     ),
@@ -169,7 +194,7 @@ def program(case: Case, dtype: str, n: int | None, result: str = "{}") -> relay.
     call = f"unusual.op({', '.join('%' + name for name in names.split(', '))})"
     dims = "[n: Dim]"
     if n is not None:
-        for text in ("8*n", "3*n + 3", "3*n", "n + 1", "n + 2", "n + 3"):
+        for text in ("8*n", "3*n + 6", "3*n + 3", "3*n", "n + 1", "n + 2", "n + 3"):
             types = types.replace(text, str(eval(text, {"n": n})))
         types, dims = types.replace("(n,", f"({n},").replace(" n)", f" {n})").replace(" n,", f" {n},"), ""
     return relay.parse(f'#[version = "0.0.5"]\ndef @main{dims}({types}) {{ {result.format(call)} }}')
