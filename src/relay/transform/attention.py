@@ -50,7 +50,8 @@ class FuseAttention(Pass):
     Before: typed blocks; products of unknown sizes (``?``) are left alone. After: the same values up to rounding. What else
     reads the scores or the weights keeps them: then nothing is changed. The products' right operands are not constants, which
     have kernels of their own.
-    Matrices of scores that are known to be smaller than ``least`` numbers stay; causal ones count eight times.
+    Matrices of scores that are known to be smaller than ``least`` numbers stay; causal ones count eight times. Where one of their
+    sizes is known, the other counts as `_MANY`.
     """
 
     least: int = 0
@@ -75,8 +76,8 @@ class FuseAttention(Pass):
 _X, _TOTAL = wildcard(), wildcard()
 # Half of causal scores are never made, and what blocks of others hold is in a near cache: they are worth a kernel where they are fewer.
 _CAUSAL_COUNTS = 8
-# What stands for an unknown number of queries or keys, where the other one is known: so many keys that eight queries of them
-# are apart.
+# What stands for an unknown number of queries or keys, where the other one is known: with `relay.pipeline`'s limit up to 63 queries, 7
+# of causal attention, have their scores kept, however many keys there are.
 _MANY = 1 << 13
 # Stands for masks that cannot be one.
 _APART: Expr = Var("apart")
