@@ -32,6 +32,8 @@ from relay.op.build import call
 from relay.op.custom_gradients import ELEMENTWISE, Applied, has_declared_rule, rule_of
 from relay.op.registry import Input, Operator
 from relay.te.autodiff import NotDifferentiable, jvp, vjp
+from relay.te.scalar import Const
+from relay.te.tensor import Compute
 
 
 def input_cotangent(
@@ -116,9 +118,15 @@ def _depends(op: Operator, operands: tuple[Any, ...], key: AttrsKey, index: int)
         traced = registry.trace(op, operands, key.attrs)
     except (te.Undetermined, te.DefinitionError):
         return True
-    cotangents = [te.placeholder("g", o.shape, o.dtype) if is_float(o.dtype) else None for o in traced.outputs]
-    (found,) = _guarded(op.name, lambda: vjp(traced.outputs, cotangents, [traced.inputs[index]]))
-    return found is not None
+    if len(operands) < len(op.inputs):
+        cotangents = [te.placeholder("g", o.shape, o.dtype) if is_float(o.dtype) else None for o in traced.outputs]
+        (found,) = _guarded(op.name, lambda: vjp(traced.outputs, cotangents, [traced.inputs[index]]))
+        return found is not None
+    # The operator that is asked for where there is a cotangent.
+    results = tuple((o.shape, o.dtype) for o in traced.outputs)
+    given = (*operands, results if _gives_tuple(op) else results[0])
+    (made,) = registry.trace(registry.get(f"{op.name}.vjp{index}"), given, key.attrs).outputs
+    return not _is_zero(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +226,12 @@ def _guarded(name: str, work: Callable[[], list[te.Tensor | None]]) -> list[te.T
 
 def _zeros(like: te.Tensor) -> te.Tensor:
     return te.compute(like.shape, lambda *_: te.const(0, like.dtype), "zeros")
+
+
+def _is_zero(tensor: te.Tensor) -> bool:
+    stage = tensor.stage
+    body = stage.bodies[tensor.index] if isinstance(stage, Compute) else None
+    return isinstance(body, Const) and body.value == 0
 
 
 def _matching(op: Operator, outputs: Sequence[te.Tensor], given: Sequence[te.Tensor]) -> list[te.Tensor | None]:

@@ -129,7 +129,10 @@ def _traced(op: Operator, args: Sequence[Type], attrs: Attrs, is_unknown: Callab
         own = tuple(DimVar("out") for _ in range(_result_rank(op, inputs, attrs)))
         gradual.update((v, (-1, n)) for n, v in enumerate(own))
         out_shape = tuple(as_dim(v) for v in own)
-    collector = te.Trace(is_unknown=is_unknown, gradual=frozenset(gradual))
+    # Where no size is open, the definition need not be run for this alone.
+    sizes = (d for given in inputs for shape, _ in (given if isinstance(given, list) else [given]) for d in shape)
+    is_open = bool(gradual) or any(is_unknown(v) for d in sizes for v in dim_vars(d))
+    collector = te.Trace(is_unknown=is_unknown, gradual=frozenset(gradual)) if is_open else None
     traced = registry.trace(op, inputs, attrs, collector, out_shape)
     outputs = list(traced.outputs)
     is_tuple = traced.is_tuple
