@@ -355,3 +355,26 @@ def @main[n: Dim](%t: Tensor[(n{rest or ","}), float32], %a: float32, %b: {ty}) 
         found: Any = exe(t, np.float32(1.25), b)
         for f, w in zip((found[0], *found[1]), (wanted[0], *wanted[1]), strict=True):
             np.testing.assert_allclose(np.asarray(f), np.asarray(w), rtol=2e-5, atol=2e-6)
+
+
+def test_rows_of_nothing() -> None:
+    """Sizes of 0 leave nothing to tell from others: the interpreter and compiled code agree on the gradients."""
+    module = relay.parse("""#[version = "0.0.5"]
+import prelude
+def @main[h: Dim](%l: List[Tensor[(h,), float32]], %w: Tensor[(h, h), float32], %z: Tensor[(h,), float32]) {
+  @foldl(fn (%a: Tensor[(h,), float32], %x: Tensor[(h,), float32]) -> Tensor[(h,), float32] {
+    tanh(squeeze(nn.dense(expand_dims(%x + %a, axis=0), %w), axis=[0]))
+  }, %z, @map(fn (%x: Tensor[(h,), float32]) -> Tensor[(h,), float32] {
+    tanh(squeeze(nn.dense(expand_dims(%x, axis=0), %w), axis=[0])) }, %l))
+}""")
+    slopes: Any = relay.grad(module, argnums=(1, 2))
+    exe = relay.compile(slopes)
+    generator = np.random.default_rng(0)
+    for h in (0, 1, 3):
+        for count in (0, 1, 4):
+            drawn = [generator.standard_normal(s).astype(np.float32) for s in [(h,)] * count + [(h, h), (h,)]]
+            args = (drawn[:count], *drawn[count:])
+            wanted: Any = relay.evaluate(slopes, *args)
+            for found, expected in zip(exe(*args), wanted, strict=True):
+                assert np.asarray(found).shape == expected.shape
+                np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)

@@ -23,7 +23,7 @@ from relay.ir.types import AdtType, ConstructorDef, RefType, TensorType, TupleTy
 from relay.op.rows import DTYPES
 from relay.transform.ad.duals import differentiable
 from relay.transform.ad.loop_terms import Collected, collected
-from relay.transform.ad.terms import Code, construct, new_ref, project, read, tuple_of, write
+from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code, construct, new_ref, project, read, tuple_of, write
 from relay.transform.batching.clauses import Clause, Path, Structural, Switch
 from relay.transform.batching.describe import SiteAt, Tables, Writer
 from relay.transform.blocks import all_bindings, body_of, is_primitive
@@ -276,8 +276,7 @@ def total(code: Code, ref: Expr, term: Term, weight: Expr) -> Expr:
     for at, n in enumerate(term.rows):
         rows: Expr = code.bind(project(made, first + at), "rows")
         if not term.stacked:
-            shape = cast("tuple[Dim, ...]", term.types[at].shape)
-            rows = code.bind(op_call("reshape", (rows,), {"newshape": (-1, *shape[1:])}), "rows")
+            rows = code.bind(op_call("reshape", (rows,), BEHIND_EACH_OTHER), "rows")
         args[n] = rows
     return code.bind(op_call(term.op, args, dict(term.attrs)), "d")
 

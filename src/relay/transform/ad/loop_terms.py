@@ -16,7 +16,7 @@ from relay.op import registry
 from relay.te.scalar import Axis, Load, Reduce, Scalar, children
 from relay.te.tensor import Compute, Placeholder, Tensor
 from relay.transform.ad.loop_tapes import Tapes
-from relay.transform.ad.terms import Code
+from relay.transform.ad.terms import BEHIND_EACH_OTHER, Code
 from relay.transform.blocks import with_operands
 from relay.transform.build import op_call, type_of
 
@@ -200,9 +200,7 @@ def at_once(code: Code, term: Collected, rows_of: Rows, layout: Tapes) -> Expr:
         row = cast(Var, args[n])
         rows = rows_of.rows(row, turned)
         if not term.stacked and layout.count(row) is None:
-            ty = cast(TensorType, type_of(args[n]))
-            assert isinstance(ty.shape, tuple)
-            rows = code.bind(op_call("reshape", (rows,), {"newshape": (-1, *ty.shape[1:])}))
+            rows = code.bind(op_call("reshape", (rows,), BEHIND_EACH_OTHER))
         args[n] = rows
     assert isinstance(term.call.fn, OpRef)
     return code.bind(op_call(term.call.fn.name, args, term.call.attrs), "d")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
 from relay.ir.expr import (
+    Attrs,
     Binding,
     Block,
     Call,
@@ -33,6 +36,9 @@ from relay.typing.substitution import param_arg
 
 UNIT = TupleType(())
 BACK = FuncType((), UNIT)  # the type of a backpropagator
+
+# What makes of rows of rows (k, n, ...) the rows (k * n, ...): by no size, which could be 0 and tell nothing.
+BEHIND_EACH_OTHER: Final[Attrs] = MappingProxyType({"newshape": (-3, -2)})
 
 
 @dataclass(slots=True, eq=False)
