@@ -111,6 +111,29 @@ def test_what_is_read_by_a_variable_makes_no_loop_where_another_equation_says_wh
     assert any(isinstance(n, Load) for n in walk(inverse.guard))
 
 
+def test_a_block_whose_number_a_tensor_says_is_found_by_its_number() -> None:
+    """``x[4 * c[t] + k]`` with k below 4 hits z where c[t] is ``z // 4``, and k is the remainder: no two inequalities."""
+    blocks = te.placeholder("c", (5,), "int64")
+    (t, k), element = (Axis("t", 5), Axis("k", 4)), Axis("z", 12)
+    read = binary("add", binary("mul", blocks[t], 4), k)
+    (inverse,) = invert([read], [element], [t, k], Indices(), 1)
+    assert inverse.spans == () and isinstance(inverse.guard, Compare) and inverse.guard.op == "eq"
+    assert not any(isinstance(n, Load) for n in walk(inverse.values[k]))
+    x, o = te.placeholder("x", (12,), "float64"), te.reduce_axis(4)
+    w = te.placeholder("w", (5, 4), "float64")
+    y = te.compute((5,), lambda t: te.sum(x[blocks[t] * 4 + o] * w[t, o], o))
+    g = te.placeholder("g", (5,), "float64")
+    (found,) = vjp([y], [g], [x])
+    assert found is not None
+    rng = np.random.default_rng(0)
+    numbers, weights, given_ = np.array([2, 0, 2, 1, 0]), rng.standard_normal((5, 4)), rng.standard_normal(5)
+    wanted = np.zeros(12)
+    for n, number in enumerate(numbers):
+        wanted[4 * number : 4 * number + 4] += given_[n] * weights[n]
+    values = {blocks: numbers, w: weights, g: given_, x: np.zeros(12)}
+    np.testing.assert_allclose(evaluate([found], values)[0], wanted, rtol=1e-12)
+
+
 def test_a_recurrence_that_starts_from_a_tensor() -> None:
     """``s[n, k] = tanh(s[n, k - 1] * w[k]) + x[n, k]`` from ``s[n, -1] = h[n]``, in both directions, before and after the step."""
     x, w, h = (te.placeholder(n, s, "float64") for n, s in (("x", (2, 5)), ("w", (5,)), ("h", (2,))))

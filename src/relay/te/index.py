@@ -442,6 +442,15 @@ class Indices:
         found = [(t, self._scalars[t]) for t in dim_atoms(a) if isinstance(t, DimVar) and t in self._scalars]
         return [(t, node) for t, node in dict(found).items() if not isinstance(node, Axis)]
 
+    def looked_up(self, a: Dim) -> Dim:
+        """The terms of a polynomial that mention what is read from a tensor."""
+        total: Dim = 0
+        for monomial, c in a.terms if isinstance(a, SymDim) else ():
+            nodes = (self._scalars[t] for t, _ in monomial if isinstance(t, DimVar) and t in self._scalars)
+            if any(isinstance(n, Load) for node in nodes for n in walk(node)):
+                total = dim_add(total, _term(monomial, c))
+        return total
+
     def division(self, var: DimVar) -> tuple[Dim, Dim] | None:
         """The dividend and the divisor of an opaque variable that is a quotient."""
         return self._divisions.get(var)

@@ -200,6 +200,8 @@ class _System:
             self._solve(self.equations.pop(costs.index(best)))
         for axis in self.open:
             self.free.append(axis)
+        for axis in self.solved:
+            self._look_up(axis)
         guard: Scalar = TRUE
         spans: list[tuple[Dim, Dim]] = []
         for axis, value in self.solved.items():
@@ -220,6 +222,21 @@ class _System:
             a, b = substitute(cond.a, values), substitute(cond.b, values)
             rest = both(rest, self.indices.compare(cond.op, a, b))
         return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest, self.uneven)
+
+    def _look_up(self, axis: Axis) -> None:
+        """Of a solved variable ``z - 32 * c[t]`` below 32: that c[t] is ``z // 32`` says as much, and where to go for it."""
+        value, extent = self._final(self.solved[axis]), axis.extent
+        said = self.indices.looked_up(value)
+        if said == 0 or not isinstance(extent, int) or axis in self.nonnegative or axis in self.below_extent:
+            return
+        number = self.indices.floordiv(said, extent)
+        if not known_equal(dim_mul(number, extent), said):
+            return
+        rest = dim_sub(value, said)
+        self.solved[axis] = self.indices.mod(rest, extent)
+        self.nonnegative.add(axis)
+        self.below_extent.add(axis)
+        self.equal.append((number, dim_mul(-1, self.indices.floordiv(rest, extent))))
 
     def _subtract(self) -> bool:
         """Take one equation (some times) from another where that leaves the other with fewer variables: what a remainder is defined by
