@@ -119,6 +119,10 @@ def test_a_block_whose_number_a_tensor_says_is_found_by_its_number() -> None:
     (inverse,) = invert([read], [element], [t, k], Indices(), 1)
     assert inverse.spans == () and isinstance(inverse.guard, Compare) and inverse.guard.op == "eq"
     assert not any(isinstance(n, Load) for n in walk(inverse.values[k]))
+    for size in (0, 1):  # of which there is no block to find
+        k = Axis("k", size)
+        (inverse,) = invert([binary("add", blocks[t], k)], [element], [t, k], Indices())
+        assert any(isinstance(n, Load) for n in walk(inverse.guard))
     x, o = te.placeholder("x", (12,), "float64"), te.reduce_axis(4)
     w = te.placeholder("w", (5, 4), "float64")
     y = te.compute((5,), lambda t: te.sum(x[blocks[t] * 4 + o] * w[t, o], o))

@@ -227,7 +227,9 @@ class _System:
         """Of a solved variable ``z - 32 * c[t]`` below 32: that c[t] is ``z // 32`` says as much, and where to go for it."""
         value, extent = self._final(self.solved[axis]), axis.extent
         said = self.indices.looked_up(value)
-        if said == 0 or not isinstance(extent, int) or axis in self.nonnegative or axis in self.below_extent:
+        if said == 0 or not isinstance(extent, int) or extent < 2:
+            return
+        if axis in self.nonnegative or axis in self.below_extent:
             return
         number = self.indices.floordiv(said, extent)
         if not known_equal(dim_mul(number, extent), said):
