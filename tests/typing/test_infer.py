@@ -23,13 +23,13 @@ from relay.ir.expr import (
     RefRead,
     Tuple,
     Var,
+    attrs_key,
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.types import AdtType, FuncType, TensorType, TupleType, TypeVar, scalar
 from relay.ir.walk import bound_vars, post_order
 from relay.op import registry
 from relay.typing import expand, infer, infer_expr, op_type, type_text, verify_types
-from relay.typing.relations import attrs_key
 from tests.typing.programs import parsed, type_of, typed
 
 F32 = TensorType((3, 4), "float32")

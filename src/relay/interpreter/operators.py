@@ -22,7 +22,7 @@ from relay.interpreter.sizes import concrete_attrs
 from relay.interpreter.values import Array, Value
 from relay.ir.diagnostics import ExecutionError, OperatorError, RelayError, ShapeError
 from relay.ir.dim import DimVar, dim_evaluate
-from relay.ir.expr import Attr, Attrs, Expr, Function, Tuple, Var
+from relay.ir.expr import Attrs, Expr, Function, Tuple, Var, attrs_key
 from relay.ir.span import Span
 from relay.ir.types import TensorType, countable
 from relay.ir.value import AdtValue
@@ -42,7 +42,7 @@ class _Key:
 
     def __init__(self, attrs: Attrs) -> None:
         self.attrs = attrs
-        self._key = tuple((name, _frozen(attrs[name])) for name in sorted(attrs))
+        self._key = attrs_key(attrs)
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
@@ -50,14 +50,6 @@ class _Key:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and self._key == other._key
-
-
-def _frozen(attr: Attr) -> object:
-    if isinstance(attr, tuple):
-        return tuple(_frozen(a) for a in attr)
-    if isinstance(attr, Mapping):
-        return tuple((name, _frozen(attr[name])) for name in sorted(attr))
-    return (type(attr), repr(attr) if isinstance(attr, float) else attr)
 
 
 def signature(value: Value) -> Operand:

@@ -25,6 +25,16 @@ Attrs = Mapping[str, "Attr"]
 NO_ATTRS: Attrs = MappingProxyType({})
 
 
+def attrs_key(value: object) -> object:
+    """An attribute's value, several attributes, or lists of such, as something hashable that keeps ``1``, ``1.0`` and ``True`` apart."""
+    if isinstance(value, list | tuple):
+        return tuple(map(attrs_key, value))
+    if isinstance(value, Mapping):
+        return tuple((name, attrs_key(value[name])) for name in sorted(value))
+    # Floats by their text: 0.0 and -0.0 are equal but not the same.
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Var(Notation):
     """A local variable: an identity; the name is a hint. ``annotation`` is the type the user wrote, ``ty`` the inferred one."""

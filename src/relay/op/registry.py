@@ -35,7 +35,7 @@ from relay import te
 from relay.ir.diagnostics import OperatorError, SyntaxError_
 from relay.ir.dim import Dim, SymDim
 from relay.ir.effects import Effect
-from relay.ir.expr import Attr, Attrs, Call
+from relay.ir.expr import Attr, Attrs, Call, attrs_key
 from relay.ir.lexer import tokenize
 from relay.ir.types import BASE_TYPE, TensorType, Type, countable
 from relay.op.build import call
@@ -448,7 +448,7 @@ def trace(
     known = _traces.get()
     if known is None or collector is not None:
         return _trace(op, inputs, attrs, collector or te.Trace(), out_shape)
-    key = (op, _hashable(inputs), _hashable(attrs), out_shape)
+    key = (op, attrs_key(inputs), attrs_key(attrs), out_shape)
     found = known.get(key)
     if found is None:
         found = known[key] = _trace(op, inputs, attrs, te.Trace(), out_shape)
@@ -468,15 +468,6 @@ def remembering() -> Iterator[None]:
     finally:
         if token is not None:
             _traces.reset(token)
-
-
-def _hashable(given: object) -> object:
-    """Shapes or attributes as a key that keeps 1, 1.0 and True apart, and 0.0 and -0.0."""
-    if isinstance(given, list | tuple):
-        return tuple(map(_hashable, given))
-    if isinstance(given, Mapping):
-        return tuple((name, _hashable(given[name])) for name in sorted(given))
-    return type(given), repr(given) if isinstance(given, float) else given
 
 
 def _trace(

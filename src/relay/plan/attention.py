@@ -42,6 +42,7 @@ from relay.te.scalar import (
     Unary,
     binary,
     cast,
+    mentioned,
     transform,
     walk,
 )
@@ -199,7 +200,7 @@ class Finder:
         pair = self.product(products[0])
         if pair is None:
             return None
-        first = [keys in axes_of(p) for p in pair[1:]]
+        first = [keys in mentioned(p) for p in pair[1:]]
         if first.count(True) != 1:
             return None
         depth, left, right = pair
@@ -244,12 +245,12 @@ class Finder:
         """Check the operands and sort the axes."""
         depth, query, key, score, raw = found.depth, found.query, found.key, found.score, found.raw
         wide = [a for a in kept.stage.axes if a.extent != 1]
-        inner = axes_of(query) | axes_of(key) | axes_of(score) | axes_of(weight)
-        columns = [a for a in wide if a in axes_of(value) and a not in inner]
+        inner = mentioned(query) | mentioned(key) | mentioned(score) | mentioned(weight)
+        columns = [a for a in wide if a in mentioned(value) and a not in inner]
         sizes = [depth.extent, *(c.extent for c in columns)]
         if len(columns) != 1 or any(not isinstance(s, int) or not 1 < s <= LARGEST_HEAD for s in sizes):
             return None
-        if keys not in axes_of(value) or raw.dtype not in ("float32", "float64") or score.dtype != raw.dtype:
+        if keys not in mentioned(value) or raw.dtype not in ("float32", "float64") or score.dtype != raw.dtype:
             return None
         sources = [source_of(v) for v in (query, key, value)]
         if any(s is None for s in sources):
@@ -428,7 +429,3 @@ def source_of(value: Scalar) -> Load | None:
     """The load that an operand is, at most converted."""
     load = value.a if isinstance(value, Cast) else value
     return load if isinstance(load, Load) and isinstance(load.source, Tensor) else None
-
-
-def axes_of(value: Scalar) -> set[Axis]:
-    return {n for n in walk(value) if isinstance(n, Axis)}

@@ -22,7 +22,6 @@ from relay.plan.attention import (
     Attention,
     Finder,
     Scores,
-    axes_of,
     factors,
     hidden_score,
     seen_where,
@@ -33,7 +32,7 @@ from relay.plan.expand import Env
 from relay.plan.graph import TeGraph, loads
 from relay.plan.stages import Kept
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, binary, cast, transform, walk
+from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, binary, cast, mentioned, transform, walk
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
@@ -140,7 +139,7 @@ class _GradientFinder(Finder):
             return None
         ((share, scores),) = shares
         ((product, (column, cotangent, value)),) = products
-        apart = [a for a in kept.stage.axes if a.extent != 1 and a not in axes_of(weights)]
+        apart = [a for a in kept.stage.axes if a.extent != 1 and a not in mentioned(weights)]
         sizes = [scores.depth.extent, column.extent]
         if len(apart) != 1 or any(not isinstance(s, int) or not 1 < s <= LARGEST_HEAD for s in sizes):
             return None
@@ -202,7 +201,7 @@ class _GradientFinder(Finder):
         if pair is None:
             return None
         column, left, right = pair
-        turned = [keys in axes_of(f) for f in (left, right)]
+        turned = [keys in mentioned(f) for f in (left, right)]
         if turned.count(True) != 1:
             return None
         return (column, right, left) if turned[0] else (column, left, right)

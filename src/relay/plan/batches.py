@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, dim_mul, dim_typical, known_equal, shape_size
+from relay.ir.dim import Dim, dim_mul, dim_typical, known_equal
 from relay.plan.build import position_read
 from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
-from relay.te.scalar import Axis, Binary, Load, Reduce, binary, walk
+from relay.te.scalar import Axis, Binary, Load, Reduce, binary, iteration_count, mentioned
 from relay.te.tensor import Compute, Stage, Tensor, stage_over
 
 # Rows and columns of a product, and what it sums up, at the least.
@@ -28,7 +28,7 @@ _FEWEST = 4
 
 def in_batches(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
     """The graph with such products as stages of their own. ``constants``: numbers of constant inputs."""
-    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    ids = graph.stages_of(constants)
     return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _in_batches(stage, ids)))
 
 
@@ -53,7 +53,7 @@ def _in_batches(stage: Stage, constants: frozenset[int]) -> Stage:
         left, right, mine, theirs = right, left, theirs, mine
     rows = [a for a in wide if a not in theirs]
     columns = [a for a in wide if a not in mine]
-    if any(_many(axes) < _FEWEST for axes in (rows, columns, over)):
+    if any(iteration_count(axes) < _FEWEST for axes in (rows, columns, over)):
         return stage
     axes = [*(a for a in stage.axes if a not in rows and a not in columns), *rows, *columns]
     value = Reduce("sum", body.axes, binary("mul", left, right), body.dtype)
@@ -73,13 +73,9 @@ def _reach(load: Load, over: Sequence[Axis]) -> tuple[set[Axis], int]:
         if step is None or not known_equal(step, run):
             break
         run = dim_mul(run, axis.extent)
-    return {n for n in walk(load) if isinstance(n, Axis)}, dim_typical(run)
+    return mentioned(load), dim_typical(run)
 
 
 def _step(load: Load, axis: Axis) -> Dim | None:
     indices = Indices()
     return indices.coefficient(position_read(indices, load), axis)
-
-
-def _many(axes: Sequence[Axis]) -> int:
-    return dim_typical(shape_size(tuple(a.extent for a in axes)))

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
 
-from relay.ir.dim import dim_typical, shape_size
 from relay.plan.graph import TeGraph
 from relay.te.rewrite import result_of, rewritten
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, chain, substitute, walk
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, chain, iteration_count, substitute, walk
 from relay.te.tensor import Compute, Stage
 
 # Factors beyond which not all orders are compared.
@@ -77,7 +76,7 @@ def _way(stage: Stage) -> _Way | None:
     literals, factors = _factors(body.body, kept | over)
     if not 2 <= len(factors) <= _MOST_FACTORS:
         return None
-    direct = (len(factors) - 1) * _size(kept | over)
+    direct = (len(factors) - 1) * iteration_count(kept | over)
     if len(factors) > 2:
         steps = min(_orders([f.axes for f in factors], kept, over), key=lambda way: sum(map(_work, way)))
         work = sum(map(_work, steps))
@@ -141,11 +140,7 @@ def _orders(factors: Sequence[frozenset[Axis]], kept: frozenset[Axis], over: fro
 
 def _work(step: _Step) -> int:
     """How many products a step adds up, and how many elements it keeps."""
-    return _size(step.axes | step.over) + _size(step.axes)
-
-
-def _size(axes: frozenset[Axis]) -> int:
-    return dim_typical(shape_size(tuple(a.extent for a in axes)))
+    return iteration_count(step.axes | step.over) + iteration_count(step.axes)
 
 
 def _last(one: _Factor, other: _Factor, axes: Sequence[Axis]) -> int:

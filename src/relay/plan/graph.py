@@ -41,6 +41,10 @@ class TeGraph:
     foreign: bool = False
     assumed: tuple[Dim, ...] = ()
 
+    def stages_of(self, numbers: frozenset[int]) -> frozenset[int]:
+        """The ids of the stages of inputs with these numbers."""
+        return frozenset(id(self.inputs[n].stage) for n in numbers)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:

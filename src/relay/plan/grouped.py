@@ -27,7 +27,7 @@ from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
 
 def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
     """The graph with such axes split; the outputs have other axes, and the elements in the same order."""
-    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    ids = graph.stages_of(constants)
     return _split(graph, lambda stage: _of_groups(stage, ids))
 
 

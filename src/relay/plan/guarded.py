@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from relay.ir.dim import dim_typical, shape_size
 from relay.plan.graph import TeGraph
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
@@ -29,8 +28,9 @@ from relay.te.scalar import (
     children,
     compare,
     extent_of,
+    iteration_count,
+    mentioned,
     select,
-    walk,
 )
 from relay.te.tensor import Compute, Stage, stage_over
 
@@ -57,17 +57,17 @@ def _apart(stage: Stage) -> Stage | None:
     guard = body.body
     if not isinstance(guard, Select) or not isinstance(guard.b, Const) or guard.b.value != 0:
         return None
-    asked = _axes(guard.cond)
+    asked = mentioned(guard.cond)
     free = [a for a in body.axes if a.extent != 1 and a not in asked]
     factors = chain(guard.a, "mul")
-    inner = [f for f in factors if not _axes(f).isdisjoint(free)]
+    inner = [f for f in factors if not mentioned(f).isdisjoint(free)]
     if len(inner) < 2 or not all(isinstance(f, Load) for f in inner):
         return None
-    moved = [_axes(f) for f in inner]
+    moved = [mentioned(f) for f in inner]
     everything = {*stage.axes, *body.axes}
     own = set[Axis]().union(*moved)
-    work = len(inner) * _size(own) + (len(factors) - len(inner) + 1) * _size(everything - set(free))
-    if len(factors) * _size(everything) < _GAIN * work:
+    work = len(inner) * iteration_count(own) + (len(factors) - len(inner) + 1) * iteration_count(everything - set(free))
+    if len(factors) * iteration_count(everything) < _GAIN * work:
         return None
     # What all factors move with outermost, and what the last one of the result's axes moves innermost, as in a product.
     kept = [a for a in (*stage.axes, *body.axes) if a in own and a not in free]
@@ -93,15 +93,15 @@ def _anywhere(load: Scalar) -> Scalar:
     if not conditions:
         return load
     inside = reduce(lambda a, b: binary("and", a, b), conditions)
-    axes = sorted(_axes(load), key=lambda a: _places(load, a))
+    axes = sorted(mentioned(load), key=lambda a: _places(load, a))
     (read,) = stage_over("read", axes, (select(inside, load, Const(0.0, load.dtype)),))
     return Load(read, tuple(axes), load.dtype)
 
 
 def _places(load: Load, axis: Axis) -> int:
     """The last index of a read that moves with an axis: the later, the nearer its elements are."""
-    mentioned = [n for n, index in enumerate(load.indices) if axis in _axes(index)]
-    return 2 * mentioned[-1] + (axis in _outer(load.indices[mentioned[-1]]))
+    last = max(n for n, index in enumerate(load.indices) if axis in mentioned(index))
+    return 2 * last + (axis in _outer(load.indices[last]))
 
 
 def _outer(index: Scalar) -> set[Axis]:
@@ -115,11 +115,3 @@ def _outer(index: Scalar) -> set[Axis]:
         elif not isinstance(node, Load):
             todo += children(node)
     return found
-
-
-def _axes(root: Scalar) -> set[Axis]:
-    return {n for n in walk(root) if isinstance(n, Axis)}
-
-
-def _size(axes: set[Axis]) -> int:
-    return dim_typical(shape_size(tuple(a.extent for a in axes)))

@@ -257,7 +257,7 @@ def _products(
 ) -> tuple[list[Kept], dict[int, Product]]:
     """The contractions but for ``others`` to run as matrix products (by the id of their stage), with a stage more for
     each left operand to make."""
-    ids, indices, target = frozenset(id(graph.inputs[n].stage) for n in constants), builder.indices, builder.target
+    ids, indices, target = graph.stages_of(constants), builder.indices, builder.target
     out: list[Kept] = []
     products: dict[int, Product] = {}
     for kept in stages:

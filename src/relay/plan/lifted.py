@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import dim_typical, shape_size
 from relay.plan.expand import cost
 from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
-from relay.te.scalar import Axis, Load, Reduce, Scalar, children, transform, walk
+from relay.te.scalar import Axis, Load, Reduce, Scalar, children, iteration_count, mentioned_by_node, transform
 from relay.te.tensor import Compute, Stage, stage_over
 
 # How many times a part would be computed, at the least, for it to be kept; and how dear it is at the least.
@@ -27,7 +26,7 @@ _AGAIN, _DEAR = 4, 20
 
 def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
     """The graph with such parts as stages. ``constants``: numbers of constant inputs."""
-    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    ids = graph.stages_of(constants)
     return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _lifted(stage, ids)))
 
 
@@ -53,10 +52,7 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
 
 def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[Scalar, list[Axis]]]:
     """The largest such parts of an expression, and the axes of each."""
-    mentions: dict[int, frozenset[Axis]] = {}
-    for node in walk(root):
-        own = {node} if isinstance(node, Axis) else set()
-        mentions[id(node)] = frozenset(own).union(*(mentions[id(k)] for k in children(node)))
+    mentions = mentioned_by_node(root)
     found: dict[int, tuple[Scalar, list[Axis]]] = {}
     todo, seen = [root], set[int]()
     while todo:
@@ -65,7 +61,7 @@ def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[
             continue
         seen.add(id(node))
         mine = mentions[id(node)]
-        times = dim_typical(shape_size(tuple(a.extent for a in axes if a not in mine)))
+        times = iteration_count(a for a in axes if a not in mine)
         if (
             times >= _AGAIN
             and not mine.isdisjoint(moving)

@@ -18,7 +18,7 @@ from relay.plan.graph import TeGraph, loads
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.rewrite import output_dtypes
-from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, sides, walk
+from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, mentioned, sides, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
 # How much of a stage is evaluated again for an element at most, in nodes of its expression: what it costs to keep it.
@@ -98,7 +98,7 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     # As it is written, or with its factors together as they belong to the columns or not; if possible so that there are rows.
     found = []
     for left, right in ((product.a, product.b), (product.b, product.a), sides(product, last)):
-        mine, theirs = _axes_of(left), _axes_of(right)
+        mine, theirs = mentioned(left), mentioned(right)
         if last in theirs and last not in mine and over <= mine and over <= theirs:
             found.append((left, right, mine, theirs))
     if not found:
@@ -116,7 +116,7 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     accumulate = "float32" if widen in ("float16", "bfloat16") else widen
     if guard is None:
         return Contraction(batch, rows, columns, reduced, left, right, accumulate)
-    decides = _axes_of(guard)
+    decides = mentioned(guard)
     outer = tuple(a for a in rows if a in decides)
     rows = tuple(a for a in rows if a not in decides)
     taps = tuple(a for a in reduced if a in decides)
@@ -137,10 +137,6 @@ def _is_load(operand: Scalar) -> bool:
 
 def _is_constant(load: Load, constants: frozenset[int]) -> bool:
     return isinstance(load.source, Tensor) and id(load.source.stage) in constants
-
-
-def _axes_of(root: Scalar) -> set[Axis]:
-    return {n for n in walk(root) if isinstance(n, Axis)}
 
 
 def is_index_map(stage: Stage) -> bool:
@@ -173,7 +169,7 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Ke
     """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant
     inputs."""
     order = [s for s in te.stages(graph.outputs) if not isinstance(s, Placeholder)]
-    constant_ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    constant_ids = graph.stages_of(constants)
     chosen = _choose(order, graph, constant_ids)
 
     def read(tensor: Tensor, index: tuple[Scalar, ...]) -> Scalar | Inline:

@@ -34,7 +34,7 @@ class _Term:
 
 def term_by_term(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
     """The graph with such sums taken apart. ``constants``: numbers of constant inputs."""
-    ids = frozenset(id(graph.inputs[n].stage) for n in constants)
+    ids = graph.stages_of(constants)
     return replace(graph, outputs=rewritten(graph.outputs, lambda stage: _apart(stage, ids)))
 
 

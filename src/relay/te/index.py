@@ -12,7 +12,6 @@ from __future__ import annotations
 from math import gcd
 
 from relay.ir.dim import (
-    Atom,
     Dim,
     DimOp,
     DimVar,
@@ -29,6 +28,7 @@ from relay.ir.dim import (
     dim_substitute,
     is_any,
 )
+from relay.ir.inequality import is_count
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -367,7 +367,7 @@ class Indices:
             # A product is largest at its factors' upper ends only if none of the others is negative.
             if sum(power for _, power in mine) > 1 and not all(self._nonnegative(atom) for atom, _ in mine):
                 return None
-            if mine and not all(_is_count(atom) for atom, _ in monomial if atom not in self._scalars):
+            if mine and not all(is_count(as_dim(atom)) for atom, _ in monomial if atom not in self._scalars):
                 return None
             for atom, power in monomial:
                 value: Dim | None = as_dim(atom)
@@ -539,15 +539,9 @@ def content(a: Dim) -> int:
     return abs(a) if isinstance(a, int) else 1
 
 
-def _is_count(atom: Atom) -> bool:
-    """Whether a size, or what is computed from sizes, is never negative."""
-    low, _ = dim_bounds(as_dim(atom))
-    return low is not None and low >= 0
-
-
 def _least(b: SymDim) -> int:
     """The least that a divisor made of sizes is where something is computed: none of them is zero there."""
-    counts = all(c > 0 and all(_is_count(atom) for atom, _ in m) for m, c in b.terms)
+    counts = all(c > 0 and all(is_count(as_dim(atom)) for atom, _ in m) for m, c in b.terms)
     return sum(c for _, c in b.terms) if counts else 0
 
 

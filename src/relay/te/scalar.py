@@ -8,14 +8,14 @@ Nodes are frozen and compared by identity; trees may share (they are DAGs), so w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 
-from relay.ir.dim import Dim, SymDim
+from relay.ir.dim import Dim, SymDim, dim_typical, shape_size
 from relay.ir.types import is_float
 
 BinaryOp = Literal[
@@ -300,6 +300,25 @@ def wrap(value: object, dtype: str) -> Scalar:
 def extent_of(dim: Dim) -> Scalar:
     """A size as an index expression."""
     return Const(dim, "int64") if isinstance(dim, int) else Size(dim)
+
+
+def mentioned(*roots: Scalar) -> set[Axis]:
+    """The axes in expressions."""
+    return {n for root in roots for n in walk(root) if isinstance(n, Axis)}
+
+
+def mentioned_by_node(root: Scalar) -> dict[int, frozenset[Axis]]:
+    """The axes in each node of an expression, by the node's id."""
+    found: dict[int, frozenset[Axis]] = {}
+    for node in walk(root):
+        own = frozenset({node} if isinstance(node, Axis) else ())
+        found[id(node)] = own.union(*(found[id(k)] for k in children(node)))
+    return found
+
+
+def iteration_count(axes: Iterable[Axis]) -> int:
+    """How many iterations loops over axes have, where unknown sizes are what they may be."""
+    return dim_typical(shape_size(tuple(a.extent for a in axes)))
 
 
 def _pair(a: object, b: object) -> tuple[Scalar, Scalar]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_mul, dim_sub, dim_typical, shape_size
+from relay.ir.dim import Dim, dim_mul, dim_sub, dim_typical
 from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -27,6 +27,7 @@ from relay.te.scalar import (
     Select,
     binary,
     conjuncts,
+    iteration_count,
     select,
     walk,
 )
@@ -132,7 +133,7 @@ def _place(
         if isinstance(sign, int) and abs(sign) == 1:
             rest = dim_sub(difference, dim_mul(sign, indices.axis(axis)))
             # A few that are gone through for each element are tried, in vectors.
-            if not loads and dim_typical(shape_size(tuple(a.extent for a in going))) < dim_typical(axis.extent) // 2:
+            if not loads and iteration_count(going) < dim_typical(axis.extent) // 2:
                 return None
             return axis, indices.scalar(dim_mul(-sign, rest))
     return None

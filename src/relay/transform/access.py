@@ -10,13 +10,12 @@ from typing import Literal
 from relay import te
 from relay.ir.dim import Dim
 from relay.ir.effects import Effect
-from relay.ir.expr import Call, Constant, Expr, OpRef
+from relay.ir.expr import Call, Constant, Expr, OpRef, attrs_key
 from relay.ir.types import TensorType, TupleType, Type
 from relay.op import registry
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Unary, sides, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor
 from relay.transform.blocks import DEVICE_COPY
-from relay.transform.cse import attrs_key
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 

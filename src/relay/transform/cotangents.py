@@ -17,18 +17,18 @@ from typing import Any, ClassVar
 
 from relay.ir.diagnostics import RelayError
 from relay.ir.dim import dim_typical, shape_size
-from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Var
+from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type, mentions_any
 from relay.op import registry
 from relay.op.gradient import operand_signature
-from relay.te.scalar import Reduce
+from relay.te.scalar import Reduce, iteration_count
 from relay.te.tensor import Compute, DefinitionError, Tensor, Undetermined, stages
 from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, with_nested_blocks
 from relay.transform.build import op_call, type_of
-from relay.transform.cse import atom_key, attrs_key
+from relay.transform.cse import atom_key
 
 # So many iterations have to be saved for each element of the operands and the results.
 _SAVED = 4
@@ -66,10 +66,8 @@ def _block(block: Block, known: dict[object, bool]) -> Step[Block]:
         bindings.append(binding if value is binding.value else replace(binding, value=value))
     groups: dict[object, list[int]] = {}
     for n, binding in enumerate(bindings):
-        if (found := _cotangent(binding.value)) is not None:
-            base, _ = found
-            assert isinstance(binding.value, Call)
-            groups.setdefault((base, *_operands_key(binding.value)), []).append(n)
+        if isinstance(value := binding.value, Call) and (base := _differentiated(value)) is not None:
+            groups.setdefault((base, *_operands_key(value)), []).append(n)
     made: dict[int, list[Binding]] = {}
     for members in groups.values():
         calls = [bindings[n] for n in members]
@@ -80,12 +78,12 @@ def _block(block: Block, known: dict[object, bool]) -> Step[Block]:
     return replace(block, bindings=tuple(b for n, each in enumerate(bindings) for b in made.get(n, [each])))
 
 
-def _cotangent(value: Expr) -> tuple[str, int] | None:
-    """The operator and the number of the operand that a call makes the cotangent of. (Those of cotangents have forms of their own.)"""
-    if not isinstance(value, Call) or not isinstance(value.fn, OpRef):
+def _differentiated(call: Call) -> str | None:
+    """The operator that a call makes a cotangent of. (Those of cotangents have forms of their own.)"""
+    if not isinstance(call.fn, OpRef):
         return None
-    base, _, number = value.fn.name.rpartition(".vjp")
-    return (base, int(number)) if base and ".vjp" not in base and number.isdigit() else None
+    base, _, number = call.fn.name.rpartition(".vjp")
+    return base if base and ".vjp" not in base and number.isdigit() else None
 
 
 def _operands_key(call: Call) -> tuple[object, ...]:
@@ -142,7 +140,7 @@ def _iterations(outputs: Sequence[Tensor]) -> int:
             continue
         for body in stage.bodies:
             over = body.axes if isinstance(body, Reduce) else ()
-            total += dim_typical(shape_size(tuple(a.extent for a in (*stage.axes, *over))))
+            total += iteration_count((*stage.axes, *over))
     return total
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from relay.ir.effects import Effect, duplicable
 from relay.ir.expr import (
-    Attr,
     Call,
     Constant,
     ConstructorRef,
@@ -19,6 +17,7 @@ from relay.ir.expr import (
     Proj,
     Tuple,
     Var,
+    attrs_key,
 )
 from relay.ir.module import Module
 from relay.transform.base import Pass
@@ -100,16 +99,3 @@ def atom_key(e: Expr) -> object:
             return id(e)
         case _:
             raise AssertionError(f"{type(e).__name__} is not an atom")
-
-
-def attrs_key(attr: Attr | Mapping[str, Attr]) -> object:
-    """An attribute's value (or several attributes) as something hashable.
-
-    ``1``, ``1.0`` and ``True`` are kept apart.
-    """
-    if isinstance(attr, tuple):
-        return tuple(attrs_key(a) for a in attr)
-    if isinstance(attr, Mapping):
-        return tuple((k, attrs_key(attr[k])) for k in sorted(attr))
-    # Floats by their text: 0.0 and -0.0 are equal but not the same.
-    return (type(attr), repr(attr) if isinstance(attr, float) else attr)

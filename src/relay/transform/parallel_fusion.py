@@ -19,7 +19,7 @@ import numpy as np
 
 from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import Dim, dim_add
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
@@ -36,7 +36,7 @@ from relay.transform.blocks import (
     with_operands,
 )
 from relay.transform.build import constant, op_call, type_of
-from relay.transform.cse import atom_key, attrs_key
+from relay.transform.cse import atom_key
 from relay.transform.joints import (
     Joint,
     Site,

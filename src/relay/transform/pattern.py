@@ -19,11 +19,10 @@ from typing import assert_never
 
 import numpy as np
 
-from relay.ir.expr import Attr, Call, Constant, ConstructorRef, Expr, GlobalVar, OpRef, Proj, Tuple, Var
+from relay.ir.expr import Attr, Call, Constant, ConstructorRef, Expr, GlobalVar, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.types import TensorType
 from relay.transform.blocks import Forward, Scope, map_functions
-from relay.transform.cse import attrs_key
 
 Definition = Callable[[Expr], Expr]
 

@@ -15,13 +15,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from relay.ir.expr import Binding, Call, Function, OpRef, Var
+from relay.ir.expr import Binding, Call, Function, OpRef, Var, attrs_key
 from relay.ir.module import Module
 from relay.loop.costs import Machine
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import is_primitive, map_functions, operands, renamed
-from relay.transform.cse import attrs_key
 from relay.transform.dead_code import without_dead_code
 from relay.transform.fuse import FuseOps, Fuser
 from relay.transform.grouping import Group, Grouping, Node

@@ -17,7 +17,7 @@ import numpy as np
 
 from relay import te
 from relay.ir.dim import Dim
-from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Constant, Expr, Function, OpRef, Tuple, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TupleType
@@ -27,7 +27,7 @@ from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import constant, op_call, type_of
-from relay.transform.cse import atom_key, attrs_key
+from relay.transform.cse import atom_key
 from relay.transform.joints import elements, operand_shapes, other_axes
 from relay.transform.uses import use_counts
 

@@ -45,6 +45,7 @@ from relay.ir.expr import (
     RefWrite,
     Tuple,
     Var,
+    attrs_key,
 )  # fmt: skip
 from relay.ir.span import Span
 from relay.ir.trampoline import Step
@@ -60,7 +61,6 @@ from relay.ir.types import (
 )  # fmt: skip
 from relay.typing.gradients import derivative_type
 from relay.typing.operators import relation_attrs
-from relay.typing.relations import attrs_key
 from relay.typing.solver import Mismatch, Mode
 from relay.typing.state import InferenceState
 from relay.typing.substitution import param_arg

@@ -15,7 +15,7 @@ from relay import te
 from relay.ir.collection import without_collection
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import ANY, Dim, DimVar, dim_vars
-from relay.ir.expr import NO_ATTRS, Attrs, Expr, Function, GlobalVar, Proj, Var
+from relay.ir.expr import NO_ATTRS, Attrs, Expr, Function, GlobalVar, Proj, Var, attrs_key
 from relay.ir.module import Module, require_module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import FuncType, TupleType, Type
@@ -27,7 +27,7 @@ from relay.typing.constraints import Inference
 from relay.typing.exhaustive import check_match
 from relay.typing.graph import components
 from relay.typing.kinds import KindChecker, variances
-from relay.typing.relations import attrs_key, solved_signature
+from relay.typing.relations import solved_signature
 from relay.typing.solver import Solver
 from relay.typing.substitution import variables
 from relay.typing.text import type_text

@@ -12,7 +12,7 @@ from typing import cast
 from relay import te
 from relay.ir.diagnostics import RelayError, TypeError_
 from relay.ir.dim import dim_vars
-from relay.ir.expr import Attr, Attrs, Function
+from relay.ir.expr import Attr, Attrs, Function, attrs_key
 from relay.ir.span import Span
 from relay.ir.types import FuncType, Relation, Type, TypeArg, TypeParam, TypeVar
 from relay.op.registry import Operator
@@ -20,7 +20,6 @@ from relay.typing.generic import generic_result, parameters
 from relay.typing.relations import (
     MEMO,
     Signature,
-    attrs_key,
     check_arity,
     demand_error,
     located,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from relay import te
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import ANY, AnyDim, Dim, DimVar, SymDim, as_dim, dim_vars
-from relay.ir.expr import Attr, Attrs
+from relay.ir.expr import Attrs, attrs_key
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, TypeArg
 from relay.op import registry
@@ -203,19 +203,6 @@ def demand_error(op: Operator, args: Sequence[Type], demand: te.Demand) -> Shape
 
 Key = tuple[Operator, tuple[Type, ...], object]
 _LIMIT = 1 << 16
-
-
-def attrs_key(attrs: Attrs) -> object:
-    """A hashable key of attributes that keeps ``1``, ``1.0`` and ``True`` apart."""
-    return tuple((name, _attr_key(attrs[name])) for name in sorted(attrs)) if attrs else ()
-
-
-def _attr_key(value: Attr) -> object:
-    if isinstance(value, Mapping):
-        return attrs_key(value)
-    if isinstance(value, list | tuple):
-        return tuple(_attr_key(v) for v in value)
-    return type(value), repr(value) if isinstance(value, float) else value
 
 
 class Memo:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from relay.ir.dim import dim_typical, shape_size
 from relay.te.autodiff.arithmetic import choose, factors
 from relay.te.autodiff.stages import source_of, stage
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, walk
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, iteration_count, mentioned
 
 # So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
 # there are more than so many.
@@ -42,7 +41,7 @@ def contributions(
     load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis], iterations: Callable[[], int]
 ) -> Contributions | None:
     """The contributions to what a load reads, if making them first is the less work; ``iterations`` tells how many products are
-    added up in the other order (see `work`)."""
+    added up in the other order (see `iteration_count`)."""
     if adjoint.dtype not in ("float32", "float64"):
         return None
     placed = mentioned(*load.indices)
@@ -57,7 +56,7 @@ def contributions(
         return None
     if not all(is_inside(o) for o in operands):
         return None
-    depth, places = work(hidden), work([a for a in (*axes, *over) if a in placed])
+    depth, places = iteration_count(hidden), iteration_count([a for a in (*axes, *over) if a in placed])
     saved = _SAVED if places <= MOST_IN_CACHE else _SAVED_IN_MEMORY
     if depth == 1 or iterations() - depth * places < saved * places:
         return None
@@ -114,13 +113,3 @@ def _in_order(load: Load, axes: Sequence[Axis], own: Sequence[set[Axis]]) -> lis
         return (2, axis in moving) if axis in own[last] else (1, False)
 
     return sorted(axes, key=rank)
-
-
-def mentioned(*roots: Scalar) -> set[Axis]:
-    """The axes in expressions."""
-    return {n for root in roots for n in walk(root) if isinstance(n, Axis)}
-
-
-def work(axes: Sequence[Axis]) -> int:
-    """How many iterations loops over axes have, where unknown sizes are what they may be."""
-    return dim_typical(shape_size(tuple(a.extent for a in axes)))

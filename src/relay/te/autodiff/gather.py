@@ -15,7 +15,7 @@ from math import prod
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
 from relay.te.autodiff.arithmetic import add, both, choose, factors, is_const, mul, zero
-from relay.te.autodiff.contributions import contributions, work
+from relay.te.autodiff.contributions import contributions
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
@@ -37,6 +37,7 @@ from relay.te.scalar import (
     cast,
     compare,
     conjuncts,
+    iteration_count,
     substitute,
     walk,
 )
@@ -122,8 +123,10 @@ def _iterations(read: _Read, parts: Sequence[Inverse], element: tuple[Axis, ...]
         split = {a: r.by for a, r in _residues(read.value(parts[0], indices), element, indices).items()}
         if split and prod(split.values()) <= _MOST_CLASSES:
             found = [(axes, read.inverses(at, Indices())) for _, axes, at in _classes(element, split)]
-            return sum(work(axes) * work(each.free) for axes, inverses in found for each in inverses)
-    return sum(work(element) * work(each.free) for each in parts)
+            return sum(
+                iteration_count(axes) * iteration_count(each.free) for axes, inverses in found for each in inverses
+            )
+    return sum(iteration_count(element) * iteration_count(each.free) for each in parts)
 
 
 def _classes(

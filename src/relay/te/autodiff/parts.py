@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relay.ir.types import is_float
-from relay.te.autodiff.contributions import MOST_IN_CACHE, mentioned, work
+from relay.te.autodiff.contributions import MOST_IN_CACHE
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Load, Scalar, children, walk
+from relay.te.scalar import Axis, Binary, Load, Scalar, children, iteration_count, mentioned, mentioned_by_node, walk
 
 # Over how many iterations a part stays the same, at the least: one that is no larger than what it reads, and any other.
 _AGAIN, _AGAIN_LARGER = 4, 16
@@ -25,15 +25,11 @@ def shared_parts(
 ) -> list[tuple[Scalar, tuple[Axis, ...]]]:
     """The largest parts of an element at each index of ``axes`` that stay the same over some of these, read two or more tensors, an
     ``active`` one among them, and are worth a tensor; and the axes of it."""
-    nodes = walk(body)
-    mentions: dict[int, frozenset[Axis]] = {}
+    mentions = mentioned_by_node(body)
     reads: dict[int, frozenset[Load]] = {}
-    for node in nodes:
-        below = children(node)
-        axis = frozenset({node} if isinstance(node, Axis) else ())
-        mentions[id(node)] = axis.union(*(mentions[id(k)] for k in below))
+    for node in walk(body):
         load = frozenset({node} if isinstance(node, Load) and is_float(node.dtype) else ())
-        reads[id(node)] = load.union(*(reads[id(k)] for k in below))
+        reads[id(node)] = load.union(*(reads[id(k)] for k in children(node)))
     found: dict[int, tuple[Scalar, tuple[Axis, ...]]] = {}
     todo, seen = [body], set[int]()
     while todo:
@@ -57,8 +53,8 @@ def _repays(own: Sequence[Axis], hidden: Sequence[Axis], loads: frozenset[Load])
     wide = {a for a in own if a.extent != 1}
     plain = all(isinstance(i, Axis) for load in loads for i in load.indices)
     if plain and any(wide <= set(load.indices) for load in loads):
-        return work(hidden) >= _AGAIN
-    return work(hidden) >= _AGAIN_LARGER and work(own) <= MOST_IN_CACHE and _meet(loads)
+        return iteration_count(hidden) >= _AGAIN
+    return iteration_count(hidden) >= _AGAIN_LARGER and iteration_count(own) <= MOST_IN_CACHE and _meet(loads)
 
 
 def _meet(loads: frozenset[Load]) -> bool:

@@ -5,7 +5,7 @@ A stage reads ``A[f(x)]`` for every index ``x`` of a box. The gradient of ``A`` 
 may leave its range. The index functions are sums of variables times sizes; what is not affine becomes a variable of its own:
 
     q = u // c        u = c * q + r with a new r in [0, c)
-    min(a, b)         two pieces (`relay.te.autodiff.cuts`)
+    min(a, b), abs(a) two pieces (`relay.te.autodiff.cuts`)
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
 once the common divisor is out), so r runs only over its residue class and p is determined. What cannot be solved stays a guard,

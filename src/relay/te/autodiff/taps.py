@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from relay.te.autodiff.arithmetic import factors
-from relay.te.autodiff.contributions import is_inside, mentioned, work
+from relay.te.autodiff.contributions import is_inside
 from relay.te.autodiff.simplify import simplified
 from relay.te.autodiff.solve import invert
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, substitute
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, iteration_count, mentioned, substitute
 
 # So many rows at least must be hit alike, to be multiplied with so many columns, in sums so deep: a condition is tested before each.
 _ROWS, _COLUMNS, _DEPTH = 4, 16, 16
@@ -65,7 +65,7 @@ def over_taps(
     depth = _size(hidden)
     if rows < _ROWS or columns < _COLUMNS or depth < _DEPTH:
         return None
-    if iterations() < _WASTE * work([*hidden, *single, *(a for w in windows for a in w)]):
+    if iterations() < _WASTE * iteration_count([*hidden, *single, *(a for w in windows for a in w)]):
         return None
     indices = Indices()
     parts = invert(load.indices, element, (*axes, *over), indices, len(over), loops=taps)
