@@ -10,7 +10,7 @@
 #include "relay/native.h"
 #include "relay/opcode.h"
 #include "relay/storage_pool.h"
-#include "relay/thread_pool.h"
+#include "relay/processors.h"
 
 namespace relay {
 namespace {

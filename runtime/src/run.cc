@@ -1,5 +1,7 @@
 #include "run.h"
 
+#include "relay/processors.h"
+
 namespace relay {
 
 Run::Run(const Executable& executable, uint32_t function, const RunOptions& options)

@@ -5,18 +5,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <climits>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <new>
-#include <string>
 
 #include "relay/clock.h"
 #include "relay/floating_point.h"
@@ -24,52 +19,6 @@
 
 namespace relay {
 namespace {
-
-// --- how many CPUs -----------------------------------------------------------------------------------------------
-
-double read_ratio(const std::string& path_quota, const std::string& path_period) {
-  double quota = 0, period = 100000;
-  FILE* file = std::fopen(path_quota.c_str(), "r");
-  if (file == nullptr) return 0;
-  int fields = std::fscanf(file, "%lf %lf", &quota, &period);  // "max 100000" reads no field
-  std::fclose(file);
-  if (fields < 1 || quota <= 0) return 0;
-  if (!path_period.empty()) {
-    file = std::fopen(path_period.c_str(), "r");
-    if (file != nullptr) {
-      if (std::fscanf(file, "%lf", &period) != 1) period = 100000;
-      std::fclose(file);
-    }
-  }
-  return period > 0 ? quota / period : 0;
-}
-
-// The tightest CPU quota on the way from this process's control group to the root, in CPUs; 0 for none.
-double control_group_quota() {
-  std::string group;
-  if (FILE* file = std::fopen("/proc/self/cgroup", "r")) {
-    char line[4096];
-    while (std::fgets(line, sizeof line, file) != nullptr) {
-      if (std::strncmp(line, "0::", 3) != 0) continue;
-      group = line + 3;
-      while (!group.empty() && group.back() == '\n') group.pop_back();
-    }
-    std::fclose(file);
-  }
-  double tightest = 0;
-  auto consider = [&tightest](double quota) {
-    if (quota > 0 && (tightest == 0 || quota < tightest)) tightest = quota;
-  };
-  for (;;) {
-    consider(read_ratio("/sys/fs/cgroup" + group + "/cpu.max", ""));
-    size_t slash = group.rfind('/');
-    if (slash == std::string::npos || group.size() <= 1) break;
-    group.resize(slash);
-  }
-  consider(read_ratio("/sys/fs/cgroup/cpu.max", ""));
-  consider(read_ratio("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
-  return tightest;
-}
 
 // --- the pool ----------------------------------------------------------------------------------------------------
 
@@ -379,39 +328,6 @@ Pool& pool() {
 }
 
 }  // namespace
-
-namespace {
-
-int64_t count_available() {
-  // Large masks: a cpu_set_t covers 1024 CPUs, more need the dynamic form.
-  int64_t count = 0;
-  for (int cpus = 1024; cpus <= 1 << 16; cpus *= 4) {
-    cpu_set_t* set = CPU_ALLOC(cpus);
-    size_t size = CPU_ALLOC_SIZE(cpus);
-    bool ok = sched_getaffinity(0, size, set) == 0;
-    if (ok) count = CPU_COUNT_S(size, set);
-    CPU_FREE(set);
-    if (ok) break;
-  }
-  if (count <= 0) count = std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
-  static const double quota = control_group_quota();
-  if (quota > 0) count = std::min<int64_t>(count, std::max<int64_t>(1, static_cast<int64_t>(std::ceil(quota))));
-  return std::min(count, max_threads);
-}
-
-}  // namespace
-
-int64_t available_threads() {
-  // Asked by every run, and changed by nobody in a hurry: looked up once a second.
-  static std::atomic<int64_t> known{0}, looked_up{0};
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-  if (known.load(std::memory_order_relaxed) == 0 || looked_up.load(std::memory_order_relaxed) != time.tv_sec) {
-    looked_up.store(time.tv_sec, std::memory_order_relaxed);
-    known.store(count_available(), std::memory_order_relaxed);
-  }
-  return known.load(std::memory_order_relaxed);
-}
 
 int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain) {
   if (n <= 0) return 0;

@@ -1,4 +1,5 @@
 // Parallel regions: every index once, whoever runs it; nesting, contention, failures, forks.
+#include "relay/processors.h"
 #include "relay/thread_pool.h"
 
 #include <sys/wait.h>
@@ -7,6 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -166,3 +170,16 @@ TEST(a_forked_child_makes_its_own_threads) {
 #endif
 
 TEST(there_is_at_least_one_thread) { CHECK(available_threads() >= 1 && available_threads() <= max_threads); }
+
+TEST(processors_that_share_a_core_are_known) {
+  namespace fs = std::filesystem;
+  fs::path folder = fs::temp_directory_path() / ("relay_processors_" + std::to_string(getpid()));
+  const char* lists[] = {"0,2", "1", "0,2", nullptr, "4-5", "4-5"};
+  for (int i = 0; i < 6; ++i) {
+    fs::path where = folder / ("cpu" + std::to_string(i)) / "topology";
+    fs::create_directories(where);
+    if (lists[i] != nullptr) std::ofstream(where / "thread_siblings_list") << lists[i] << "\n";
+  }
+  CHECK((cores_of(7, folder.string()) == std::vector<int>{0, 1, 0, 3, 4, 4, 6}));
+  fs::remove_all(folder);
+}

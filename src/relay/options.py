@@ -35,7 +35,7 @@ class Options:
     specialise_hot  count the sizes of calls, and compile variants for frequent ones in the background; a size goes to what was faster
     tune        choose the schedules of matrix products and the layouts of images by measuring them on this machine (`relay.tuning`),
                 which takes seconds for each kernel; results stay the same bit by bit
-    threads     how many threads a run may use (None: all that the process may use); not part of compiled code
+    threads     how many threads a run may use (None: one for each core that the process may use); not part of compiled code
     entries     the functions that can be called from outside
     cache       keep compiled kernels and programs on disk and take them from there
     cache_dir   where (None: the user's cache directory)
@@ -76,7 +76,7 @@ class Options:
         if self.precision not in PRECISIONS:
             raise RelayError(f"unknown precision {self.precision!r}", hint=f"precisions are {', '.join(PRECISIONS)}")
         require_count("memory_budget", self.memory_budget, "None is no limit")
-        require_count("threads", self.threads, "None: all that the process may use")
+        require_count("threads", self.threads, "None: one for each core")
         require_count("workers", self.workers, "None: one per core")
         for name in ("check_memory", "flush_subnormals", "specialise_hot", "tune", "cache"):
             require_flag(name, getattr(self, name))

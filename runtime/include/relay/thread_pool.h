@@ -15,9 +15,6 @@
 
 namespace relay {
 
-// How many threads the process may use at once: its CPU affinity, cut by the control group's CPU quota. At least 1.
-int64_t available_threads();
-
 inline constexpr int64_t max_threads = 256;
 
 // The context's parallel_for: up to context->num_workers threads take part.

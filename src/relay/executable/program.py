@@ -324,6 +324,6 @@ def _packed(limits: Limits) -> Allowed | None:
 def load(path: str | os.PathLike[str], threads: int | None = None, from_cache: bool = False) -> Executable:
     """Load a ``.rlx`` file. Its native code is run as it is: load only files you trust. Raises FileError, and
     RelayError for a number of threads that is none."""
-    require_count("threads", threads, "None: all that the process may use")
+    require_count("threads", threads, "None: one for each core")
     file = file_path(path)
     return Executable(_runtime.Executable.load(os.fspath(file)), threads, from_cache)

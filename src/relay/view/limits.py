@@ -80,7 +80,7 @@ class Limits:
 
 
 def machine_limits(threads: int | None = None, options: Options | None = None, again: bool = False) -> Limits:
-    """The limits of this machine for so many threads (None: all that the process may use), from the cache unless ``again``."""
+    """The limits of this machine for so many threads (None: one for each core), from the cache unless ``again``."""
     count = threads or available_threads()
     directory = (options or Options()).directory
     path = directory / "limits" / f"{_identity(count)}.json" if directory is not None else None
