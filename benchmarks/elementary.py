@@ -49,10 +49,10 @@ def program(name: str) -> str:
 
 
 def worst(
-    name: str, first: int = 0, last: int = 1 << 32, step: int = 1, threads: int | None = None
+    name: str, first: int = 0, last: int = 1 << 32, step: int = 1, threads: int | None = None, target: str = "cpu"
 ) -> tuple[float, float]:
     """The largest error over every ``step``-th bit pattern in the range, and for which operand."""
-    run = relay.compile(program(name), threads=threads)
+    run = relay.compile(program(name), threads=threads, target=target)
     found, at = -1.0, 0.0
     for start in range(first, last, CHUNK * step):
         patterns = np.arange(start, min(start + CHUNK * step, last), step, dtype=np.uint64)
@@ -72,13 +72,14 @@ def main() -> None:
     parser.add_argument("functions", nargs="*", metavar="FUNCTION", help=f"of {', '.join(FUNCTIONS)} (all)")
     parser.add_argument("--step", type=int, default=1, help="look at every so many-th bit pattern only")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--target", default="cpu", help="compiled for: x86-64-v3, a machine without AVX-512")
     args = parser.parse_args()
     if unknown := set(args.functions) - FUNCTIONS.keys():
         parser.error(f"no function {', '.join(sorted(unknown))}; there are {', '.join(FUNCTIONS)}")
     print("function        worst error (ulp)   for            seconds")
     for name in args.functions or FUNCTIONS:
         start = time.perf_counter()
-        error, at = worst(name, step=args.step, threads=args.threads)
+        error, at = worst(name, step=args.step, threads=args.threads, target=args.target)
         print(f"{name:15} {error:17.3f}   {at:<14.8g} {time.perf_counter() - start:7.1f}")
         sys.stdout.flush()
 

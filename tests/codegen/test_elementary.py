@@ -175,8 +175,9 @@ def test_square_roots_are_exact(target: str) -> None:
 
 
 @with_tables
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3"])
 @pytest.mark.parametrize(("op", "table"), [("erf", polynomials.ERF_TABLE_F32), ("tanh", polynomials.TANH_TABLE_F32)])
-def test_where_pieces_meet(op: UnaryOp, table: polynomials.OddTable) -> None:
+def test_where_pieces_meet(op: UnaryOp, table: polynomials.OddTable, target: str) -> None:
     """Every number near the edge of a piece, which the sum that numbers the pieces may round over it."""
     octaves = np.ldexp(1 + np.arange(1 << table.bits) / (1 << table.bits), np.arange(-4, 5)[:, None]).ravel()
     edges = (octaves - table.bias)[octaves > table.bias]
@@ -184,7 +185,33 @@ def test_where_pieces_meet(op: UnaryOp, table: polynomials.OddTable) -> None:
     x = near.ravel().view(np.float32)
     x = np.concatenate([x, -x])
     want = reference(op)(x.astype(np.float64)).astype(np.longdouble)
-    assert ulps(run_unary(op, x), want).max() <= 1.2
+    assert ulps(run_unary(op, x, target=target), want).max() <= 1.2
+    assert np.array_equal(run_unary(op, x[:5], "serial", target=target), run_unary(op, x, target=target)[:5])
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "cpu"])
+@pytest.mark.parametrize(
+    ("op", "bound"),
+    [
+        ("exp", 1.2),
+        ("exp2", 1.6),
+        ("log", 1.6),
+        ("log2", 1.7),
+        ("log10", 1.6),
+        ("sigmoid", 2.6),
+        ("erf", 1.2),
+        ("tanh", 1.2),
+    ],
+)
+def test_all_exponents_with_shorter_vectors(op: UnaryOp, bound: float, target: str) -> None:
+    """What is rare for a vector (subnormal results, numbers that are not positive) among what is usual, and alone."""
+    patterns = np.arange(0, 1 << 32, 65521, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([patterns, np.random.default_rng(2).permutation(patterns)]).view(np.float32)
+    with np.errstate(all="ignore"):
+        want = reference(op)(x.astype(np.float64)).astype(np.longdouble)
+    error = ulps(run_unary(op, x, target=target), want)
+    worst = int(np.argmax(error))
+    assert error[worst] <= bound, f"{op}({x[worst]!r}): {error[worst]:.3f} ulp"
 
 
 @with_tables
@@ -252,7 +279,7 @@ def run_binary(op: BinaryOp, a: Array, b: Array, target: str) -> Array:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", ["pow", "atan2", "mod", "truncmod", "floordiv", "max", "min"])
-@pytest.mark.parametrize("target", ["cpu", "x86-64"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3", "x86-64"])
 def test_binary_functions(op: BinaryOp, dtype: str, target: str) -> None:
     rng = np.random.default_rng(3)
     special = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e30, -7.25]

@@ -18,7 +18,7 @@ pow                             1       16
 =============================== ======= =======
 
 That is with AVX-512, where exp, erf, tanh, log, log2, log10 and pow are looked up in tables, sigmoid and rsqrt are made from an
-approximation; elsewhere sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however
+approximation. With AVX2 erf and tanh are looked up too; elsewhere sigmoid, tanh and erf are within 3 (float32). sin, cos and tan hold to it for all finite numbers, however
 large. sqrt is rounded correctly, mod is exact,
 floor_mod is it with the divisor added (rounded once) where signs differ, floor_divide is NumPy's (`relay.codegen.remainders`).
 float16 and bfloat16 are computed as float32.
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relay.codegen import circular, exponentials, remainders
+from relay.codegen import circular, exponentials, powers, remainders
 from relay.codegen.arith import Arithmetic
 from relay.codegen.registers import INFINITY, TABLE, Kit, Register
 from relay.codegen.values import Value, register_type
@@ -69,14 +69,14 @@ class Elementary:
         if op == "atan2":
             return Value(circular.atan2(kit, base, other).text, x.dtype, lanes)
         if isinstance(y.const, float) and y.const in (1.0, 2.0, 3.0, -1.0):
-            powers = {
+            small = {
                 1.0: lambda: base,
                 2.0: lambda: base * base,
                 3.0: lambda: base * base * base,
                 -1.0: lambda: 1.0 / base,
             }
-            return Value(powers[y.const]().text, x.dtype, lanes)
-        return Value(exponentials.pow(kit, base, other).text, x.dtype, lanes)
+            return Value(small[y.const]().text, x.dtype, lanes)
+        return Value(powers.pow(kit, base, other).text, x.dtype, lanes)
 
 
 def _integer(kit: Kit, op: UnaryOp, x: Register, dtype: str) -> tuple[str, str]:

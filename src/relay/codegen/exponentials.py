@@ -1,15 +1,16 @@
-"""Exponentials, logarithms and what is made of them: hyperbolic functions, sigmoid, erf, powers."""
+"""Exponentials, logarithms and what is made of them: hyperbolic functions, sigmoid, erf."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from relay.codegen import log_tables as t
 from relay.codegen import polynomials as p
 from relay.codegen.registers import INFINITY, MAGIC, NAN, Kit, Register
 
 # ln(2) and log10(2) in parts whose leading ones have few enough bits that small multiples of them are exact.
-_LN2 = {"float": (0.693359375, -2.12194440e-4), "double": (0.6931471803691238, 1.9082149292705877e-10)}
+LN2 = {"float": (0.693359375, -2.12194440e-4), "double": (0.6931471803691238, 1.9082149292705877e-10)}
 _LOG10_2 = {"float": (0.301025390625, 4.605038981195214e-06), "double": (0.301029995663157, 8.241712586023572e-13)}
 
 # Exponentials of numbers below these are 0. That is chosen, not computed: to round to 0, or to a subnormal number, takes processors of
@@ -19,11 +20,11 @@ _LEAST_EXPONENT = {"float": -104.0, "double": -746.0}
 _SLIGHT = {"float": -80.0, "double": -700.0}
 
 
-def _scaled(kit: Kit, x: Register, n: Register) -> Register:
+def scaled(kit: Kit, x: Register, n: Register) -> Register:
     """``x * 2**n`` for whole n given as a float, rounded once: it overflows and becomes subnormal as it should."""
-    scaled = kit.scale(x, n)
-    if scaled is not None:
-        return scaled
+    at_once = kit.scale(x, n)
+    if at_once is not None:
+        return at_once
     n = kit.as_integer(n)
     half = n >> 1
     return x * _power_of_two(kit, half) * _power_of_two(kit, n - half)
@@ -34,14 +35,31 @@ def _power_of_two(kit: Kit, n: Register) -> Register:
     return kit.from_bits((n + bias) << bits)
 
 
-def _exp_reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
+def exp_reduced(kit: Kit, x: Register) -> tuple[Register, Register]:
     """``(r, n)`` with ``exp(x) = exp(r) * 2**n``, ``|r| <= ln(2)/2``, for x of moderate size; n is a whole float."""
     whole = kit.nearest(x, 1 / math.log(2))
-    high, low = _LN2[x.element]
+    high, low = LN2[x.element]
     return kit.fma(whole, -low, kit.fma(whole, -high, x)), whole
 
 
-def _exp_polynomial(kit: Kit, r: Register) -> Register:
+def _exp_within(kit: Kit, x: Register) -> Register:
+    """``exp(x)`` for x from `_LEAST_EXPONENT` to where it overflows; nan stays."""
+    r, n = exp_reduced(kit, x)
+    return _times_power(kit, exp_polynomial(kit, r) + 1.0, n, kit.abs(x) <= (87.0 if x.element == "float" else 708.0))
+
+
+def _times_power(kit: Kit, x: Register, n: Register, normal: Register) -> Register:
+    """``x * 2**n`` for x near 1 and whole n given as a float, where what is ``normal`` has a normal result: n is added to its exponent.
+    What is not is rare, nan among it."""
+    at_once = kit.scale(x, n)
+    if at_once is not None:
+        return at_once
+    added = kit.from_bits(kit.bits(x) + (kit.bits(n + MAGIC[x.element]) << (23 if x.element == "float" else 52)))
+    (result,) = kit.rarely(normal ^ 1, (added,), lambda: (scaled(kit, x, n),))
+    return result
+
+
+def exp_polynomial(kit: Kit, r: Register) -> Register:
     """``exp(r) - 1`` for ``|r| <= ln(2)/2``."""
     square = r * r
     if r.element == "float":
@@ -52,7 +70,7 @@ def _exp_polynomial(kit: Kit, r: Register) -> Register:
     return kit.fma(square, kit.polynomial(r, p.EXP_F64), r)
 
 
-def _clamped(kit: Kit, x: Register, low: float, high: float) -> Register:
+def clamped(kit: Kit, x: Register, low: float, high: float) -> Register:
     """x within bounds; nan stays."""
     x = kit.where(x > high, high, x)
     return kit.where(x < low, low, x)
@@ -64,8 +82,7 @@ def exp(kit: Kit, x: Register) -> Register:
         return kit.widened(_exp_by_table, x)
     low, high = _LEAST_EXPONENT[x.element], 89.0 if x.element == "float" else 710.0
     none = x < low
-    r, n = _exp_reduced(kit, kit.at_most(kit.where(none, 0.0, x), high))
-    return kit.where(none, 0.0, _scaled(kit, _exp_polynomial(kit, r) + 1.0, n))
+    return kit.where(none, 0.0, _exp_within(kit, kit.at_most(kit.where(none, 0.0, x), high)))
 
 
 def _exp_by_table(kit: Kit, x: Register) -> Register:
@@ -75,7 +92,7 @@ def _exp_by_table(kit: Kit, x: Register) -> Register:
     r, whole, index = _sixteenths(kit, kit.at_most(x, 89.0))
     near = r * kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0)
     power = kit.looked_up(p.EXP_TABLE_F32, index)
-    return kit.where(none, 0.0, _scaled(kit, kit.fma(power, near, power), whole))
+    return kit.where(none, 0.0, scaled(kit, kit.fma(power, near, power), whole))
 
 
 def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:
@@ -83,7 +100,7 @@ def _sixteenths(kit: Kit, x: Register) -> tuple[Register, Register, Register]:
     of ``whole``."""
     shifted = kit.fma(x, 1 / math.log(2), kit.const(MAGIC["float"] / 16, "float"))
     whole = shifted - MAGIC["float"] / 16
-    high, low = _LN2["float"]
+    high, low = LN2["float"]
     return kit.fma(whole, -low, kit.fma(whole, -high, x)), whole, kit.bits(shifted)
 
 
@@ -92,15 +109,17 @@ def exp2(kit: Kit, x: Register) -> Register:
     none = x < low
     x = kit.at_most(kit.where(none, 0.0, x), high)
     whole = kit.nearest(x)
-    return kit.where(none, 0.0, _scaled(kit, _exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0, whole))
+    near = exp_polynomial(kit, (x - whole) * math.log(2)) + 1.0
+    normal = kit.abs(x) <= (126.0 if x.element == "float" else 1022.0)
+    return kit.where(none, 0.0, _times_power(kit, near, whole, normal))
 
 
 def expm1(kit: Kit, x: Register) -> Register:
     low, high = (-18.0, 89.0) if x.element == "float" else (-38.0, 710.0)
-    bounded = _clamped(kit, x, low, high)
-    r, n = _exp_reduced(kit, bounded)
+    bounded = clamped(kit, x, low, high)
+    r, n = exp_reduced(kit, bounded)
     half = _power_of_two(kit, kit.as_integer(n) - 1)
-    result = kit.fma(half, _exp_polynomial(kit, r), half - 0.5) * 2.0
+    result = kit.fma(half, exp_polynomial(kit, r), half - 0.5) * 2.0
     # Tiny arguments are their own result; the sum above would lose the sign of zero.
     return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
 
@@ -113,8 +132,8 @@ def sigmoid(kit: Kit, x: Register) -> Register:
     none = x < _LEAST_EXPONENT[x.element]
     negative = -x
     least = _SLIGHT[x.element]
-    r, n = _exp_reduced(kit, kit.where(none, 0.0, kit.where(below, x, kit.where(negative < least, least, negative))))
-    e = kit.where(none, 0.0, _scaled(kit, _exp_polynomial(kit, r) + 1.0, n))
+    bounded = kit.where(none, 0.0, kit.where(below, x, kit.where(negative < least, least, negative)))
+    e = kit.where(none, 0.0, _exp_within(kit, bounded))
     return kit.where(below, e, kit.const(1.0, x.element)) / (e + 1.0)
 
 
@@ -127,7 +146,7 @@ def _sigmoid_by_table(kit: Kit, x: Register) -> Register:
     # With what the table's entries lost when they were rounded: it would count twice just above a power of two.
     lost = kit.looked_up(p.EXP_TABLE_LOST_F32, index)
     near = kit.fma(r, kit.fma(r, kit.polynomial(r, p.EXP_NEAR_F32), 1.0), lost)
-    e = kit.where(none, 0.0, _scaled(kit, kit.fma(power, near, power), whole))
+    e = kit.where(none, 0.0, scaled(kit, kit.fma(power, near, power), whole))
     over = kit.where(above, 1.0, e)
     inverse = kit.approximate_reciprocal(e + 1.0)
     quotient = over * inverse
@@ -137,27 +156,27 @@ def _sigmoid_by_table(kit: Kit, x: Register) -> Register:
 
 def tanh(kit: Kit, x: Register) -> Register:
     """By a table, or ``e / (e + 2)`` with ``e = exp(2 |x|) - 1``, and the sign of x."""
-    if x.element == "float" and kit.has_tables:
+    if x.element == "float" and kit.table_lanes:
         return kit.widened(lambda kit, x: _odd_by_table(kit, x, p.TANH_TABLE_F32), x)
     magnitude = kit.abs(x)
     magnitude = kit.where(magnitude > 20.0, 20.0, magnitude)
-    r, n = _exp_reduced(kit, magnitude * 2.0)
-    power = _scaled(kit, kit.const(1.0, x.element), n)
-    e = kit.fma(power, _exp_polynomial(kit, r), power - 1.0)
+    r, n = exp_reduced(kit, magnitude * 2.0)
+    power = scaled(kit, kit.const(1.0, x.element), n)
+    e = kit.fma(power, exp_polynomial(kit, r), power - 1.0)
     return kit.copysign(e / (e + 2.0), x)
 
 
 def _half_exp(kit: Kit, x: Register) -> Register:
     """``exp(x) / 2``, which overflows later than exp does."""
-    bounded = _clamped(kit, x, *((-104.0, 90.0) if x.element == "float" else (-746.0, 711.0)))
-    r, n = _exp_reduced(kit, bounded)
-    return _scaled(kit, _exp_polynomial(kit, r) + 1.0, n - 1.0)
+    bounded = clamped(kit, x, *((-104.0, 90.0) if x.element == "float" else (-746.0, 711.0)))
+    r, n = exp_reduced(kit, bounded)
+    return scaled(kit, exp_polynomial(kit, r) + 1.0, n - 1.0)
 
 
 def sinh(kit: Kit, x: Register) -> Register:
     """``(e + e / (e + 1)) / 2`` with ``e = exp(|x|) - 1``, for large x ``exp(|x|) / 2``, and the sign of x."""
     magnitude = kit.abs(x)
-    e = expm1(kit, _clamped(kit, magnitude, 0.0, 20.0))
+    e = expm1(kit, clamped(kit, magnitude, 0.0, 20.0))
     near = (e + e / (e + 1.0)) * 0.5
     return kit.copysign(kit.where(magnitude > 19.0, _half_exp(kit, magnitude), near), x)
 
@@ -170,18 +189,42 @@ def cosh(kit: Kit, x: Register) -> Register:
 # -- logarithms
 
 
-def _frexp(kit: Kit, x: Register) -> tuple[Register, Register]:
-    """``(m, e)`` with ``x = m * 2**e``, ``sqrt(1/2) <= m < sqrt(2)``, for positive finite x; e as a float."""
-    single = x.element == "float"
-    mantissa = 23 if single else 52
-    smallest = 2.0**-126 if single else 2.0**-1022
-    tiny = x < smallest
-    bits = kit.bits(kit.where(tiny, x * 2.0**mantissa, x))
-    start = 0x3F3504F3 if single else 0x3FE6A09E667F3BCD  # sqrt(1/2)
+# The bits of the smallest normal number, and how many numbers are normal and positive.
+_NORMAL = {"float": (0x00800000, 0x7F000000), "double": (0x0010000000000000, 0x7FE0000000000000)}
+
+
+def is_normal(kit: Kit, x: Register) -> Register:
+    """Whether x is positive, finite and no subnormal number."""
+    first, count = _NORMAL[x.element]
+    return kit.below(kit.bits(x) - first, count)
+
+
+def normal_parts(kit: Kit, x: Register) -> tuple[Register, Register]:
+    """``(m, e)`` with ``x = m * 2**e``, ``sqrt(1/2) <= m < sqrt(2)``, for normal positive x; e is a whole float."""
+    m, exponent = _mantissa_and_exponent(kit, kit.bits(x))
+    return m, kit.to_float(exponent, x.element)
+
+
+def _mantissa_and_exponent(kit: Kit, bits: Register) -> tuple[Register, Register]:
+    mantissa, start = (23, 0x3F3504F3) if bits.element == "i32" else (52, 0x3FE6A09E667F3BCD)  # sqrt(1/2)
     exponent = (bits - start) >> mantissa
-    m = kit.from_bits(bits - (exponent << mantissa))
+    return kit.from_bits(bits - (exponent << mantissa)), exponent
+
+
+def frexp(kit: Kit, x: Register) -> tuple[Register, Register]:
+    """`normal_parts` of subnormal numbers too."""
+    mantissa, smallest = (23, 2.0**-126) if x.element == "float" else (52, 2.0**-1022)
+    tiny = x < smallest
+    m, exponent = _mantissa_and_exponent(kit, kit.bits(kit.where(tiny, x * 2.0**mantissa, x)))
     shift = kit.where(tiny, kit.const(mantissa, exponent.element), kit.const(0, exponent.element))
     return m, kit.to_float(exponent - shift, x.element)
+
+
+def _logarithm(kit: Kit, x: Register, of: Callable[[Register, Register], Register]) -> Register:
+    """A logarithm by mantissa and exponent. Zero, infinity, nan, subnormal and negative numbers are rare."""
+    usual = of(*normal_parts(kit, x))
+    (result,) = kit.rarely(is_normal(kit, x) ^ 1, (usual,), lambda: (_log_limits(kit, x, of(*frexp(kit, x))),))
+    return result
 
 
 def _log_of_mantissa(kit: Kit, f: Register) -> Register:
@@ -221,19 +264,24 @@ def _log_by_table(kit: Kit, x: Register, table: t.LogTable) -> Register:
 def log(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
         return kit.widened(lambda kit, x: _log_by_table(kit, x, t.LOG_TABLE_F32), x)
-    m, e = _frexp(kit, x)
-    f = m - 1.0
-    high, low = _LN2[x.element]
-    rest = kit.fma(e, low, _log_of_mantissa(kit, f))
-    return _log_limits(kit, x, kit.fma(e, high, f + rest))
+    high, low = LN2[x.element]
+
+    def of(m: Register, e: Register) -> Register:
+        f = m - 1.0
+        return kit.fma(e, high, f + kit.fma(e, low, _log_of_mantissa(kit, f)))
+
+    return _logarithm(kit, x, of)
 
 
 def log2(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
         return kit.widened(lambda kit, x: _log_by_table(kit, x, t.LOG2_TABLE_F32), x)
-    m, e = _frexp(kit, x)
-    f = m - 1.0
-    return _log_limits(kit, x, _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(2), e))
+
+    def of(m: Register, e: Register) -> Register:
+        f = m - 1.0
+        return _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(2), e)
+
+    return _logarithm(kit, x, of)
 
 
 def _times_constant(kit: Kit, f: Register, rest: Register, factor: float, e: Register) -> Register:
@@ -254,23 +302,25 @@ def _times_constant(kit: Kit, f: Register, rest: Register, factor: float, e: Reg
 def log10(kit: Kit, x: Register) -> Register:
     if x.element == "float" and kit.has_tables:
         return kit.widened(lambda kit, x: _log_by_table(kit, x, t.LOG10_TABLE_F32), x)
-    m, e = _frexp(kit, x)
-    f = m - 1.0
     high, low = _LOG10_2[x.element]
-    zero = kit.const(0.0, x.element)
-    fraction = _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(10), zero)
-    return _log_limits(kit, x, kit.fma(e, high, kit.fma(e, low, fraction)))
+
+    def of(m: Register, e: Register) -> Register:
+        f = m - 1.0
+        fraction = _times_constant(kit, f, _log_of_mantissa(kit, f), 1 / math.log(10), kit.const(0.0, x.element))
+        return kit.fma(e, high, kit.fma(e, low, fraction))
+
+    return _logarithm(kit, x, of)
 
 
 def log1p(kit: Kit, x: Register) -> Register:
     u = x + 1.0
-    m, e = _frexp(kit, u)
+    m, e = frexp(kit, u)
     # What was lost in 1 + x, relative to it; where 1 + x is near 1, x itself is the exact fraction.
     lost = kit.where(x > 1.0, 1.0 - (u - x), x - (u - 1.0)) / u
     near = e.equals(0.0)
     f = kit.where(near, x, m - 1.0)
     lost = kit.where(near, kit.const(0.0, x.element), lost)
-    high, low = _LN2[x.element]
+    high, low = LN2[x.element]
     rest = kit.fma(e, low, _log_of_mantissa(kit, f) + lost)
     result = _log_limits(kit, u, kit.fma(e, high, f + rest))
     return kit.where(kit.abs(x) < (1e-9 if x.element == "float" else 1e-18), x, result)
@@ -291,120 +341,19 @@ def _odd_by_table(kit: Kit, x: Register, table: p.OddTable) -> Register:
 
 
 def erf(kit: Kit, x: Register) -> Register:
-    if x.element == "float" and kit.has_tables:
+    if x.element == "float" and kit.table_lanes:
         return kit.widened(lambda kit, x: _odd_by_table(kit, x, p.ERF_TABLE_F32), x)
     single = x.element == "float"
-    magnitude = _clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
+    magnitude = clamped(kit, kit.abs(x), 0.0, 4.0 if single else 6.0)
     z = magnitude * magnitude
     near = magnitude * kit.polynomial(z, p.ERF_F32 if single else p.ERF_F64)
     large = magnitude > 1.0
     outer = kit.where(large, magnitude, kit.const(1.0, x.element))
     if single:
-        r, n = _exp_reduced(kit, kit.polynomial(outer, p.LOG_ERFC_F32))
-        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n))
+        r, n = exp_reduced(kit, kit.polynomial(outer, p.LOG_ERFC_F32))
+        tail = (exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n))
     else:
-        r, n = _exp_reduced(kit, -(outer * outer))
+        r, n = exp_reduced(kit, -(outer * outer))
         t = (outer - 2.0) / (outer + 2.0)
-        tail = (_exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n)) * kit.polynomial(t, p.ERFCX_F64)
+        tail = (exp_polynomial(kit, r) + 1.0) * _power_of_two(kit, kit.as_integer(n)) * kit.polynomial(t, p.ERFCX_F64)
     return kit.copysign(kit.where(large, 1.0 - tail, near), x)
-
-
-def _two_sum(x: Register, y: Register) -> tuple[Register, Register]:
-    """The sum of ``|x| >= |y|`` and its rounding error."""
-    total = x + y
-    return total, y - (total - x)
-
-
-def _log_in_parts(kit: Kit, x: Register) -> tuple[Register, Register]:
-    """The logarithm of a positive double as a sum of two: ten more bits than one holds."""
-    m, e = _frexp(kit, x)
-    f = m - 1.0
-    above, above_low = _two_sum(kit.const(2.0, "double"), f)
-    s = f / above
-    product, product_low = kit.two_product(s, above)
-    s_low = ((f - product) - product_low - s * above_low) / above
-    z = s * s
-    cubed = s * z
-    tail = cubed * kit.polynomial(z, p.LOG_F64)
-    high, low = _LN2["double"]
-    scaled = e * high
-    # |e| * ln(2) is 0 or larger than the fraction's logarithm.
-    head, head_low = _two_sum(scaled, s * 2.0)
-    near = kit.where(e.equals(0.0), s * 2.0, head)
-    near_low = kit.where(e.equals(0.0), kit.const(0.0, "double"), head_low)
-    return _two_sum(near, near_low + (tail + s_low * 2.0 + e * low))
-
-
-def _power_by_table(kit: Kit, x: Register, y: Register) -> Register:
-    """``x ** y`` of doubles, x not below 0, to 30 bits within what floats hold. Zero and infinity have infinite logarithms."""
-    table, m, exponent = t.LOG2_TABLE_F64, kit.mantissa(x), kit.exponent(x)
-    exponent = kit.where(m < 1.0, exponent + 1.0, exponent)
-    piece = kit.bits(m) >> 48
-    f = kit.fma(m, kit.looked_up(table.inverses, piece), kit.const(-1.0, "double"))
-    logarithm = kit.fma(f, kit.polynomial(f, table.coefficients), exponent + kit.looked_up(table.values, piece))
-    product = y * logarithm
-    none = product < -151.0
-    bounded = _clamped(kit, product, -151.0, 129.0)
-    # The bits of the sum are whole sixteenths; a power of two takes the whole part of its exponent.
-    shifted = bounded + MAGIC["double"] / 16
-    whole = shifted - MAGIC["double"] / 16
-    near = bounded - whole
-    near = near * kit.polynomial(near, p.EXP2_NEAR_F64)
-    power = kit.looked_up(p.EXP2_TABLE_F64, kit.bits(shifted))
-    return kit.where(none, 0.0, _scaled(kit, kit.fma(power, near, power), whole))
-
-
-def _floats_power(kit: Kit, x: Register, y: Register) -> Register:
-    """``x ** y`` of `TABLE` floats, as C defines it."""
-    magnitude = kit.abs(x)
-    power = kit.where(magnitude.equals(1.0), 1.0, kit.in_doubles(_power_by_table, magnitude, y))
-    (power,) = kit.rarely(kit.bits(x) < 0, (power,), lambda: (_with_sign(kit, x, y, power),))
-    return kit.where(y.equals(0.0), 1.0, power)
-
-
-def _with_sign(kit: Kit, x: Register, y: Register, power: Register) -> Register:
-    """The power of ``|x|`` as that of x: odd integers keep the sign of a base, other integers drop it, fractions of negative
-    numbers have no result."""
-    whole = kit.rounded("trunc", y).equals(y)
-    halves = kit.rounded("trunc", y * 0.5).equals(y * 0.5)
-    negative = kit.copysign(kit.const(1.0, x.element), x) < 0.0
-    power = kit.where(negative & whole & (halves ^ 1), -power, power)
-    return kit.where((x < 0.0) & (x > -INFINITY) & (whole ^ 1), NAN, power)
-
-
-def pow(kit: Kit, x: Register, y: Register) -> Register:
-    """``x ** y``, as C defines it."""
-    if x.element == "double":
-        return _doubles_power(kit, x, y, True)
-    if kit.has_tables:
-        return kit.widened(_floats_power, x, y)
-    return kit.narrow(_doubles_power(kit, kit.widen(x), kit.widen(y), False))
-
-
-def _doubles_power(kit: Kit, x: Register, y: Register, careful: bool) -> Register:
-    """``careful`` keeps the logarithm in two parts."""
-    magnitude = kit.abs(x)
-    if careful:
-        log_high, log_low = _log_in_parts(kit, magnitude)
-        product, product_low = kit.two_product(y, log_high)
-        product_low = kit.fma(y, log_low, product_low)
-        finite = kit.abs(product) < 800.0
-        product_low = kit.where(finite, product_low, kit.const(0.0, "double"))
-    else:
-        product, product_low = y * log(kit, magnitude), kit.const(0.0, "double")
-    bounded = _clamped(kit, product, -746.0, 710.0)
-    r, n = _exp_reduced(kit, bounded)
-    result = _scaled(kit, _exp_polynomial(kit, r + product_low) + 1.0, n)
-    # Zero and infinite bases, whose logarithms the parts above do not hold.
-    zero, one = kit.const(0.0, "double"), kit.const(1.0, "double")
-    upward = y > 0.0
-    result = kit.where(magnitude.equals(0.0), kit.where(upward, zero, INFINITY), result)
-    result = kit.where(magnitude.equals(INFINITY), kit.where(upward, INFINITY, zero), result)
-    # An infinite exponent: by which side of 1 the base is on.
-    endless = kit.abs(y).equals(INFINITY)
-    grows = kit.where(magnitude > 1.0, one, -one) * kit.copysign(one, y)
-    limit = kit.where(magnitude.equals(1.0), one, kit.where(grows > 0.0, INFINITY, zero))
-    result = kit.where(endless, limit, result)
-    result = _with_sign(kit, x, y, result)
-    result = kit.where(kit.is_nan(x), x, kit.where(kit.is_nan(y), y, result))
-    return kit.where(y.equals(0.0), one, kit.where(x.equals(1.0), one, result))

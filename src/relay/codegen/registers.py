@@ -221,30 +221,52 @@ class Kit:
 
     @property
     def has_tables(self) -> bool:
-        """Whether the machine looks up all lanes of a vector of floats in tables of `TABLE` entries."""
+        """Whether the machine looks up all lanes of a vector in tables of `TABLE` entries at once, takes numbers apart and approximates
+        inverses: AVX-512."""
         target = self.a.target
         return target.vector_bits == 32 * TABLE and {"avx512f", "avx512dq"} <= set(target.features)
 
+    @property
+    def table_lanes(self) -> int:
+        """The lanes of a vector of floats that the machine looks up in tables of `TABLE` entries; 0 where it has no instruction for
+        that. AVX2 takes two and chooses."""
+        if self.has_tables:
+            return TABLE
+        target = self.a.target
+        return TABLE // 2 if target.vector_bits == 16 * TABLE and "avx2" in target.features else 0
+
     def widened(self, body: Callable[..., Register], *operands: Register) -> Register:
-        """A function of floats, of a kit and registers, computed on vectors of `TABLE` lanes, whatever the lanes here."""
-        if self.lanes == TABLE:
+        """A function of floats, of a kit and registers, computed on vectors of `table_lanes`, whatever the lanes here."""
+        lanes = self.table_lanes
+        if self.lanes == lanes:
             return body(self, *operands)
-        wide = Kit(self.a, TABLE)
+        wide = Kit(self.a, lanes)
         if self.lanes == 1:
-            y = body(wide, *(Register(wide, self.a.splat(x.element, x.text, TABLE), x.element) for x in operands))
+            y = body(wide, *(Register(wide, self.a.splat(x.element, x.text, lanes), x.element) for x in operands))
             return self.instruction(f"extractelement {y.type} {y.text}, i64 0", y.element)
-        order = [n % self.lanes for n in range(TABLE)]
+        if self.lanes > lanes:
+            half = Kit(self.a, self.lanes // 2)
+            low, high = (
+                half.widened(body, *(half.shuffled(x, None, range(first, first + half.lanes)) for x in operands))
+                for first in (0, half.lanes)
+            )
+            return self.shuffled(low, high, range(self.lanes))
+        order = [n % self.lanes for n in range(lanes)]
         y = body(wide, *(wide.shuffled(x, None, order) for x in operands))
         return self.shuffled(y, None, range(self.lanes))
 
     def in_doubles(self, body: Callable[..., Register], *operands: Register) -> Register:
-        """A function of `TABLE` floats computed in doubles, a half of the lanes after the other, and rounded."""
-        half = Kit(self.a, TABLE // 2)
+        """A function of floats computed in doubles, a half of the lanes after the other, and rounded."""
+        if self.lanes == 1:
+            return self.narrow(body(self, *map(self.widen, operands)))
+        half = Kit(self.a, self.lanes // 2)
         low, high = (
-            half.narrow(body(half, *(half.widen(half.shuffled(x, None, lanes)) for x in operands)))
-            for lanes in (range(TABLE // 2), range(TABLE // 2, TABLE))
+            half.narrow(
+                body(half, *(half.widen(half.shuffled(x, None, range(first, first + half.lanes))) for x in operands))
+            )
+            for first in (0, half.lanes)
         )
-        return self.shuffled(low, high, range(TABLE))
+        return self.shuffled(low, high, range(self.lanes))
 
     def shuffled(self, x: Register, y: Register | None, lanes: Sequence[int]) -> Register:
         """The lanes of two registers, those of the second behind those of the first, as one of this kit."""
@@ -255,18 +277,22 @@ class Kit:
         )
 
     def looked_up(self, table: Sequence[float], index: Register) -> Register:
-        """The entry of a table for each lane, of `TABLE` floats or half as many doubles: the low bits of an integer choose."""
-        single = index.element == "i32"
-        element, half = "float" if single else "double", TABLE // 2
+        """The entry of a table of `TABLE` for each lane, of `table_lanes` floats, or where it `has_tables` half as many doubles: the low
+        bits of an integer choose."""
+        element, half = "float" if index.element == "i32" else "double", TABLE // 2
         type_ = vec(element, self.lanes)
         entries = [f"{element} {float_literal(v, element)}" for v in table]
         given = (index.type, index.text)
-        if single:
-            text = self.a.b.call("llvm.x86.avx512.permvar.sf.512", type_, (type_, f"<{', '.join(entries)}>"), given)
-        else:
-            low, high = ((type_, f"<{', '.join(part)}>") for part in (entries[:half], entries[half:]))
-            text = self.a.b.call("llvm.x86.avx512.vpermi2var.pd.512", type_, low, given, high)
-        return Register(self, text, element)
+        if self.lanes == TABLE:
+            return self._called("llvm.x86.avx512.permvar.sf.512", element, (type_, f"<{', '.join(entries)}>"), given)
+        low, high = ((type_, f"<{', '.join(part)}>") for part in (entries[:half], entries[half:]))
+        if element == "double":
+            return self._called("llvm.x86.avx512.vpermi2var.pd.512", element, low, given, high)
+        below, above = (self._called("llvm.x86.avx2.permps", element, part, given) for part in (low, high))
+        return self.where((index << 28) < 0, above, below)
+
+    def _called(self, name: str, element: str, *arguments: tuple[str, str]) -> Register:
+        return Register(self, self.a.b.call(name, vec(element, self.lanes), *arguments), element)
 
     def scale(self, x: Register, n: Register) -> Register | None:
         """``x * 2**n`` for whole n given as a float, rounded once; None where the machine has no instruction for it."""
