@@ -38,10 +38,8 @@ _STREAMED_ROWS = 6
 _STREAMS = 4
 # Sums of a chunk that stay in the first-level cache beside what streams through it.
 _CHUNK_BYTES = 16 << 10
-# Rows and columns of a tile of dot products.
-_DOT_ROWS, _DOT_COLUMNS = 6, 4
-# Columns of a task of dot products.
-_DOT_CHUNK = 32
+# Rows and columns of a tile of dot products, and columns of a task: where there are 32 vector registers, and where there are fewer.
+_DOTS, _DOTS_OF_FEW = (6, 4, 32), (4, 3, 48)
 # Up to so many rows the loads are what dot products wait for, and those of a vector in two lines are dear; so many lines of a column
 # repay what is left of the first one and of the last.
 _MOST_IN_LINES, _FEWEST_LINES = 3, 8
@@ -264,7 +262,8 @@ class _Dotted:
     def nest(self) -> Stmt:
         shared, p = self.shared, self.shared.p
         rows, columns = size_of(p.rows), size_of(p.columns)
-        width = min(_DOT_CHUNK, columns) if isinstance(columns, int) else _DOT_CHUNK
+        high, wide, most = _DOTS if shared.builder.target.vector_registers >= 32 else _DOTS_OF_FEW
+        width = min(most, columns) if isinstance(columns, int) else most
         chunk = Axis("chunk", ceil_div(columns, width))
         number: Scalar = Const(0, "int64") if chunk.extent == 1 else chunk
         shared.env = {}
@@ -272,10 +271,10 @@ class _Dotted:
         across = shared.across(first, width)
         limit = _rows(shared, self.most)
         held = temporary(shared.builder.fresh("sums"), limit * width, p.form.accumulate)
-        groups = Axis("group", -(-width // _DOT_COLUMNS))
+        groups = Axis("group", -(-width // wide))
         column = Axis("column", width)
-        several = binary("floordiv", across, _DOT_COLUMNS)
-        done = binary("mul", several, _DOT_COLUMNS)
+        several = binary("floordiv", across, wide)
+        done = binary("mul", several, wide)
         nothing = Const(0, "int64")
         behind = self._behind()
 
@@ -286,10 +285,10 @@ class _Dotted:
                     return self._tile_in_lines(row, n, column, at, beside, held, width, behind)
                 return self._tile(row, n, column, at, beside, held, width)
 
-            return balanced(nothing, extent_of(rows), limit, _DOT_ROWS, tile)
+            return balanced(nothing, extent_of(rows), limit, high, tile)
 
         body = seq([
-            For(groups, several, dots(binary("mul", groups, _DOT_COLUMNS), _DOT_COLUMNS)),
+            For(groups, several, dots(binary("mul", groups, wide), wide)),
             For(column, binary("sub", across, done), dots(binary("add", done, column), 1)),
             shared.finish_rows(nothing, extent_of(rows), first, across, held, nothing, width),
         ])  # fmt: skip
