@@ -26,15 +26,19 @@ from relay.te.scalar import (
     Axis,
     Binary,
     BinaryOp,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
+    Parts,
     Scalar,
     Select,
     Size,
     Unary,
     UnaryOp,
+    binary,
     cast,
     maximum,
     minimum,
@@ -625,4 +629,48 @@ def test_long_expressions() -> None:
     assert (
         emit(Kernel("chain", (x,), (y,), (), loop(i, Store(y, (i,), value))), parse_target("cpu")).count("fadd")
         == 20_000
+    )
+
+
+@pytest.mark.skipif(not parse_target("cpu").multiplies_words, reason="this machine has no such instructions")
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+@pytest.mark.parametrize("parts", ["s8u8", "u8s8", "s16"])
+def test_dots_of_words(parts: Parts, kind: LoopKind) -> None:
+    """By themselves, added to what there was, and summed up; in all numbers of lanes."""
+    n = 37
+    a, b, c = (Buffer(name, (n,), "int32") for name in "abc")
+    out, total = Buffer("out", (n,), "int32"), Buffer("total", (1,), "int32")
+    i, sum_ = Axis("i", n), Buffer("sum", (1,), "int32", "register")
+    dot = Dot(parts, load(a, i), load(b, i), "int32")
+    body = Seq((
+        loop(i, Store(out, (i,), binary("mul", binary("add", load(c, i), dot), dot)), kind),
+        Alloc(sum_, Seq((
+            Store(sum_, (const(0),), Const(0, "int32")),
+            loop(i, Store(sum_, (const(0),), binary("add", load(sum_, const(0)), dot)), kind),
+            Store(total, (const(0),), load(sum_, const(0))),
+        ))),
+    ))  # fmt: skip
+    rng = np.random.default_rng(3)
+    words = [rng.integers(-(2**31), 2**31, n).astype(np.int32) for _ in range(3)]
+    words[0][:4], words[1][:4] = -(2**31) + 0x8080, 0x7FFF8000
+    check(Kernel("dots", (a, b, c), (out, total), (), body), [*words, np.zeros(n, np.int32), np.zeros(1, np.int32)])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bits_of_numbers(target: str) -> None:
+    x, h = Buffer("x", (21,), "float32"), Buffer("h", (21,), "bfloat16")
+    y, z = Buffer("y", (21,), "int32"), Buffer("z", (21,), "float32")
+    i = Axis("i", 21)
+    low = Cast(Bits(load(h, i), "uint16"), "int32")
+    both = binary("xor", binary("shl", low, Const(16, "int32")), low)
+    body = loop(
+        i, Seq((Store(y, (i,), Bits(load(x, i), "int32")), Store(z, (i,), Bits(both, "float32")))), "vectorized"
+    )
+    rng = np.random.default_rng(4)
+    arrays = [random_array(rng, (21,), "float32"), random_array(rng, (21,), "bfloat16")]
+    check(
+        Kernel("bits", (x, h), (y, z), (), body),
+        [*arrays, np.zeros(21, np.int32), np.zeros(21, np.float32)],
+        None,
+        target,
     )

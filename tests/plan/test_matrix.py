@@ -399,7 +399,7 @@ def test_a_single_tile_asks_for_what_its_panels_hold_further_on(dtype: str) -> N
     fn = primitive(operands, lambda m, x, w: m("nn.dense", x, w, out_dtype="int32" if dtype == "int8" else ""))
     plan = check(fn, {}, constants=WEIGHT)
     kernel = make_plan(fn, target, WEIGHT).kernel
-    assert plan.variant == "matrix"
+    assert plan.variant.endswith("matrix")  # beside sums of rows, where words of bytes are multiplied
     shape = tuple(int(d) for d in kernel.inputs[1].shape if isinstance(d, int))
     size = numpy_dtype(kernel.inputs[1].dtype).itemsize
     found = asked_for(kernel)

@@ -12,7 +12,7 @@ import numpy as np
 from relay.codegen.arith import Arithmetic
 from relay.codegen.builder import float_literal, mangled, vec
 from relay.codegen.target import has, is_x86
-from relay.codegen.values import Value, is_signed, register_type
+from relay.codegen.values import Value, is_signed, memory_type, register_type
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import dtype_bits, is_float
 
@@ -34,6 +34,23 @@ class Conversions:
         self.a = arithmetic
         self.b = arithmetic.b
         self.native_half = not is_x86(arithmetic.target) or has(arithmetic.target, "f16c")
+
+    def bits(self, value: Value, dtype: str) -> Value:
+        """The bits of a number, a narrow one rounded to what its dtype holds, as those of another dtype."""
+        lanes, text = value.lanes, value.text
+        old = memory_type(value.dtype) if value.dtype in NARROW else register_type(value.dtype)
+        if value.dtype == "bfloat16":
+            whole = self.b.emit(f"bitcast {vec('float', lanes)} {text} to {vec('i32', lanes)}")
+            text = self.b.emit(
+                f"trunc {vec('i32', lanes)} {self._int('lshr', whole, 16, lanes)} to {vec('i16', lanes)}"
+            )
+        elif value.dtype == "float16":
+            text = self.to_memory(text, value.dtype, lanes)
+        if dtype in NARROW:
+            return Value(self.from_memory(text, dtype, lanes), dtype, lanes)
+        new = register_type(dtype)
+        text = text if old == new else self.b.emit(f"bitcast {vec(old, lanes)} {text} to {vec(new, lanes)}")
+        return Value(text, dtype, lanes)
 
     def cast(self, value: Value, dtype: str) -> Value:
         """Convert as `relay.te.scalar.Cast` says. A uniform or a vector stays one; a ramp becomes a vector."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from relay.codegen.builder import vec
 from relay.codegen.convert import NARROW, held
+from relay.codegen.dots import added, dot
 from relay.codegen.elementary import FLOAT_FUNCTIONS
 from relay.codegen.frame import Frame
 from relay.codegen.memory import Place
@@ -25,9 +26,11 @@ from relay.te.scalar import (
     JUMPING,
     Axis,
     Binary,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
     Reduce,
     Scalar,
@@ -118,6 +121,10 @@ class Expressions:
                 self._put(node, f.axes[node])
             case Reduce():
                 raise LoopError("a reduction stands in a loop nest: reductions are loops over an accumulator here")
+            case Binary() if (step := added(node)) is not None:
+                total, more = step
+                todo.append(lambda: self._put(node, self._dot(more, self._get(total))))
+                todo += (more.b, more.a, total)
             case Select() if id(node.a) in self._risky or id(node.b) in self._risky:
                 todo.append(lambda: self._guarded(node, todo))
                 todo.append(node.cond)
@@ -149,10 +156,17 @@ class Expressions:
             case Cast():
                 jumps = not is_float(node.dtype)
                 return f.convert.cast((self._rounded if jumps else self._get)(node.a), node.dtype)
+            case Bits():
+                return f.convert.bits(self._rounded(node.a), node.dtype)
+            case Dot():
+                return self._dot(node, f.arith.constant(0, node.dtype))
             case Select():
                 return f.arith.select(self._get(node.cond), self._get(node.a), self._get(node.b))
             case _:
                 raise AssertionError(f"{type(node).__name__} has no operands")
+
+    def _dot(self, node: Dot, total: Value) -> Value:
+        return dot(self.f.arith, node.parts, total, self._get(node.a), self._get(node.b))
 
     def _rounded(self, node: Scalar) -> Value:
         """An operand of what jumps: a narrow float as it would be stored, for what differs by rounding alone is equal."""

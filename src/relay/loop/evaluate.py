@@ -38,13 +38,16 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
+from relay.te import numeric
 from relay.te.scalar import (
     JUMPING,
     Axis,
     Binary,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
     Reduce,
     Scalar,
@@ -237,6 +240,12 @@ class _State:
                 return _COMPARE[node.op](*(_held(g, node.a.dtype) for g in given))
             case Cast():
                 return _cast(given[0] if is_float(node.dtype) else _held(given[0], node.a.dtype), node.dtype)
+            case Bits():
+                held = np.array(given[0], numpy_dtype(node.a.dtype))
+                return _loaded(numeric.bits(held, node.dtype), node.dtype)
+            case Dot():
+                a, b = (np.array(g, numpy_dtype(node.dtype)) for g in given)
+                return _loaded(numeric.dot(node.parts, a, b), node.dtype)
             case Select() | Reduce():
                 raise LoopError(f"{type(node).__name__} has no meaning here")
             case _:

@@ -37,9 +37,11 @@ from relay.loop.walk import expressions
 from relay.te.scalar import (
     Axis,
     Binary,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
     Reduce,
     Scalar,
@@ -238,6 +240,10 @@ class _Printer:
                 return f"select({', '.join(_bare(t) for t in given)})"
             case Cast():
                 return f"{node.dtype}({_bare(given[0])})"
+            case Bits():
+                return f"bits.{node.dtype}({_bare(given[0])})"
+            case Dot():
+                return f"dot.{node.parts}({_bare(given[0])}, {_bare(given[1])})"
             case Reduce():
                 over = ", ".join(self.name(a) for a in node.axes)
                 return f"{node.kind}[{over}]({_bare(given[0])})"

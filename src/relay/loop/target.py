@@ -53,6 +53,12 @@ class Target:
         return "avx512bf16" in self.features and self.cpu.startswith("znver")
 
     @property
+    def multiplies_words(self) -> bool:
+        """Whether products of four bytes, or two integers of 16 bits, in every lane of a whole vector are added up by one instruction
+        (vpdpbusd, vpdpwssd)."""
+        return self.vector_bits >= 512 and {"avx512vnni", "avx512vl"} <= set(self.features)
+
+    @property
     def streamed_bytes(self) -> int | None:
         """Results from this size on are not worth a place in the caches: with as much that was read beside them they fill
         three quarters of the last one, so that they are gone before they are read again, and each line of them would be

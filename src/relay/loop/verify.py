@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from relay.ir.dim import AnyDim, Dim, dim_bounds, dim_sub, dim_vars
-from relay.ir.types import DTYPE_BITS, is_float, is_integer
+from relay.ir.types import DTYPE_BITS, dtype_bits, is_float, is_integer
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
     BLOCK_COLUMNS,
@@ -43,9 +43,11 @@ from relay.te.scalar import (
     FLOAT_ONLY,
     Axis,
     Binary,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
     Reduce,
     Scalar,
@@ -362,6 +364,13 @@ class _Verifier:
             case Select():
                 if node.cond.dtype != "bool" or not node.a.dtype == node.b.dtype == node.dtype:
                     _fail(f"a select of {', '.join(k.dtype for k in kids)} as {node.dtype}")
+            case Bits():
+                if dtype_bits(node.dtype) != dtype_bits(node.a.dtype):
+                    _fail(f"the bits of {node.a.dtype} are none of {node.dtype}")
+            case Dot():
+                wanted = "float32" if node.parts == "bf16" else "int32"
+                if not node.a.dtype == node.b.dtype == node.dtype == wanted:
+                    _fail(f"a dot of words that hold {node.parts} in {node.a.dtype} and {node.b.dtype} as {node.dtype}")
             case Cast():
                 if node.dtype not in DTYPE_BITS:
                     _fail(f"a cast to {node.dtype}")

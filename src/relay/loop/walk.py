@@ -23,7 +23,22 @@ from relay.loop.ir import (
     Switch,
     Transpose,
 )
-from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Scalar, Select, Size, Unary, children, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Bits,
+    Cast,
+    Compare,
+    Const,
+    Dot,
+    Load,
+    Scalar,
+    Select,
+    Size,
+    Unary,
+    children,
+    walk,
+)
 
 
 def parts(stmt: Stmt) -> tuple[Stmt, ...]:
@@ -207,7 +222,10 @@ def same(a: Scalar, b: Scalar) -> bool:
             case (Compare(), Compare()):
                 if x.op != y.op:
                     return False
-            case (Select(), Select()) | (Cast(), Cast()):
+            case (Dot(), Dot()):
+                if x.parts != y.parts:
+                    return False
+            case (Select(), Select()) | (Cast(), Cast()) | (Bits(), Bits()):
                 pass
             case _:
                 return False

@@ -82,7 +82,9 @@ def _kernel(planned: Planned, index: int) -> KernelEntry:
     operands: list[Operand] = []
     for n, (buffer, ty) in enumerate(zip(kernel.inputs, planned.inputs, strict=True)):
         packed = any(p.input_index == n for p in planned.plan.packs)
-        operands.append(Operand(buffer.dtype, len(buffer.shape) if packed else _rank(ty), buffer.alignment))
+        # (An input that is read as words of several elements is given as what it is.)
+        dtype = buffer.dtype if packed else str(ty.dtype)
+        operands.append(Operand(dtype, len(buffer.shape) if packed else _rank(ty), buffer.alignment))
     for n, (buffer, ty) in enumerate(zip(kernel.outputs, planned.outputs, strict=True)):
         operands.append(Operand(buffer.dtype, _rank(ty), buffer.alignment, shared_with.get(n, -1)))
     return KernelEntry(

@@ -181,7 +181,7 @@ class _Streamed:
                 spot = (chunk.spot(lane, r),)
                 so_far = Load(total, at, dtype)
                 adds = [
-                    Store(total, at, binary("add", so_far, binary("mul", left[u * rows + r][0], right[u][0])))
+                    Store(total, at, binary("add", so_far, shared.p.form.product(left[u * rows + r][0], right[u][0])))
                     for u in range(len(places))
                 ]
                 inside.append(
@@ -319,7 +319,7 @@ class _Dotted:
                 spot = (Const(r * beside + c, "int64"),)
                 so_far = Load(sums, spot, dtype)
                 clear.append(Store(sums, spot, initial("sum", dtype)))
-                adds.append(Store(sums, spot, binary("add", so_far, binary("mul", named[r][0], right[c][0]))))
+                adds.append(Store(sums, spot, binary("add", so_far, shared.p.form.product(named[r][0], right[c][0]))))
         ahead = self._ahead(column, beside, rows) if beside > 1 else []
         body = For(k, extent_of(k.extent), bound([*named, *right], seq([*ahead, *adds])), "vectorized")
         out = self._handed_over(sums, row, rows, at, beside, held, width)
@@ -375,7 +375,7 @@ class _Dotted:
             shared.env = {}
             for n in range(rows * beside):
                 spot = (Const(n, "int64"), lane)
-                product = binary("mul", named[beside + n // beside][0], named[n % beside][0])
+                product = self.shared.p.form.product(named[beside + n // beside][0], named[n % beside][0])
                 adds.append(Store(sums, spot, binary("add", Load(sums, spot, dtype), product)))
             return bound([(begin, start)], left.bind(For(lane, size, bound(named, seq(adds)), "vectorized")))
 
@@ -417,4 +417,4 @@ class _Dotted:
             elements = size_of([*p.batch, *p.columns, *p.reduced])
             if isinstance(elements, int) and elements * dtype_bits(p.form.accumulate) <= target.l3_bytes * 2:
                 return []
-        return [self.shared.ask_for(binary("add", column, beside + c)) for c in range(beside)]
+        return [s for c in range(beside) for s in self.shared.ask_for(binary("add", column, beside + c))]

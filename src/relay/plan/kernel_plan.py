@@ -48,6 +48,7 @@ from relay.plan.stages import Kept, contraction, keep
 from relay.plan.terms import term_by_term
 from relay.plan.turned import arranged, with_panels
 from relay.plan.update import find_updates, taken_over, update_nest
+from relay.plan.words import in_words
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
@@ -133,6 +134,8 @@ def plan_graph(
     together = {id(k.origin) for g in gradients.values() for k in g.stages}
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
+    taken = attentions.keys() | together | updates.keys()
+    stages, words = in_words(stages, taken, constants, graph, indices, target, not (updates or graph.foreign))
     stages, products = _products(stages, attentions.keys() | together, constants, graph, builder, schedule.vectors)
     packs, panels_of = _packs(stages, products, constants, graph, indices)
     stages, made = _made_panels(stages, products, panels_of, indices)
@@ -141,6 +144,8 @@ def plan_graph(
         if n in packs:
             packed = packs[n].packed
             inputs.append(Buffer(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)))
+        elif n in words:
+            inputs.append(_operand(builder, words[n], f"in{n}", _alignment(tensor.dtype)))
         else:
             inputs.append(_operand(builder, tensor, f"in{n}"))
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
@@ -293,22 +298,22 @@ def _products(
 def _packs(
     stages: list[Kept], products: dict[int, Product], constants: frozenset[int], graph: TeGraph, indices: Indices
 ) -> tuple[dict[int, Pack], dict[int, int]]:
-    """The constants to pack by input number, and for each product that reads one the number. A constant read twice
+    """The constants to pack by input number, and for each product that reads one the number. A constant that something else reads too
     stays as it is."""
     numbers = {id(graph.inputs[n].stage): n for n in constants}
-    readers: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
     for kept in stages:
         for body in stage_bodies(kept.stage):
             for load in loads(body):
                 assert isinstance(load.source, Tensor)
                 number = numbers.get(id(load.source.stage))
                 if number is not None:
-                    readers[number] = readers.get(number, 0) + 1
+                    readers.setdefault(number, []).append(id(load))
     packs: dict[int, Pack] = {}
     panels_of: dict[int, int] = {}
     for key, found in products.items():
         number = constant_operand(found.form, numbers)
-        if number is None or readers[number] != 1:
+        if number is None or not {id(n) for n in loads(found.form.right)}.issuperset(readers[number]):
             continue
         packed = panels(found, indices)
         packs[number] = Pack(number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))
@@ -352,9 +357,9 @@ def _alignment(dtype: str) -> int:
     return max(1, dtype_bits(dtype) // 8)
 
 
-def _operand(builder: Builder, tensor: Tensor, name: str) -> Buffer:
-    """A kernel operand; nothing is promised of its alignment but an element's."""
-    where = dense(name, tensor.shape, tensor.dtype, alignment=_alignment(tensor.dtype))
+def _operand(builder: Builder, tensor: Tensor, name: str, alignment: int | None = None) -> Buffer:
+    """A kernel operand; nothing is promised of its alignment but an element's (or so much)."""
+    where = dense(name, tensor.shape, tensor.dtype, alignment=alignment or _alignment(tensor.dtype))
     builder.storage[tensor_key(tensor)] = where
     return where.buffer
 

@@ -182,7 +182,8 @@ class Panel:
 def is_in_place(nest: ProductNest) -> bool:
     """Whether a panel can be read where it is: rows of it as wide as the tile, one after the other."""
     along, down = nest.right_strides()
-    return size_of(nest.p.columns) == nest.p.tile.columns and along == 1 and down is not None
+    whole = size_of(nest.p.columns) == nest.p.tile.columns
+    return whole and along == 1 and down is not None and nest.right_is_read
 
 
 def loops(axes: Sequence[Axis], extent: Scalar | None, body: Stmt, times: int = 1) -> Stmt:

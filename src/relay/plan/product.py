@@ -264,7 +264,7 @@ def with_left(kept: Kept, form: Contraction) -> Compute:
     """The contraction's stage with the given left operand (what groups stages looks at its loads)."""
     (body,) = stage_bodies(kept.stage)
     assert isinstance(body, Reduce) and isinstance(kept.stage, Compute)
-    product = cast(binary("mul", form.left, form.right), body.body.dtype)
+    product = cast(form.product(form.left, form.right), body.body.dtype)
     return Compute(kept.stage.name, kept.stage.axes, (Reduce("sum", body.axes, product, body.dtype),))
 
 

@@ -17,6 +17,7 @@ from relay.loop.walk import statements
 from relay.plan.build import Accesses, Builder, accesses, bound, ceiling, hoisted, position, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
+from relay.plan.graph import loads
 from relay.plan.nests import Member
 from relay.plan.product import Product, narrow, original, size_of, unflatten
 from relay.te.scalar import (
@@ -132,14 +133,19 @@ class ProductNest:
 
     def right_strides(self) -> tuple[Dim | None, Dim | None]:
         """How far apart in memory the right operand's neighbours in a row (along the columns) and in a column (along
-        k) are; None for those that are not evenly spaced in one loop."""
+        k) are (of what a word is put together from, each of its elements); None for those that are not evenly spaced in one loop."""
         p, indices = self.p, self.builder.indices
         load = p.form.right.a if isinstance(p.form.right, Cast) else p.form.right
-        if not isinstance(load, Load):
+        reads = [load] if isinstance(load, Load) else loads(load) if p.form.parts is not None else []
+        if not reads:
             return None, None
-        (at,) = self.builder.evaluate([load], original(p, {}, indices))
-        assert isinstance(at, Load)
-        poly = indices.poly(at.indices[0])
+        polys: list[Dim] = []
+        for at in self.builder.evaluate(reads, original(p, {}, indices)):
+            assert isinstance(at, Load)
+            polys.append(indices.poly(at.indices[0]))
+        poly = polys[0]
+        if any(indices.is_index(dim_sub(other, poly)) for other in polys):
+            return None, None
 
         def even(axes: Sequence[Axis]) -> bool:
             strides = [indices.coefficient(poly, a) for a in axes]
@@ -230,8 +236,9 @@ class ProductNest:
         ]
         before, self.env = self.env, {**self.env, k: row}
         asked: list[Stmt] = []
-        for offset in (*range(0, width, LINE_BITS // dtype_bits(narrow(p.form.right).dtype)), width - 1):
-            asked.append(self.ask_for(binary("add", column, offset)))
+        bits = dtype_bits(narrow(p.form.right).dtype if self.right_is_read else loads(p.form.right)[0].dtype)
+        for offset in (*range(0, width, LINE_BITS // bits), width - 1):
+            asked += self.ask_for(binary("add", column, offset))
         self.env = before
         return bound(there, seq(asked))
 
@@ -241,12 +248,19 @@ class ProductNest:
         all."""
         return isinstance(size_of(self.p.columns), int)
 
-    def ask_for(self, column: Scalar) -> Stmt:
-        """Ask for the right operand's element in a column, at the current k."""
-        element = self.right_element(column)
-        load = element.a if isinstance(element, Cast) else element
-        assert isinstance(load, Load) and isinstance(load.source, Buffer)
-        return Prefetch(load.source, load.indices)
+    def ask_for(self, column: Scalar) -> list[Stmt]:
+        """Ask for the right operand's element in a column, at the current k (for all that a word is put together from)."""
+        asked: list[Stmt] = []
+        for load in loads(self.right_element(column)):
+            assert isinstance(load.source, Buffer)
+            asked.append(Prefetch(load.source, load.indices))
+        return asked
+
+    @property
+    def right_is_read(self) -> bool:
+        """Whether elements of the right operand are in memory as they are packed: they are not put together."""
+        right = self.p.form.right
+        return isinstance(right.a if isinstance(right, Cast) else right, Load)
 
     # -- results
 

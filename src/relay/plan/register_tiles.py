@@ -132,7 +132,7 @@ class RegisterTiles:
                 sums.append(For(lane, lanes, Store(tile, place, held), "vectorized"))
             total: Scalar = Load(tile, place, dtype)
             for a, b in terms[i]:
-                total = binary("add", total, binary("mul", a, b))
+                total = binary("add", total, p.form.product(a, b))
             updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         if block is not None and task.outer is not None:
             start.append(Branch(compare("eq", block[0], 0), seq(zeros), seq(sums)))
@@ -164,7 +164,7 @@ class RegisterTiles:
             for i, a in enumerate(left.elements):
                 place = (Const(i * parts + part, "int64"), lane)
                 start.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
-                total = binary("add", Load(tile, place, dtype), binary("mul", a, b))
+                total = binary("add", Load(tile, place, dtype), p.form.product(a, b))
                 updates.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         shared.env = before
         for i in range(height):

@@ -8,7 +8,9 @@ change of index. All other stages are inlined into those that read them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from relay import te
 from relay.ir.dim import Dim, SymDim, dim_mod, dim_mul, dim_sub, shape_size
@@ -18,7 +20,22 @@ from relay.plan.graph import TeGraph, loads
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.rewrite import output_dtypes
-from relay.te.scalar import Axis, Binary, Cast, Const, Load, Reduce, Scalar, Select, mentioned, sides, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Dot,
+    Load,
+    Parts,
+    Reduce,
+    Scalar,
+    Select,
+    binary,
+    mentioned,
+    sides,
+    walk,
+)
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
 # How much of a stage is evaluated again for an element at most, in nodes of its expression: what it costs to keep it.
@@ -65,6 +82,40 @@ class Contraction:
     turned: bool = False
     taps: tuple[Axis, ...] = ()
     guard: Scalar | None = None
+    # What both operands' words hold, if they are words of several elements (`relay.plan.words`), and of which of them the highest bits of
+    # all bytes are turned round before they are multiplied.
+    parts: Parts | None = None
+    flipped: tuple[bool, bool] = (False, False)
+
+    def product(self, left: Scalar, right: Scalar) -> Scalar:
+        """What is summed up: the product of an element of either operand."""
+        if self.parts is None:
+            return binary("mul", left, right)
+        left, right = (flip(x) if turned else x for x, turned in zip((left, right), self.flipped, strict=True))
+        return Dot(self.parts, left, right, self.accumulate)
+
+    def exchanged(self) -> Contraction:
+        """The same with the left operand for the right one."""
+        parts = None if self.parts is None else MIRRORED[self.parts]
+        return replace(self, left=self.right, right=self.left, parts=parts, flipped=self.flipped[::-1])
+
+
+# What words hold where their operands are exchanged.
+MIRRORED: Final[Mapping[Parts, Parts]] = {"s8u8": "u8s8", "u8s8": "s8u8", "s16": "s16", "bf16": "bf16"}
+# The highest bit of each byte of a word: with it turned round a signed byte is one that is 128 more, and an unsigned one 128 less.
+HIGHEST = -0x7F7F7F80
+
+
+def flip(word: Scalar) -> Scalar:
+    """A word with the highest bits of its bytes turned round."""
+    return binary("xor", word, Const(HIGHEST, word.dtype))
+
+
+def unflipped(word: Scalar) -> tuple[Scalar, bool]:
+    """A word before that, and whether it was."""
+    if isinstance(word, Binary) and word.op == "xor" and isinstance(word.b, Const) and word.b.value == HIGHEST:
+        return word.a, True
+    return word, False
 
 
 def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
@@ -85,7 +136,9 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     widen = product.dtype
     if isinstance(product, Cast):
         product = product.a
-    if not isinstance(product, Binary) or product.op != "mul" or not (is_float(widen) or is_integer(widen)):
+    if not isinstance(product, Dot) and not (isinstance(product, Binary) and product.op == "mul"):
+        return None
+    if not (is_float(widen) or is_integer(widen)):
         return None
     if product.dtype != widen and not (is_float(product.dtype) and is_float(widen)):
         return None
@@ -97,13 +150,20 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     last = wide[-1]
     # As it is written, or with its factors together as they belong to the columns or not; if possible so that there are rows.
     found = []
-    for left, right in ((product.a, product.b), (product.b, product.a), sides(product, last)):
+    ways = [(product.a, product.b), (product.b, product.a)]
+    if isinstance(product, Binary):
+        ways.append(sides(product, last))
+    for left, right in ways:
         mine, theirs = mentioned(left), mentioned(right)
         if last in theirs and last not in mine and over <= mine and over <= theirs:
             found.append((left, right, mine, theirs))
     if not found:
         return None
     left, right, mine, theirs = next((f for f in found if any(a in f[2] and a not in f[3] for a in wide)), found[0])
+    one, flipped = left, (False, False)
+    if isinstance(product, Dot):
+        (left, turned), (right, too) = unflipped(left), unflipped(right)
+        flipped = turned, too
     rows = tuple(a for a in wide if a in mine and a not in theirs)
     columns = tuple(a for a in wide if a in theirs and a not in mine)
     batch = tuple(a for a in wide if a in mine and a in theirs)
@@ -111,9 +171,13 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
         return None
     if not rows and not all(_is_constant(n, constants) for n in loads(right)) and not _is_load(right):
         return None  # nothing would repay packing the right operand, and it cannot be read where it is
-    if _small(batch + rows + columns + reduced):
+    if is_small(batch + rows + columns + reduced):
         return None
     accumulate = "float32" if widen in ("float16", "bfloat16") else widen
+    if isinstance(product, Dot):
+        parts = product.parts if one is product.a else MIRRORED[product.parts]
+        form = Contraction(batch, rows, columns, reduced, left, right, accumulate, parts=parts, flipped=flipped)
+        return form if guard is None else None
     if guard is None:
         return Contraction(batch, rows, columns, reduced, left, right, accumulate)
     decides = mentioned(guard)
@@ -126,7 +190,8 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     return Contraction(batch, rows, columns, (*taps, *depth), left, right, accumulate, outer, taps=taps, guard=guard)
 
 
-def _small(axes: tuple[Axis, ...]) -> bool:
+def is_small(axes: Sequence[Axis]) -> bool:
+    """Whether a product over so many elements is none worth a matrix kernel."""
     total = shape_size(tuple(a.extent for a in axes))
     return isinstance(total, int) and total < 2048
 
@@ -193,10 +258,10 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Ke
         else:
             rewritten = Compute(stage.name, stage.axes, new)
         out.append(Kept(stage, rewritten, output_dtypes(stage)))
-    return _read(out, graph)
+    return needed(out, graph)
 
 
-def _read(stages: list[Kept], graph: TeGraph) -> list[Kept]:
+def needed(stages: list[Kept], graph: TeGraph) -> list[Kept]:
     """The stages that the outputs are made of: a triangle that lies beyond a matrix, for one, reads nothing of it."""
     needed = {id(t.stage) for t in graph.outputs}
     for kept in reversed(stages):

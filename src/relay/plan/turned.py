@@ -105,11 +105,9 @@ def arranged(
 def _exchanged(form: Contraction, rows: Sequence[Axis], outer: Sequence[Axis]) -> Contraction:
     """The contraction with its operands exchanged: ``rows`` and ``outer`` are what its columns become."""
     return replace(
-        form,
+        form.exchanged(),
         rows=tuple(rows),
         columns=form.rows,
-        left=form.right,
-        right=form.left,
         outer=tuple(outer),
         turned=True,
     )
@@ -175,7 +173,7 @@ def with_panels(p: Product, indices: Indices) -> tuple[Kept, Kept]:
         flat_position(form.reduced, indices),
         binary("mod", column, width),
     )
-    product = binary("mul", form.left, cast(Load(packed, place, packed.dtype), form.left.dtype))
+    product = form.product(form.left, cast(Load(packed, place, packed.dtype), form.left.dtype))
     stage = Compute(
         kept.stage.name, kept.stage.axes, (Reduce("sum", body.axes, cast(product, body.body.dtype), body.dtype),)
     )

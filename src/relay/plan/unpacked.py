@@ -107,6 +107,8 @@ class Unpacked:
         share few places in the caches, and tiles after the first do not find them there. Where tiles wait for caches, vectors that
         lie in two lines are dear."""
         target = self.shared.builder.target
+        if not self.shared.right_is_read:
+            return most_in_one(self.shared)  # what is put together is put together once
         if target.outruns_caches:
             return most_in_one(self.shared) if block_of_depth(self.shared) is None else most_in_blocks(self.shared)
         if not isinstance(self.down, int):
@@ -269,7 +271,7 @@ class _Tiles:
         for i in range(height):
             place = (Const(i, "int64"), lane)
             spot = binary("add", binary("add", base, i * width), lane)
-            total = binary("add", Load(tile, place, dtype), binary("mul", left.elements[i], right))
+            total = binary("add", Load(tile, place, dtype), p.form.product(left.elements[i], right))
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             so_far.append(For(lane, lanes, Store(tile, place, Load(held[0], (spot,), dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
@@ -340,7 +342,7 @@ class _Tiles:
         adds: list[Stmt] = []
         for i in range(height):
             place = (Const(i, "int64"), lane)
-            total = binary("add", Load(tile, place, dtype), binary("mul", left.elements[i], right))
+            total = binary("add", Load(tile, place, dtype), p.form.product(left.elements[i], right))
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
         loop = serial(p.reduced, seq([shared.ask_below(first, width), *adds]))

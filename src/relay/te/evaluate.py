@@ -26,9 +26,11 @@ from relay.te.reads import require_inside
 from relay.te.scalar import (
     Axis,
     Binary,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
     Reduce,
     ReduceKind,
@@ -224,6 +226,10 @@ class _Evaluator:
                 return np.where(memo[id(node.cond)], memo[id(node.a)], memo[id(node.b)])
             case Cast():
                 return numeric.cast(memo[id(node.a)], node.a.dtype, node.dtype)
+            case Bits():
+                return numeric.bits(memo[id(node.a)], node.dtype)
+            case Dot():
+                return numeric.dot(node.parts, memo[id(node.a)], memo[id(node.b)])
             case Reduce():
                 raise TypeError("a reduction can only be the root of a stage's body")
             case _ as never:

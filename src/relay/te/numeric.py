@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.types import is_float, is_integer
-from relay.te.scalar import BinaryOp, CompareOp, ReduceKind, UnaryOp
+from relay.te.scalar import BinaryOp, CompareOp, Parts, ReduceKind, UnaryOp
 
 Array = npt.NDArray[Any]
 
@@ -109,6 +109,31 @@ def _float_to_integer(a: Array, target: str) -> Array:
     inside = np.where((wide > low) & (wide < float(high)), wide, 0.0).astype(held)
     out = np.where(wide >= float(high), held.type(high), np.where(wide <= float(low), held.type(low), inside))
     return out.astype(numpy_dtype(target))
+
+
+def bits(a: Array, dtype: str) -> Array:
+    """The bits of an array's elements as those of a dtype of the same width."""
+    return np.ascontiguousarray(a).view(numpy_dtype(dtype)).reshape(a.shape)
+
+
+# The dtypes of what the two words of a `Dot` hold.
+PARTS: Final[Mapping[Parts, tuple[str, str]]] = {
+    "s8u8": ("int8", "uint8"), "u8s8": ("uint8", "int8"), "s16": ("int16", "int16"), "bf16": ("bfloat16", "bfloat16"),
+}  # fmt: skip
+
+
+def dot(parts: Parts, a: Array, b: Array) -> Array:
+    """The sums of the products of what words hold, in the words' dtype: of floats, one product is added after the other."""
+    a, b = np.broadcast_arrays(a, b)
+    held = [
+        np.ascontiguousarray(words)[..., None].view(numpy_dtype(dtype)).astype(a.dtype)
+        for words, dtype in zip((a, b), PARTS[parts], strict=True)
+    ]
+    products = held[0] * held[1]
+    total = products[..., 0]
+    for n in range(1, products.shape[-1]):
+        total = total + products[..., n]
+    return np.asarray(total).reshape(a.shape)
 
 
 # -- elementary functions

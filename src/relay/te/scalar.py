@@ -38,6 +38,8 @@ FLOAT_ONLY: frozenset[UnaryOp] = frozenset(
 # Functions of one operand that jump. For them, for comparisons and for casts to integers a narrow float is rounded to what its dtype
 # holds, which other arithmetic leaves to where it is stored or cast: what is equal as the dtype holds it has to be equal.
 JUMPING: frozenset[UnaryOp] = frozenset({"floor", "ceil", "round", "trunc", "sign"})
+# What two words hold, whose products `Dot` adds up: the first one's elements and the other's.
+Parts = Literal["s8u8", "u8s8", "s16", "bf16"]
 ReduceKind = Literal["sum", "prod", "max", "min", "all", "any", "argmax", "argmin"]
 
 
@@ -257,6 +259,26 @@ class Cast(Operators):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Bits(Operators):
+    """The bits of an operand as those of another dtype, of the same width."""
+
+    a: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dot(Operators):
+    """The sum of the products of what two words of 32 bits hold, the first in the lowest bits: four elements of 8 bits, signed or
+    unsigned as ``parts`` says, or two of 16. Sums of integers are int32 and wrap, as their words are; words of bfloat16 numbers, and
+    their sums, are float32."""
+
+    parts: Parts
+    a: Scalar
+    b: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Reduce(Operators):
     """A reduction over ``axes``; in a stage, only at the root of its body. ``argmax``/``argmin``: the first index along its axis."""
 
@@ -273,8 +295,8 @@ class Source:
     shape: tuple[Dim, ...]
 
 
-Scalar = Const | Size | Axis | Load | Unary | Binary | Compare | Select | Cast | Reduce
-_NODES = (Const, Size, Axis, Load, Unary, Binary, Compare, Select, Cast, Reduce)
+Scalar = Const | Size | Axis | Load | Unary | Binary | Compare | Select | Cast | Bits | Dot | Reduce
+_NODES = (Const, Size, Axis, Load, Unary, Binary, Compare, Select, Cast, Bits, Dot, Reduce)
 
 TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
@@ -370,6 +392,11 @@ def cast(a: Scalar | Operators, dtype: str) -> Scalar:
     return x if x.dtype == dtype else Cast(x, dtype)
 
 
+def bits(a: Scalar, dtype: str) -> Scalar:
+    """The bits of an operand as those of another dtype of the same width."""
+    return a if a.dtype == dtype else Bits(a, dtype)
+
+
 def select(cond: Scalar, a: object, b: object) -> Scalar:
     """``a`` where a condition holds, else ``b``. Raises TypeError where the condition is none, or the others' dtypes differ."""
     if isinstance(cond, bool):
@@ -413,7 +440,9 @@ _OPERANDS = _ByClass(
         Load: lambda node: node.indices,
         Unary: lambda node: (node.a,),
         Cast: lambda node: (node.a,),
+        Bits: lambda node: (node.a,),
         Binary: lambda node: (node.a, node.b),
+        Dot: lambda node: (node.a, node.b),
         Compare: lambda node: (node.a, node.b),
         Select: lambda node: (node.cond, node.a, node.b),
         Reduce: lambda node: (node.body,),
@@ -431,6 +460,8 @@ _OVER: dict[type, Callable[[Any, tuple[Scalar, ...]], Scalar]] = {
     Load: lambda node, new: Load(node.source, new, node.dtype),
     Unary: lambda node, new: Unary(node.op, new[0], node.dtype),
     Cast: lambda node, new: Cast(new[0], node.dtype),
+    Bits: lambda node, new: Bits(new[0], node.dtype),
+    Dot: lambda node, new: Dot(node.parts, new[0], new[1], node.dtype),
     Binary: lambda node, new: Binary(node.op, new[0], new[1], node.dtype),
     Compare: lambda node, new: Compare(node.op, new[0], new[1]),
     Select: lambda node, new: Select(new[0], new[1], new[2], node.dtype),

@@ -6,7 +6,7 @@ common. Found to be equal once, it is gone through, scheduled and compiled once.
 
 from __future__ import annotations
 
-from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Reduce, Scalar, Select, Size, Unary
+from relay.te.scalar import Axis, Binary, Bits, Cast, Compare, Const, Dot, Load, Reduce, Scalar, Select, Size, Unary
 from relay.te.tensor import Tensor
 
 
@@ -29,14 +29,16 @@ def _key(node: Scalar) -> tuple[object, ...]:
         case Binary() | Unary() | Compare():
             operands = (node.a,) if isinstance(node, Unary) else (node.a, node.b)
             return (type(node), node.op, node.dtype, *operands)
+        case Dot():
+            return (Dot, node.parts, node.a, node.b)
         case Load():
             return (Load, *_source(node), *node.indices)
         case Const():
             return (Const, node.dtype, repr(node.value))  # 0.0 is not -0.0, and nan is nan
         case Select():
             return (Select, node.cond, node.a, node.b)
-        case Cast():
-            return (Cast, node.dtype, node.a)
+        case Cast() | Bits():
+            return (type(node), node.dtype, node.a)
         case Size():
             return (Size, node.dim, node.dtype)
         case Reduce():

@@ -8,9 +8,11 @@ from relay.ir.dim import AnyDim, Dim, DimVar, dim_text, dim_vars
 from relay.te.scalar import (
     Axis,
     Binary,
+    Bits,
     Cast,
     Compare,
     Const,
+    Dot,
     Load,
     Reduce,
     Scalar,
@@ -92,8 +94,10 @@ class _Writer:
                     what = f"{self.tensor(node.source)}[{operands}]"
                 case Unary() | Binary() | Compare():
                     what = f"{node.op}({operands})"
-                case Select() | Cast():
+                case Select() | Cast() | Bits():
                     what = f"{type(node).__name__}({operands})"
+                case Dot():
+                    what = f"dot {node.parts}({operands})"
                 case Reduce():
                     what = f"{node.kind} {', '.join(map(self.axis, node.axes))}({operands})"
             numbers[id(node)] = f"v{len(self.lines)}"

@@ -1,0 +1,94 @@
+"""Sums of the products of what words hold (`te.scalar.Dot`), each added to what was summed up before by one instruction.
+
+Four bytes of either side are AVX512_VNNI's ``vpdpbusd``, whose first factors are unsigned and whose second ones are signed; two integers
+of 16 bits ``vpdpwssd``; two bfloat16 numbers AVX512_BF16's ``dpbf16ps``, which rounds each sum to nearest even and flushes subnormal
+numbers. Sums of integers wrap.
+"""
+
+from __future__ import annotations
+
+from relay.codegen.arith import Arithmetic
+from relay.codegen.builder import vec
+from relay.codegen.values import Value
+from relay.te.scalar import Binary, Dot, Parts, Scalar
+
+# Lanes of the instructions' registers.
+_WIDTHS = (4, 8, 16)
+
+
+def added(node: Scalar) -> tuple[Scalar, Dot] | None:
+    """A sum as what there was before and the products that are added to it."""
+    if not isinstance(node, Binary) or node.op != "add":
+        return None
+    if isinstance(node.b, Dot):
+        return node.a, node.b
+    return (node.b, node.a) if isinstance(node.a, Dot) else None
+
+
+def dot(arith: Arithmetic, parts: Parts, total: Value, a: Value, b: Value) -> Value:
+    """``total`` and the sum of the products of what the words ``a`` and ``b`` hold."""
+    lanes, texts = arith.together(total, a, b)
+    if parts == "s8u8":
+        texts = [texts[0], texts[2], texts[1]]
+    done = [
+        _instruction(arith, parts, [_part(arith, t, total.dtype, lanes, first) for t in texts], min(lanes - first, 16))
+        for first in range(0, lanes, 16)
+    ]
+    element, count = _element(total.dtype), min(lanes, 16)
+    while len(done) > 1:
+        order = ", ".join(f"i32 {n}" for n in range(2 * count))
+        type_ = vec(element, count)
+        done = [
+            arith.b.emit(f"shufflevector {type_} {x}, {type_} {y}, <{2 * count} x i32> <{order}>")
+            for x, y in zip(done[::2], done[1::2], strict=True)
+        ]
+        count *= 2
+    return Value(done[0], total.dtype, lanes)
+
+
+def _instruction(arith: Arithmetic, parts: Parts, texts: list[str], lanes: int) -> str:
+    """The sum in so many lanes, at most those of a register."""
+    emit = arith.b.emit
+    width = next(w for w in _WIDTHS if w >= lanes)
+    element = "float" if parts == "bf16" else "i32"
+    sums = vec(element, width)
+    if lanes < width:
+        texts = [_widened(arith, text, element, lanes, width) for text in texts]
+    factor = {"s16": vec("i16", 2 * width), "bf16": vec("bfloat", 2 * width)}.get(parts, vec("i8", 4 * width))
+    factors = [(factor, emit(f"bitcast {sums} {text} to {factor}")) for text in texts[1:]]
+    bits = 32 * width
+    if parts == "bf16":
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{bits}"
+    elif parts == "s16":
+        name = f"llvm.x86.avx512.vpdpwssd.{bits}"
+    else:
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+    text = arith.b.call(name, sums, (sums, texts[0]), *factors)
+    if lanes == width:
+        return text
+    if lanes == 1:
+        return emit(f"extractelement {sums} {text}, i64 0")
+    order = ", ".join(f"i32 {n}" for n in range(lanes))
+    return emit(f"shufflevector {sums} {text}, {sums} poison, <{lanes} x i32> <{order}>")
+
+
+def _part(arith: Arithmetic, text: str, dtype: str, lanes: int, first: int) -> str:
+    """The lanes that one register takes, from the first on."""
+    if lanes <= 16:
+        return text
+    type_ = vec(_element(dtype), lanes)
+    order = ", ".join(f"i32 {n}" for n in range(first, first + 16))
+    return arith.b.emit(f"shufflevector {type_} {text}, {type_} poison, <16 x i32> <{order}>")
+
+
+def _widened(arith: Arithmetic, text: str, element: str, lanes: int, width: int) -> str:
+    """Lanes at the begin of a register, with zeros behind them."""
+    if lanes == 1:
+        return arith.b.emit(f"insertelement {vec(element, width)} zeroinitializer, {element} {text}, i64 0")
+    type_ = vec(element, lanes)
+    order = ", ".join(f"i32 {min(n, lanes)}" for n in range(width))
+    return arith.b.emit(f"shufflevector {type_} {text}, {type_} zeroinitializer, <{width} x i32> <{order}>")
+
+
+def _element(dtype: str) -> str:
+    return "float" if dtype == "float32" else "i32"
