@@ -122,6 +122,8 @@ FOLDS = (
     f"@foldl(fn (%a: {STATE}, %s: {STATE}) {{ %a + %s }}, %z, %below)",
     f"@foldr(fn (%s: {STATE}, %a: {STATE}) {{ %s + %a }}, %z, %below)",
     f"@foldl(fn (%a: {STATE}, %s: {STATE}) {{ %a + sin(%s) }}, nn.dense(%x, %w), %below)",  # a start for each node
+    f"@foldl(fn (%a: {STATE}, %s: {STATE}) {{ maximum(%a, %s) }}, %z, %below)",
+    f"@foldl(fn (%a: ({STATE}, {STATE}), %s: {STATE}) {{ (minimum(%s, %a.0), %a.1 + %s * %s) }}, (%z, %z), %below).0",
 )
 
 
@@ -146,6 +148,30 @@ def test_lists_of_parts(fold: str, nodes: int) -> None:
     assert problem(module, args, (1, 2, 3), compiled=nodes == 9 and fold is FOLDS[0]) is None
 
 
+@pytest.mark.parametrize("most", ["maximum(%a, %s)", "maximum(%s, %a)", "minimum(%a, %s)"])
+@pytest.mark.parametrize("fold", ["foldl(fn (%a: V, %s: V)", "foldr(fn (%s: V, %a: V)"])
+def test_equal_items(most: str, fold: str) -> None:
+    """Of equal items, and of what a fold starts with, the one that a fold's own operators say gets the cotangent."""
+    text = BUSH.replace("FOLD", f"@{fold} {{ {most} }}, %z, %below)".replace("V", STATE))
+    text = text.replace("tanh(nn.dense(%x, %w) + nn.dense(%sum, %u))", "nn.dense(%x, %w) + nn.dense(%sum, %u)")
+    module = relay.parse(text)
+    bushes, (x, y) = module.adt("Bush"), np.eye(2, D)[:, None]
+    below = [bushes.Bush(v, []) for v in (x, y, y, x, 0 * x)]
+    args = (
+        bushes.Bush(x + y, [*below, bushes.Bush(y, below)]),
+        np.ones((H, D)) - np.eye(H, D),
+        np.eye(H),
+        np.ones((1, H)),
+    )
+    slopes = relay.grad(module, (1, 2, 3))
+    assert goes_by_level(differentiated(slopes))
+    plain: Any = relay.compile(slopes, opt_level=0)(*args)
+    found: Any
+    for found in (relay.evaluate(slopes, *args), relay.compile(slopes, threads=1)(*args)):
+        for a, b in zip(found, plain, strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b))
+
+
 def test_a_part_that_is_shared() -> None:
     module = relay.parse(TREE)
     t = module.adt("Binary")
@@ -163,12 +189,14 @@ def @main(%x: Tensor[(3, 2), float64], %i: Tensor[(1,), int64]) { sum(sin(take(%
 def test_rows() -> None:
     """The operators of these gradients, against NumPy."""
     x, rows = normal(5, 2), normal(2, 2)
+
+    def run(name: str, *args: Any, **attrs: Any) -> Any:
+        params = [relay.var(f"x{n}", a.shape, str(a.dtype)) for n, a in enumerate(args)]
+        made = relay.Function(params, relay.op.call(name, *params, **attrs))
+        return np.asarray(relay.evaluate(Module({"main": made}), *args))
+
     for begin in range(4):
         at = np.int64(begin)
-
-        def run(name: str, *args: Any) -> Any:
-            params = [relay.var(f"x{n}", a.shape, str(a.dtype)) for n, a in enumerate(args)]
-            return relay.evaluate(Module({"main": relay.Function(params, relay.op.call(name, *params))}), *args)
 
         np.testing.assert_array_equal(run("rows.pick", x, at, rows), x[begin : begin + 2])
         placed, without = np.zeros_like(x), x.copy()
@@ -181,6 +209,26 @@ def test_rows() -> None:
         wanted = data.repeat(np.diff(starts[begin : begin + count + 1]), 0)
         args = (data, starts, np.int64(begin), np.zeros((items, 2)))
         np.testing.assert_array_equal(run("rows.spread", *args), wanted)
+    values, owners = np.array([[1.0, 5], [3, 2], [3, 5], [0, 1]]), np.array([0, 0, 0, 2])
+    like, slope = np.zeros((4, 2)), normal(4, 2)
+    nothing = np.finfo(float).min
+    for put, least, chosen in (
+        ("maximum", [[3, 5], [nothing] * 2, [0, 1], [nothing] * 2], ([1, 0], [2, 2])),
+        ("minimum", [[1, 2], [-nothing] * 2, [0, 1], [-nothing] * 2], ([0, 1], [0, 1])),
+    ):
+        for first in (True, False):
+            most = run("rows.segment_most", values, owners, like, put=put, first=first)
+            reached = np.isfinite(most) & (np.abs(most) < -nothing / 2)
+            np.testing.assert_array_equal(most[[0, 2]], np.array(least)[[0, 2]])
+            assert not reached[[1, 3]].any() and reached[[0, 2]].all()
+            got = run("rows.segment_chosen", values, owners, most, first=first)
+            np.testing.assert_array_equal(got[0], chosen[0 if first else 1])
+            back = run("rows.segment_most_cotangent", got, owners, slope, values)
+            wanted = np.zeros((4, 2))
+            for column, item in enumerate(got[0]):
+                wanted[item, column] = slope[0, column]
+            wanted[3] = slope[2]
+            np.testing.assert_array_equal(back, wanted)
 
 
 def test_arguments_handed_down() -> None:

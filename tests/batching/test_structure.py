@@ -144,6 +144,69 @@ def test_sums_are_in_the_programs_order() -> None:
     assert found[0] != found[1]
 
 
+FOLDS = {
+    "greatest": '@foldl(fn (%a: V, %s: V) { maximum(%a, %s) }, zeros(shape=[1, 4], dtype="float32"), %states)',
+    "least, from the last": "@foldr(fn (%s: V, %a: V) { minimum(%s, %a) }, %in, %states)",
+    "attention": """{
+      let %p = @foldl(fn (%a: (Tensor[(1, 1), float32], V), %s: V) {
+        let %e = exp(tanh(sum(%s * %in, axis=[1], keepdims=True)));
+        (%a.0 + %e, %a.1 + %e * %s)
+      }, (ones(shape=[1, 1], dtype="float32"), zeros(shape=[1, 4], dtype="float32")), %states);
+      %p.1 / %p.0
+    }""",
+    "softmax": """{
+      let %m = @foldl(fn (%a: float32, %s: V) { maximum(sum(%s), %a) }, 0f, %states);
+      let %p = @foldr(fn (%s: V, %a: (float32, V)) {
+        let %e = exp(sum(%s) - %m);
+        (%a.0 + %e, %e * %s + %a.1)
+      }, (1e-6f, zeros(shape=[1, 4], dtype="float32")), %states);
+      %p.1 / %p.0
+    }""",
+    "how many": """{
+      let %p = @foldl(fn (%a: (float32, V, V), %s: V) { (%a.0 + 1f, %a.1 + %s, maximum(%s, %a.2)) }, (0f, %in, %in), %states);
+      %p.1 / (%p.0 + 1f) + %p.2
+    }""",
+}
+
+
+@pytest.mark.parametrize("fold", FOLDS.values(), ids=FOLDS)
+def test_folds_of_several_accumulators(fold: str) -> None:
+    """What folds take the greatest or the least of, and several of them at once; items may use what is made of all of them."""
+    text = """
+    import prelude
+    def @encode(%t: Tree[V], %w: Tensor[(4, 4), float32]) -> V {
+      match (%t) {
+        Rose(%x, %kids) => {
+          let %in = nn.dense(%x, %w);
+          let %states = @map(fn (%k: Tree[V]) { @encode(%k, %w) }, %kids);
+          tanh(FOLD + %in)
+        },
+      }
+    }
+    def @main(%t: Tree[V], %w: Tensor[(4, 4), float32]) -> V { @encode(%t, %w) }
+    """
+    mod = module(text.replace("FOLD", fold).replace("V", "Tensor[(1, 4), float32]"))
+    rng = np.random.default_rng(21)
+    adt = mod.adt("Tree")
+
+    def tree(nodes: int) -> Any:
+        parts: list[Any] = []
+        left = nodes - 1
+        while left:
+            size = int(rng.integers(1, left + 1))
+            parts.append(tree(size))
+            left -= size
+        return adt.Rose(rng.standard_normal((1, 4), dtype=np.float32), parts)
+
+    (w,) = weights(rng, (4, 4))
+    trees = [tree(n) for n in (1, 2, 3, 9, 30)]
+    agree(mod, [[t, w] for t in trees])
+    assert notes(mod)["encode"] == "by level"
+    results = relay.compile(mod, threads=1).run_batch("main", [(t, w) for t in trees])
+    for t, found in zip(trees, results, strict=True):
+        same(found, relay.evaluate(mod, t, w))
+
+
 def test_shared_parts_are_one_node() -> None:
     """A value that doubles at every level has 2^40 nodes as a tree, and 41 as what it is."""
     rng = np.random.default_rng(4)

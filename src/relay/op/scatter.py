@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from relay import te
-from relay.ir.dim import known_equal
+from relay.ir.dim import Dim, known_equal
 from relay.op.registry import operator
 from relay.op.support import (
     DimLike,
@@ -168,9 +168,8 @@ def scatter_nd(
     return _put(data, mode, over, hit, lambda i, y: updates[(*y[:outer], *i[count:])], "scatter_nd")
 
 
-def _segments(
-    reduction: Reduction, name: str, data: te.Tensor, segment_ids: te.Tensor, num_segments: DimLike
-) -> te.Tensor:
+def segments(reduction: Reduction, name: str, data: te.Tensor, segment_ids: te.Tensor, num_segments: Dim) -> te.Tensor:
+    """The rows of each segment brought together, as `segment_sum` does."""
     require_integer(segment_ids, f"the segment ids of {name}")
     require_number(data, name)
     te.require(segment_ids.ndim == 1, f"the segment ids of {name} have rank 1, not {segment_ids.ndim}")
@@ -193,26 +192,26 @@ def _segments(
 @operator("segment_sum")
 def segment_sum(data: te.Tensor, segment_ids: te.Tensor, *, num_segments: DimLike) -> te.Tensor:
     """Row s is the sum of those rows k of ``data`` with ``segment_ids[k] == s``, which need no order; zeros where there are none."""
-    return _segments("add", "segment_sum", data, segment_ids, num_segments)
+    return segments("add", "segment_sum", data, segment_ids, num_segments)
 
 
 @operator("segment_max")
 def segment_max(data: te.Tensor, segment_ids: te.Tensor, *, num_segments: DimLike) -> te.Tensor:
     """The greatest elements of the rows of each segment, as `segment_sum`; the least value of the dtype where there are none."""
-    return _segments("max", "segment_max", data, segment_ids, num_segments)
+    return segments("max", "segment_max", data, segment_ids, num_segments)
 
 
 @operator("segment_min")
 def segment_min(data: te.Tensor, segment_ids: te.Tensor, *, num_segments: DimLike) -> te.Tensor:
     """The least elements of the rows of each segment, as `segment_sum`; the greatest value of the dtype where there are none."""
-    return _segments("min", "segment_min", data, segment_ids, num_segments)
+    return segments("min", "segment_min", data, segment_ids, num_segments)
 
 
 @operator("segment_mean")
 def segment_mean(data: te.Tensor, segment_ids: te.Tensor, *, num_segments: DimLike) -> te.Tensor:
     """The mean of the rows of each segment, as `segment_sum`; zeros where there are none."""
     require_float(data, "segment_mean")
-    total = _segments("add", "segment_mean", data, segment_ids, num_segments)
+    total = segments("add", "segment_mean", data, segment_ids, num_segments)
     k = te.reduce_axis(data.shape[0])
 
     def members(i: te.Scalar) -> te.Scalar:

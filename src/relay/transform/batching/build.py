@@ -38,7 +38,7 @@ from relay.transform.batching.lifted import (
     tensors_of,
     with_rows,
 )
-from relay.transform.batching.lists import Layout
+from relay.transform.batching.lists import Layout, Put
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
 
@@ -297,6 +297,8 @@ class Builder:
                 given = None if argument is None else self.given[made.clause.function][argument]
                 data = self._keep(self.down, lifter, value).new if given is None else given.inside
                 at = inside.lifter.slice(self._rows_of_function(inside, number), SCALAR, DOWN)
+            elif stage == value.stage == LEVEL:
+                data, at = lifter.at(value, LEVEL), self._owners_here(made, inside, number, LEVEL)
             elif stage in (DOWN, LEVEL):
                 whole = lifter.at(value, AFTER) if stage == LEVEL else value.atom
                 assert isinstance(whole, Var)
@@ -306,15 +308,43 @@ class Builder:
             out, full = inside.lifter.blocks[stage], with_rows(value.ty, inside.lifter.rows_at(stage))
             return out.op("take", (data, at), full, "owner", axis=0, mode="fast")
 
-        def total(start: Expr, each: Expr, ty: TensorType, stage: int, backwards: bool) -> Var:
+        def fold(put: Put, start: Expr, each: Expr, ty: TensorType, stage: int, backwards: bool) -> Var:
             starts = made.indices[site]
-            at = made.lifter.carry(starts, stage) if stage in (DOWN, LEVEL) else starts
-            args = (start, each, at, *self._here(stage, made.last))
+            here = self._here(stage, made.last)
             full = with_rows(ty, made.lifter.rows_at(stage))
             out = made.lifter.blocks[stage]
-            return out.op("rows.segment_sum", args, full, "sum", clause=number, backwards=backwards)
+            if put.op == "add":
+                at = made.lifter.carry(starts, stage) if stage in (DOWN, LEVEL) else starts
+                return out.op(
+                    "rows.segment_sum", (start, each, at, *here), full, "sum", clause=number, backwards=backwards
+                )
+            of, row = (starts, *here), TensorType((made.lifter.rows_at(stage),), INDEX)
+            if stage in (DOWN, LEVEL):
+                of = (made.lifter.carry(starts, stage), *here)
+            rows = out.op("rows.slice", of, row, "starts", clause=number, of_function=False)
+            owned = self._owners_here(made, inside, number, stage)
+            # Of equal ones that counts which the fold comes to first, or last.
+            attrs = {"put": put.op, "first": put.first == backwards}
+            most = out.op("rows.segment_most", (each, owned, rows), full, "most", **attrs)
+            return out.op(put.op, (start, most) if put.first else (most, start), full, "most")
 
-        return Owner(gather, total)
+        return Owner(gather, fold)
+
+    def _owners_here(self, made: _Clause, inside: _Clause, number: int, stage: int) -> Expr:
+        """The rows that the owners of items on a level have on it; of all items, those of their owner's clause."""
+        assert inside.owners is not None
+        if made.last or stage not in (DOWN, LEVEL):
+            return inside.owners
+        levels = self.down if stage == DOWN else self.up
+        out, row = levels.block, TensorType((cast(TensorType, type_of(self.offsets)).shape[1],), INDEX)  # type: ignore[index]
+
+        def begin(level: Expr) -> Expr:
+            offsets = out.op("take", (levels.offsets_in, level), row, "begin", axis=0, mode="fast")
+            return out.op("take", (offsets, integer(number)), SCALAR, "begin", axis=0, mode="fast")
+
+        before = out.op("subtract", (begin(levels.at), begin(integer(0))), SCALAR, "before")
+        owners = inside.lifter.slice(inside.owners, SCALAR, stage)
+        return out.op("subtract", (owners, before), type_of(owners), "owners")
 
     def _leaves(self, made: _Clause, stage: int) -> list[Expr]:
         """The tensors of a clause's result in a stage's block."""

@@ -49,7 +49,7 @@ from relay.transform.batching.lifted import (
     nest,
     with_rows,
 )  # fmt: skip
-from relay.transform.batching.lists import Items, Layout
+from relay.transform.batching.lists import Items, Layout, Put
 from relay.transform.blocks import is_atom
 from relay.transform.build import internal_call, type_of
 from relay.typing.effects import Effects
@@ -59,10 +59,10 @@ from relay.typing.text import type_text
 @dataclass(frozen=True, slots=True, eq=False)
 class Owner:
     """What the items of a list need from the clause that owns it: ``gather`` gives items a value of their owners, at a stage;
-    ``sum`` adds items up for each owner."""
+    ``fold`` puts the values of items (of a type for one of them) into what each owner starts with, at a stage, perhaps backwards."""
 
     gather: Callable[[Value, int], Expr]
-    sum: Callable[[Expr, Expr, TensorType, int, bool], Var]
+    fold: Callable[[Put, Expr, Expr, TensorType, int, bool], Var]
 
 
 @dataclass(slots=True, eq=False)
@@ -167,8 +167,7 @@ class Lifter:
             return tuple(self._owned(f) for f in value)
         if value.stage == UNIFORM:
             return value
-        if value.stage == LEVEL or not isinstance(value.atom, Var):
-            raise NotStructural("the items of a list use what their owner computes from them")
+        assert isinstance(value.atom, Var)
         if isinstance(value.ty, TupleType):
             return tuple(self._owned(self.owner[0].field(value, n)) for n in range(len(value.ty.fields)))
         mark = Var(value.atom.name, None, value.ty)
@@ -361,14 +360,19 @@ class Lifter:
         value = inside._value(items.value)
         if items.start is None:
             return ListValue(inside, value, var.ty)
-        start = self._value(items.start)
-        if not isinstance(value, Value) or not isinstance(start, Value) or not isinstance(value.ty, TensorType):
-            raise NotStructural("a fold does not add up tensors")
-        stage = max(WHOLE, self._stage(var, [value, start]))
-        each = inside.at(value, stage, spread=True)
-        assert inside.owner is not None
-        summed = inside.owner[1].sum(self.at(start, stage), each, value.ty, stage, items.backwards)
-        return Value(summed, stage, value.ty)
+        starts = [t for v in flat_values(self._value(items.start)) for t in self.tensors(v)]
+        values = [t for v in flat_values(value) for t in inside.tensors(v)]
+        folds = zip(items.puts, starts, values, strict=True)
+        totals = [self._fold(inside, put, start, each, var, items.backwards) for put, start, each in folds]
+        return nest(type_of(var), iter(totals), iter(()))
+
+    def _fold(self, inside: Lifter, put: Put, start: Value, each: Value, var: Var, backwards: bool) -> Value:
+        """The values of a list's items put into what their owners start with."""
+        assert inside.owner is not None and isinstance(each.ty, TensorType)
+        stage = max(WHOLE, self._stage(var, [each, start]))
+        items = inside.at(each, stage, spread=True)
+        total = inside.owner[1].fold(put, self.at(start, stage), items, each.ty, stage, backwards)
+        return Value(total, stage, each.ty)
 
     def _site(self, call: Call, name: str) -> Lifted:
         arg = call.args[self.group.data_of(name)]

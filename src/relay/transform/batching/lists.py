@@ -1,12 +1,13 @@
-"""Functions over lists that work item by item: maps, and folds that add.
+"""Functions over lists that work item by item: maps, and folds that add, or take the greater or the less.
 
 After specialisation ``map(fn (%k) { ... }, %kids)`` and ``foldl(fn (%a, %s) { %a + ... }, %zero, %states)`` are recursive functions of
-their own. What they do to one item can be done to all items at once, and adding up is the sum of a segment, in the same order.
+their own. What they do to one item can be done to all items at once, and adding up is the sum of a segment, in the same order. A fold
+may have several accumulators, the fields of a tuple.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from relay.ir.expr import (
@@ -22,12 +23,13 @@ from relay.ir.expr import (
     PConstructor,
     Proj,
     PVar,
+    Tuple,
     Var,
 )
 from relay.ir.module import Module
-from relay.ir.types import AdtType, TensorType, Type
+from relay.ir.types import AdtType, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
-from relay.transform.blocks import as_block, body_of, is_primitive
+from relay.transform.blocks import as_block, body_of, is_primitive, nested_blocks
 from relay.transform.copying import Copier, solve_dims
 
 
@@ -40,12 +42,26 @@ class Layout:
     tail: int
 
 
+@dataclass(frozen=True, slots=True)
+class Put:
+    """How a value is put into an accumulator: by this operator (`PUTS`), of which the accumulator is the first operand or the second.
+    (Of equal values `maximum` hands its cotangent to the second.)"""
+
+    op: str
+    first: bool
+
+
+# What folds do with an accumulator and an item's value.
+PUTS = ("add", "maximum", "minimum")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ListForm:
     """A function of a list (parameter ``data``), item by item: ``code`` on ``item`` gives ``value``.
 
-    A map gives the list of the values. A fold gives ``start`` and the values added to it, first to last, or (``backwards``) last to
-    first; ``start`` is parameter ``accumulator``, or what ``before`` computes.
+    A map gives the list of the values. A fold gives ``start`` with the values put in, first to last, or (``backwards``) last to
+    first; ``start`` is parameter ``accumulator``, or what ``before`` computes. ``puts`` says how, for the tensor that the value is or
+    for each field of the tuple.
     """
 
     data: int
@@ -58,6 +74,7 @@ class ListForm:
     before: tuple[Binding, ...] = ()
     start: Expr | None = None
     backwards: bool = False
+    puts: tuple[Put, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +89,7 @@ class Items:
     value: Expr
     start: Expr | None
     backwards: bool
+    puts: tuple[Put, ...] = ()
     empty: bool = False
 
     def parts(self) -> set[Var]:
@@ -101,11 +119,15 @@ def list_form(module: Module, name: str, function: Function) -> ListForm | None:
     if is_primitive(function):
         return None
     body = body_of(function)
-    if len(body.bindings) != 1 or not isinstance(match := body.bindings[0].value, Match):
+    if not body.bindings or not isinstance(match := body.bindings[-1].value, Match):
         return None
+    # What does not depend on the list, as a start that was found to be constant.
+    head, whole = body.bindings[:-1], body.bindings[-1].var
     data = next((n for n, p in enumerate(function.params) if p is match.data), None)
     layout = layout_of(module, match.data.ty)
-    if body.result is not body.bindings[0].var or data is None or layout is None or len(match.clauses) != 2:
+    if body.result is not whole or data is None or layout is None or len(match.clauses) != 2:
+        return None
+    if _mentions(head, function.params[data]) or any(nested_blocks(b.value) for b in head):
         return None
     full = empty = None
     for clause in match.clauses:
@@ -121,35 +143,78 @@ def list_form(module: Module, name: str, function: Function) -> ListForm | None:
         return None
     call, left, changed = found
     item, step = fields[layout.head], as_block(full.body)
-    result = next((b for b in left if b.var is step.result), None)
-    rest = tuple(b for b in left if b is not result)
     last = as_block(empty.body)
-    if not changed and result is not None and isinstance(result.value, Call):
-        value = result.value
-        made = layout_of(module, result.var.ty)
-        if isinstance(value.fn, ConstructorRef) and (made is None or not value.args):
-            return None  # another type's constructor, or the empty list whatever the rest is
-        if isinstance(value.fn, ConstructorRef) and made is not None and value.args[made.tail] is call.var:
-            if _mentions(rest, call.var) or value.args[made.head] is call.var or not _is_empty(last):
+    if not changed:
+        result = next((b for b in left if b.var is step.result), None)
+        made = None if result is None else layout_of(module, result.var.ty)
+        if result is not None and isinstance(result.value, Call) and isinstance(result.value.fn, ConstructorRef):
+            value, rest = result.value, tuple(b for b in left if b is not result)
+            if made is None or not value.args:
+                return None  # another type's constructor, or the empty list whatever the rest is
+            if value.args[made.tail] is not call.var or value.args[made.head] is call.var:
                 return None
-            return ListForm(data, item, layout, rest, value.args[made.head], True)
-        added = _added(value, call.var)
-        if added is None or _mentions(rest, call.var):
+            if _mentions(rest, call.var) or not _is_empty(last):
+                return None
+            return ListForm(data, item, layout, rest, value.args[made.head], True, before=head)
+        folded = _folded(left, call.var, step.result)
+        if folded is None:
             return None
-        return ListForm(data, item, layout, rest, added, False, None, last.bindings, last.result, True)
+        start = (*head, *last.bindings)
+        return ListForm(
+            data, item, layout, folded.code, folded.value, False, None, start, last.result, True, folded.puts
+        )
     if len(changed) == 1 and step.result is call.var:
         (at,) = changed
         accumulator = function.params[at]
         assert isinstance(call.value, Call)
-        summed = next((b for b in left if b.var is call.value.args[at]), None)
-        rest = tuple(b for b in left if b is not summed)
-        if summed is None or not isinstance(summed.value, Call) or last.bindings or last.result is not accumulator:
+        folded = _folded(left, accumulator, call.value.args[at])
+        if folded is None or last.bindings or last.result is not accumulator:
             return None
-        added = _added(summed.value, accumulator)
-        if added is None or _mentions(rest, accumulator) or _mentions(rest, summed.var):
-            return None
-        return ListForm(data, item, layout, rest, added, False, at)
+        return ListForm(data, item, layout, folded.code, folded.value, False, at, head, puts=folded.puts)
     return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Folded:
+    """What one step of a fold does: ``code`` gives the ``value`` that is put into the accumulator."""
+
+    code: tuple[Binding, ...]
+    value: Expr
+    puts: tuple[Put, ...]
+
+
+def _folded(step: Sequence[Binding], accumulator: Var, result: Expr) -> _Folded | None:
+    """See what bindings do as putting something, which does not depend on it, into an accumulator: a tensor, or a tuple of tensors."""
+    made = {b.var: b for b in step}
+    fields: dict[Var, int] = {}
+    results: Sequence[Expr] = (result,)
+    if isinstance(accumulator.ty, TupleType):
+        for b in step:
+            if isinstance(b.value, Proj) and b.value.tuple is accumulator:
+                fields[b.var] = b.value.index
+        whole = made.pop(result, None) if isinstance(result, Var) else None
+        if whole is None or not isinstance(whole.value, Tuple):
+            return None
+        results = whole.value.fields
+    taken = {accumulator, *fields}
+    puts: list[Put] = []
+    values: list[Expr] = []
+    for n, atom in enumerate(results):
+        binding = made.pop(atom, None) if isinstance(atom, Var) else None
+        into = {v for v, index in fields.items() if index == n} or {accumulator}
+        found = None if binding is None or not isinstance(binding.value, Call) else _put(binding.value, into)
+        if binding is None or found is None:
+            return None
+        taken.add(binding.var)
+        puts.append(found[0])
+        values.append(found[1])
+    code = tuple(b for b in made.values() if b.var not in taken)
+    if any(v in taken for v in values) or any(_mentions(code, v) for v in taken):
+        return None
+    if not isinstance(accumulator.ty, TupleType):
+        return _Folded(code, values[0], tuple(puts))
+    value = Var("put", None, accumulator.ty)
+    return _Folded((*code, Binding(value, Tuple(tuple(values), accumulator.ty))), value, tuple(puts))
 
 
 def _recursion(
@@ -173,14 +238,16 @@ def _is_global(fn: Expr, name: str) -> bool:
     return isinstance(fn, GlobalVar) and fn.name == name
 
 
-def _added(value: Call, to: Var) -> Expr | None:
-    """What ``value`` adds to a variable, if that is what it does."""
-    if not isinstance(value.fn, OpRef) or value.fn.name != "add" or len(value.args) != 2:
+def _put(value: Call, into: Collection[Var]) -> tuple[Put, Expr] | None:
+    """What ``value`` puts into an accumulator, which these variables stand for, and how, if that is what it does."""
+    if not isinstance(value.fn, OpRef) or value.fn.name not in PUTS or len(value.args) != 2:
         return None
     a, b = value.args
-    other = b if a is to else a if b is to else None
-    same = other is not None and other is not to and other.ty == to.ty == value.ty
-    return other if same and isinstance(to.ty, TensorType) else None
+    for first, to, other in ((True, a, b), (False, b, a)):
+        if to in into:
+            same = other not in into and other.ty == to.ty == value.ty and isinstance(to.ty, TensorType)
+            return (Put(value.fn.name, first), other) if same else None
+    return None
 
 
 def _is_empty(block: Block) -> bool:
@@ -210,5 +277,6 @@ def items_of(form: ListForm, function: Function, call: Call) -> tuple[Items, tup
     item = copier.bind(form.item) if form.item is not None else None
     code = copier.copy(Block(form.code, form.value))
     start = None if form.is_map else call.args[form.accumulator] if form.accumulator is not None else before.result
-    made = Items(call.args[form.data], item, form.layout, code.bindings, code.result, start, form.backwards)
+    source = call.args[form.data]
+    made = Items(source, item, form.layout, code.bindings, code.result, start, form.backwards, form.puts)
     return made, before.bindings
