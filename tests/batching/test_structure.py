@@ -207,6 +207,63 @@ def test_folds_of_several_accumulators(fold: str) -> None:
         same(found, relay.evaluate(mod, t, w))
 
 
+CHOICE = """
+    type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), }
+    def @encode(%t: Tree[(float32, Tensor[(1, 4), float32])], %w: Tensor[(4, 8), float32]) -> (float32, Tensor[(1, 4), float32]) {
+      match (%t) {
+        Leaf(%x) => if (%x.0 > 0f) { %x } else { (1f, tanh(%x.1)) },
+        Node(%l, %r) => {
+          let %a = @encode(%l, %w);
+          let %b = @encode(%r, %w);
+          let %s = nn.dense(concatenate((%a.1, %b.1), axis=1), %w);
+          let %n = %a.0 + %b.0;
+          CHOICE
+        },
+      }
+    }
+    def @main(%t: Tree[(float32, Tensor[(1, 4), float32])], %w: Tensor[(4, 8), float32]) -> (float32, Tensor[(1, 4), float32]) {
+      let %r = @encode(%t, %w);
+      if (%r.0 < 2f) { %r } else { (%r.0 / 2f, tanh(%r.1)) }
+    }
+"""
+
+
+def choice_tree(mod: Module, rng: np.random.Generator, leaves: int) -> Any:
+    adt = mod.adt("Tree")
+    if leaves == 1:
+        return adt.Leaf((np.float32(rng.normal()), rng.standard_normal((1, 4), dtype=np.float32)))
+    cut = int(rng.integers(1, leaves))
+    return adt.Node(choice_tree(mod, rng, cut), choice_tree(mod, rng, leaves - cut))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "if (%n > 2f) { (%n - 2f, %s / (%n - 2f)) } else if (sum(%s) > 0f) { (0f, sqrt(%s)) } else { %b }",
+        "(%n, if (%n == 0f) { %s } else { %s / %n })",  # what is not taken is a quotient by 0
+    ],
+)
+def test_choices_of_little_work_are_computed_both_ways(choice: str) -> None:
+    mod = module(CHOICE.replace("CHOICE", choice))
+    rng = np.random.default_rng(8)
+    (w,) = weights(rng, (4, 8))
+    trees = [choice_tree(mod, rng, n) for n in SIZES]
+    agree(mod, [[t, w] for t in trees])
+    assert notes(mod)["encode"] == "by level"
+    exe = relay.compile(mod, threads=1)
+    for t, found in zip(trees, exe.run_batch("main", [(t, w) for t in trees]), strict=True):
+        same(found, relay.evaluate(mod, t, w))
+    _, (_, text) = VIEWS["batching"](mod, Options())
+    assert text == "@main: one batch"
+
+
+def test_a_product_is_computed_where_it_is_wanted() -> None:
+    """A branch that multiplies matrices is not computed for nodes that do not take it."""
+    choice = "if (%n > 0f) { (%n, nn.dense(concatenate((%s, %s), axis=1), %w)) } else { %a }"
+    mod = module(CHOICE.replace("CHOICE", choice))
+    assert "`if` decides" in str(notes(mod)["encode"])
+
+
 def test_shared_parts_are_one_node() -> None:
     """A value that doubles at every level has 2^40 nodes as a tree, and 41 as what it is."""
     rng = np.random.default_rng(4)

@@ -17,6 +17,7 @@ from relay.ir.types import TypeDef
 from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
+from relay.transform.batching.choices import with_both_branches
 from relay.transform.batching.clauses import Group, NotStructural, calls_of, data_types, group_of
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.requests import (
@@ -51,7 +52,8 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is known of a module, and what has been made of its ``functions`` and ``types`` so far."""
+    """What is known of a module, and what has been made of its ``functions`` and ``types`` so far. ``choices``: both branches of a
+    choice between what costs little may be computed."""
 
     module: Module
     names: Mapping[str, Sequence[str]]
@@ -59,6 +61,7 @@ class _Work:
     table: AccessTable
     functions: dict[str, Function]
     types: dict[str, TypeDef]
+    choices: bool
     groups: dict[tuple[str, ...], _Members] = field(default_factory=dict)
 
     def members(self, names: Sequence[str]) -> _Members:
@@ -72,7 +75,12 @@ class _Work:
 
     def inlined(self, name: str, keep: Sequence[str]) -> Function:
         """A function with what it calls inlined, but for the functions to ``keep`` and recursion."""
-        return inline_all(self.module, self.names, name, keep)
+        function = inline_all(self.module, self.names, name, keep)
+        return with_both_branches(function, self._is_cheap) if self.choices else function
+
+    def _is_cheap(self, call: Call) -> bool:
+        access = self.table.of(call)
+        return access is not None and access.kind != "contraction" and self.effects.of(call) == Effect.PURE
 
     def list_forms(self, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
         """The functions over lists that these functions call, among them or not."""
@@ -114,7 +122,7 @@ class BatchStructure(Pass):
     what was done, or why nothing. A recursion without contractions is left alone (a level would be no faster than its nodes),
     unless ``always``. An entry whose work is such recursion gets a function beside it that answers many requests as one batch
     (`requests`); its attribute ``requests`` says so, or why not. ``values``: functions may make values of data types, which is put
-    together by a routine that has no derivative.
+    together by a routine that has no derivative, and both branches of a choice may be computed (`choices`).
     """
 
     name: ClassVar[str] = "batch_structure"
@@ -124,7 +132,9 @@ class BatchStructure(Pass):
 
     def __call__(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
-        work = _Work(module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types))
+        work = _Work(
+            module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types), self.values
+        )
         found = components(names)
         above, outside = _above_contractions(work, found), _used_outside(names, found)
         for component in found:
