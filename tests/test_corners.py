@@ -245,6 +245,8 @@ def test_sizes_that_no_tensor_has_are_errors_when_they_are_known_at_run_time_onl
 def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
     with pytest.raises(relay.RelayError, match=r"attributes are given by name: start=, stop=, step=, dtype="):
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")
+    with pytest.raises(relay.RelayError, match=r"dyn\.arange takes operands, for what only a run knows"):
+        relay.parse(HEADER + "def @main(%n: int64) { arange(%n) }")
 
 
 @pytest.mark.parametrize(

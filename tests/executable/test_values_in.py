@@ -131,10 +131,13 @@ def @main(%x: Tensor[(2,), float32], %by: float32, %pair: (float32, float32)) ->
         exe(x, np.float32(3), pair),
         exe(x, pair=pair, by=np.float32(3)),
         exe(by=np.float32(3), x=x, pair=pair),
+        exe.run("main", x, pair=pair, by=np.float32(3)),
     ):
         assert np.asarray(found).tolist() == [4, 7]
     with pytest.raises(TypeError_, match="@main has no parameter %z"):
         exe(x, np.float32(3), z=pair)
+    with pytest.raises(TypeError_, match="@main has no parameter %limit"):
+        exe.run("main", x, np.float32(3), pair, limit=None)
     with pytest.raises(TypeError_, match="the argument %x is given twice"):
         exe(x, np.float32(3), pair, x=x)
     with pytest.raises(TypeError_, match="@main lacks %by, %pair"):

@@ -85,6 +85,8 @@ def test_constructors_and_operators() -> None:
     assert isinstance(constructor, ConstructorRef)
     assert isinstance(empty, Call)
     assert m.constructors["Nil"].tag == 1
+    same = parse_module(HEADER + "type Way { Here(), Left(Way), Right(Way) }")
+    assert [len(c.fields) for c in same.types["Way"].constructors] == [0, 1, 1]
 
 
 def test_literals() -> None:

@@ -179,9 +179,13 @@ class Executable:
         donate: tuple[int, ...] = (),
         limits: Limits | None = None,
         observer: Observer | None = None,
+        **named: object,
     ) -> Any:
-        """Call an entry. ``donate`` names the arguments (Tensors) that are given up, so that results may take their memory;
-        ``limits`` are this run's (default: the executable's, `limits`); ``observer`` looks on."""
+        """Call an entry, with arguments by place and behind these by name. ``donate`` names the arguments (Tensors) that are given up,
+        by their places, so that results may take their memory; ``limits`` are this run's (default: the executable's, `limits`);
+        ``observer`` looks on."""
+        if named:
+            args = tuple(self.signature(entry).placed(args, named))
         if donate != ():
             donate = _places(entry, donate, len(args))
         if observer is not None and not any(callable(getattr(observer, name, None)) for name in ("before", "after")):

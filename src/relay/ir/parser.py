@@ -246,7 +246,7 @@ class _Parser(ExprActions):
     def type_head(self, _keyword: int, name: int) -> tuple[int, int]:
         return len(self.undo), name
 
-    def constructor(self, name: int) -> tuple[int, list[Any]]:
+    def constructor(self, name: int, *_parentheses: int) -> tuple[int, list[Any]]:
         return name, []
 
     def constructor_fields(self, name: int, _open: int, fields: list[Any], _close: int) -> tuple[int, list[Any]]:

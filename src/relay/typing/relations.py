@@ -49,6 +49,8 @@ def check_arity(op: Operator, count: int) -> None:
             hint = f"several tensors are given as one tuple: {op.name}((a, b), ...)"
         elif count > len(op.inputs) and attributes:
             hint = f"attributes are given by name: {attributes}"
+            if registry.exists(f"dyn.{op.name}"):
+                hint += f"; dyn.{op.name} takes operands, for what only a run knows"
         raise TypeError_(f"operator {op.name} takes {wanted} argument{plural} ({names}), found {count}", hint=hint)
 
 
