@@ -46,6 +46,20 @@ def test_known_rows(make: object, rows: int) -> None:
     assert plan.variant == "matrix" and "Transpose(" not in str(plan.kernel.body)
 
 
+def test_depth_of_two_unknown_axes_that_one_of_them_turns_round() -> None:
+    """The sum runs over two axes, of which the left operand's first is read backwards: neither the blocks of the inner one nor what is
+    left of it is told to be inside of it by its size, which is not known."""
+    names = [DimVar(name) for name in "tbc"]
+    t, b, c = map(as_dim, names)
+
+    def made(m: Maker, x: Expr, g: Expr) -> Expr:
+        rows = m("reshape", m("reverse", x, axis=0), newshape=(-3, -2))
+        return m("nn.matmul", m("transpose", rows), m("reshape", g, newshape=(-3, -2)))
+
+    program = primitive([tensor((t, b, c)), tensor((t, b, 7))], made)
+    check(program, *(dict(zip(names, s, strict=True)) for s in ((3, 5, 2), (1, 9, 6), (4, 1, 30), (2, 0, 3))))
+
+
 @pytest.mark.parametrize("make", [streamed, dotted])
 def test_symbolic_depth_and_columns(make: object) -> None:
     sizes = [{V: n} for n in (0, 1, 2, 5, 40, 130)]

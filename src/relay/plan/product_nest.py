@@ -171,17 +171,26 @@ class ProductNest:
         return Behind(f"{at.source.name}_behind", line, buffer=at.source)
 
     def left_rows(self, row: Scalar, height: int, k_axes: Sequence[Axis]) -> LeftRows:
-        """``height`` rows from a row on, as loads that move along the given axes of k (bound to `env`)."""
+        """``height`` rows from a row on, as loads that move along the given axes of k (bound to `env`).
+
+        Along k the operand is evenly spaced, so where the elements are is asked with the axes of k as they are, and what `env` has in their
+        places is put there afterwards: of ``4 * block + 1`` nothing says that it is inside of an axis of unknown size.
+        """
         p, indices = self.p, self.builder.indices
         found = LeftRows([], [])
+        inside = {axis: self.env[axis] for axis in p.depth if axis in self.env}
         for i in range(height):
             line = Axis(f"row{i}", size_of(p.rows))
             found.bindings.append((line, binary("add", row, i)))
-            env = dict(self.env)
+            env = {axis: value for axis, value in self.env.items() if axis not in inside}
             self._name_rows(line, env, found.bindings)
             (load,) = self.builder.evaluate([p.left], original(p, env, indices))
             assert isinstance(load, Load)
             at = indices.poly(load.indices[0])
+            for axis, value in inside.items():
+                stride = indices.coefficient(at, axis)
+                assert stride is not None
+                at = dim_add(at, dim_mul(dim_sub(indices.poly(value), indices.axis(axis)), stride))
             moving: Dim = 0
             for axis in k_axes:
                 stride = indices.coefficient(at, axis)
