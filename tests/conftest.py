@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import hypothesis
 import pytest
+
+# How long an example takes says nothing on a machine that does other things too.
+hypothesis.settings.register_profile("relay", deadline=None)
+hypothesis.settings.load_profile("relay")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,8 +23,8 @@ _LINES_AHEAD = 3
 # prefetchers do better alone (226 MB: 4 rows 11.1 ms with asking and 7.8 without, 5 rows 10.9 and 8.0, 6 rows 9.5 and 8.3).
 _BITS_AHEAD = 8 * (16 << 10)
 _ROWS_AHEAD = 7
-# The same of shorter vectors, of which a processor has half as many bytes in flight (20 MB, 4 to 6 rows with AVX2: 613, 497, 560 us in place
-# of 1018, 1262, 1247; 226 MB: 20.4, 21.1, 20.3 ms in place of 20.0, 28.8, 46.7; of 3 rows as long or longer).
+# The same of shorter vectors, of which a processor has half as many bytes in flight (20 MB, 4 to 6 rows with AVX2: 613, 497, 560 us in
+# place of 1018, 1262, 1247; 226 MB: 20.4, 21.1, 20.3 ms in place of 20.0, 28.8, 46.7; of 3 rows as long or longer).
 _ROWS_AHEAD_SHORT = 4
 # The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels stay in the
 # second-level cache, where asking takes the place of loads (900 KB, microseconds with asking and without: 2 rows 11.3 and 9.0, 4 rows 13.8
