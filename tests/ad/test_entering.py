@@ -89,6 +89,18 @@ FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
         f"{{ Cons(%a, Cons(%b, Nil)) => %a.0 * %b.1.0 }} }}",
         (X, np.True_),
     ),
+    "derivatives in a list": (
+        D + f"def @main(%x: {V}) {{ let %fs = Cons(fn (%y: {V}) -> {V} {{ sin(%y) * %x }}, Cons(fn (%y: {V}) -> {V} "
+        f"{{ %y * %y }}, Nil)); @foldl(fn (%a: {V}, %p: (fn({V}) -> {V}, fn({V}) -> {V})) {{ let %f = %p.0; let %g = %p.1; "
+        f"%a + %f(%x) * %g(%a) }}, %x, @zip(%fs, @map(@d, %fs))) }}",
+        (X,),
+    ),
+    "derivatives of derivatives by recursion": (
+        D
+        + f"def @nth(%n: int32, %f: fn({V}) -> {V}) -> fn({V}) -> {V} {{ if (%n == 0) {{ %f }} else {{ @nth(%n - 1, @d(%f)) }} }} "
+        f"def @main(%x: {V}) {{ let %g = @nth(2, fn (%y: {V}) -> {V} {{ sin(%y * %x) }}); %g(%x) }}",
+        (X,),
+    ),
     "symbolic": (
         "def @main[n: Dim](%x: Tensor[(n,), float64], %c: bool) { let %g = if (%c) "
         "{ fn (%y: Tensor[(n,), float64]) { %y * %x * %y} } else { fn (%y: Tensor[(n,), float64]) { sin(%y) } };"
@@ -206,6 +218,7 @@ PROGRAMS = {**FUNCTIONS, **REFERENCES}
 COMPILED = (
     "in adt",
     "derivative in branch",
+    "derivatives in a list",
     "grad as value of unknown",
     "symbolic",
     "twice jvp",

@@ -18,6 +18,10 @@ VERSION = '#[version = "0.0.5"]\nimport prelude\n'
 REFUSED = {
     "its own gradient": (
         f"def @f(%x: {V}) -> {V} {{ grad(@f)(%x).1.0 }}\ndef @main(%x: {V}) {{ @f(%x) }}", "takes its own gradient", 3),
+    "a gradient of unknown order": (
+        f"def @nth(%n: int32, %f: fn({V}) -> {V}) -> fn({V}) -> {V} {{ if (%n == 0) {{ %f }} else {{ @nth(%n - 1, fn (%x: {V}) -> {V} {{\n"
+        f"grad(%f)(%x).1.0 }}) }} }}\ndef @main(%x: {V}) {{ let %g = @nth(cast(sum(%x), dtype=\"int32\"), fn (%y: {V}) -> {V} "
+        f"{{ sin(%y) }}); %g(%x) }}", "takes its own gradient", 4),
     "an unknown function": (f"def @main(%x: {V}, %g: fn({V}) -> {V}) {{\n grad(%g)(%x) }}", "not known here", 4),
     "an unknown function that is called": (
         f"def @main(%x: {V}, %g: fn({V}) -> {V}) {{\n grad(fn (%y: {V}) {{ %g(%y) }})(%x) }}", "not known here", 3),

@@ -33,19 +33,25 @@ from relay.transform.build import type_of
 from relay.transform.compositions import ExpandCompositions
 from relay.transform.copying import Copier, solve_dims
 from relay.transform.dead_code import DeadFunctions
+from relay.transform.dead_references import DeadReferences
 from relay.transform.defunctionalise import Defunctionalise
 from relay.transform.dims import DimUses
 from relay.transform.eta import EtaExpand
 from relay.transform.function_types import PREFIX
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
+from relay.transform.partial_eval import PartialEvaluate
 from relay.transform.specialise import Specialise
 from relay.transform.to_blocks import to_blocks
-from relay.transform.uses import globals_used
+from relay.transform.uses import components, globals_used
 from relay.typing.check import consistent
 from relay.typing.gradients import derivative_type
 from relay.typing.mentions import holds_reference
 from relay.typing.text import type_text
+
+# What runs of a program before its derivatives are taken, to know what they are of: a list of a few functions, a few rounds. More than
+# that is smaller as data.
+_EVALUATION = PartialEvaluate(fuel=4000, depth=200, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +87,21 @@ class Gradient(Pass):
 
     def eliminated(self, module: Module) -> Module:
         """The module without `Grad`, as it stands otherwise."""
-        if not _known(module):
-            for transformation in (Inline(), LambdaLift(), Specialise(), Inline(), DeadFunctions(self.entries)):
-                module = transformation(module)
-            chosen = module if _known(module) else ChooseInside()(module)
-            module = chosen if _known(chosen) else DeadFunctions(self.entries)(Defunctionalise(self.entries)(module))
-        return _Elimination(module, self.rule, self.entries).module()
+        return _Elimination(self.decided(module), self.rule, self.entries).module()
+
+    def decided(self, module: Module) -> Module:
+        """The module with known functions under ``grad``: what is known meets what it is given to, then a function that a branch chooses
+        chooses, then what is known of the program runs, and if all of this leaves some unknown, functions become data."""
+        if _known(module):
+            return module
+        dead = DeadFunctions(self.entries)
+        meeting: tuple[Pass, ...] = (Inline(), LambdaLift(), Specialise(), Inline(), dead)
+        met = _after(module, meeting)
+        for ways in ((), (ChooseInside(),), (_EVALUATION, DeadReferences(), *meeting)):
+            found = _after(met, ways)
+            if _known(found):
+                return found
+        return _after(met, (Defunctionalise(self.entries), dead))
 
 
 def _not_by_level(function: Function, reason: CompileError) -> Function:
@@ -96,6 +111,12 @@ def _not_by_level(function: Function, reason: CompileError) -> Function:
         return function
     text = f"{note}; by level it has no gradient: {reason.message}"
     return replace(function, attrs=MappingProxyType({**function.attrs, NOTE: text}))
+
+
+def _after(module: Module, passes: Iterable[Pass]) -> Module:
+    for transformation in passes:
+        module = transformation(module)
+    return module
 
 
 def _known(module: Module) -> bool:
@@ -128,7 +149,6 @@ class _Elimination:
     # The derivatives of global functions by name and mode.
     made: dict[tuple[str, bool], GlobalVar] = field(default_factory=dict)
     reasons: dict[str, tuple[str, str]] = field(default_factory=dict)
-    waiting: list[Span | None] = field(default_factory=list)
     dirty: set[str] = field(default_factory=set)
     # In a round in which references enter from outside: the mode whose derivatives are taken, the others wait.
     cells: Cells | None = None
@@ -155,7 +175,6 @@ class _Elimination:
         counts = {n: c for n, f in known.items() if (c := _gradients(f))}
         while counts:
             self.dirty = self.reaching(counts)
-            self.waiting.clear()
             self.open_references(counts)
             for name in counts:
                 known[name] = self.eliminate(known[name])
@@ -164,11 +183,20 @@ class _Elimination:
             if left == counts:
                 raise CompileError(
                     "a function takes its own gradient, so its gradient would be a program without end",
-                    self.waiting[0],
-                    "take the gradient of a function that does not lead back here",
+                    self.leading_back(left),
+                    "take the gradient of a function that does not lead back here; where only a run knows which of several functions of"
+                    " one type stands under grad, it counts as each of them",
                 )
             counts = left
         return self.result()
+
+    def leading_back(self, names: Iterable[str]) -> Span | None:
+        """Where one of these functions takes a gradient that leads back to itself; others only wait for that one."""
+        used = {n: globals_used(f) for n, f in self.functions.known.items()}
+        circles = [set(group) for group in components(used) if len(group) > 1 or group[0] in used[group[0]]]
+        inside = [n for n in names if any(n in circle for circle in circles)]
+        spans = [e.span for n in (*inside, *names) for e in post_order(self.functions.known[n]) if isinstance(e, Grad)]
+        return next((s for s in spans if s is not None), None)
 
     def reaching(self, names: Iterable[str]) -> set[str]:
         """The functions from which one of these can be reached; they wait for these."""
@@ -204,7 +232,6 @@ class _Elimination:
                 "write it here, or call the function that takes it where it can be inlined or specialised",
             )
         if self.only not in (None, e.forward) or not self.ready(target, driver.definitions):
-            self.waiting.append(e.span)
             return e
         ty, taken = type_of(e), type_of(e.fn)
         assert isinstance(ty, FuncType) and isinstance(taken, FuncType)
