@@ -274,6 +274,8 @@ def test_simpler_cotangents(name: str) -> None:
         operands.append(generator.uniform(0.2, 1.0, (3, 4)))
     if name == "nn.bias_add":
         operands.append(generator.uniform(0.2, 1.0, (4,)))
+    if name == "scatter_nd":
+        operands += [np.array([[1]]), generator.uniform(0.2, 1.0, (1, 4))]
     if name in ("nn.attention", "nn.scored_attention"):
         operands = [generator.uniform(-1.0, 1.0, s) for s in ((4, 3, 5), (2, 6, 5), (2, 6, 4), (3, 6))]
     if name == "nn.scored_attention":  # a mask, a factor of each score, one of each share
@@ -289,7 +291,7 @@ def test_simpler_cotangents(name: str) -> None:
         for o in operands
     ]
     ruled = {"add": 2, "subtract": 2, "multiply": 2, "nn.attention": 3, "nn.scored_attention": 3}
-    for index in range(ruled.get(name, 1)):
+    for index in (0, 2) if name == "scatter_nd" else range(ruled.get(name, 1)):
         made = input_cotangent(name, attrs, args, types, outputs, cotangents, index)
         assert made is not None
         values = dict(zip((*args, *outputs, *cotangents), (*operands, *out, *cots), strict=True))
@@ -298,6 +300,27 @@ def test_simpler_cotangents(name: str) -> None:
         wanted = slope(name, operands, attrs, cots, index, direction)
         assert got.shape == operands[index].shape and abs(float(np.sum(got * direction)) - wanted) < 1e-5
     assert many == isinstance(h.apply(name, *operands, **attrs), tuple)
+
+
+@pytest.mark.parametrize("index", [0, 2, 3, -1])
+def test_the_cotangent_of_one_slice_that_is_put(index: int) -> None:
+    """Read where it was put, without a search for the last slice in every place; one that is put nowhere has zeros."""
+    slope = relay.grad(
+        relay.parse("""#[version = "0.0.5"]
+def @main(%x: Tensor[(3, 2), float64], %at: Tensor[(1, 1), int64], %u: Tensor[(1, 2), float64], %g: Tensor[(3, 2), float64]) {
+  sum(scatter_nd(%x, %at, %u) * %g)
+}"""),
+        argnums=(0, 2),
+    )
+    g = np.arange(6.0).reshape(3, 2) + 1
+    found: Any = relay.evaluate(slope, g, np.array([[index]]), g[:1], g)
+    dx, du = found
+    inside = 0 <= index < 3
+    np.testing.assert_array_equal(np.asarray(dx), np.where(np.arange(3)[:, None] == index, 0, g))
+    np.testing.assert_array_equal(np.asarray(du), g[index : index + 1] if inside else np.zeros((1, 2)))
+    types = [TensorType((3, 2), "float64"), TensorType((1, 1), "int64"), TensorType((1, 2), "float64")]
+    made = input_cotangent("scatter_nd", {}, [Var(n) for n in "xau"], types, [Var("y")], [Var("g")], 2)
+    assert isinstance(made, Call) and made.attrs["mode"] == "add"
 
 
 # -- derivatives of derivatives

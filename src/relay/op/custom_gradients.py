@@ -179,6 +179,17 @@ def _rows_scatter(at: Applied) -> Expr | None:
     return call("take", at.cotangents[0], index, axis=0, mode="fast") if at.index == 1 else None
 
 
+def _scatter_nd(at: Applied) -> Expr | None:
+    """Of a single slice no later one takes the place: what comes back to it is what is added would get, without a search for the last one
+    in every place of the data."""
+    ty = at.types[1]
+    if at.index != 2 or at.attrs.get("mode", "update") != "update" or not isinstance(ty, TensorType):
+        return None
+    if not isinstance(ty.shape, tuple) or any(d != 1 for d in ty.shape[1:]):
+        return None
+    return call("scatter_nd.vjp2", *at.args, at.cotangents[0], **{**at.attrs, "mode": "add"})
+
+
 def _rows_reserve(at: Applied) -> Expr | None:
     return at.cotangents[0] if at.index == 0 else None
 
@@ -303,6 +314,7 @@ RULES: Mapping[str, Rule] = {
     "logsumexp": _logsumexp,
     "nn.attention": _attention,
     "nn.scored_attention": _scored_attention,
+    "scatter_nd": _scatter_nd,
     "sort": _sort,
     "topk": _topk,
     "rows.slice": _rows_slice,
