@@ -305,3 +305,61 @@ def test_a_part_of_the_structure_in_the_result_is_not_batched() -> None:
     """
     mod = module(text)
     assert any("used as a whole" in str(n) for n in notes(mod).values()), notes(mod)
+
+
+# The state of a part is read off the part that the recursion has made, wherever its constructor has it; a part may be given as it is.
+ANNOTATED = """
+type Tree[A] { Leaf(A), Node(Tree[A], Tree[A]), Same(Tree[A]), }
+type Noted[A] { End(A), Mid(Noted[A], A, float32, Noted[A]), }
+def @state[A](%t: Noted[A]) -> A { match (%t) { End(%s) => %s, Mid(_, %s, _, _) => %s } }
+def @encode[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(h, d), float32], %wn: Tensor[(h, 2*h), float32])
+    -> Noted[Tensor[(1, h), float32]] {
+  match (%t) {
+    Leaf(%x) => End(tanh(nn.dense(%x, %wl))),
+    Node(Leaf(%x), Leaf(_)) => { let %s = nn.dense(%x, %wl); Mid(End(%s), exp(%s), sum(%x), End(%s)) },
+    Node(%l, %r) => {
+      let %a = @encode(%l, %wl, %wn);
+      let %b = @encode(%r, %wl, %wn);
+      let %s = tanh(nn.dense(concatenate((@state(%a), @state(%b)), axis=1), %wn));
+      Mid(%b, %s, max(%s), %a)
+    },
+    Same(%p) => @encode(%p, %wl, %wn),
+  }
+}
+def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %wl: Tensor[(h, d), float32], %wn: Tensor[(h, 2*h), float32])
+    -> (Tensor[(1, h), float32], Noted[Tensor[(1, h), float32]]) {
+  let %r = @encode(%t, %wl, %wn);
+  (@state(%r), %r)
+}
+"""
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_recursion_reads_what_it_has_made(bound: bool) -> None:
+    rng = np.random.default_rng(31)
+    mod = module(ANNOTATED)
+    held = dict(zip(("wl", "wn"), weights(rng, (6, 5), (6, 12)), strict=True))
+    trees = [random_tree(mod, rng, n, 5, "random") for n in (1, 2, 3, 8, 21)]
+    adt = mod.adt("Tree")
+    trees.append(adt.Same(adt.Node(trees[3], adt.Node(adt.Same(adt.Same(trees[2])), trees[3]))))
+    mod = mod.bind(held) if bound else mod
+    agree(mod, [[t] if bound else [t, *held.values()] for t in trees])
+    assert notes(mod)["encode__fixed" if bound else "encode"] == "by level"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Mid(_, %s, _, _) => %s }", "Mid(%p, _, _, _) => @state(%p) }"),  # the field of a part
+        ("max(%s), %a)", "max(@state2(%a)), %a)"),  # two fields
+    ],
+)
+def test_a_recursion_that_reads_otherwise_is_left_alone(old: str, new: str) -> None:
+    other = "def @state2[A](%t: Noted[A]) -> A { match (%t) { End(%s) => %s, Mid(End(%s), _, _, _) => %s, Mid(_, %s, _, _) => %s } }\n"
+    mod = module(ANNOTATED.replace(old, new).replace("def @encode", other + "def @encode"))
+    rng = np.random.default_rng(32)
+    held = weights(rng, (6, 5), (6, 12))
+    assert str(notes(mod)["encode"]).startswith("no: ")
+    assert not any(".read" in n for n in notes(mod))
+    tree = random_tree(mod, rng, 9, 5, "random")
+    same(relay.compile(mod, threads=1)(tree, *held), relay.evaluate(mod, tree, *held))

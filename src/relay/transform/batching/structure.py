@@ -20,6 +20,7 @@ from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
 from relay.transform.batching.clauses import Group, NotStructural, calls_of, data_types, group_of
 from relay.transform.batching.lists import ListForm, list_form
+from relay.transform.batching.read_results import reading_results
 from relay.transform.batching.requests import (
     ANSWERS,
     IN_TURN,
@@ -118,11 +119,12 @@ class BatchStructure(Pass):
     """Turn recursion over algebraic values into batched code, where that is legal and something is gained.
 
     Before: blocks with named sizes, matches compiled, functions lifted. After: blocks; a function whose recursion follows a
-    structure (see `clauses`) linearises it and computes level by level; the attribute ``batching`` of every recursive function says
-    what was done, or why nothing. A recursion without contractions is left alone (a level would be no faster than its nodes),
-    unless ``always``. An entry whose work is such recursion gets a function beside it that answers many requests as one batch
-    (`requests`); its attribute ``requests`` says so, or why not. ``values``: functions may make values of data types, which is put
-    together by a routine that has no derivative, and both branches of a choice may be computed (`choices`).
+    structure (see `clauses`) linearises it and computes level by level, beside a function of its name where it reads values that it
+    has made (`read_results`); the attribute ``batching`` of every recursive function says what was done, or why nothing. A recursion
+    without contractions is left alone (a level would be no faster than its nodes), unless ``always``. An entry whose work is such
+    recursion gets a function beside it that answers many requests as one batch (`requests`); its attribute ``requests`` says so, or
+    why not. ``values``: functions may make values of data types, which is put together by a routine that has no derivative, and both
+    branches of a choice may be computed (`choices`).
     """
 
     name: ClassVar[str] = "batch_structure"
@@ -131,6 +133,18 @@ class BatchStructure(Pass):
     entries: tuple[str, ...] | str = "main"
 
     def __call__(self, module: Module) -> Module:
+        left: set[str] = set()
+        while True:
+            read, groups = reading_results(module, left) if self.values else (module, [])
+            out = self._all(read)
+            alone = [g for g in groups if not any(_is_batched(out.functions[n]) for n in g)]
+            if not alone:
+                return replace(
+                    out, functions=_noted_by_callers(out.functions, {n: old for g in groups for n, old in g.items()})
+                )
+            left.update(old for g in alone for old in g.values())  # nothing is gained by giving a pair
+
+    def _all(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
         work = _Work(
             module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types), self.values
@@ -231,6 +245,18 @@ def _calls(code: Sequence[Binding]) -> bool:
 
 def _noted(function: Function, note: str) -> Function:
     return replace(function, attrs={**function.attrs, NOTE: note})
+
+
+def _noted_by_callers(functions: Mapping[str, Function], beside: Mapping[str, str]) -> dict[str, Function]:
+    """What is said of functions that stand beside others is said of these."""
+    out = dict(functions)
+    for name, old in beside.items():
+        attrs = dict(functions[name].attrs)
+        note = attrs.pop(NOTE, None)
+        if note is not None:
+            out[old] = replace(functions[old], attrs={**functions[old].attrs, NOTE: note})
+            out[name] = replace(functions[name], attrs=attrs)
+    return out
 
 
 def _is_batched(function: Function) -> bool:
