@@ -310,6 +310,19 @@ def test_pairs_of_bfloat16_are_one_instruction() -> None:
     check(fn, *SOME, constants=WEIGHT)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_float16_data_is_widened_before_it_is_multiplied(turned: bool) -> None:
+    """By itself an element takes several instructions, and each panel would widen it again."""
+    fn = primitive(
+        [tensor((N, 50), "float16"), tensor((70, 50) if turned else (50, 70), "float16")],
+        lambda m, x, w: m("nn.matmul", x, w, transpose_b=turned),
+    )
+    plan = check(fn, *({V: s} for s in (0, 1, 2, 7, 40)), tolerance=2e-3)
+    shared = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "workspace"]
+    assert [b.dtype for b in shared] == ["float32"]
+    check(fn, {V: 40}, constants=WEIGHT, tolerance=2e-3)
+
+
 def test_bfloat16_is_widened_once_where_pairs_are_slow() -> None:
     """Intel's vectors of pairs are multiplied at half the rate: the left operand is widened before all panels, and these by their first
     tile."""

@@ -241,12 +241,14 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
 
 def is_widened_before(p: Product, target: Target) -> bool:
     """Whether the left operand is best widened before it is multiplied: processors that outrun their caches widen elements with the units
-    that multiply, and would do it again for every panel."""
+    that multiply, and would do it again for every panel. A float16 number by itself takes several instructions on all of them."""
     form, columns = p.form, size_of(p.form.columns)
-    narrower = isinstance(form.left, Cast) and narrow(form.left) is not form.left
-    again = form.rows and not (isinstance(columns, int) and columns <= _WIDENED_FOR * p.tile.columns)
+    half = narrow(form.left).dtype == "float16"
+    narrower = half or (target.outruns_caches and narrow(form.left) is not form.left)
+    few = target.lanes(dtype_bits(form.accumulate)) if half else _WIDENED_FOR * p.tile.columns
+    again = form.rows and not (isinstance(columns, int) and columns <= few)
     plain = form.guard is None and not form.turned and not p.pairs
-    return narrower and bool(again) and plain and is_float(form.accumulate) and target.outruns_caches
+    return narrower and bool(again) and plain and is_float(form.accumulate)
 
 
 def left_stage(form: Contraction, widened: bool = False) -> tuple[Kept, Contraction]:
@@ -254,17 +256,19 @@ def left_stage(form: Contraction, widened: bool = False) -> tuple[Kept, Contract
     reading it."""
     own = (*form.batch, *form.rows, *form.reduced)
     fresh = {a: Axis(a.name, a.extent) for a in own}
-    body = substitute(form.left if widened else narrow(form.left), dict(fresh))
+    body = substitute(cast(form.left, form.accumulate) if widened else narrow(form.left), dict(fresh))
     stage = Compute("left", tuple(fresh.values()), (body,))
     tensor = Tensor(stage, 0, stage.shape, body.dtype)
-    return Kept(stage, stage, (body.dtype,)), replace(form, left=cast(Load(tensor, own, body.dtype), form.left.dtype))
+    return Kept(stage, stage, (body.dtype,)), replace(
+        form, left=cast(Load(tensor, own, body.dtype), body.dtype if widened else form.left.dtype)
+    )
 
 
 def with_left(kept: Kept, form: Contraction) -> Compute:
     """The contraction's stage with the given left operand (what groups stages looks at its loads)."""
     (body,) = stage_bodies(kept.stage)
     assert isinstance(body, Reduce) and isinstance(kept.stage, Compute)
-    product = cast(form.product(form.left, form.right), body.body.dtype)
+    product = cast(form.product(form.left, cast(form.right, form.left.dtype)), body.body.dtype)
     return Compute(kept.stage.name, kept.stage.axes, (Reduce("sum", body.axes, product, body.dtype),))
 
 
