@@ -258,8 +258,8 @@ class Arithmetic:
         loop, done, before = b.name("pow"), b.name("powdone"), b.block
         b.jump(loop)
         b.start(loop)
-        step, result, base, rest = (f"%{b.name()}" for _ in range(4))
-        next_step, next_result, next_base, next_rest = (f"%{b.name()}" for _ in range(4))
+        step, result, base, rest = (b.local() for _ in range(4))
+        next_step, next_result, next_base, next_rest = (b.local() for _ in range(4))
         b.do(f"{step} = phi i32 [ 0, %{before} ], [ {next_step}, %{loop} ]")
         for name, first, following in ((result, one, next_result), (base, x, next_base), (rest, y, next_rest)):
             b.do(f"{name} = phi {type_} [ {first}, %{before} ], [ {following}, %{loop} ]")

@@ -5,13 +5,17 @@ Text is the fastest way in: LLVM parses it in less time than it takes to build t
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-# Instructions that give something else when they are repeated; loads of what never changes do not.
+# Instructions that give something else when they are repeated; loads of what never changes and some calls do not.
 _IMPURE = ("load", "call", "phi", "alloca")
 _INVARIANT = "!invariant.load !0"
+_PURE_CALL = re.compile(r'call (?:\w+|<[^>]*>) (?:@llvm\.(?!masked|mem|prefetch|x86\.t)|asm "")')
+_NAME = re.compile(r"%[\w.]+")
 
 
 def vec(element: str, lanes: int) -> str:
@@ -67,18 +71,39 @@ class ModuleText:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(slots=True)
+class _Scope:
+    """A part of a function that is entered at one place. ``before`` is, of a loop's body, what is executed once before the loop.
+    ``here`` are instructions of the block at hand and those it is reached by way of, ``throughout`` those of all blocks of the part.
+    ``certain``: who enters the part comes to the block at hand."""
+
+    before: list[str]
+    certain: bool = True
+    here: list[str] = field(default_factory=list)
+    throughout: list[str] = field(default_factory=list)
+
+
 class Builder:
-    """The body of one function. ``entry`` collects what belongs in the entry block: stack slots, sizes, strides."""
+    """The body of one function. ``entry`` collects what belongs in the entry block: stack slots, sizes, strides.
+
+    What a loop would compute in each iteration alike is written before it, and nothing is computed twice where one place is reached
+    by way of the other: LLVM finds that too, in many times the time.
+    """
 
     def __init__(self, module: ModuleText) -> None:
         self.module = module
         self.entry: list[str] = []
-        self.lines: list[str] = []
+        self.lines: list[str | list[str]] = []
         self.block = "start"
-        self._into = self.lines
+        self._into: list[str] | list[str | list[str]] = self.lines
         self._counter = 0
         self._in_entry: dict[str, str] = {}
-        self._in_block: dict[str, str] = {}
+        # Names by their instructions, which have been executed on the way to the block at hand.
+        self._known: dict[str, str] = {}
+        self._scopes = [_Scope([])]
+        # The bodies of loops around here, outermost first, and in how many of them names are defined that are in some.
+        self._loops: list[_Scope] = []
+        self._depth: dict[str, int] = {}
 
     def name(self, hint: str = "v") -> str:
         self._counter += 1
@@ -88,24 +113,92 @@ class Builder:
         self._into.append(f"  {line}")
 
     def emit(self, value: str) -> str:
-        """An instruction's result; the earlier one where this block (or the entry) has the same instruction already."""
-        known = self._in_entry if self._into is self.entry else self._in_block
-        pure = not value.startswith(_IMPURE) or value.endswith(_INVARIANT)
+        """An instruction's result; the earlier one where the same instruction has been executed on the way here."""
+        pure = not value.startswith(_IMPURE) or value.endswith(_INVARIANT) or _PURE_CALL.match(value) is not None
         if pure:
-            found = self._in_entry.get(value) or known.get(value)
+            found = self._in_entry.get(value)
+            if found is None and self._into is not self.entry:
+                found = self._known.get(value)
             if found is not None:
                 return found
         out = f"%{self.name()}"
-        self._into.append(f"  {out} = {value}")
-        if pure:
-            known[value] = out
+        line = f"  {out} = {value}"
+        if self._into is self.entry:
+            self.entry.append(line)
+            if pure:
+                self._in_entry[value] = out
+            return out
+        depth = len(self._loops)
+        if pure and depth:
+            needed = max((self._depth.get(name, 0) for name in _NAME.findall(value)), default=0)
+            if not value.startswith("load"):  # divisions are written so that they divide by nothing that they may not
+                depth = needed
+            elif needed < depth and self._scopes[-1] is self._loops[-1] and self._scopes[-1].certain:
+                depth -= 1
+        if depth < len(self._loops):
+            loop = self._loops[depth]
+            loop.before.append(line)
+            loop.throughout.append(value)
+            self._known[value] = out
+        else:
+            self.lines.append(line)
+            if pure:
+                self._scopes[-1].here.append(value)
+                self._known[value] = out
+        if depth:
+            self._depth[out] = depth
         return out
 
-    def start(self, label: str) -> None:
-        """Begin a block; what follows goes there."""
+    def start(self, label: str, dominated: bool = False) -> None:
+        """Begin a block; what follows goes there. ``dominated``: it is only reached by way of what has been written in this scope."""
         self.lines.append(f"{label}:")
         self.block = label
-        self._in_block.clear()
+        if not dominated:
+            self._scopes[-1].certain = False
+            self._forget(self._scopes[-1].here)
+
+    def leave(self, value: str) -> None:
+        """Return; what follows is another block."""
+        self.do(f"ret {value}")
+        for scope in self._scopes:
+            scope.certain = False
+
+    def _forget(self, values: list[str]) -> None:
+        for value in values:
+            del self._known[value]
+        values.clear()
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Blocks that are reached by way of what has been written before only."""
+        self._scopes.append(_Scope([]))
+        try:
+            yield
+        finally:
+            self._forget(self._scopes.pop().here)
+
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """The blocks of a loop that is entered at the end of the block at hand, and jumped to after this begins."""
+        before: list[str] = []
+        self.lines.append(before)
+        body = _Scope(before)
+        self._scopes.append(body)
+        self._loops.append(body)
+        try:
+            yield
+        finally:
+            self._loops.pop()
+            self._scopes.pop()
+            self._forget(body.here)
+            self._forget(body.throughout)
+
+    def local(self, hint: str = "v") -> str:
+        """A name for what is written here by other means than `emit`."""
+        out = f"%{self.name(hint)}"
+        if self._loops:
+            self._depth[out] = len(self._loops)
+        return out
 
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")
@@ -140,7 +233,12 @@ class Builder:
 
     def finish(self, header: str) -> None:
         """Add the function to the module. ``header`` is everything before the body."""
-        body = ["entry:", *self.entry, "  br label %start", "start:", *self.lines]
+        body = ["entry:", *self.entry, "  br label %start", "start:"]
+        for line in self.lines:
+            if isinstance(line, str):
+                body.append(line)
+            else:
+                body.extend(line)
         self.module.functions.append("\n".join([header + " {", *body, "}"]))
 
 

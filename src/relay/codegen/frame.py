@@ -98,18 +98,19 @@ class Frame:
         if nonempty.const is None:
             ready = b.name("ready")
             b.branch(nonempty.text, ready, done)
-            b.start(ready)
+            b.start(ready, dominated=True)
         before = b.block
-        b.jump(loop)
-        b.start(loop)
-        index, following = f"%{b.name('i')}", f"%{b.name('next')}"
-        at = len(b.lines)
-        b.lines.append("")
-        body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg))
-        b.do(f"{following} = add nuw nsw i64 {index}, {step}")
-        b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
-        b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
-        b.start(done)
+        with b.loop():
+            b.jump(loop)
+            b.start(loop, dominated=True)
+            index, following = b.local("i"), b.local("next")
+            at = len(b.lines)
+            b.lines.append("")
+            body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg))
+            b.do(f"{following} = add nuw nsw i64 {index}, {step}")
+            b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
+            b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
+        b.start(done, dominated=True)
 
     def workers(self) -> Value:
         """How many threads may take part."""

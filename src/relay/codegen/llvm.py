@@ -9,12 +9,13 @@ from relay.codegen.builder import ModuleText
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices
 from relay.codegen.memory import Place
+from relay.codegen.objects import EXPLICIT
 from relay.codegen.stmt import Allocate, Statements
 from relay.codegen.target import is_x86
 from relay.codegen.values import Value, memory_bytes, register_type
 from relay.ir.dim import shape_size
 from relay.loop.errors import LoopError
-from relay.loop.ir import BlockProduct, Buffer, For, Kernel
+from relay.loop.ir import Alloc, BlockProduct, Buffer, Fail, For, Kernel, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_used, free_axes
 from relay.loop.walk import statements as statements_of
@@ -55,7 +56,8 @@ class _KernelText:
         statements.run(self.kernel.body)
         _return(frame, statements.matrices)
         frame.builder.finish(f"define i32 @{_symbol(self.kernel.name)}({_PARAMETERS}) #0")
-        return f"{self.module.text()}{self._attributes()}\n"
+        text = f"{self.module.text()}{self._attributes()}\n"
+        return EXPLICIT + text if _is_explicit(self.kernel.body) else text
 
     def _attributes(self) -> str:
         target = self.target
@@ -207,7 +209,7 @@ class _KernelText:
         failed, after = b.name("failed"), b.name("after")
         b.branch(b.emit(f"icmp ne i32 {result}, 0"), failed, after)
         b.start(failed)
-        b.do(f"ret i32 {result}")
+        b.leave(f"i32 {result}")
         b.start(after)
         if self.multiplies:
             statements.matrices.forget()
@@ -229,6 +231,18 @@ def _return(frame: Frame, matrices: Matrices) -> None:
         b.jump(done)
         b.start(done)
     b.do("ret i32 0")
+
+
+def _is_explicit(body: Stmt) -> bool:
+    """Whether code is that of register tiles, which leaves LLVM nothing to find. Loops that ask for what may fail are another matter:
+    they are dropped where it may not."""
+    tiles = False
+    for stmt in statements_of(body):
+        if isinstance(stmt, Fail):
+            return False
+        if isinstance(stmt, Alloc) and stmt.buffer.scope == "register" and len(stmt.buffer.shape) > 1:
+            tiles = True
+    return tiles
 
 
 def _symbol(name: str) -> str:

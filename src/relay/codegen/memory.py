@@ -24,8 +24,9 @@ class Place:
 
     ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in
     register form and it is padded, so that a vector access that begins inside is harmless. ``private`` is the
-    lane count of a local buffer that holds one element per lane. ``metadata`` are the alias annotations of its
-    accesses. ``streamed``, where given, is a bit that says whether whole vectors are written past the caches.
+    lane count of a local buffer that holds one element per lane, ``room`` how many elements a local one has room
+    for. ``metadata`` are the alias annotations of its accesses. ``streamed``, where given, is a bit that says
+    whether whole vectors are written past the caches.
     """
 
     pointer: str
@@ -34,6 +35,7 @@ class Place:
     align: int
     local: bool = False
     private: int = 1
+    room: int = 0
     metadata: str = ""
     streamed: str = ""
 
@@ -432,13 +434,13 @@ class Memory:
         return text
 
     def _load_local(self, place: Place, offset: Value, mask: str, guarded: bool) -> str:
-        """Behind a guard the offset may lie before the buffer: then only the active lanes are read."""
+        """Behind a guard the offset may lie outside of the buffer: then only the active lanes are read."""
         element, lanes = local_type(place.dtype), offset.lanes
         size = local_bytes(place.dtype)
         if offset.is_ramp and offset.stride == 1:
             pointer = self.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
-            used = mask if guarded else ""
+            used = mask if guarded and not _is_inside(place, offset) else ""
             return self._masked_load(vec(element, lanes), element, lanes, pointer, align, used, place.metadata)
         if self._apart(offset, size):
             return self._load_apart(place, offset, mask, element, size)
@@ -449,13 +451,13 @@ class Memory:
         )
 
     def _store_local(self, place: Place, offset: Value, text: str, mask: str, guarded: bool) -> None:
-        """Behind a guard the offset may lie before the buffer: then only the active lanes are written."""
+        """Behind a guard the offset may lie outside of the buffer: then only the active lanes are written."""
         element, lanes, size = local_type(place.dtype), offset.lanes, local_bytes(place.dtype)
         if offset.is_ramp and offset.stride == 1:
             type_ = vec(element, lanes)
             pointer = self.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
-            if guarded:
+            if guarded and not _is_inside(place, offset):
                 self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
                 return
             if mask:
@@ -489,3 +491,10 @@ class Memory:
         element = local_type(place.dtype)
         where = self.a.binary("mul", offset, self.a.index(place.private))
         return self.element(place.pointer, element, where.text), vec(element, place.private)
+
+
+def _is_inside(place: Place, offset: Value) -> bool:
+    """Whether neighbours in local memory are known to lie in it, all of them. Whole vectors of it become registers, which what is
+    accessed under a mask does not."""
+    first = base_of(offset).const
+    return isinstance(first, int) and 0 <= first <= place.room - offset.lanes

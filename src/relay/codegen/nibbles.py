@@ -102,7 +102,7 @@ class Nibbles:
         before, loop, write, following, done = b.block, *(b.name(n) for n in ("lanes", "write", "next", "done"))
         b.jump(loop)
         b.start(loop)
-        lane, step = f"%{b.name()}", f"%{b.name()}"
+        lane, step = b.local(), b.local()
         b.do(f"{lane} = phi i64 [ 0, %{before} ], [ {step}, %{following} ]")
         active = emit(f"extractelement {vec('i1', lanes)} {mask}, i64 {lane}") if mask else "true"
         b.branch(active, write, following)

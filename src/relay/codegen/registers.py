@@ -208,7 +208,7 @@ class Kit:
         """``step`` of a value, and of its result again as long as the mask that comes with it holds in any lane."""
         b = self.a.b
         loop, done, before = b.name("again"), b.name("settled"), b.block
-        value = f"%{b.name()}"
+        value = b.local()
         b.jump(loop)
         b.start(loop)
         at = len(b.lines)

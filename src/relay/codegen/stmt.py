@@ -189,7 +189,7 @@ class Statements:
         align = 64 if count * size >= 64 else 16
         pointer = self._slot((buffer, lanes), f"[{count} x {local_type(buffer.dtype)}]", align)
         strides = self.f.strides(tuple(shape))
-        return Place(pointer, strides, buffer.dtype, align, local=True, private=lanes)
+        return Place(pointer, strides, buffer.dtype, align, local=True, private=lanes, room=count)
 
     def _slot(self, key: tuple[object, ...], type_: str, align: int = 64) -> str:
         """A stack slot; the same one each time code for the same allocation is written again."""
@@ -206,7 +206,7 @@ class Statements:
             failing = b.name("fail")
             b.branch(f.arith.any_lane(f.mask, f.lanes), failing, after)
             b.start(failing)
-        b.do(f"ret i32 {fail.code}")
+        b.leave(f"i32 {fail.code}")
         b.start(after)
 
     def _branch(self, stmt: Branch) -> None:
@@ -223,14 +223,16 @@ class Statements:
         then, join = b.name("then"), b.name("join")
         other = b.name("else") if stmt.orelse is not None else join
         b.branch(cond.text, then, other)
-        b.start(then)
-        self.run(stmt.then)
-        b.jump(join)
-        if stmt.orelse is not None:
-            b.start(other)
-            self.run(stmt.orelse)
+        with b.scope():
+            b.start(then)
+            self.run(stmt.then)
             b.jump(join)
-        b.start(join)
+        if stmt.orelse is not None:
+            with b.scope():
+                b.start(other)
+                self.run(stmt.orelse)
+                b.jump(join)
+        b.start(join, dominated=True)
 
     def _masked_branch(self, stmt: Branch, cond: str) -> None:
         f, b = self.f, self.f.builder
@@ -257,10 +259,11 @@ class Statements:
         wide = self.f.convert.cast(value, "int64")
         b.do(f"switch i64 {wide.text}, label %{join} [ {table} ]")
         for label, case in zip(labels, stmt.cases, strict=True):
-            b.start(label)
-            self.run(case)
-            b.jump(join)
-        b.start(join)
+            with b.scope():
+                b.start(label)
+                self.run(case)
+                b.jump(join)
+        b.start(join, dominated=True)
 
     # -- loops
 

@@ -1,0 +1,100 @@
+"""What is written once: before loops, and on the way to where it is used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay.codegen.builder import Builder, ModuleText
+from relay.codegen.llvm import emit
+from relay.codegen.objects import EXPLICIT, optimise
+from relay.codegen.target import parse_target
+from relay.ir.dim import as_var, dim_var
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, Seq, Store
+from relay.te.scalar import Axis, Const, Load, Size, binary, compare
+
+
+def _lines(builder: Builder) -> list[str]:
+    builder.finish("define void @f(i64 %n, ptr %p)")
+    return [line.strip() for line in builder.module.functions[-1].splitlines()]
+
+
+def test_what_a_loop_computes_in_each_iteration_alike_is_computed_before_it() -> None:
+    b = Builder(ModuleText())
+    with b.loop():
+        b.start("outer", dominated=True)
+        i = b.local("i")
+        with b.loop():
+            b.start("inner", dominated=True)
+            j = b.local("j")
+            same = b.emit("mul i64 %n, 3")
+            row = b.emit(f"mul i64 {i}, {same}")
+            b.emit(f"add i64 {row}, {j}")
+    lines = _lines(b)
+    outer, inner = lines.index("outer:"), lines.index("inner:")
+    assert lines.index(f"{same} = mul i64 %n, 3") < outer
+    assert outer < lines.index(f"{row} = mul i64 {i}, {same}") < inner
+    assert lines[-2].endswith(f"add i64 {row}, {j}")
+
+
+def test_loads_leave_a_loop_only_from_where_each_iteration_comes() -> None:
+    b = Builder(ModuleText())
+    with b.loop():
+        b.start("loop", dominated=True)
+        certain = b.emit("load float, ptr %p, align 4, !invariant.load !0")
+        with b.scope():
+            b.start("then")
+            other = b.emit("load float, ptr %q, align 4, !invariant.load !0")
+        b.start("join", dominated=True)
+        b.leave("void")
+        b.start("alive")
+        last = b.emit("load float, ptr %r, align 4, !invariant.load !0")
+    lines = _lines(b)
+    at = {
+        name: next(n for n, line in enumerate(lines) if line.startswith(f"{name} =")) for name in (certain, other, last)
+    }
+    assert at[certain] < lines.index("loop:") and at[other] > lines.index("then:") and at[last] > lines.index("alive:")
+
+
+def test_what_was_computed_before_a_branch_is_known_in_it_and_behind_it_and_what_was_computed_in_it_is_not() -> None:
+    b = Builder(ModuleText())
+    before = b.emit("add i64 %n, 1")
+    with b.scope():
+        b.start("then")
+        assert b.emit("add i64 %n, 1") == before
+        inside = b.emit("add i64 %n, 2")
+    b.start("join", dominated=True)
+    assert b.emit("add i64 %n, 1") == before and b.emit("add i64 %n, 2") != inside
+    b.start("anywhere")
+    assert b.emit("add i64 %n, 1") != before
+
+
+def test_tiles_that_are_read_under_a_mask_become_registers() -> None:
+    """Sums of 32 columns, of which the first n are written: a masked access of a stack slot would leave it in memory."""
+    n = dim_var("n")
+    variable = as_var(n)
+    assert variable is not None
+    source, out = Buffer("in0", (64, 32), "float32"), Buffer("out0", (n,), "float32")
+    tile, j, k = Buffer("sums", (32,), "float32", "register"), Axis("j", 32), Axis("k", 64)
+    zero, width = Const(0.0, "float32"), Const(32, "int64")
+    total = binary("add", Load(tile, (j,), "float32"), Load(source, (k, j), "float32"))
+    body = Seq(
+        (
+            For(j, width, Store(tile, (j,), zero), "vectorized"),
+            For(k, Const(64, "int64"), For(j, width, Store(tile, (j,), total), "vectorized")),
+            For(
+                j,
+                width,
+                Branch(compare("lt", j, Size(n)), Store(out, (j,), Load(tile, (j,), "float32"))),
+                "vectorized",
+            ),
+        )
+    )
+    kernel = Kernel("k", (source,), (out,), (variable,), Alloc(tile, body))
+    target = parse_target("x86-64-v4")
+    text = emit(kernel, target)
+    assert "alloca" not in str(optimise(text, target))
+    # Two rows are a register tile, of which LLVM is asked for little; what may fail is looked at by all of its passes.
+    assert not text.startswith(EXPLICIT)
+    pair = Buffer("pair", (2, 32), "float32", "register")
+    assert emit(replace(kernel, body=Alloc(pair, kernel.body)), target).startswith(EXPLICIT)
+    assert not emit(replace(kernel, body=Seq((Alloc(pair, kernel.body), Fail(1)))), target).startswith(EXPLICIT)
