@@ -30,6 +30,7 @@ class Arithmetic:
     def __init__(self, builder: Builder, target: Target) -> None:
         self.b = builder
         self.target = target
+        self._indices: dict[int, Value] = {}
 
     # -- making values
 
@@ -45,7 +46,10 @@ class Arithmetic:
         return Value(str(number), dtype, const=number, multiple=abs(number), nonneg=0 <= number < 1 << 52)
 
     def index(self, value: int) -> Value:
-        return self.constant(value, "int64")
+        known = self._indices.get(value)
+        if known is None:
+            known = self._indices[value] = self.constant(value, "int64")
+        return known
 
     def spread(self, value: Value, lanes: int) -> Value:
         """The value as a vector (of one lane: as a scalar)."""

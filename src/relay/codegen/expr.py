@@ -61,6 +61,11 @@ class Expressions:
 
     def value(self, root: Scalar) -> Value:
         """The value of an expression in the current lanes and mask."""
+        if type(root) is Const:
+            return self._constant(root)
+        known = self._find(root)
+        if known is not None:
+            return known
         self._risky = self._risky_in(root)
         todo: list[Task] = [root]
         while todo:
@@ -72,6 +77,11 @@ class Expressions:
         found = self._find(root)
         assert found is not None
         return found
+
+    def _constant(self, node: Const) -> Value:
+        if node.dtype == "int64":
+            return self.f.arith.index(int(node.value))
+        return self.f.arith.constant(held(node.value, node.dtype), node.dtype)
 
     def _find(self, node: Scalar) -> Value | None:
         for scope in reversed(self._scopes):
@@ -106,7 +116,7 @@ class Expressions:
         f = self.f
         match node:
             case Const():
-                self._put(node, f.arith.constant(held(node.value, node.dtype), node.dtype))
+                self._put(node, self._constant(node))
             case Size():
                 self._put(node, f.size(node.dim))
             case Axis():

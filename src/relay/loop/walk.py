@@ -149,9 +149,10 @@ def nodes(root: Stmt) -> Iterator[Scalar]:
 def buffers_used(root: Stmt) -> dict[Buffer, None]:
     """The buffers that are read or written, in order of occurrence."""
     found: dict[Buffer, None] = {}
+    seen: set[int] = set()
     for stmt in statements(root):
         for expr in expressions(stmt):
-            for node in walk(expr):
+            for node in walk(expr, seen):
                 if isinstance(node, Load) and isinstance(node.source, Buffer):
                     found.setdefault(node.source)
                 elif isinstance(node, Behind):
@@ -185,11 +186,12 @@ def free_axes(root: Stmt) -> dict[Axis, None]:
     """The variables used but not bound in a statement, in order of occurrence."""
     bound: set[Axis] = set()
     used: dict[Axis, None] = {}
+    seen: set[int] = set()
     for stmt in statements(root):
         if isinstance(stmt, For | LetScalar):
             bound.add(stmt.var)
         for expr in expressions(stmt):
-            for node in walk(expr):
+            for node in walk(expr, seen):
                 if isinstance(node, Axis):
                     used.setdefault(node)
     return {axis: None for axis in used if axis not in bound}

@@ -499,12 +499,12 @@ def transform(root: Scalar, visit: Callable[[Scalar], Scalar], memo: dict[int, S
     return done[id(root)]
 
 
-def walk(root: Scalar) -> list[Scalar]:
-    """Every node once, operands before users."""
+def walk(root: Scalar, visited: set[int] | None = None) -> list[Scalar]:
+    """Every node once, operands before users; of several expressions, none that has been ``visited`` (by identity) before."""
     if not _OPERANDS[type(root)](root):
         return [root]  # most indices
     out: list[Scalar] = []
-    seen: set[int] = set()
+    seen: set[int] = set() if visited is None else visited
     todo: list[Scalar | None] = [root]  # None: the node below it comes next in the result
     while todo:
         node = todo.pop()
