@@ -194,11 +194,28 @@ def test_products_of_bfloat16_numbers_that_are_given(form: str, depth: int) -> N
     assert words(make_plan(known, ZEN)) and not words(make_plan(known, WITHOUT))
 
 
-def test_one_instruction_where_there_is_one() -> None:
-    for dtypes, name in ((("int8", "int8"), "vpdpbusd"), (("int16", "int16"), "vpdpwssd")):
-        fn = dense(40, 64, 48, dtypes)
-        text = {}
-        for target in (ZEN, WITHOUT, parse_target("x86-64-v3"), parse_target("neoverse-n1")):
+def test_the_instructions_that_there_are() -> None:
+    """One where the machine has it, two of AVX2, none for words on others."""
+    targets = [ZEN, parse_target("alderlake"), parse_target("x86-64-v3"), WITHOUT, parse_target("neoverse-n1")]
+    one = {"int8": "vpdpbusd", "int16": "vpdpwssd"}
+    for dtype in ("int8", "int16"):
+        fn = dense(40, 64, 48, (dtype, dtype))
+        names = [one[dtype], one[dtype], "vpmaddwd", "vpmaddwd", None]
+        for target, name in zip(targets, names, strict=True):
             kernel = make_plan(fn, target).kernel
-            text[target] = assembly(emit(kernel, target), target)
-            assert ("dot." in kernel_text(kernel)) == (name in text[target]) == (target is ZEN)
+            text = assembly(emit(kernel, target), target)
+            assert ("dot." in kernel_text(kernel)) == (name is not None)
+            assert [n for n in one.values() if n in text] == [n for n in (name,) if n in one.values()]
+            assert name is None or name in text
+
+
+@pytest.mark.skipif("avx2" not in HOST.features, reason="needs AVX2")
+@pytest.mark.parametrize("dtypes", [*BYTES, *OTHERS], ids="-".join)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_words_of_shorter_vectors(dtypes: tuple[str, str], rows: int) -> None:
+    """Of AVX2, and, where the machine has them, the instructions for four bytes on half of a register."""
+    narrow = replace(HOST, vector_bits=256, vector_registers=16)
+    for target in (parse_target("x86-64-v3"), *([narrow] if narrow.multiplies_words else [])):
+        for depth in (64, 67):
+            inputs = [array((rows, depth), dtypes[0], 0), array((50, depth), dtypes[1], 1)]
+            check(dense(rows, depth, 50, dtypes), inputs=inputs, target=target)

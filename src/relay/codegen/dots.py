@@ -1,8 +1,8 @@
-"""Sums of the products of what words hold (`te.scalar.Dot`), each added to what was summed up before by one instruction.
+"""Sums of the products of what words hold (`te.scalar.Dot`), each added to what was summed up before by one instruction, or two.
 
-Four bytes of either side are AVX512_VNNI's ``vpdpbusd``, whose first factors are unsigned and whose second ones are signed; two integers
-of 16 bits ``vpdpwssd``; two bfloat16 numbers AVX512_BF16's ``dpbf16ps``, which rounds each sum to nearest even and flushes subnormal
-numbers. Sums of integers wrap.
+Four bytes of either side are AVX512_VNNI's or AVX-VNNI's ``vpdpbusd``, whose first factors are unsigned and whose second ones are signed;
+two integers of 16 bits ``vpdpwssd``, or ``pmaddwd`` and an addition; two bfloat16 numbers AVX512_BF16's ``dpbf16ps``, which rounds each sum
+to nearest even and flushes subnormal numbers. Sums of integers wrap.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from relay.te.scalar import Binary, Dot, Parts, Scalar
 
 # Lanes of the instructions' registers.
 _WIDTHS = (4, 8, 16)
+# What adds up products of two integers of 16 bits in so many lanes.
+_PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 def added(node: Scalar) -> tuple[Scalar, Dot] | None:
@@ -30,11 +32,12 @@ def dot(arith: Arithmetic, parts: Parts, total: Value, a: Value, b: Value) -> Va
     lanes, texts = arith.together(total, a, b)
     if parts == "s8u8":
         texts = [texts[0], texts[2], texts[1]]
+    most = arith.target.vector_bits // 32
+    element, count = _element(total.dtype), min(lanes, most)
     done = [
-        _instruction(arith, parts, [_part(arith, t, total.dtype, lanes, first) for t in texts], min(lanes - first, 16))
-        for first in range(0, lanes, 16)
+        _instruction(arith, parts, [_part(arith, t, element, lanes, first, count) for t in texts], count)
+        for first in range(0, lanes, count)
     ]
-    element, count = _element(total.dtype), min(lanes, 16)
     while len(done) > 1:
         order = ", ".join(f"i32 {n}" for n in range(2 * count))
         type_ = vec(element, count)
@@ -58,12 +61,13 @@ def _instruction(arith: Arithmetic, parts: Parts, texts: list[str], lanes: int) 
     factors = [(factor, emit(f"bitcast {sums} {text} to {factor}")) for text in texts[1:]]
     bits = 32 * width
     if parts == "bf16":
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{bits}"
-    elif parts == "s16":
-        name = f"llvm.x86.avx512.vpdpwssd.{bits}"
+        text = arith.b.call(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", sums, (sums, texts[0]), *factors)
+    elif arith.target.multiplies_words:
+        kind = "vpdpwssd" if parts == "s16" else "vpdpbusd"
+        text = arith.b.call(f"llvm.x86.avx512.{kind}.{bits}", sums, (sums, texts[0]), *factors)
     else:
-        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
-    text = arith.b.call(name, sums, (sums, texts[0]), *factors)
+        assert parts == "s16"
+        text = emit(f"add {sums} {texts[0]}, {arith.b.call(_PAIRS[width], sums, *factors)}")
     if lanes == width:
         return text
     if lanes == 1:
@@ -72,13 +76,13 @@ def _instruction(arith: Arithmetic, parts: Parts, texts: list[str], lanes: int) 
     return emit(f"shufflevector {sums} {text}, {sums} poison, <{lanes} x i32> <{order}>")
 
 
-def _part(arith: Arithmetic, text: str, dtype: str, lanes: int, first: int) -> str:
-    """The lanes that one register takes, from the first on."""
-    if lanes <= 16:
+def _part(arith: Arithmetic, text: str, element: str, lanes: int, first: int, count: int) -> str:
+    """The lanes that one register takes, ``count`` from the first on."""
+    if lanes == count:
         return text
-    type_ = vec(_element(dtype), lanes)
-    order = ", ".join(f"i32 {n}" for n in range(first, first + 16))
-    return arith.b.emit(f"shufflevector {type_} {text}, {type_} poison, <16 x i32> <{order}>")
+    type_ = vec(element, lanes)
+    order = ", ".join(f"i32 {n}" for n in range(first, first + count))
+    return arith.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{count} x i32> <{order}>")
 
 
 def _widened(arith: Arithmetic, text: str, element: str, lanes: int, width: int) -> str:

@@ -56,7 +56,14 @@ class Target:
     def multiplies_words(self) -> bool:
         """Whether products of four bytes, or two integers of 16 bits, in every lane of a whole vector are added up by one instruction
         (vpdpbusd, vpdpwssd)."""
-        return self.vector_bits >= 512 and {"avx512vnni", "avx512vl"} <= set(self.features)
+        features = set(self.features)
+        return self.vector_bits >= 256 and ({"avx512vnni", "avx512vl"} <= features or "avxvnni" in features)
+
+    @property
+    def multiplies_halves(self) -> bool:
+        """Whether those of two integers of 16 bits are, by two instructions (pmaddwd and an addition)."""
+        needed = "avx512bw" if self.vector_bits >= 512 else "avx2"
+        return self.multiplies_words or (self.vector_bits >= 256 and needed in self.features)
 
     @property
     def streamed_bytes(self) -> int | None:

@@ -194,9 +194,9 @@ class _InWords:
             # (Of constants there are panels of pairs.)
             given = not any(o.is_constant for o in operands)
             return ("bf16", False) if given and self.target.multiplies_pairs else None
-        if not is_integer(form.accumulate) or dtype_bits(form.accumulate) > 32 or not self.target.multiplies_words:
+        if not is_integer(form.accumulate) or dtype_bits(form.accumulate) > 32 or not self.target.multiplies_halves:
             return None
-        if set(dtypes) <= {"int8", "uint8"}:
+        if set(dtypes) <= {"int8", "uint8"} and self.target.multiplies_words:
             return _SIGNS[dtypes[0] == "int8", dtypes[1] == "int8"]
         return ("s16", False) if set(dtypes) <= {"int8", "uint8", "int16"} else None
 
