@@ -15,11 +15,12 @@ from relay.codegen.target import is_x86
 from relay.codegen.values import Value, memory_bytes, register_type
 from relay.ir.dim import shape_size
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, BlockProduct, Buffer, Fail, For, Kernel, Stmt
+from relay.loop.ir import Alloc, BlockProduct, Buffer, Fail, For, Kernel, Stmt, Store
 from relay.loop.target import Target
-from relay.loop.walk import buffers_used, free_axes
+from relay.loop.walk import buffers_used, free_axes, parts
 from relay.loop.walk import statements as statements_of
 from relay.loop.workspace import Workspace, layout
+from relay.te.scalar import Select, walk
 
 _PARAMETERS = "ptr noalias %context, ptr noalias %buffers, ptr noalias %dims"
 _BODY_PARAMETERS = "ptr noalias %context, ptr noalias %env, i64 %begin, i64 %end, i64 %worker"
@@ -234,14 +235,21 @@ def _return(frame: Frame, matrices: Matrices) -> None:
 
 
 def _is_explicit(body: Stmt) -> bool:
-    """Whether code is that of register tiles, which leaves LLVM nothing to find. Loops that ask for what may fail are another matter:
-    they are dropped where it may not."""
-    tiles = False
-    for stmt in statements_of(body):
+    """Whether code is that of register tiles, which leaves LLVM nothing to find. Loops that ask for what may fail are another matter: they
+    are dropped where it may not. So are conditions beside the tiles, parts of which are known before their loops."""
+    tiles, todo = False, [body]
+    while todo:
+        stmt = todo.pop()
         if isinstance(stmt, Fail):
             return False
         if isinstance(stmt, Alloc) and stmt.buffer.scope == "register" and len(stmt.buffer.shape) > 1:
+            if any(isinstance(s, Fail) for s in statements_of(stmt)):
+                return False
             tiles = True
+            continue
+        if isinstance(stmt, Store) and any(isinstance(e, Select) for e in walk(stmt.value)):
+            return False
+        todo += parts(stmt)
     return tiles
 
 
