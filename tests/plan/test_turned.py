@@ -45,6 +45,14 @@ def test_convolutions(data: tuple[Any, ...], weight: tuple[int, ...], attrs: dic
     assert is_turned(plan) and len(plan.packs) == 1
 
 
+@pytest.mark.parametrize(("channels", "taps", "turned"), [(4, 3, True), (3, 3, False), (64, 1, False)])
+def test_windows_of_whole_panels(channels: int, taps: int, turned: bool) -> None:
+    """Images as wide as panels: deep windows are exchanged, shallow ones and what is no window are packed line by line."""
+    fn = convolution((2, channels, 6, 64), (48, channels, taps, taps), padding=(taps // 2, taps // 2))
+    for target in (HOST, WAITING):
+        assert is_turned(check(fn, target=target)) == turned
+
+
 def test_an_epilogue_along_the_rows() -> None:
     def build(m: Maker, x: Expr, w: Expr, b: Expr, r: Expr) -> Expr:
         return m("nn.gelu", m("add", m("nn.bias_add", m("nn.conv2d", x, w, padding=(1, 1)), b), r))
