@@ -9,8 +9,8 @@
 #include "relay/elf_loader.h"
 #include "relay/native.h"
 #include "relay/opcode.h"
-#include "relay/storage_pool.h"
 #include "relay/processors.h"
+#include "relay/storage_pool.h"
 
 namespace relay {
 namespace {

@@ -183,6 +183,14 @@ def with_nested_blocks(value: Expr, new: Sequence[Block]) -> Expr:
             return value
 
 
+def with_each_nested(value: Expr, new: Callable[[Block], Step[Block]]) -> Step[Expr]:
+    """The value with ``new`` of each nested block (the same object when they are the old ones)."""
+    made: list[Block] = []
+    for block in nested_blocks(value):
+        made.append((yield new(block)))
+    return with_nested_blocks(value, made)
+
+
 def all_blocks(root: Block) -> Iterator[Block]:
     """The block and every block inside it, outer ones first. Iterative."""
     todo = [root]

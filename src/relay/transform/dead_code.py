@@ -20,7 +20,7 @@ from relay.transform.blocks import (
     nested_blocks,
     operands,
     says_no_less,
-    with_nested_blocks,
+    with_each_nested,
 )  # fmt: skip
 from relay.transform.dims import DimUses, first_binders
 from relay.transform.uses import globals_used
@@ -104,12 +104,8 @@ class _Live:
             if var not in used and droppable(self._effects(var, value)):
                 changed = True
                 continue
-            inner = nested_blocks(value)
-            if inner:
-                new: list[Block] = []
-                for b in inner:
-                    new.append((yield self.block(b)))
-                value = with_nested_blocks(value, new)
+            if nested_blocks(value):
+                value = yield with_each_nested(value, self.block)
             for atom in operands(value):
                 if isinstance(atom, Var):
                     used.add(atom)

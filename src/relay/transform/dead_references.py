@@ -19,7 +19,7 @@ from relay.transform.blocks import (
     nested_blocks,
     operands,
     says_no_less,
-    with_nested_blocks,
+    with_each_nested,
 )
 from relay.transform.dims import DimUses, first_binders
 from relay.typing.effects import Effects
@@ -164,12 +164,8 @@ class _Marking:
         for b in block.bindings:
             if b not in self.needed:
                 continue
-            inner = nested_blocks(b.value)
-            if inner:
-                new: list[Block] = []
-                for i in inner:
-                    new.append((yield self.sweep(i)))
-                value = with_nested_blocks(b.value, new)
+            if nested_blocks(b.value):
+                value = yield with_each_nested(b.value, self.sweep)
                 b = b if value is b.value else Binding(b.var, value)
             kept.append(b)
         if len(kept) == len(block.bindings) and all(a is b for a, b in zip(kept, block.bindings, strict=True)):

@@ -54,7 +54,7 @@ from relay.transform.blocks import (
     nested_blocks,
     operands,
     says_no_less,
-    with_nested_blocks,
+    with_each_nested,
     with_operands,
 )
 from relay.transform.build import type_of
@@ -209,12 +209,8 @@ class _Maker:
                 callee = isinstance(value, Call) and not is_primitive(value.fn)
                 new = [a if callee and n == 0 else self.atom(a, out) for n, a in enumerate(old)]
                 value = with_operands(value, new)
-                inner = nested_blocks(value)
-                if inner:
-                    made: list[Block] = []
-                    for i in inner:
-                        made.append((yield self.block(i)))
-                    value = with_nested_blocks(value, made)
+                if nested_blocks(value):
+                    value = yield with_each_nested(value, self.block)
             out.append(Binding(b.var, value))
         result = self.atom(block.result, out)
         return Block(tuple(out), result, block.ty, block.span)

@@ -16,7 +16,7 @@ from relay.transform.blocks import (
     map_functions,
     nested_blocks,
     operands,
-    with_nested_blocks,
+    with_each_nested,
     with_operands,
 )
 
@@ -80,12 +80,8 @@ def _block(block: Block) -> Step[Block]:
             # The callee itself is the first operand of a call of an atom.
             called = isinstance(value, Call) and not is_primitive(value.fn)
             value = with_operands(value, [a if n == 0 and called else values.atom(a) for n, a in enumerate(atoms)])
-        inner = nested_blocks(value)
-        if inner:
-            new: list[Block] = []
-            for b in inner:
-                new.append((yield _block(b)))
-            value = with_nested_blocks(value, new)
+        if nested_blocks(value):
+            value = yield with_each_nested(value, _block)
         if value is not binding.value:
             changed = True
             binding = Binding(binding.var, value)

@@ -15,7 +15,7 @@ from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType
 from relay.transform.base import Pass
-from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, with_nested_blocks
+from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, with_each_nested
 from relay.transform.build import internal_call, type_of
 
 
@@ -44,13 +44,8 @@ def _block(block: Block, gathered: dict[Var, Call]) -> Step[Block]:
     changed = False
     for binding in block.bindings:
         value: Expr = binding.value
-        inner = nested_blocks(value)
-        if inner:
-            made: list[Block] = []
-            for b in inner:
-                made.append((yield _block(b, gathered)))
-            if any(a is not b for a, b in zip(made, inner, strict=True)):
-                value = with_nested_blocks(value, made)
+        if nested_blocks(value):
+            value = yield with_each_nested(value, lambda b: _block(b, gathered))
         elif isinstance(value, Call) and isinstance(value.fn, OpRef):
             if value.fn.name == "take" and _gathers_rows(value):
                 gathered[binding.var] = value

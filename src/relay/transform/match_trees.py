@@ -36,7 +36,7 @@ from relay.transform.blocks import (
     is_primitive,
     map_functions,
     nested_blocks,
-    with_nested_blocks,
+    with_each_nested,
 )
 from relay.transform.copying import Copier
 from relay.typing.substitution import substitute
@@ -140,12 +140,8 @@ class _Compiler:
                 out.append(Binding(binding.var, compiled.result))
                 changed = True
                 continue
-            inner = nested_blocks(value)
-            if inner:
-                new: list[Block] = []
-                for b in inner:
-                    new.append((yield self.block(b)))
-                value = with_nested_blocks(value, new)
+            if nested_blocks(value):
+                value = yield with_each_nested(value, self.block)
             changed |= value is not binding.value
             out.append(binding if value is binding.value else Binding(binding.var, value))
         return Block(tuple(out), block.result, block.ty, block.span) if changed else block

@@ -16,7 +16,7 @@ from relay.ir.dim import is_any
 from relay.ir.expr import Binding, Block, Call, Expr, Function, If, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type
-from relay.transform.blocks import as_block, body_of, is_atom, nested_blocks, with_nested_blocks
+from relay.transform.blocks import as_block, body_of, is_atom, nested_blocks, with_each_nested
 from relay.transform.build import internal_call, type_of
 
 Cheap = Callable[[Call], bool]
@@ -34,13 +34,8 @@ def _block(block: Block, cheap: Cheap) -> Step[Block]:
     changed = False
     for binding in block.bindings:
         value: Expr = binding.value
-        inner = nested_blocks(value)
-        if inner:
-            made: list[Block] = []
-            for b in inner:
-                made.append((yield _block(b, cheap)))
-            if any(a is not b for a, b in zip(made, inner, strict=True)):
-                value = with_nested_blocks(value, made)
+        if nested_blocks(value):
+            value = yield with_each_nested(value, lambda b: _block(b, cheap))
         both = _both(value, binding.var, cheap) if isinstance(value, If) else None
         if both is not None:
             out += both
