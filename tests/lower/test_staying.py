@@ -27,14 +27,21 @@ def @main[n: Dim, d: Dim](%x: Tensor[(n, d), float32], %u: Tensor[(96, d), float
 
 @pytest.mark.parametrize(
     ("depth", "cpu", "whole", "nothing"),
-    [(64, "x86-64-v4", 2, 0), (8192, "x86-64-v4", 1, 0), (24576, "x86-64-v4", 1, 1), (64, "znver4", 0, 0)],
+    [
+        (64, "x86-64-v4", 2, 0),
+        (8192, "x86-64-v4", 1, 0),
+        (24576, "x86-64-v4", 1, 1),
+        (24576, "znver4", 0, 0),
+        (49152, "znver4", 0, 1),
+    ],
 )
 def test_weights_of_a_program_or_of_a_loop_in_it_stay(depth: int, cpu: str, whole: int, nothing: int) -> None:
     """Both matrices, of the loop alone where the other one is larger than the cache, and none where plans do not ask. Of a matrix of
-    more than eight caches nothing stays, and no plan goes through it there and back."""
+    more than eight caches nothing stays (of more than the last cache where only memory is waited for), and no plan goes through it there
+    and back."""
     target = parse_target(cpu)
     assert target.l2_bytes // 2 > 4 * 96 * (64 + 96) and target.l2_bytes < 4 * 96 * 8192
-    assert 8 * target.l2_bytes < 4 * 96 * 24576
+    assert 8 * target.l2_bytes < 4 * 96 * 24576 and target.l3_bytes < 4 * 96 * 49152
     weights = {"u": RNG.uniform(-0.01, 0.01, (96, depth)), "w": RNG.uniform(-0.1, 0.1, (96, 96))}
     module = relay.infer_type(relay.parse(LOOP)).bind({n: w.astype(np.float32) for n, w in weights.items()})
     plan = pipeline.build(module, Options(target=cpu, cache=False)).plan
@@ -66,6 +73,23 @@ def @main(%x: Tensor[(24, {depth}), float32], %u: Tensor[(160, {depth}), float32
 }}"""
     module = relay.infer_type(relay.parse(text)).bind({"u": RNG.uniform(-0.1, 0.1, (160, depth)).astype(np.float32)})
     plan = pipeline.build(module, Options(target="x86-64-v4", cache=False)).plan
+    (kernel,) = [k for k in plan.kernels if k.packs]
+    assert any(isinstance(s, Prefetch) for s in statements(kernel.kernel.body)) == asks
+
+
+@pytest.mark.parametrize(("cpu", "rows", "depth", "asks"), [
+    ("znver4", 3, 8192, False), ("znver4", 4, 8192, True), ("znver4", 4, 49152, False), ("znver4", 7, 49152, True),
+    ("x86-64-v3", 4, 49152, True),
+])  # fmt: skip
+def test_a_single_tile_asks_memory_from_more_rows_on_than_the_last_cache(
+    cpu: str, rows: int, depth: int, asks: bool
+) -> None:
+    text = f"""#[version = "0.0.5"]
+def @main(%x: Tensor[({rows}, {depth}), float32], %u: Tensor[(96, {depth}), float32]) -> Tensor[({rows}, 96), float32] {{
+  nn.dense(%x, %u)
+}}"""
+    module = relay.infer_type(relay.parse(text)).bind({"u": RNG.uniform(-0.1, 0.1, (96, depth)).astype(np.float32)})
+    plan = pipeline.build(module, Options(target=cpu, cache=False)).plan
     (kernel,) = [k for k in plan.kernels if k.packs]
     assert any(isinstance(s, Prefetch) for s in statements(kernel.kernel.body)) == asks
 

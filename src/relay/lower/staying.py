@@ -1,4 +1,4 @@
-"""How much of packed weights the second-level cache has from one call of their kernel to the next.
+"""How much of packed weights the caches have from one call of their kernel to the next.
 
 A kernel alone cannot know: a matrix of half the cache stays there if it is all that a loop multiplies by, and is driven out if it is one
 layer of many. So it is found for the module: what all products reachable from it (or from a loop in it, which is a group of functions
@@ -47,11 +47,9 @@ def _given(call: Call) -> Weights:
 def residences(
     module: Module, multiplies: Callable[[Call], bool], plan_of: Callable[[Call], KernelPlan], target: Target
 ) -> Mapping[int, Residence]:
-    """Where the constants of primitive calls that have any are from one call to the next, by the calls' ids, for targets whose plans
-    depend on that. ``multiplies`` says which calls have products: no other packs anything. Plans are looked at (which takes making them)
-    only of products whose constants may fit."""
-    if not target.outruns_caches:
-        return {}
+    """Where the constants of primitive calls that have any are from one call to the next, by the calls' ids. ``multiplies`` says which
+    calls have products: no other packs anything. Plans are looked at (which takes making them) only of products whose constants may fit
+    the second-level cache, for targets that wait for the caches behind it; others wait for memory alone."""
     calls: dict[str, list[Call]] = {}
     for name, function in module.functions.items():
         values = [b.value for block in all_blocks(body_of(function)) for b in block.bindings]
@@ -64,9 +62,9 @@ def residences(
 
     def residence(names: list[str]) -> Residence:
         given = together(names, _given)
-        if given > MOST_CACHES * target.l2_bytes:
+        if given > (MOST_CACHES * target.l2_bytes if target.outruns_caches else target.l3_bytes):
             return Residence.NONE
-        if given <= target.l2_bytes:
+        if target.outruns_caches and given <= target.l2_bytes:
             packed = together(names, lambda c: _packed(c, plan_of(c)))
             if packed * _SHARE[1] <= target.l2_bytes * _SHARE[0]:
                 return Residence.WHOLE

@@ -50,8 +50,9 @@ class Storage:
 
 
 class Residence(Enum):
-    """How much of a kernel's packed constants the second-level cache has from one call to the next: all, a part where they alone do not
-    fill it too often, or nothing, because what other kernels read in between drives them out."""
+    """How much of a kernel's packed constants is from one call to the next where multiply-adds need not wait for it (in the second-level
+    cache, or in the last one for processors that wait for memory alone): all, a part where they alone do not fill it too often, or nothing,
+    because what other kernels read in between drives them out."""
 
     WHOLE = "whole"
     PART = "in part"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer, Prefetch, Stmt
-from relay.plan.build import ceiling
+from relay.plan.build import Residence, ceiling
 from relay.plan.product import size_of
 from relay.plan.product_nest import LINE_BITS, ProductNest
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum, select
@@ -18,14 +18,15 @@ from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum, selec
 # How many lines a tile asks for at a step along k: its share of the next panel is 4/7 of it
 # at most (7 rows are 4 and 3), and asking for some of the lines only would mislead the machine's own prefetchers.
 _LINES_AHEAD = 3
-# How far ahead in its panels a single tile asks, and from how many rows on: then multiply-adds take longer than memory delivers (20 MB that
-# the last cache holds, 8 rows: 744 us, without 821; 226 MB that it does not, 7 rows: 8.5 ms and 9.1). With fewer the machine's own
-# prefetchers do better alone (226 MB: 4 rows 11.1 ms with asking and 7.8 without, 5 rows 10.9 and 8.0, 6 rows 9.5 and 8.3).
+# How far ahead in its panels a single tile asks, and from how many rows on, where multiply-adds wait for memory alone. Of panels that the
+# last cache holds (20 MB, us without asking and with it: 4 rows 392 and 365, 6 rows 560 and 536, 3 rows as long; with vectors of 256 bits,
+# of which a processor has half as many bytes in flight, 4 rows 1018 and 613):
 _BITS_AHEAD = 8 * (16 << 10)
-_ROWS_AHEAD = 7
-# The same of shorter vectors, of which a processor has half as many bytes in flight (20 MB, 4 to 6 rows with AVX2: 613, 497, 560 us in
-# place of 1018, 1262, 1247; 226 MB: 20.4, 21.1, 20.3 ms in place of 20.0, 28.8, 46.7; of 3 rows as long or longer).
-_ROWS_AHEAD_SHORT = 4
+_ROWS_AHEAD = 4
+# Of others the machine's own prefetchers do better alone until there are more rows (226 MB: 4 rows 11.1 ms with asking and 7.8 without,
+# 6 rows 9.5 and 8.3, 7 rows 8.5 and 9.1), but not those of shorter vectors (4 to 6 rows with AVX2: 20.4, 21.1, 20.3 ms with asking, 20.0,
+# 28.8, 46.7 without).
+_ROWS_AHEAD_FAR = 7
 # The same where multiply-adds wait for caches: behind a tile of two rows the machine's own prefetchers fall back, unless panels stay in the
 # second-level cache, where asking takes the place of loads (900 KB, microseconds with asking and without: 2 rows 11.3 and 9.0, 4 rows 13.8
 # and 11.1, 5 rows 14.4 and 13.4, 6 rows as long). So they do behind one row of panels that are widened (75 MB of float32 as bfloat16, one
@@ -119,7 +120,8 @@ class Reading:
     def _asks(self, height: int) -> bool:
         """Whether a single tile of so many rows asks."""
         if not self._waits:
-            return height >= (_ROWS_AHEAD if self.nest.builder.target.vector_bits >= 512 else _ROWS_AHEAD_SHORT)
+            far = self.nest.builder.weights is Residence.NONE and self.nest.builder.target.vector_bits >= 512
+            return height >= (_ROWS_AHEAD_FAR if far else _ROWS_AHEAD)
         if self.nest.builder.weights_stay:
             return height >= _ROWS_AHEAD_STAYING
         return height * self._widening >= _ROWS_AHEAD_WAITING
