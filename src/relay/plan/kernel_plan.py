@@ -27,6 +27,7 @@ from relay.plan.grouped import grouped, split_for_steps
 from relay.plan.guarded import before_guards
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.lifted import lifted
+from relay.plan.line_sums import line_sums
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
 from relay.plan.product import (
@@ -127,16 +128,19 @@ def plan_graph(
     graph = lifted(in_batches(grouped(graph, constants), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
-    kept = keep(graph, constants, indices)
+    sums = line_sums(graph, constants)
+    kept = keep(graph, constants, indices, sums)
     stages, attentions = find_attentions(kept, graph, indices)
     stages, gradients = find_attention_gradients(stages, graph, indices)
     stages, updates = find_updates(stages, graph, indices)
     together = {id(k.origin) for g in gradients.values() for k in g.stages}
     outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
-    taken = attentions.keys() | together | updates.keys()
+    taken = attentions.keys() | together | updates.keys() | sums
     stages, words = in_words(stages, taken, constants, graph, indices, target, not (updates or graph.foreign))
-    stages, products = _products(stages, attentions.keys() | together, constants, graph, builder, schedule.vectors)
+    stages, products = _products(
+        stages, attentions.keys() | together | sums, constants, graph, builder, schedule.vectors
+    )
     packs, panels_of = _packs(stages, products, constants, graph, indices)
     stages, made = _made_panels(stages, products, panels_of, indices)
     inputs: list[Buffer] = []

@@ -230,12 +230,12 @@ def _index_variables(stage: Stage) -> list[Axis]:
     return reduced if isinstance(stage, Placeholder) else [*stage.axes, *reduced]
 
 
-def keep(graph: TeGraph, constants: frozenset[int], indices: Indices) -> list[Kept]:
+def keep(graph: TeGraph, constants: frozenset[int], indices: Indices, sums: frozenset[int] = frozenset()) -> list[Kept]:
     """The kept stages of a graph, producers first, with everything else inlined. ``constants``: numbers of constant
-    inputs."""
+    inputs. ``sums``: ids of stages that are no products though they look like it."""
     order = [s for s in te.stages(graph.outputs) if not isinstance(s, Placeholder)]
     constant_ids = graph.stages_of(constants)
-    chosen = _choose(order, graph, constant_ids)
+    chosen = _choose(order, graph, constant_ids, sums)
 
     def read(tensor: Tensor, index: tuple[Scalar, ...]) -> Scalar | Inline:
         stage = tensor.stage
@@ -272,7 +272,7 @@ def needed(stages: list[Kept], graph: TeGraph) -> list[Kept]:
     return [k for k in stages if id(k.origin) in needed]
 
 
-def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int]) -> set[int]:
+def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[int], sums: frozenset[int]) -> set[int]:
     """Ids of the stages to keep. Consumers are decided before producers."""
     outputs = {id(t.stage) for t in graph.outputs}
     readers: dict[int, list[Compute | Scan]] = {}
@@ -288,7 +288,7 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
     operands = {
         id(load.source.stage)
         for stage in order
-        if contraction(stage, constants) is not None
+        if id(stage) not in sums and contraction(stage, constants) is not None
         for body in stage_bodies(stage)
         for load in loads(body)
         if isinstance(load.source, Tensor)

@@ -1,0 +1,36 @@
+"""Sums over lines that other stages go through as well are no products of a vector and a matrix."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Expr
+from tests.plan.harness import Maker, check, primitive, tensor
+
+V = DimVar("n")
+
+
+def cotangent(m: Maker, dy: Expr, gamma: Expr) -> Expr:
+    """A norm's way back in short: what is left of each line without its mean weighted by ``gamma``."""
+    scaled = m("multiply", dy, gamma)
+    return m("subtract", scaled, m("mean", scaled, axis=(1,), keepdims=True))
+
+
+def weighted(m: Maker, dy: Expr, gamma: Expr) -> Expr:
+    """Sums of products, and what is left of each line without them."""
+    sums = m("nn.dense", dy, m("expand_dims", gamma, axis=0))
+    return m("subtract", m("tanh", dy), sums)
+
+
+@pytest.mark.parametrize("build", [cotangent, weighted])
+@pytest.mark.parametrize("rows", [as_dim(V), 7])
+def test_sums_over_lines_that_something_else_goes_through_are_made_line_by_line(build: object, rows: object) -> None:
+    fn = primitive([tensor((rows, 300)), tensor((300,))], build)  # type: ignore[arg-type]
+    plan = check(fn, *([{V: 1}, {V: 5}, {V: 33}] if rows != 7 else [{}]))
+    assert "matrix" not in plan.variant and plan.kernel.shared_bytes == 0
+
+
+def test_a_vector_times_a_matrix_that_nothing_else_reads_is_a_product() -> None:
+    fn = primitive([tensor((40, 300)), tensor((300,))], lambda m, x, v: m("nn.dense", x, m("expand_dims", v, axis=0)))
+    assert "matrix" in check(fn, {}).variant
