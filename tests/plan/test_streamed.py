@@ -23,6 +23,7 @@ from tests.plan.harness import Array, Maker, Native, fresh_name, primitive, rand
 
 M = dim_var("m")
 WIDE = tensor((M, 96))
+W = dim_var("w")
 # Cases: the rows that an output of some kilobytes has, and fewer than the limit.
 ROWS = (1, 7, 64)
 
@@ -59,10 +60,11 @@ def placed(array: Array, offset: int) -> Array:
     return out
 
 
-def results(fn: Function, target: Target, rows: int, offset: int, in_place: bool = False) -> list[bytes]:
-    plan, graph, var = make_plan(fn, target, name=fresh_name()), te_graph(fn), as_var(M)
-    assert var is not None
-    env = {var: rows}
+def results(
+    fn: Function, target: Target, rows: int, offset: int, in_place: bool = False, width: int = 96
+) -> list[bytes]:
+    plan, graph = make_plan(fn, target, name=fresh_name()), te_graph(fn)
+    env = {v: n for v, n in ((as_var(M), rows), (as_var(W), width)) if v is not None and v in plan.kernel.dims}
     given = [
         placed(random([dim_evaluate(d, env) for d in t.shape], t.dtype, n), offset) for n, t in enumerate(graph.inputs)
     ]
@@ -88,6 +90,19 @@ def test_same_bits(name: str, text: str) -> None:
         for offset in (0, 32, 8):
             assert results(fn, small(text), rows, offset) == wanted
         assert results(fn, small(text), rows, 0, in_place=True) == wanted
+
+
+@pytest.mark.parametrize("text", ["cpu", "x86-64-v3"])
+def test_rows_of_unknown_length(text: str) -> None:
+    """Rows that turn out to be whole vectors are written past the caches, others through them."""
+    types = [tensor((M, W)), tensor((W,)), tensor((W,))]
+    fn = primitive(types, lambda m, x, g, b: m("nn.layer_norm", x, g, b, ty=types[0]))
+    for width in (96, 104, 97, 8):
+        for rows in (1, 64):
+            wanted = results(fn, parse_target(text), rows, 0, width=width)
+            for offset in (0, 32, 8):
+                assert results(fn, small(text), rows, offset, width=width) == wanted
+    assert "!nontemporal" in emit(make_plan(fn, small(text), name="k").kernel, small(text))
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ class _KernelText:
             with b.in_entry():
                 slot = b.emit(f"getelementptr ptr, ptr %buffers, i64 {position}")
                 pointer = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
-            frame.places[buffer] = replace(
-                self._in_memory(frame, buffer, pointer), streamed=self._streamed(frame, buffer, pointer)
-            )
+            streamed = self._streamed(frame, buffer, pointer)
+            rows = self._whole_rows(frame, buffer, streamed) if streamed else ""
+            frame.places[buffer] = replace(self._in_memory(frame, buffer, pointer), streamed=streamed, rows=rows)
 
     def _streamed(self, frame: Frame, buffer: Buffer, pointer: str) -> str:
         """The bit that says whether an output is written past the caches: it is large, begins at a whole vector, and nothing that
@@ -127,6 +127,17 @@ class _KernelText:
                     other = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
                     bit = b.emit(f"and i1 {bit}, {b.emit(f'icmp ne ptr {other}, {pointer}')}")
         return bit
+
+    def _whole_rows(self, frame: Frame, buffer: Buffer, streamed: str) -> str:
+        """The bit that says whether such an output has rows of whole vectors, where how long they are is known only now."""
+        kernel, b = self.kernel, frame.builder
+        rows = dict(zip(kernel.streamed, kernel.rows, strict=False)).get(self.operands[buffer] - len(kernel.inputs), 0)
+        if isinstance(rows, int):
+            return ""
+        lanes = self.target.vector_bits // 8 // memory_bytes(buffer.dtype)
+        with b.in_entry():
+            inside = b.emit(f"and i64 {frame.size(rows).text}, {lanes - 1}")
+            return b.emit(f"and i1 {streamed}, {b.emit(f'icmp eq i64 {inside}, 0')}")
 
     def _in_memory(self, frame: Frame, buffer: Buffer, pointer: str) -> Place:
         strides = frame.strides(buffer.shape)

@@ -26,7 +26,8 @@ class Place:
     register form and it is padded, so that a vector access that begins inside is harmless. ``private`` is the
     lane count of a local buffer that holds one element per lane, ``room`` how many elements a local one has room
     for. ``metadata`` are the alias annotations of its accesses. ``streamed``, where given, is a bit that says
-    whether whole vectors are written past the caches.
+    whether whole vectors are written past the caches, ``rows`` one that says whether they are where an offset is not known to be
+    at a whole vector, but every row begins at one.
     """
 
     pointer: str
@@ -38,6 +39,7 @@ class Place:
     room: int = 0
     metadata: str = ""
     streamed: str = ""
+    rows: str = ""
 
 
 def local_type(dtype: str) -> str:
@@ -401,13 +403,18 @@ class Memory:
 
     def _stream(self, place: Place, base: Value, store: str, otherwise: str, size: int) -> None:
         """A store of a whole vector that goes past the caches if the place's bit is set. The bit promises that the buffer begins at
-        a whole vector; where the offset is not known to be one too, the store is an ordinary one."""
+        a whole vector. An offset that is not known to be at one too is asked, where every row is said to begin at one: of lines that
+        are written partly past the caches and partly through them, both wait."""
+        streamed = place.streamed
         if base.multiple * memory_bytes(place.dtype) % size:
-            self.b.do(otherwise)
-            return
+            if not place.rows:
+                self.b.do(otherwise)
+                return
+            inside = self.b.emit(f"and i64 {base.text}, {size // memory_bytes(place.dtype) - 1}")
+            streamed = self.b.emit(f"and i1 {place.rows}, {self.b.emit(f'icmp eq i64 {inside}, 0')}")
         self.streams[place.streamed] = None
         past, within, done = self.b.name("past"), self.b.name("within"), self.b.name("stored")
-        self.b.branch(place.streamed, past, within)
+        self.b.branch(streamed, past, within)
         self.b.start(past)
         one = self.b.module.shared_node("!{i32 1}")
         self.b.do(f"{store}, align {size}, !nontemporal {one}{place.metadata}")

@@ -228,6 +228,7 @@ class Kernel:
     ``in_place`` pairs (input, output) may be given the same memory. ``shared_bytes`` and ``worker_bytes`` are what
     it needs of workspace: ``shared_bytes + workers * worker_bytes``, each a multiple of 64. ``streamed`` are the numbers of
     outputs that are written past the caches where they are large (`Target.streamed_bytes`): nothing here reads them.
+    ``rows`` are how many elements a row of each of these has, where that is not known; 0 where it is or does not matter.
     """
 
     name: str
@@ -239,3 +240,4 @@ class Kernel:
     shared_bytes: Dim = 0
     worker_bytes: Dim = 0
     streamed: tuple[int, ...] = ()
+    rows: tuple[Dim, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
@@ -183,7 +183,9 @@ def plan_graph(
     body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
     space = layout(body)
     streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
-    kernel = Kernel(name, tuple(inputs), tuple(outputs), key.dims, body, in_place, space.shared, space.worker, streamed)
+    rows = tuple(_row(graph.outputs[n].shape) for n in streamed)
+    operands = tuple(inputs), tuple(outputs), key.dims
+    kernel = Kernel(name, *operands, body, in_place, space.shared, space.worker, streamed, rows)
     if graph.foreign:
         given = {tensor_key(t): builder.storage[tensor_key(t)] for n, t in enumerate(graph.inputs) if n not in packs}
         kernel = checked(kernel, defined, given, graph.assumed)
@@ -439,6 +441,11 @@ def _streamed(outputs: list[Buffer], body: Stmt, target: Target) -> tuple[int, .
     large = [n for n, size in enumerate(most) if size is None or size >= limit]
     read = buffers_read(body) if large else set()
     return tuple(n for n in large if outputs[n] not in read)
+
+
+def _row(shape: Sequence[Dim]) -> Dim:
+    """The size of the last axis where that is not known, else 0."""
+    return shape[-1] if shape and not isinstance(shape[-1], int) else 0
 
 
 def _variant(nests: list[Nest], attentions: Container[int], scatters: Container[int]) -> str:
