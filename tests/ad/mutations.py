@@ -185,7 +185,7 @@ def _(patch: Patch) -> None:
 
 @fault("the seed is zeros")
 def _(patch: Patch) -> None:
-    everywhere(patch, "ones_like", zeros_like)
+    everywhere(patch, "ones", lambda code, x: code.bind(zeros_like(x)))
 
 
 @fault("the second field of a result is not seeded")

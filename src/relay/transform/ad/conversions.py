@@ -9,8 +9,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
+import numpy as np
+
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar, as_dim
+from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Call, Clause, Expr, Function, GlobalVar, Match, PConstructor, Var
 from relay.ir.span import Span
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeVar
@@ -28,7 +31,7 @@ from relay.transform.ad.terms import (
     tuple_of,
     write,
 )  # fmt: skip
-from relay.transform.build import internal_call, type_of
+from relay.transform.build import constant, internal_call, type_of
 from relay.transform.to_blocks import to_blocks
 from relay.typing.substitution import substitute, variables
 from relay.typing.text import type_text
@@ -217,8 +220,12 @@ def zeros_like(x: Expr) -> Call:
     return internal_call("zeros_like", (x,), type_of(x))  # of any type, one with parameters included
 
 
-def ones_like(x: Expr) -> Call:
-    return internal_call("ones_like", (x,), type_of(x))
+def ones(code: Code, x: Expr) -> Expr:
+    """As many as ``x`` has elements. For a number it is a constant: otherwise the number would be computed for its type."""
+    ty = type_of(x)
+    if isinstance(ty, TensorType) and ty.shape == () and ty.device is None and isinstance(ty.dtype, str):
+        return constant(np.ones((), numpy_dtype(ty.dtype)), ty.dtype)
+    return code.bind(internal_call("ones_like", (x,), ty))
 
 
 # -- the conversions of reverse mode
@@ -287,8 +294,7 @@ class Seed(Conversion):
         return UNIT
 
     def tensor(self, code: Code, x: Expr, t: TensorType) -> Expr:
-        ones = code.bind(ones_like(code.bind(project(x, 0))))
-        accumulate(code, code.bind(project(x, 1)), ones)
+        accumulate(code, code.bind(project(x, 1)), ones(code, code.bind(project(x, 0))))
         return x
 
     def function(self, code: Code, x: Expr, t: FuncType, span: Span | None) -> Expr:

@@ -30,7 +30,7 @@ from relay.ir.types import FuncType, RefType, TupleType, Type
 from relay.op.custom_gradients import has_declared_rule
 from relay.transform.ad.activity import Activity
 from relay.transform.ad.branches import branch_again
-from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones_like, zeros_like
+from relay.transform.ad.conversions import Collect, Conversion, Drop, Lift, Seed, ones, zeros_like
 from relay.transform.ad.kept_rows import KeptRows, Term, no_rows, put, term_of, total
 from relay.transform.ad.lifter import Lifter, fitting, nothing_to_differentiate
 from relay.transform.ad.loop_gradient import Loops
@@ -275,7 +275,7 @@ class Reverse(Lifter):
         """Give every tensor of the result a cotangent of ones; whether there is any."""
         match value:
             case Tensor():
-                frame.give(value, frame.back.bind(ones_like(value.primal)))
+                frame.give(value, ones(frame.back, value.primal))
                 return True
             case Fields():
                 return any([self.start(f, frame, span) for f in value.fields])
