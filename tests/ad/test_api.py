@@ -119,3 +119,27 @@ def test_every_level() -> None:
     for level in (0, 1, 2):
         exe = relay.compile(Module({"main": relay.grad(loss())}), opt_level=level, cache=False)
         np.testing.assert_allclose(np.asarray(exe(X, W)), slope() @ W)
+
+
+def test_a_gradient_alone_does_not_compute_the_value() -> None:
+    """The seed of a number is a constant: nothing of what the number was made of is left."""
+    text = '#[version = "0.0.5"]\ndef @main[n: Dim](%x: Tensor[(n, 3), float64], %c: Tensor[(n, 3), float64]) { sum(tanh(%x) * %c) }'
+    module = relay.parse(text)
+    x, c = np.outer(np.ones(4), X), np.arange(12.0).reshape(4, 3)
+    np.testing.assert_allclose(run(relay.grad(module, argnums=1), x, c), np.tanh(x))
+    exe: Any = relay.compile(relay.grad(module, argnums=1), cache=False)
+    assert len(exe.program.kernels) == 1
+
+
+def test_means_of_unevenly_shared_windows_of_unknown_sizes() -> None:
+    text = """#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(1, 1, n, m), float64], %c: Tensor[(1, 1, 3, 2), float64]) -> float64 {
+  sum(nn.adaptive_avg_pool2d(%x, output_size=[3, 2]) * %c)
+}"""
+    module, c = relay.grad(relay.parse(text)), np.arange(1.0, 7.0).reshape(1, 1, 3, 2)
+    for n, m in ((7, 5), (3, 4), (2, 1)):
+        wanted = np.zeros((1, 1, n, m))
+        for i, j in np.ndindex(3, 2):
+            part = wanted[0, 0, i * n // 3 : ((i + 1) * n + 2) // 3, j * m // 2 : ((j + 1) * m + 1) // 2]
+            part += c[0, 0, i, j] / part.size
+        np.testing.assert_allclose(run(module, np.zeros((1, 1, n, m)), c), wanted)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay import te
+from relay.ir.dim import DimVar, as_dim, ceil_div, dim_add
 from relay.te.autodiff import jvp, vjp
 from relay.te.autodiff.solve import invert
 from relay.te.evaluate import evaluate
@@ -187,3 +188,12 @@ def test_stages_of_a_cotangent_have_index_variables_of_their_own() -> None:
     y = te.compute((9, 16), lambda i, j: te.sum(x[te.minimum(te.maximum(i - k, 0), 8), j] * w[k, j], k))
     (dx,) = vjp([y], [te.placeholder("g", y.shape, "float64")], [x])
     assert own_variables(dx)
+
+
+def test_windows_that_begin_at_quotients_of_a_size_are_found_without_a_loop_over_them() -> None:
+    """``x[k * n // 5 + o]``, `n` unknown, hits z for five k at most: o is what is left of z, not looped over as well."""
+    n = as_dim(DimVar("n"))
+    k, o, z = Axis("k", 5), Axis("o", dim_add(ceil_div(n, 5), 1)), Axis("z", n)
+    read = binary("add", binary("floordiv", binary("mul", k, te.size(n)), 5), o)
+    (inverse,) = invert([read], [z], [k, o], Indices(), 1)
+    assert [a.extent for a in inverse.free] == [5]

@@ -8,8 +8,9 @@ may leave its range. The index functions are sums of variables times sizes; what
     min(a, b), abs(a) two pieces (`relay.te.autodiff.cuts`)
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
-once the common divisor is out), so r runs only over its residue class and p is determined. What cannot be solved stays a guard,
-so the result is right for every index function, and free of guards where the ranges allow.
+once the common divisor is out), so r runs only over its residue class and p is determined. Variables that sizes multiply are looped
+over where that leaves an equation of numbers and shorter loops than other ways do. What cannot be solved stays a guard, so the
+result is right for every index function, and free of guards where the ranges allow.
 """
 
 from __future__ import annotations
@@ -346,11 +347,24 @@ class _System:
             chosen = self._residual(known)
             if chosen is not None:
                 return self._length(chosen[0].extent, chosen[1]), len(found)
-            units = [self._length(a.extent, 1) for a, c in terms.items() if abs(c) == 1]
-            return prod(self._length(a.extent, 1) for a in found) // max(units) if units else _LONG, len(found)
+            return min(self._by_unit(known), self._by_sizes(known)), len(found)
         common = gcd(*terms.values())
         terms = {a: c // common for a, c in terms.items()}
         return min(self._trips(terms, a) for a in terms)[0], len(found)
+
+    def _by_unit(self, terms: Mapping[Axis, Dim]) -> int:
+        """The work of an equation with sizes among its coefficients, where one variable with the coefficient 1 is said by all others."""
+        units = [self._length(a.extent, 1) for a, c in terms.items() if c in (1, -1)]
+        return prod(self._length(a.extent, 1) for a in terms) // max(units) if units else _LONG
+
+    def _by_sizes(self, terms: Mapping[Axis, Dim]) -> int:
+        """The work where the variables that sizes multiply are looped over, which leaves an equation of numbers."""
+        whole = {a: c for a, c in terms.items() if isinstance(c, int)}
+        if not 0 < len(whole) < len(terms) or len(whole) > _MOST_ORDERED:
+            return _LONG
+        common = gcd(*whole.values())
+        loops = prod(self._length(a.extent, 1) for a in terms if a not in whole)
+        return loops * self._work({a: c // common for a, c in whole.items()})
 
     def _trips(self, terms: dict[Axis, int], axis: Axis) -> tuple[int, bool]:
         """How long the loop is that remains of a variable when the others of an equation absorb multiples of their divisor."""
@@ -362,20 +376,17 @@ class _System:
         if len(terms) > _MOST_ORDERED:
             return min(terms, key=lambda a: self._trips(terms, a))
 
-        def work(left: dict[Axis, int]) -> int:
-            if len(left) < 2:
-                return 1
-            return min(self._trips(left, a)[0] * work(rest(left, a)) for a in left)
-
-        def rest(left: dict[Axis, int], axis: Axis) -> dict[Axis, int]:
-            by = _others(left, axis)
-            return {a: c // by for a, c in left.items() if a is not axis}
-
         def order(axis: Axis) -> tuple[int, int, bool]:
             trips, kept = self._trips(terms, axis)
-            return trips * work(rest(terms, axis)), trips, kept
+            return trips * self._work(_without(terms, axis)), trips, kept
 
         return min(terms, key=order)
+
+    def _work(self, terms: dict[Axis, int]) -> int:
+        """The least work of all orders in which the variables of an equation of numbers can be taken."""
+        if len(terms) < 2:
+            return 1
+        return min(self._trips(terms, a)[0] * self._work(_without(terms, a)) for a in terms)
 
     def _integer(self, terms: dict[Axis, int], rest: Dim) -> Dim:
         """One step on an equation with integer coefficients: what is left of it."""
@@ -445,6 +456,13 @@ class _System:
                 self.below_extent.add(axis)
                 self._set(axis, dim_sub(rest, dim_mul(by, whole)))
                 return self._left({a: s for a, s in shares.items() if s is not None}, whole)
+        if self._by_sizes(terms) < self._by_unit(terms):
+            numbers = {a: c for a, c in terms.items() if isinstance(c, int)}
+            for axis, coefficient in terms.items():
+                if axis not in numbers:
+                    self._keep(axis)
+                    rest = dim_sub(rest, dim_mul(coefficient, self.indices.axis(axis)))
+            return self._left(numbers, rest)
         units = [a for a, c in terms.items() if c in (1, -1)]
         if units:
             # The one that would be the longest loop is determined by the others.
@@ -494,6 +512,12 @@ class _System:
     def _demand_equal(self, a: Dim, b: Dim) -> None:
         if not known_equal(a, b):
             self.equal.append((a, b))
+
+
+def _without(terms: dict[Axis, int], axis: Axis) -> dict[Axis, int]:
+    """What an equation of numbers leaves to the other variables when one has absorbed what they do not divide."""
+    by = _others(terms, axis)
+    return {a: c // by for a, c in terms.items() if a is not axis}
 
 
 def _others(terms: dict[Axis, int], axis: Axis) -> int:
