@@ -11,6 +11,7 @@ from relay.codegen.workers import available_cores, compile_all
 from relay.ir.collection import without_collection
 from relay.loop.ahead import asking_ahead
 from relay.loop.ir import Kernel
+from relay.loop.mirrors import unmirrored
 from relay.loop.pieces import in_pieces
 from relay.loop.simplify import simplify
 from relay.loop.target import Target
@@ -59,5 +60,5 @@ def prepared(kernel: Kernel, target: Target) -> Kernel:
     """The kernel as code is made of it: choices are made outside of vector loops, these are cut where their extents are numbers,
     what that decides is simplified, and rows that are looked up are asked for ahead."""
     first = simplify(kernel)
-    cut = in_pieces(unwrapped(unswitched(first), target), target)
+    cut = in_pieces(unmirrored(unwrapped(unswitched(first), target), target), target)
     return asking_ahead(first if cut is first else simplify(cut), target)
