@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
-from tests.plan.harness import Maker, check, primitive, tensor
+from relay.loop.ir import For
+from relay.loop.walk import statements
+from relay.plan.kernel_plan import make_plan
+from tests.plan.harness import HOST, Maker, check, fresh_name, primitive, tensor
 
 V = DimVar("n")
+N = as_dim(V)
 
 
 def cotangent(m: Maker, dy: Expr, gamma: Expr) -> Expr:
@@ -24,11 +28,23 @@ def weighted(m: Maker, dy: Expr, gamma: Expr) -> Expr:
 
 
 @pytest.mark.parametrize("build", [cotangent, weighted])
-@pytest.mark.parametrize("rows", [as_dim(V), 7])
+@pytest.mark.parametrize("rows", [N, 7])
 def test_sums_over_lines_that_something_else_goes_through_are_made_line_by_line(build: object, rows: object) -> None:
     fn = primitive([tensor((rows, 300)), tensor((300,))], build)  # type: ignore[arg-type]
     plan = check(fn, *([{V: 1}, {V: 5}, {V: 33}] if rows != 7 else [{}]))
     assert "matrix" not in plan.variant and plan.kernel.shared_bytes == 0
+
+
+@pytest.mark.parametrize("width", [768, as_dim(DimVar("w"))])
+def test_the_gradient_of_a_norm_goes_through_its_rows_once(width: Dim) -> None:
+    matrix, vector = tensor((N, width)), tensor((width,))
+
+    def build(m: Maker, x: Expr, g: Expr, b: Expr, c: Expr, y: Expr) -> Expr:
+        return m("nn.layer_norm.vjp0", x, g, b, m("multiply", c, y, ty=matrix), ty=matrix)
+
+    plan = make_plan(primitive([matrix, vector, vector, matrix, matrix], build), HOST, name=fresh_name())
+    assert plan.variant == "rows" and plan.kernel.shared_bytes == 0
+    assert len([s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]) == 1
 
 
 def test_a_vector_times_a_matrix_that_nothing_else_reads_is_a_product() -> None:
