@@ -144,3 +144,16 @@ def test_what_stays_as_it_is_along_depth() -> None:
 def dense(rows: Any, depth: int, columns: int, dtype: str = "float32") -> Function:
     given = [tensor((rows, depth), dtype), tensor((columns, depth), dtype)]
     return primitive(given, lambda m, x, w: m("nn.dense", x, w))
+
+
+def test_a_strided_gradient_over_lines_of_unknown_length_is_products() -> None:
+    """Which window an element belongs to is a matter of halves of unknown sizes; no guard is left of it, each class of places is a product."""
+    h, w = DimVar("h"), DimVar("w")
+    image, half = (N, 16, as_dim(h), as_dim(w)), (N, 16, (as_dim(h) + 1) // 2, (as_dim(w) + 1) // 2)
+    attrs = {"strides": (2, 2), "padding": (1, 1)}
+    fn = primitive(
+        [tensor(image), tensor((16, 16, 3, 3)), tensor(half)],
+        lambda m, x, k, g: m("nn.conv2d.vjp0", x, k, g, ty=tensor(image), **attrs),
+    )
+    plan = check(fn, *({V: 2, h: y, w: x} for y, x in ((8, 8), (7, 12), (1, 1))), {V: 0, h: 4, w: 4})
+    assert "matrix" in plan.variant and "rows" not in plan.variant

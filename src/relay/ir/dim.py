@@ -336,7 +336,37 @@ def dim_bounds(dim: Dim) -> tuple[int | None, int | None]:
         return dim, dim
     if isinstance(dim, AnyDim):
         return 0, None
-    return sum_bounds(dim, _count_bounds)
+    low, high = sum_bounds(dim, _count_bounds)
+    if low is not None and high is not None:
+        return low, high
+    below, above = _bounds_by_quotient(dim)
+    return below if low is None else low, above if high is None else high
+
+
+def _bounds_by_quotient(dim: SymDim) -> tuple[int | None, int | None]:
+    """Bounds of a sum with a quotient by a number: ``c * (a // c)`` is at most ``a`` and more than ``a - c``, and the dividend may cancel
+    with the rest of the sum. Of several the one that was made last is taken, since others may be inside of it."""
+    found: tuple[DimOp, int] | None = None
+    for monomial, times in dim.terms:
+        if len(monomial) != 1:
+            continue
+        atom, power = monomial[0]
+        if not isinstance(atom, DimOp) or atom.op != "floordiv" or power != 1 or not isinstance(atom.b, int):
+            continue
+        if atom.b > 0 and (found is None or atom.serial > found[0].serial):
+            found = atom, times
+    if found is None or len(dim.terms) == 1:
+        return None, None
+    quotient, times = found
+    divisor = quotient.b
+    assert isinstance(divisor, int)
+    rest = dim_sub(dim, dim_mul(times, as_dim(quotient)))
+    low, high = dim_bounds(dim_add(dim_mul(divisor, rest), dim_mul(times, quotient.a)))
+    # The divisor times the sum is this, less what the division leaves over so many times.
+    left = times * (divisor - 1)
+    least = None if low is None else -((max(left, 0) - low) // divisor)
+    most = None if high is None else (high - min(left, 0)) // divisor
+    return least, most
 
 
 def sum_bounds(dim: SymDim, of: Callable[[Atom], tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
