@@ -142,12 +142,15 @@ def test_a_fact_of_a_power_of_an_extreme() -> None:
 
 def test_a_quotient_is_bounded_by_its_dividend() -> None:
     """Two halves of n are n or one less, whatever n is: what is not covered by a bound of each term."""
-    n: Any = size("n")
-    half, rounded = dim_floordiv(n, 2), dim_floordiv(n + 1, 2)
+    n = size("n")
+    half: Any = dim_floordiv(n, 2)
+    rounded: Any = dim_floordiv(n + 1, 2)
+    third: Any = dim_floordiv(n, 3)
+    last: Any = dim_floordiv(n + 2, 3)
     assert dim_bounds(2 * half - n) == (-1, 0)
     assert dim_bounds(2 * rounded - n) == (0, 1)
     assert dim_bounds(rounded - half) == (0, 1)
-    assert dim_bounds(3 * dim_floordiv(n, 3) - 3 * dim_floordiv(n + 2, 3)) == (-4, 0)
+    assert dim_bounds(3 * third - 3 * last) == (-4, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -155,11 +158,11 @@ def test_bounds_hold_for_all_values(seed: int) -> None:
     pick = random.Random(seed)
     n, m = size("n"), size("m")
     for _ in range(20):
-        dim: Dim = pick.randint(-3, 3)
+        dim: Any = pick.randint(-3, 3)
         for _ in range(pick.randint(1, 4)):
             above = pick.randint(1, 3) * n + pick.randint(0, 2) * m + pick.randint(-2, 3)
-            term = pick.choice([n, m, dim_floordiv(above, pick.randint(2, 4)), dim_floordiv(dim_mul(2, dim) + n, 3)])
-            dim = dim_mul(1, term) * pick.randint(-4, 4) + dim
+            term = pick.choice([n, m, dim_floordiv(above, pick.randint(2, 4)), dim_floordiv(2 * dim + n, 3)])
+            dim = pick.randint(-4, 4) * term + dim
         low, high = dim_bounds(dim)
         for values in itertools.product(range(8), repeat=2):
             value = dim_evaluate(dim, dict(zip((as_var(n), as_var(m)), values, strict=True)))  # type: ignore[arg-type]

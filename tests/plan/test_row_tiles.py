@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 
 import relay
+from relay.codegen.target import parse_target
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Function
+from relay.loop.ir import Alloc
+from relay.loop.walk import statements
+from tests.plan.harness import HOST, check, primitive, tensor
 
 # Channels, groups, height, width, window, stride.
 SHAPES = [
@@ -34,3 +40,45 @@ def test_grouped_convolutions_and_their_gradients(shape: tuple[int, ...], dtype:
         found, wanted = relay.compile(program)(*given), np.asarray(relay.evaluate(program, *given))
         far = np.abs(np.asarray(found).astype("float64") - wanted.astype("float64")).max()
         assert far <= tolerance * np.abs(wanted).max()
+
+
+SIZES = tuple(DimVar(name) for name in "nhw")
+N, H, W = (as_dim(v) for v in SIZES)
+LINES = tuple(
+    dict(zip(SIZES, sizes, strict=True)) for sizes in ((1, 1, 1), (2, 8, 15), (1, 9, 16), (2, 19, 33), (0, 3, 3))
+)
+
+
+def _of_lines(what: str) -> Function:
+    image, like = tensor((N, 4, H, W)), tensor((N, 4, H, W))
+    window, same = tensor((4, 1, 3, 3)), {"padding": [1, 1], "groups": 4}
+    pool = {"pool_size": [3, 3], "strides": [1, 1], "padding": [1, 1]}
+    match what:
+        case "depthwise":
+            return primitive([image, window], lambda m, x, w: m("nn.conv2d", x, w, **same))
+        case "its weights":
+            return primitive(
+                [image, window, like], lambda m, x, w, g: m("nn.conv2d.vjp1", x, w, g, ty=tensor((4, 1, 3, 3)), **same)
+            )
+        case "mean":
+            return primitive([image], lambda m, x: m("nn.avg_pool2d", x, **pool))
+        case "maximum":
+            return primitive(
+                [tensor((N, 4, 2 * H, 2 * W))],
+                lambda m, x: m("nn.max_pool2d", x, pool_size=[2, 2], strides=[2, 2], padding=[0, 0]),
+            )
+        case _:
+            return primitive(
+                [tensor((N, 4, 2 * H, 2 * W)), like],
+                lambda m, x, g: m("nn.max_pool2d.vjp0", x, g, pool_size=[2, 2], strides=[2, 2], padding=[0, 0]),
+            )
+
+
+@pytest.mark.parametrize("what", ["depthwise", "its weights", "mean", "maximum", "its gradient"])
+def test_lines_of_unknown_length_are_summed_in_registers(what: str) -> None:
+    """Nothing waits in memory for as many sums as a line may have: a vector of the line at a time goes through all steps."""
+    plan = check(_of_lines(what), *LINES)
+    made = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc)]
+    assert "rows" in plan.variant and any(b.name.startswith("acc") for b in made)
+    assert not HOST.masked or not any(b.scope == "stack" for b in made)
+    check(_of_lines(what), *LINES, target=parse_target("x86-64-v3"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import DimVar, as_dim, ceil_div
 from relay.ir.expr import Expr, Function, Tuple
 from relay.loop.ir import Alloc
 from relay.loop.printer import kernel_text
@@ -147,9 +147,9 @@ def dense(rows: Any, depth: int, columns: int, dtype: str = "float32") -> Functi
 
 
 def test_a_strided_gradient_over_lines_of_unknown_length_is_products() -> None:
-    """Which window an element belongs to is a matter of halves of unknown sizes; no guard is left of it, each class of places is a product."""
+    """Which window an element belongs to is a matter of halves of sizes: no guard is left of it, and each class of places is a product."""
     h, w = DimVar("h"), DimVar("w")
-    image, half = (N, 16, as_dim(h), as_dim(w)), (N, 16, (as_dim(h) + 1) // 2, (as_dim(w) + 1) // 2)
+    image, half = (N, 16, as_dim(h), as_dim(w)), (N, 16, *(ceil_div(as_dim(v), 2) for v in (h, w)))
     attrs = {"strides": (2, 2), "padding": (1, 1)}
     fn = primitive(
         [tensor(image), tensor((16, 16, 3, 3)), tensor(half)],

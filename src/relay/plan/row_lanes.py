@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, known_equal
-from relay.loop.ir import Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.loop.ir import Buffer, For, LetScalar, Scope, Seq, Stmt, Store
 from relay.plan.build import allocate, seq, serial
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
@@ -167,7 +167,8 @@ def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
         if not isinstance(value, Reduce):
             out.ends.append(emitter.store(plan, n, value))
             continue
-        acc = Buffer(emitter.builder.fresh("acc"), (lanes.size,), accumulator(value), "stack")
+        scope: Scope = "register" if lanes.held else "stack"
+        acc = Buffer(emitter.builder.fresh("acc"), (lanes.size,), accumulator(value), scope)
         out.buffers.append(acc)
         now = Load(acc, at, acc.dtype)
         if value.kind in ("argmax", "argmin"):
@@ -175,7 +176,7 @@ def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
             axis = counted(plan)
             extent = 1 if axis is None else axis.extent
             narrow = isinstance(extent, int) and extent < 1 << 31
-            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", "stack")
+            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", scope)
             out.buffers.append(place)
             out.starts += [
                 Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),

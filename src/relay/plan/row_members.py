@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from relay.ir.dim import Dim, dim_sub, known_equal
 from relay.ir.types import is_float
@@ -14,8 +15,18 @@ from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_lanes import reduce_lanes
-from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, finds_position, frame_of, lane_blocks, targets
-from relay.plan.row_tiles import sums_across_lines, sums_along_lines
+from relay.plan.row_parts import (
+    Lanes,
+    MemberPlan,
+    Reductions,
+    counted,
+    finds_position,
+    frame_of,
+    held_lanes,
+    lane_blocks,
+    targets,
+)
+from relay.plan.row_tiles import MOST_TERMS, known_count, sums_across_lines, sums_along_lines
 from relay.te.scalar import (
     Axis,
     Const,
@@ -289,12 +300,27 @@ class Emitter:
     def _blocked(self, plan: MemberPlan) -> Stmt:
         """Lanes along the member's last inner axis, a block at a time."""
         last = plan.inner[-1]
-        lanes, blocks, position = lane_blocks(last)
         before = self.env
+        if self.holds([replace(plan, inner=[])], last):
+            lanes, block, position = held_lanes(last, self.lanes([plan]))
+            blocks = [block]
+        else:
+            lanes, blocks, position = lane_blocks(last)
         self.bind(last, position)
         body = reduce_lanes(self, [plan], lanes)
         self.env = before
         return serial([*plan.inner[:-1], *blocks], body)
+
+    def lanes(self, plans: Sequence[MemberPlan]) -> int:
+        """The lanes of a vector of what some members compute."""
+        return self.builder.lanes(d for p in plans for d in p.member.kept.dtypes)
+
+    def holds(self, plans: Sequence[MemberPlan], line: Axis) -> bool:
+        """Whether members with lanes across an axis are best made a vector at a time, with accumulators in registers: what is done for an
+        element is little, and nobody knows how many vectors there are."""
+        scans = any(isinstance(p.member.kept.stage, Scan) for p in plans)
+        short = not scans and all(known_count([*p.inner, *p.reduced]) <= MOST_TERMS for p in plans)
+        return short and not isinstance(line.extent, int) and self.builder.target.masked
 
     def runs(self, plan: MemberPlan) -> bool:
         """Whether a scan along a row goes in vectors: the steps of one combine (`relay.loop.running`)."""

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import ceil_div
-from relay.loop.ir import Buffer, Stmt
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.walk import buffers_used
 from relay.plan.build import Builder, Storage, seq, vectorized
 from relay.plan.expand import Env
 from relay.plan.nests import Member
-from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, extent_of, minimum
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    binary,
+    compare,
+    extent_of,
+    minimum,
+    select,
+    transform,
+)
 from relay.te.tensor import stage_bodies
 
 # Rows of a block whose lanes run across the rows.
@@ -49,12 +61,14 @@ class Reductions:
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
     """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements. Where all that the nest reads has been
-    brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes."""
+    brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes. ``held``:
+    accumulators for all of them are in registers, and the lanes past the last are masked."""
 
     variable: Axis
     count: Scalar
     size: int
     vector: int | None = None
+    held: bool = False
 
     def each(self, stores: Sequence[Stmt]) -> list[Stmt]:
         """Stores that do not need each other, for every lane. Those to operands have a loop of their own: in the others' memory no lane of
@@ -66,10 +80,46 @@ class Lanes:
 
     def loop(self, body: Stmt) -> Stmt:
         """The statement for every lane; for those behind the last one, too, where it touches nothing but such memory."""
+        if self.held:
+            return _loop_where(self.inside, vectorized(self.variable, Const(self.size, "int64"), body))
         if self.vector is None or _touches_operands(body):
             return vectorized(self.variable, self.count, body)
         vectors = binary("floordiv", binary("add", self.count, self.vector - 1), self.vector)
         return vectorized(self.variable, binary("mul", vectors, self.vector), body)
+
+    @property
+    def inside(self) -> Scalar:
+        """Whether a lane is one of those that there are."""
+        return compare("lt", self.variable, self.count)
+
+
+def _where(inside: Scalar, stmt: Stmt) -> Stmt:
+    """What is done for the lanes that are inside: of registers all lanes are read and written, since nobody asks what the others hold, and
+    memory is touched for those inside only. What is computed before a loop is computed in any case."""
+
+    def guarded(value: Scalar) -> Scalar:
+        def one(node: Scalar) -> Scalar:
+            memory = isinstance(node, Load) and isinstance(node.source, Buffer) and node.source.scope != "register"
+            return select(inside, node, Const(0, node.dtype)) if memory else node
+
+        return transform(value, one)
+
+    match stmt:
+        case LetScalar():
+            return replace(stmt, value=guarded(stmt.value), body=_where(inside, stmt.body))
+        case Seq():
+            return seq([_where(inside, s) for s in stmt.stmts])
+        case Store() if stmt.buffer.scope == "register":
+            return replace(stmt, value=guarded(stmt.value))
+        case _:
+            return Branch(inside, stmt)
+
+
+def _loop_where(inside: Scalar, loop: Stmt) -> Stmt:
+    if isinstance(loop, LetScalar):
+        return replace(loop, body=_loop_where(inside, loop.body))
+    assert isinstance(loop, For)
+    return replace(loop, body=_where(inside, loop.body))
 
 
 def _touches_operands(stmt: Stmt) -> bool:
@@ -90,6 +140,14 @@ def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], 
         [block],
         binary("add", start, lane),
     )
+
+
+def held_lanes(axis: Axis, size: int) -> tuple[Lanes, Axis, Scalar]:
+    """Lanes across an axis of unknown length, so many at a time, accumulators in registers: the lanes, the loop over blocks and the axis
+    in terms of both."""
+    lane, block = Axis("lane", size), Axis("block", ceil_div(axis.extent, size))
+    start = binary("mul", block, size)
+    return Lanes(lane, binary("sub", extent_of(axis.extent), start), size, held=True), block, binary("add", start, lane)
 
 
 def targets(builder: Builder, plan: MemberPlan) -> list[Storage]:

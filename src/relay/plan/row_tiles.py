@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, ceil_div
 from relay.loop.ir import Buffer, For, Stmt, Store
-from relay.plan.build import accesses, allocate, hoisted, seq, serial
+from relay.plan.build import accesses, allocate, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast
+from relay.plan.row_parts import Lanes, held_lanes
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, extent_of
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -30,63 +31,108 @@ if TYPE_CHECKING:
 _VECTORS = 4
 # Registers that hold no sum along lines: what is read and multiplied.
 _OTHERS = 6
-# So many sums at once along an axis at most, and along so many axes.
-_MOST_STEPS, _MOST_AXES = 16, 2
+# So many sums at once along an axis at most, and along so many axes; along one of unknown length, what is left over of which has code of
+# its own.
+_MOST_STEPS, _MOST_AXES, _STEPS_OF_ANY = 16, 2, 8
+# Terms of a sum along lines of unknown length at most: longer sums go along memory.
+MOST_TERMS = 256
 
 
 def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     """The sums of a member with their lanes along the last of several reduced axes, the line; None where these are other reductions,
-    or lines are long or shorter than half a vector."""
+    or lines are known to be long or shorter than half a vector."""
     value = _one_sum(emitter, plan)
     if value is None or len(plan.reduced) < 2:
         return None
     *outer, line = plan.reduced
     lanes = emitter.builder.lanes([accumulator(value)])
-    if not isinstance(line.extent, int) or not lanes <= 2 * line.extent <= 2 * _VECTORS * lanes:
+    parts: list[Axis] = []
+    place: dict[Axis, Scalar] = {}
+    if isinstance(line.extent, int):
+        if not lanes <= 2 * line.extent <= 2 * _VECTORS * lanes:
+            return None
+        across = Lanes(line, Const(line.extent, "int64"), line.extent)
+    elif not emitter.builder.target.masked or not plan.inner or known_count(plan.inner) > MOST_TERMS:
         return None
-    most = (emitter.builder.target.vector_registers - _OTHERS) // -(-line.extent // lanes)
+    else:
+        across, part, place[line] = held_lanes(line, lanes)
+        parts.append(part)
+    most = (emitter.builder.target.vector_registers - _OTHERS) // -(-across.size // lanes)
     first = len(plan.inner)
-    while first and _count(plan.inner[first - 1 :]) <= most:
+    while first and known_count(plan.inner[first - 1 :]) <= most:
         first -= 1
-    sums = _Sums(emitter, plan, line)
+    sums = _Sums(emitter, plan, across)
     together = plan.inner[first:]
     for at in product(*(range(a.extent) for a in together if isinstance(a.extent, int))):
-        total = sums.add({a: Const(n, "int64") for a, n in zip(together, at, strict=True)})
-        zero, lane = Const(0, "int64"), Axis("j", line.extent)
+        total = sums.add({**place, **{a: Const(n, "int64") for a, n in zip(together, at, strict=True)}})
+        zero, lane = Const(0, "int64"), Axis("j", across.size)
         whole = Buffer(f"{total.name}w", (1,), total.dtype, "register")
         here = Load(whole, (zero,), whole.dtype)
         added = Store(whole, (zero,), combine("sum", here, Load(total, (lane,), total.dtype)))
         sums.buffers.append(whole)
-        sums.ends += [Store(whole, (zero,), initial("sum", whole.dtype)), _across(lane, [added])]
+        sums.ends += [
+            Store(whole, (zero,), initial("sum", whole.dtype)),
+            vectorized(lane, extent_of(lane.extent), added),
+        ]
         sums.ends.append(sums.stored(here))
-    return serial(plan.inner[:first], sums.loops(outer, sums.ends))
+    return serial(plan.inner[:first], sums.loops([*outer, *parts], sums.ends))
 
 
 def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     """The sums of a member with their lanes along the last of the inner axes, the line; None where these are other reductions, or a
-    line's length is not known, or less than half a vector, or not made of parts of some vectors."""
+    line is less than half a vector, or not made of parts of some vectors, or of unknown length and sums are long."""
     value = _one_sum(emitter, plan)
-    *others, line = plan.inner
-    if value is None or not plan.reduced or not isinstance(line.extent, int) or line.extent == 0:
+    line = plan.inner[-1]
+    if value is None or not plan.reduced or line.extent == 0:
         return None
     lanes = emitter.builder.lanes([accumulator(value)])
+    if not isinstance(line.extent, int):
+        if not emitter.builder.target.masked or known_count(plan.reduced) > MOST_TERMS:
+            return None
+        across, part, position = held_lanes(line, lanes)
+        return _in_blocks(emitter, plan, _steps(emitter, plan, value, 1), part, across, position)
     most = min(_VECTORS * lanes, line.extent)
     size = max(n for n in range(1, most + 1) if line.extent % n == 0)
     if 2 * size < (lanes if size == line.extent else _VECTORS * lanes):
         return None
-    steps = _steps(emitter, plan, value, -(-size // lanes))
-    blocks = [Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others]
     part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
-    sums = _Sums(emitter, plan, lane)
-    for at in product(*(range(steps.get(a, 1)) for a in others)):
-        place = {
-            a: binary("add", binary("mul", _variable(block), steps.get(a, 1)), n)
-            for a, block, n in zip(others, blocks, at, strict=True)
-        }
-        place[line] = binary("add", binary("mul", _variable(part), size), lane)
-        total = sums.add(place)
-        sums.ends.append(sums.stored(Load(total, (lane,), total.dtype)))
-    return serial([*blocks, part], sums.loops(plan.reduced, [_across(lane, sums.ends)]))
+    position = binary("add", binary("mul", _variable(part), size), lane)
+    across = Lanes(lane, Const(size, "int64"), size)
+    return _in_blocks(emitter, plan, _steps(emitter, plan, value, -(-size // lanes)), part, across, position)
+
+
+def _in_blocks(
+    emitter: Emitter, plan: MemberPlan, steps: Mapping[Axis, int], part: Axis, lanes: Lanes, position: Scalar
+) -> Stmt:
+    """The sums of a member, ``steps`` of them along each inner axis at once, lanes across a part of the line, where they are at
+    ``position``. What is left over of an axis of unknown length goes one by one."""
+    *others, line = plan.inner
+
+    def blocks(steps: Mapping[Axis, int], first: Mapping[Axis, Scalar], counts: Mapping[Axis, Scalar]) -> Stmt:
+        axes = [Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others]
+        sums = _Sums(emitter, plan, lanes)
+        for at in product(*(range(steps.get(a, 1)) for a in others)):
+            place: dict[Axis, Scalar] = {}
+            for a, block, n in zip(others, axes, at, strict=True):
+                here = binary("add", binary("mul", _variable(block), steps.get(a, 1)), n)
+                place[a] = binary("add", first[a], here) if a in first else here
+            place[line] = position
+            total = sums.add(place)
+            sums.ends.append(sums.stored(Load(total, (lanes.variable,), total.dtype)))
+        body = serial([part], sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))]))
+        for a, block in reversed(list(zip(others, axes, strict=True))):
+            body = For(block, counts[a], body) if a in counts else serial([block], body)
+        return body
+
+    left = next((a for a in steps if not isinstance(a.extent, int)), None)
+    if left is None:
+        return blocks(steps, {}, {})
+    extent, many = extent_of(left.extent), steps[left]
+    whole = binary("floordiv", extent, many)
+    done = binary("mul", whole, many)
+    alone = {a: n for a, n in steps.items() if a is not left}
+    rest = blocks(alone, {left: done}, {left: binary("sub", extent, done)})
+    return seq([blocks(steps, {}, {left: whole}), rest])
 
 
 def _one_sum(emitter: Emitter, plan: MemberPlan) -> Reduce | None:
@@ -106,7 +152,9 @@ def _steps(emitter: Emitter, plan: MemberPlan, value: Reduce, vectors: int) -> d
     for axis in others:
         if isinstance(axis.extent, int):
             even = [n for n in range(2, _MOST_STEPS + 1) if axis.extent % n == 0]
-            candidates += [{**c, axis: n} for c in candidates if len(c) < _MOST_AXES for n in even]
+        else:
+            even = [_STEPS_OF_ANY] if axis is others[-1] else []
+        candidates += [{**c, axis: n} for c in candidates if len(c) < _MOST_AXES for n in even]
 
     def read(steps: Mapping[Axis, int], along: bool) -> int:
         return sum(prod(steps.get(a, 1) for a in mine) for mine in reads if (line in mine) == along)
@@ -123,11 +171,11 @@ def _steps(emitter: Emitter, plan: MemberPlan, value: Reduce, vectors: int) -> d
 
 @dataclass(slots=True, eq=False)
 class _Sums:
-    """Sums with a register for each lane of ``lane``."""
+    """Sums with a register for each of some lanes."""
 
     emitter: Emitter
     plan: MemberPlan
-    lane: Axis
+    lanes: Lanes
     buffers: list[Buffer] = field(default_factory=list)
     starts: list[Stmt] = field(default_factory=list)
     updates: list[Stmt] = field(default_factory=list)
@@ -143,11 +191,12 @@ class _Sums:
         (value,) = emitter.values(self.plan)
         emitter.env = before
         assert isinstance(value, Reduce)
-        total = Buffer(emitter.builder.fresh("acc"), (self.lane.extent,), accumulator(value), "register")
-        now = Load(total, (self.lane,), total.dtype)
+        total = Buffer(emitter.builder.fresh("acc"), (self.lanes.size,), accumulator(value), "register")
+        lane = self.lanes.variable
+        now = Load(total, (lane,), total.dtype)
         self.buffers.append(total)
-        self.starts.append(Store(total, (self.lane,), initial("sum", total.dtype)))
-        self.updates.append(Store(total, (self.lane,), combine("sum", now, cast(value.body, total.dtype))))
+        self.starts.append(Store(total, (lane,), initial("sum", total.dtype)))
+        self.updates.append(Store(total, (lane,), combine("sum", now, cast(value.body, total.dtype))))
         return total
 
     def stored(self, value: Scalar) -> Stmt:
@@ -161,18 +210,14 @@ class _Sums:
 
     def loops(self, reduced: Sequence[Axis], ends: Sequence[Stmt]) -> Stmt:
         """All sums over the reduced axes (and the lanes), and then ``ends``."""
-        steps = serial(reduced, _across(self.lane, self.updates))
-        return allocate(self.buffers, seq([_across(self.lane, self.starts), steps, *ends]))
-
-
-def _across(lane: Axis, body: Sequence[Stmt]) -> Stmt:
-    assert isinstance(lane.extent, int)
-    return hoisted(For(lane, Const(lane.extent, "int64"), seq(body), "vectorized"))
+        steps = serial(reduced, self.lanes.loop(seq(self.updates)))
+        return allocate(self.buffers, seq([self.lanes.loop(seq(self.starts)), steps, *ends]))
 
 
 def _variable(axis: Axis) -> Scalar:
     return Const(0, "int64") if axis.extent == 1 else axis
 
 
-def _count(axes: Sequence[Axis]) -> int:
+def known_count(axes: Sequence[Axis]) -> int:
+    """The number of elements of some axes; more than any number where it is not known."""
     return prod(a.extent if isinstance(a.extent, int) else 1 << 40 for a in axes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_min, dim_mul, known_equal, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
 from relay.loop.workspace import buffer_bytes
@@ -148,11 +148,36 @@ def _across(
     if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans) and _shared(last.extent, work):
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
-    lanes, blocks, position = lane_blocks(last, _COLUMNS if alone else LANE_BLOCK)
+    held = emitter.holds(plans, last)
+    lanes, blocks, position = lane_blocks(last, _COLUMNS if alone or held else LANE_BLOCK)
+    if held:
+        return _held(emitter, plans, temps, rows, work, (blocks[0], lanes.count))
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
     body = allocate(widened, seq(members_across(emitter, plans, lanes)))
     return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+
+
+def _held(
+    emitter: Emitter,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    rows: Sequence[Axis],
+    work: Dim,
+    block: tuple[Axis, Scalar],
+) -> Stmt:
+    """Lanes across a vector of the last of the rows at a time, which all members go through before the next: what they pass on is in
+    registers. ``block``: the number of the ``_COLUMNS`` rows that are a task, and how many there are in it."""
+    builder, last, size = emitter.builder, rows[-1], emitter.lanes(plans)
+    number, count = block
+    vector, lane = Axis("vector", _COLUMNS // size), Axis("lane", size)
+    start = binary("mul", vector, size)
+    lanes = Lanes(lane, binary("sub", count, start), size, held=True)
+    widened = _widen(builder, plans, temps, lane, size, held=True)
+    emitter.bind(last, binary("add", binary("add", binary("mul", number, _COLUMNS), start), lane))
+    body = allocate(widened, seq(members_across(emitter, plans, lanes)))
+    loop = For(vector, ceiling(count, Const(size, "int64")), body)
+    return parallel_rows(builder, [*rows[:-1], number], dim_mul(work, dim_min(last.extent, _COLUMNS)), loop)
 
 
 def _turned(
@@ -320,9 +345,9 @@ def _repeat(
 
 
 def _widen(
-    builder: Builder, plans: Sequence[MemberPlan], temps: Sequence[Buffer], lane: Axis, size: int
+    builder: Builder, plans: Sequence[MemberPlan], temps: Sequence[Buffer], lane: Axis, size: int, held: bool = False
 ) -> list[Buffer]:
-    """Temporaries with an element per lane."""
+    """Temporaries with an element per lane; ``held``: those with nothing else are registers."""
     offset = builder.indices.poly(lane)
     wide: list[Buffer] = []
     mine = {id(t) for t in temps}
@@ -334,7 +359,9 @@ def _widen(
                 continue
             count = dim_mul(where.buffer.shape[0], size)
             buffer = temporary(where.buffer.name, count, where.buffer.dtype)
-            if buffer.scope == "register":
+            if held and count == size:
+                buffer = replace(buffer, scope="register")
+            elif buffer.scope == "register":
                 buffer = replace(buffer, scope="stack")
             wide.append(buffer)
             builder.storage[key] = Storage(buffer, tuple(dim_mul(s, size) for s in where.strides), offset)
