@@ -13,7 +13,7 @@ from relay.ir.types import TensorType
 from relay.loop.ir import For, Kernel, Transpose
 from relay.loop.walk import nodes, statements
 from relay.te.scalar import Load
-from tests.plan.harness import Maker, check, primitive, tensor
+from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
 N = as_dim(V)
@@ -215,3 +215,12 @@ def test_what_no_result_reads_is_not_computed() -> None:
     ):
         plan = check(beyond(made))
         assert not any(isinstance(n, Load) for n in nodes(plan.kernel.body))
+
+
+def test_repeated_elements_are_looked_up_along_a_line() -> None:
+    """Which element is repeated is a quotient: vectors of results look it up in vectors, in place of a loop over two that are alike."""
+    h, w = DimVar("h"), DimVar("w")
+    fn = primitive([tensor((2, 3, as_dim(h), as_dim(w)))], lambda m, x: m("nn.upsampling", x, scale_h=2.0, scale_w=2.0))
+    plan = check(fn, *({h: y, w: x} for y, x in ((1, 1), (3, 8), (2, 21), (0, 4))))
+    (lanes,) = (loop.var for loop in loops(plan.kernel) if loop.kind == "vectorized")
+    assert not HOST.masked or lanes.extent == 2 * as_dim(w)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_max, dim_mul, shape_size
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_floordiv, dim_max, dim_mul, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
@@ -372,6 +372,9 @@ class Space:
     env: dict[Axis, Scalar]
     # Axes of these groups are never split.
     whole: frozenset[int] = frozenset()
+    # Nor is the last one of a group where fewer elements than these would be left innermost, and places rise with a quotient of it: vectors
+    # are looked up in vectors.
+    fewest: int = 0
 
     def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
         """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as
@@ -414,7 +417,13 @@ class Space:
         self.env.setdefault(axis, value)
 
     def _split(self, indices: Indices, found: Accesses) -> bool:
-        axes = [a for number, group in enumerate(self.groups) if number not in self.whole for a in group]
+        axes = [
+            a
+            for number, group in enumerate(self.groups)
+            if number not in self.whole
+            for a in group
+            if a is not group[-1] or not _rises(indices, found.polys, a, self.fewest)
+        ]
         wanted = division(indices, found.polys, axes)
         if wanted is None:
             return False
@@ -444,6 +453,31 @@ class Space:
                     self._replace(b, binary("sub", joined, binary("mul", outer, size)))
                     return a, b
         return None
+
+
+def _rises(indices: Indices, polys: Iterable[Dim], axis: Axis, fewest: int) -> bool:
+    """Whether an axis occurs as it is, or as its quotient by a number below ``fewest``: once in each place, and times nothing."""
+    var, quotients = indices.variable(axis), 0
+    for poly in polys if fewest else ():
+        found = []
+        for monomial, times in poly.terms if isinstance(poly, SymDim) else ():
+            for atom, power in monomial:
+                division = indices.division(atom) if isinstance(atom, DimVar) else None
+                if atom is var and len(monomial) == power == times == 1:
+                    found.append(1)
+                elif division is not None and indices.mentions(as_dim(atom), axis):
+                    above, by = division
+                    if not (isinstance(by, int) and by < fewest and indices.coefficient(above, axis) == 1):
+                        return False
+                    if not len(monomial) == power == times == 1:
+                        return False
+                    found.append(by)
+                elif atom is var or indices.mentions(as_dim(atom), axis):
+                    return False
+        if len(found) > 1:
+            return False
+        quotients += bool(found and found[0] > 1)
+    return quotients > 0
 
 
 def _divided(indices: Indices, found: Accesses) -> int:

@@ -41,6 +41,8 @@ NO_VALUES: Values = MappingProxyType({})
 
 # Elements of one chunk of a flat loop at least: a few pages, so that chunks do not share cache lines to speak of.
 _BLOCK = 4096
+# Elements of so many bits are looked up in registers.
+_LOOKED_UP = 32
 # Rows and columns of a block that is turned.
 _TURNED = 64
 
@@ -49,7 +51,9 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
     """The loops of an elementwise nest."""
     rows = list(nest.members[-1].rows)
     original = list(rows)
-    space = Space([rows], {})
+    bits = {dtype_bits(d) for m in nest.members for d in m.kept.dtypes}
+    looks_up = builder.target.masked and builder.target.vector_bits == 512 and bits == {_LOOKED_UP}
+    space = Space([rows], {}, fewest=builder.lanes(nest.members[-1].kept.dtypes) // 2 if looks_up else 0)
 
     def evaluate(env: Env) -> Accesses:
         return accesses(builder.indices, *pointwise_values(builder, nest.members, row_frames(original, env)))
