@@ -98,3 +98,26 @@ def test_tiles_that_are_read_under_a_mask_become_registers() -> None:
     pair = Buffer("pair", (2, 32), "float32", "register")
     assert emit(replace(kernel, body=Alloc(pair, kernel.body)), target).startswith(EXPLICIT)
     assert not emit(replace(kernel, body=Seq((Alloc(pair, kernel.body), Fail(1)))), target).startswith(EXPLICIT)
+
+
+def test_what_is_no_register_is_not_loaded_to_be_stored_under_a_mask() -> None:
+    """Rows of 8 numbers, one after the other: a whole vector of what is there would be waited for, as part of it was just written."""
+    n = dim_var("n")
+    variable = as_var(n)
+    assert variable is not None
+    source, out = Buffer("in0", (n,), "float32"), Buffer("out0", (n,), "float32")
+    panel, j, k = Buffer("panel", (512,), "float32", "stack"), Axis("j", 8), Axis("k", 64)
+    place = binary("add", binary("mul", k, 8), j)
+    body = Seq(
+        (
+            For(
+                k,
+                Const(64, "int64"),
+                For(j, Size(n), Store(panel, (place,), Load(source, (j,), "float32")), "vectorized"),
+            ),
+            For(j, Size(n), Store(out, (j,), Load(panel, (j,), "float32")), "vectorized"),
+        )
+    )
+    kernel = Kernel("k", (source,), (out,), (variable,), Alloc(panel, body))
+    text = emit(kernel, parse_target("x86-64-v4"))
+    assert text.count("@llvm.masked.store") == 3  # the last vectors of both loops, and the declaration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -157,3 +158,24 @@ def test_a_strided_gradient_over_lines_of_unknown_length_is_products() -> None:
     )
     plan = check(fn, *({V: 2, h: y, w: x} for y, x in ((8, 8), (7, 12), (1, 1))), {V: 0, h: 4, w: 4})
     assert "matrix" in plan.variant and "rows" not in plan.variant
+
+
+@pytest.mark.parametrize("what", ["forward", "its weights"])
+def test_panels_of_windows_of_unknown_sizes_are_packed_without_dividing_for_each_row(what: str) -> None:
+    """Rows of a panel are places of windows or of images: they are gone through axis by axis, not by a number that is divided."""
+    sizes = [DimVar(name) for name in "chwo"]
+    c, h, w, o = (as_dim(v) for v in sizes)
+    image, window, result = (2, c, h, w), (o, c, 3, 3), (2, o, h, w)
+    if what == "forward":
+        fn = convolution(image, window, padding=(1, 1))  # type: ignore[arg-type]
+    else:
+        fn = primitive(
+            [tensor(image), tensor(window), tensor(result)],
+            lambda m, x, k, g: m("nn.conv2d.vjp1", x, k, g, ty=tensor(window), padding=(1, 1)),
+        )
+    given = ((3, 7, 5, 4), (1, 1, 1, 1), (9, 4, 20, 17))
+    plan = check(fn, *(dict(zip(sizes, each, strict=True)) for each in given))
+    packed = [
+        line for line in kernel_text(plan.kernel).splitlines() if line.strip().startswith("panel") and "pad[" in line
+    ]
+    assert packed and not any(re.search(r"// \(?[wh]\b|kikhkw", line) for line in packed)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim, ceil_div, dim_mul, dim_sub
 from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
 from relay.plan.build import accesses, serial, unrolled
-from relay.plan.product import size_of
+from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import ProductNest
 from relay.plan.reduction import initial
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, extent_of, minimum, select
@@ -154,11 +154,36 @@ class Panel:
         it is not its axis's own; and where on the outermost axis the block begins."""
         axes = list(self.nest.p.reduced)
         if block is None:
-            return axes, None, Const(0, "int64")
+            return self._parts_of_depth() or axes, None, Const(0, "int64")
         k, *rest = axes
         inner, begin = Axis("k", block[1]), binary("mul", block[0], block[1])
         self.nest.env = {**self.nest.env, k: binary("add", begin, inner)}
         return [inner, *rest], minimum(block[1], binary("sub", extent_of(k.extent), begin)), begin
+
+    def _parts_of_depth(self) -> list[Axis]:
+        """Loops over the axes that k is made of, in the place of one over all of it, where sizes are not known and the operand is read by
+        quotients of k: the left operand has them behind each other, but the right one would be divided for in each row of a panel. (Known
+        numbers of columns that are divided for all the same are gathered, a row at a time, from places that are known.)"""
+        nest, before, lane = self.nest, self.nest.env, Axis("j", self.nest.p.tile.columns)
+        p, indices = nest.p, nest.builder.indices
+        depth, columns = size_of(p.reduced), size_of(p.columns)
+        original = [a for a in p.form.reduced if a.extent != 1]
+        if (isinstance(depth, int) and isinstance(columns, int)) or len(original) <= len(p.reduced):
+            return []
+
+        def divisors() -> list[Dim]:
+            value = nest.right_element(binary("add", self.first, lane))
+            places = [indices.poly(value.indices[0])] if isinstance(value, Load) else []
+            return [by for place in places for _, by in indices.divisions(place)]
+
+        together = divisors()
+        parts = [Axis(a.name, a.extent) for a in original]
+        nest.env = {**before, **unflatten(p.reduced, nest.flat(parts, tuple(a.extent for a in parts)))}
+        apart = divisors()
+        if len(apart) < len(together) and (not apart or not isinstance(columns, int)):
+            return parts
+        nest.env = before
+        return []
 
     def _origin(self, place: Scalar, *axes: Axis) -> Dim:
         """A place when these axes are 0."""
@@ -175,8 +200,15 @@ class Panel:
         indices = self.nest.builder.indices
         if not axes:
             return False
-        found = accesses(indices, [value], [])
-        return any(indices.coefficient(q, axes[-1]) == 1 and indices.coefficient(q, lane) != 1 for q in found.polys)
+        found, length = accesses(indices, [value], []), axes[-1].extent
+        short = isinstance(length, int) and length < self.nest.builder.lanes([value.dtype])
+
+        def along(place: Dim) -> bool:
+            step = indices.coefficient(place, lane)
+            # Columns without one step (those of several lines) may be runs that are longer than a few neighbours along k.
+            return indices.coefficient(place, axes[-1]) == 1 and step != 1 and not (step is None and short)
+
+        return any(along(q) for q in found.polys)
 
 
 def is_in_place(nest: ProductNest) -> bool:
