@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr, Function
 from relay.ir.types import TensorType
 from relay.loop.ir import For, Kernel, Transpose
@@ -224,3 +224,13 @@ def test_repeated_elements_are_looked_up_along_a_line() -> None:
     plan = check(fn, *({h: y, w: x} for y, x in ((1, 1), (3, 8), (2, 21), (0, 4))))
     (lanes,) = (loop.var for loop in loops(plan.kernel) if loop.kind == "vectorized")
     assert not HOST.masked or lanes.extent == 2 * as_dim(w)
+
+
+@pytest.mark.parametrize("leading", [(), (3,)])
+@pytest.mark.parametrize("length", [N, 37])
+def test_vectors_go_along_the_axis_around_a_last_one_of_a_few_elements(leading: tuple[int, ...], length: Dim) -> None:
+    """Each of the few is a line of every second element, in place of vectors of two."""
+    fn = primitive([tensor((*leading, length, 2)), tensor((length, 1))], lambda m, x, y: m("multiply", x, y))
+    plan = check(fn, *SIZES)
+    (lanes,) = (loop.var for loop in loops(plan.kernel) if loop.kind == "vectorized")
+    assert not HOST.masked or lanes.extent != 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, dim_typical, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
@@ -43,6 +43,8 @@ NO_VALUES: Values = MappingProxyType({})
 _BLOCK = 4096
 # Elements of so many bits are looked up in registers.
 _LOOKED_UP = 32
+# Lanes are loaded and stored about as fast as neighbours from places up to so many elements apart.
+_NEAR = 4
 # Rows and columns of a block that is turned.
 _TURNED = 64
 
@@ -83,10 +85,35 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
     if turned is not None:
         return turned
     last = axes[-1]
+    if _is_across(builder, evaluate(space.env), axes, nest):
+        *others, line, few = axes
+
+        def each(lane: Axis, extent: Scalar, env: Env) -> Stmt:
+            """Every second (to fourth) element at a time."""
+            return For(few, extent_of(few.extent), looped(lane, extent, env), "unrolled")
+
+        if not others:
+            return _flat(builder, line, work * dim_typical(few.extent), space.env, each)
+        outer, between = _parallel_axes(others)
+        inside = dim_mul(shape_size(tuple(a.extent for a in (*between, line, few))), work)
+        return parallel_rows(builder, outer, inside, serial(between, each(line, extent_of(line.extent), space.env)))
     outer, between = _parallel_axes(axes[:-1])
     body = serial(between, looped(last, extent_of(last.extent), space.env))
     inside = dim_mul(shape_size(tuple(a.extent for a in (*between, last))), work)
     return parallel_rows(builder, outer, inside, body)
+
+
+def _is_across(builder: Builder, found: Accesses, axes: Sequence[Axis], nest: Nest) -> bool:
+    """Whether vectors go along the last axis but one: the last one has so few elements that hardly a lane would be used, and along the
+    other elements lie near each other."""
+    line, last = axes[-2], axes[-1]
+    lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
+    if not builder.target.masked or not isinstance(last.extent, int) or last.extent > _NEAR or 2 * last.extent > lanes:
+        return False
+    if isinstance(line.extent, int) and 2 * line.extent < lanes:
+        return False
+    steps = [builder.indices.coefficient(place, line) for place in found.polys]
+    return all(isinstance(step, int) and abs(step) <= _NEAR for step in steps)
 
 
 def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) -> Stmt | None:
