@@ -464,8 +464,7 @@ class Memory:
             type_ = vec(element, lanes)
             pointer = self.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
-            if mask and not _is_inside(place, offset) and (guarded or self.a.target.masked):
-                # What is not in registers is not loaded to be stored again: a vector that was just written beside it would be waited for.
+            if guarded and not _is_inside(place, offset):
                 self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
                 return
             if mask:

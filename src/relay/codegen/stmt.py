@@ -58,6 +58,8 @@ class Statements:
         self._extremes: dict[Buffer, Nans] = {}
         # The running reductions of the vector loop being written.
         self._running: dict[Buffer, Running] = {}
+        # Whether the vector loop being written is known to be shorter than a vector.
+        self._narrow = False
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -119,7 +121,9 @@ class Statements:
             return
         value = self.e.paired(store) or self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
-        f.memory.store(place, offset, value, f.mask, f.guarded)
+        # A whole vector of local memory is not loaded to be stored again where it reaches beyond what is written: part of it may just have
+        # been written as another row, and would be waited for.
+        f.memory.store(place, offset, value, f.mask, f.guarded or (self._narrow and bool(f.mask)))
 
     def _extreme(self, store: Store, place: Place, nans: Nans) -> None:
         """One step of a float extreme in vectors. A nan is not kept in the accumulator but noted beside it: that takes half
@@ -320,9 +324,10 @@ class Statements:
                 f.places[buffer] = places[chain]
             f.places.update({buffer: one.here for buffer, one in running.items()})
             f.lanes, self._extremes, self._running = lanes, extremes, running
+            self._narrow = f.target.masked and isinstance(loop.var.extent, int) and loop.var.extent < lanes
             index = replace(base, lanes=lanes, stride=1, const=None)
             self.iterate(loop, index)
-            f.lanes, self._extremes, self._running = 1, {}, {}
+            f.lanes, self._extremes, self._running, self._narrow = 1, {}, {}, False
 
         def scalar_step(index: Value) -> None:
             f.places.update(outside)
