@@ -234,3 +234,13 @@ def test_vectors_go_along_the_axis_around_a_last_one_of_a_few_elements(leading: 
     plan = check(fn, *SIZES)
     (lanes,) = (loop.var for loop in loops(plan.kernel) if loop.kind == "vectorized")
     assert not HOST.masked or lanes.extent != 2
+
+
+def test_lines_of_several_axes_of_unknown_extents_are_found_a_few_at_a_time() -> None:
+    """Which line it is takes divisions by sizes: those of a few lines are the same."""
+    sizes = [DimVar(name) for name in "bnhd"]
+    fn = primitive([tensor(tuple(map(as_dim, sizes)))], lambda m, x: m("nn.relu", m("transpose", x, axes=[0, 2, 1, 3])))
+    given = ((1, 1, 1, 1), (2, 5, 3, 17), (1, 4, 9, 8), (3, 0, 2, 4))
+    plan = check(fn, *(dict(zip(sizes, each, strict=True)) for each in given))
+    serial = [loop for loop in loops(plan.kernel) if loop.kind == "serial"]
+    assert any(loop.var.extent == 4 for loop in serial)

@@ -6,7 +6,19 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_floordiv, dim_max, dim_mul, shape_size
+from relay.ir.dim import (
+    Dim,
+    DimVar,
+    SymDim,
+    as_dim,
+    ceil_div,
+    dim_add,
+    dim_floordiv,
+    dim_max,
+    dim_min,
+    dim_mul,
+    shape_size,
+)
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
 from relay.loop.target import Target
@@ -35,6 +47,8 @@ from relay.te.tensor import Tensor
 
 # Work below this many simple operations is not worth waking another thread for.
 PARALLEL_COST = 32 << 10
+# Iterations that follow each other where to find out where each of them is takes a division.
+_AT_ONCE = 4
 # A buffer up to this size lives on the stack of its thread, a larger one in the workspace.
 STACK_BYTES = 16 << 10
 
@@ -242,6 +256,20 @@ def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt)
         return parallel(builder, live[0].extent, cost, lambda r: LetScalar(live[0], r, body))
     total = shape_size(tuple(a.extent for a in live))
     return parallel(builder, total, cost, lambda r: bound(unflattened(live, r), body))
+
+
+def parallel_lines(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
+    """The same for bodies that may be little: of three axes and more a few iterations along the last one follow each other where its extent
+    is not known, because to find out where one of them is takes a division for each of the others."""
+    live = [a for a in axes if a.extent != 1]
+    if len(live) < 3 or isinstance(live[-1].extent, int):
+        return parallel_rows(builder, axes, cost, body)
+    last = live[-1]
+    block, step = Axis(last.name + "b", ceil_div(last.extent, _AT_ONCE)), Axis(last.name + "s", _AT_ONCE)
+    start = binary("mul", block, _AT_ONCE)
+    count = minimum(_AT_ONCE, binary("sub", extent_of(last.extent), start))
+    several = For(step, count, LetScalar(last, binary("add", start, step), body))
+    return parallel_rows(builder, [*live[:-1], block], dim_mul(cost, dim_min(_AT_ONCE, last.extent)), several)
 
 
 def unflattened(axes: Sequence[Axis], position: Scalar) -> list[tuple[Axis, Scalar]]:

@@ -23,6 +23,7 @@ from relay.plan.build import (
     accesses,
     allocate,
     parallel,
+    parallel_lines,
     parallel_rows,
     seq,
     serial,
@@ -96,11 +97,11 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
             return _flat(builder, line, work * dim_typical(few.extent), space.env, each)
         outer, between = _parallel_axes(others)
         inside = dim_mul(shape_size(tuple(a.extent for a in (*between, line, few))), work)
-        return parallel_rows(builder, outer, inside, serial(between, each(line, extent_of(line.extent), space.env)))
+        return parallel_lines(builder, outer, inside, serial(between, each(line, extent_of(line.extent), space.env)))
     outer, between = _parallel_axes(axes[:-1])
     body = serial(between, looped(last, extent_of(last.extent), space.env))
     inside = dim_mul(shape_size(tuple(a.extent for a in (*between, last))), work)
-    return parallel_rows(builder, outer, inside, body)
+    return parallel_lines(builder, outer, inside, body)
 
 
 def _is_across(builder: Builder, found: Accesses, axes: Sequence[Axis], nest: Nest) -> bool:

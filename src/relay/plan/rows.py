@@ -29,6 +29,7 @@ from relay.plan.build import (
     at_least_one,
     bound,
     ceiling,
+    parallel_lines,
     parallel_rows,
     row_major,
     seq,
@@ -137,7 +138,7 @@ def _along(
         return skewed
     buffers = [t for t in temps if t.scope != "operand"]
     body = allocate(buffers, seq(row_steps(emitter, plans)))
-    return parallel_rows(builder, rows, work, body)
+    return parallel_lines(builder, rows, work, body)
 
 
 def _across(
