@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from relay.codegen.builder import Builder, ModuleText
 from relay.codegen.llvm import emit
-from relay.codegen.objects import EXPLICIT, optimise
+from relay.codegen.objects import EXPLICIT, PLAIN, optimise
 from relay.codegen.target import parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, Seq, Store
-from relay.te.scalar import Axis, Const, Load, Size, binary, compare
+from relay.te.scalar import Axis, Const, Load, Scalar, Size, binary, compare, select
 
 
 def _lines(builder: Builder) -> list[str]:
@@ -121,3 +121,25 @@ def test_what_is_no_register_is_not_loaded_to_be_stored_under_a_mask() -> None:
     kernel = Kernel("k", (source,), (out,), (variable,), Alloc(panel, body))
     text = emit(kernel, parse_target("x86-64-v4"))
     assert text.count("@llvm.masked.store") == 3  # the last vectors of both loops, and the declaration
+
+
+def test_code_without_conditions_on_indices_does_without_slow_passes() -> None:
+    n = dim_var("n")
+    variable = as_var(n)
+    assert variable is not None
+    source, out = Buffer("in0", (n,), "float32"), Buffer("out0", (n,), "float32")
+    total, i = Buffer("total", (), "float32", "register"), Axis("i", n)
+    x, zero = Load(source, (i,), "float32"), Const(0.0, "float32")
+    target = parse_target("x86-64-v4")
+
+    def text(value: Scalar) -> str:
+        summed = For(i, Size(n), Store(total, (), binary("add", Load(total, (), "float32"), value)), "vectorized")
+        written = For(i, Size(n), Store(out, (i,), binary("add", x, Load(total, (), "float32"))), "vectorized")
+        body = Alloc(total, Seq((Store(total, (), zero), summed, written)))
+        return emit(Kernel("k", (source,), (out,), (variable,), body), target)
+
+    plain = text(select(compare("gt", x, zero), x, zero))
+    assert plain.startswith(PLAIN)
+    # The sum is in registers.
+    assert "alloca" not in str(optimise(plain, target))
+    assert not text(select(compare("lt", i, Const(5, "int64")), x, zero)).startswith((PLAIN, EXPLICIT))

@@ -9,18 +9,19 @@ from relay.codegen.builder import ModuleText
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices
 from relay.codegen.memory import Place
-from relay.codegen.objects import EXPLICIT
+from relay.codegen.objects import EXPLICIT, PLAIN
 from relay.codegen.stmt import Allocate, Statements
 from relay.codegen.target import is_x86
 from relay.codegen.values import Value, memory_bytes, register_type
 from relay.ir.dim import shape_size
+from relay.ir.types import is_float
 from relay.loop.errors import LoopError
-from relay.loop.ir import Alloc, BlockProduct, Buffer, Fail, For, Kernel, Stmt, Store
+from relay.loop.ir import Alloc, BlockProduct, Branch, Buffer, Fail, For, Kernel, Stmt, Store, Switch
 from relay.loop.target import Target
-from relay.loop.walk import buffers_used, free_axes, parts
+from relay.loop.walk import buffers_used, expressions, free_axes, parts
 from relay.loop.walk import statements as statements_of
 from relay.loop.workspace import Workspace, layout
-from relay.te.scalar import Select, walk
+from relay.te.scalar import Compare, Scalar, Select, walk
 
 _PARAMETERS = "ptr noalias %context, ptr noalias %buffers, ptr noalias %dims"
 _BODY_PARAMETERS = "ptr noalias %context, ptr noalias %env, i64 %begin, i64 %end, i64 %worker"
@@ -58,7 +59,7 @@ class _KernelText:
         _return(frame, statements.matrices)
         frame.builder.finish(f"define i32 @{_symbol(self.kernel.name)}({_PARAMETERS}) #0")
         text = f"{self.module.text()}{self._attributes()}\n"
-        return EXPLICIT + text if _is_explicit(self.kernel.body) else text
+        return _amount(self.kernel.body) + text
 
     def _attributes(self) -> str:
         target = self.target
@@ -245,23 +246,40 @@ def _return(frame: Frame, matrices: Matrices) -> None:
     b.do("ret i32 0")
 
 
-def _is_explicit(body: Stmt) -> bool:
-    """Whether code is that of register tiles, which leaves LLVM nothing to find. Loops that ask for what may fail are another matter: they
-    are dropped where it may not. So are conditions beside the tiles, parts of which are known before their loops."""
-    tiles, todo = False, [body]
+def _amount(body: Stmt) -> str:
+    """The line that says how much is left for LLVM to find in code.
+
+    Loops that ask for what may fail are dropped where it may not, which needs all of its passes, and so do conditions on indices, parts of
+    which are known before their loops or decided by others. Register tiles without these beside them leave nothing, other code without
+    them what LLVM's faster passes find.
+    """
+    tiles, guards, todo = False, False, [(body, False)]
     while todo:
-        stmt = todo.pop()
+        stmt, inside = todo.pop()
         if isinstance(stmt, Fail):
-            return False
+            return ""
         if isinstance(stmt, Alloc) and stmt.buffer.scope == "register" and len(stmt.buffer.shape) > 1:
             if any(isinstance(s, Fail) for s in statements_of(stmt)):
-                return False
+                return ""
             tiles = True
             continue
-        if isinstance(stmt, Store) and any(isinstance(e, Select) for e in walk(stmt.value)):
-            return False
-        todo += parts(stmt)
-    return tiles
+        if isinstance(stmt, Store) and _has_guard(stmt.value):
+            return ""
+        guards |= inside and (isinstance(stmt, Branch | Switch) or any(map(_has_guard, expressions(stmt))))
+        todo += [(part, inside or isinstance(stmt, For)) for part in parts(stmt)]
+    if tiles:
+        return EXPLICIT
+    return "" if guards else PLAIN
+
+
+def _has_guard(value: Scalar) -> bool:
+    """Whether a choice in an expression depends on how integers compare, as indices do."""
+    return any(
+        isinstance(n, Compare) and not is_float(n.a.dtype)
+        for e in walk(value)
+        if isinstance(e, Select)
+        for n in walk(e.cond)
+    )
 
 
 def _symbol(name: str) -> str:

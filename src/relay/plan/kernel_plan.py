@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
@@ -128,8 +129,10 @@ def plan_graph(
     graph = lifted(in_batches(grouped(graph, constants), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
-    sums = line_sums(graph, constants)
+    ids = graph.stages_of(constants)
+    sums = line_sums({id(stage): stage for stage in te.stages(graph.outputs)}, ids)
     kept = keep(graph, constants, indices, sums)
+    sums |= line_sums({id(k.origin): k.stage for k in kept}, ids)
     stages, attentions = find_attentions(kept, graph, indices)
     stages, gradients = find_attention_gradients(stages, graph, indices)
     stages, updates = find_updates(stages, graph, indices)

@@ -7,27 +7,27 @@ be written to memory and read again; as one more sum it is made while a line is 
 
 from __future__ import annotations
 
-from relay import te
-from relay.plan.graph import TeGraph, loads
+from collections.abc import Mapping
+
+from relay.plan.graph import loads
 from relay.plan.stages import Contraction, contraction
 from relay.te.scalar import Axis, Cast, Load
-from relay.te.tensor import Tensor, stage_bodies
+from relay.te.tensor import Stage, Tensor, stage_bodies
 
 
-def line_sums(graph: TeGraph, constants: frozenset[int]) -> frozenset[int]:
-    """Ids of the stages that are such sums. ``constants``: numbers of constant inputs, which are packed for products."""
-    ids, order = graph.stages_of(constants), te.stages(graph.outputs)
-    products = {id(stage): form for stage in order if (form := contraction(stage, ids)) is not None}
+def line_sums(stages: Mapping[int, Stage], constants: frozenset[int]) -> frozenset[int]:
+    """The keys of the stages that are such sums. ``constants``: ids of the stages of constants, which are packed for products."""
+    products = {key: form for key, stage in stages.items() if (form := contraction(stage, constants)) is not None}
     gone_through = {
         id(load.source.stage)
-        for stage in order
-        if id(stage) not in products
+        for key, stage in stages.items()
+        if key not in products
         for body in stage_bodies(stage)
         for load in loads(body)
         if isinstance(load.source, Tensor)
     }
     lines = {key: _lines(form) for key, form in products.items()}
-    return frozenset(key for key, line in lines.items() if line is not None and id(line.stage) in gone_through - ids)
+    return frozenset(k for k, line in lines.items() if line is not None and id(line.stage) in gone_through - constants)
 
 
 def _lines(form: Contraction) -> Tensor | None:
