@@ -6,10 +6,11 @@
 // The walk is described by `spec`, int64 words (relay.op.rows has the same reader in Python):
 //
 //   0 functions, 1 clauses, 2 registers, 3 flags: 1 where the value is a list of requests (function 0 looks at each; what is done
-//   with them is done after every level, so they are on none: 0), 2 where a part that is reached twice is two nodes (its functions
-//   are given something else each time), then
+//   with them is done after every level, so they are on none: 0), 2 << f where a part that function f reaches twice is two nodes (it
+//   is given something else each time), then
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
-//   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause
+//   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause  |  3 TURN to from cons head tail, the list
+//            in `from` from its last item to its first
 //   record:  function (-1: the items of a list), sites, {0 reg function | 1 reg cons head tail address}, payloads,
 //            {reg dtype rank dims}   with a dim -1 - i standing for sizes[i]
 //
@@ -85,7 +86,7 @@ class Spec {
     functions = at(0);
     registers = static_cast<size_t>(at(2));
     many = (at(3) & 1) != 0;
-    apart = (at(3) & 2) != 0;
+    apart = static_cast<uint64_t>(at(3)) >> 1;
     clauses = array<ClauseRecord>(memory, count_at(1));
     for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)), memory);
     for (ClauseRecord& clause : clauses)
@@ -107,7 +108,8 @@ class Spec {
 
   int64_t functions;
   size_t registers;
-  bool many, apart;
+  bool many;
+  uint64_t apart;  // by function
   std::span<ClauseRecord> clauses;
 
  private:
@@ -148,7 +150,7 @@ class Spec {
     return out;
   }
   size_t items_of(int64_t address) const {
-    while (at(address) == 1) address += 4;
+    while (at(address) == 1 || at(address) == 3) address += at(address) == 1 ? 4 : 6;
     if (at(address) != 2) fail(Status::failed, "rows.linearise: the description is broken");
     return static_cast<size_t>(at(address + 1));
   }
@@ -229,6 +231,7 @@ class Walk {
         open_(&memory),
         found_(&memory),
         results_(&memory),
+        turned_(&memory),
         known_(memory) {
     nodes_.reserve(few);
     parts_.reserve(few);
@@ -353,15 +356,42 @@ class Walk {
             fail(Status::failed, "rows.linearise: the description is broken");
           return static_cast<size_t>(clause);
         }
+        case 3:
+          reg(spec_.at(pc + 1)) = turned(reg(spec_.at(pc + 2)), spec_.at(pc + 3), spec_.at(pc + 4), spec_.at(pc + 5));
+          pc += 6;
+          break;
         default: fail(Status::failed, "rows.linearise: the description is broken");
       }
     }
   }
 
+  // A list from its last item to its first.
+  Value turned(Value list, int64_t cons, int64_t head, int64_t tail) {
+    if (head < 0 || head > 1 || tail != 1 - head) fail(Status::failed, "rows.linearise: the description is broken");
+    Vector<Value> heads(&memory_);
+    for (;; list = field(list, tail)) {
+      Adt* cell = as_adt(list);
+      if (cell == nullptr) fail(Status::failed, "expected a list and got %s", describe(list).c_str());
+      if (cell->tag != cons) break;
+      heads.push_back(field(list, head));
+    }
+    retain(list);
+    Owned made(list);
+    for (const Value& value : heads) {
+      Adt* cell = new_adt(static_cast<int32_t>(cons), 2);
+      retain(value);
+      cell->fields()[head] = value;
+      cell->fields()[tail] = made.take();
+      made = Owned(Value::of(cell));
+    }
+    turned_.push_back(std::move(made));
+    return turned_.back().get();
+  }
+
   uint32_t enter(Object* object, uint32_t function) {
     uint32_t* known = nullptr;
     // Only what somebody else holds too can be met again.
-    if (!spec_.apart && (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1)) {
+    if ((spec_.apart >> function & 1) == 0 && (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1)) {
       known = known_.find(object, function);
       if (*known != Known::none) return *known;
     }
@@ -445,6 +475,7 @@ class Walk {
   size_t roots_ = 0;  // the first of the parts
   Vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed
   Vector<Owned> results_;
+  Vector<Owned> turned_;  // lists that the walk made
   Known known_;
 };
 

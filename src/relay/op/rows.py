@@ -7,7 +7,7 @@ here and by the runtime (runtime/src/linearise.cc, which explains them) alike.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,9 +28,11 @@ DTYPES = (
     "float32", "float64",
 )  # fmt: skip
 
-SWITCH, FIELD, CLAUSE = 0, 1, 2
-# Flags of a description.
+SWITCH, FIELD, CLAUSE, TURN = 0, 1, 2, 3
+# Flags of a description; of the second one for each function, one after the other.
 MANY, APART = 1, 2
+# How many words there are of what goes on to the next.
+_WORDS = {FIELD: 4, TURN: 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +66,21 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``apart``: a part that is
-    reached twice is two nodes."""
+    """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``apart``: a bit for each
+    function of which a part that is reached twice is two nodes."""
 
     words: tuple[int, ...]
     entries: tuple[int, ...]
     registers: int
     many: bool
-    apart: bool
+    apart: int
     clauses: tuple[Record, ...]
 
     def items(self, site: Site) -> int:
         """The clause of a list site's items."""
         at = site.target
-        while self.words[at] == FIELD:
-            at += 4
+        while self.words[at] in _WORDS:
+            at += _WORDS[self.words[at]]
         return self.words[at + 1]
 
 
@@ -88,7 +90,7 @@ def read_spec(words: tuple[int, ...]) -> Spec:
         functions, clauses, registers, flags = words[:4]
         entries = words[4 : 4 + functions]
         records = tuple(_record(iter(words[words[4 + functions + c] :])) for c in range(clauses))
-        return Spec(words, entries, registers, bool(flags & MANY), bool(flags & APART), records)
+        return Spec(words, entries, registers, bool(flags & MANY), flags // APART, records)
     except (IndexError, ValueError, StopIteration, RuntimeError) as error:
         raise OperatorError("the description of rows.linearise is broken") from error
 
@@ -148,6 +150,7 @@ class _Walk:
         self.spec = spec
         self.nodes: list[_Node] = []
         self.known: dict[tuple[int, int], _Node] = {}
+        self.turned: list[AdtValue] = []  # kept, as nodes are known by their values
 
     def root(self, value: AdtValue) -> _Node:
         root = self.enter(0, value)
@@ -171,7 +174,7 @@ class _Walk:
         return root
 
     def enter(self, function: int, value: AdtValue) -> _Node:
-        known = None if self.spec.apart else self.known.get((function, id(value)))
+        known = None if self.spec.apart >> function & 1 else self.known.get((function, id(value)))
         if known is None:
             known = self.look(self.spec.entries[function], value)
             self.known[function, id(value)] = known
@@ -187,6 +190,9 @@ class _Walk:
                 fields = source.fields if isinstance(source, AdtValue) else source
                 registers[words[at + 1]] = fields[words[at + 3]]  # type: ignore[index]
                 at += 4
+            elif words[at] == TURN:
+                registers[words[at + 1]] = self._turned(registers[words[at + 2]], *words[at + 3 : at + 6])
+                at += 6
             else:
                 looked = registers[words[at + 1]]
                 assert isinstance(looked, AdtValue)
@@ -209,6 +215,21 @@ class _Walk:
                 part = part.fields[site.tail]
             node.lists.append(items)
         return node
+
+    def _turned(self, list_: object, cons: int, head: int, tail: int) -> AdtValue:
+        """A list from its last item to its first."""
+        assert isinstance(list_, AdtValue)
+        cells: list[AdtValue] = []
+        while list_.tag == cons:
+            cells.append(list_)
+            following = list_.fields[tail]
+            assert isinstance(following, AdtValue)
+            list_ = following
+        for cell in cells:
+            fields = (cell.fields[head], list_) if head == 0 else (list_, cell.fields[head])
+            list_ = replace(cell, fields=fields)
+        self.turned.append(list_)
+        return list_
 
 
 def _linearise(value: AdtValue, *, spec: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[Array, ...]:

@@ -289,5 +289,5 @@ def _walk(term: Term) -> tuple[tuple[int, ...], tuple[Dim, ...]]:
     tables = Tables((), ()), Tables((rest,), tuple(zip(held, term.types, strict=True)))
     writer = Writer()
     list_ = Structural(ROWS.name, 0, TupleType(()), Switch((), (end, row)))
-    words = writer.spec((list_,), (end, row), tables, apart=True)
+    words = writer.spec((list_,), (end, row), tables, apart=(0,))
     return words, tuple(writer.sizes)

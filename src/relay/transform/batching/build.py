@@ -178,7 +178,8 @@ class Builder:
             values: list[Value] = []
             for state in self.results[target]:
                 full = with_rows(state.ty, now[LEVEL])
-                args = (state.final if last else state.inside, at)
+                # The rows of lower levels are the same in what other clauses have written to, and nothing keeps what it was before.
+                args = (state.final if last else state.new, at)
                 child = level.op("take", args, full, "child", axis=0, mode="fast")
                 values.append(Value(child, LEVEL, state.ty))
             made_there = (Made(site, n) for n in range(len(data_types(function.result))))
@@ -358,7 +359,8 @@ class Builder:
         writer = Writer()
         every = [self.tables[n] for n in sorted(self.tables)]
         tables = [c.tables for c in every]
-        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, bool(self.down.states))
+        apart = [n for n, given in enumerate(self.given) if given]
+        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, apart)
         parts = [self.depth, self.offsets, self.roots]
         for made in every:
             parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]

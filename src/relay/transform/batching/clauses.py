@@ -30,15 +30,15 @@ from relay.ir.expr import (
 )  # fmt: skip
 from relay.ir.module import Module
 from relay.ir.types import DTYPE_BITS, AdtType, TensorType, TupleType, Type
-from relay.transform.batching.lists import Items, Layout, ListForm, items_of
+from relay.transform.batching.lists import Items, Layout, ListForm, items_of, layout_of
 from relay.transform.blocks import as_block, body_of
 from relay.transform.copying import Copier, solve_dims
 from relay.typing.text import type_text
 
 # More clauses than this are not worth telling apart.
 MAX_CLAUSES = 64
-# Where a part of the structure is: field numbers from the node on.
-Path = tuple[int, ...]
+# Where a part of the structure is: field numbers from the node on. A list's layout in it: that list turned round.
+Path = tuple[int | Layout, ...]
 
 
 class NotStructural(Exception):
@@ -89,7 +89,8 @@ class Structural:
 class Group:
     """Functions that call each other on parts of one structure; the first is the root, which others call.
 
-    With ``many`` the structure is a list of requests, and the root is what is done with one of them: nothing calls it.
+    With ``many`` the structure is a list of requests, and the root is what is done with one of them: nothing calls it. Functions that
+    are ``turned`` are given lists from the last item on (see `left_folds`).
     """
 
     module: Module
@@ -98,6 +99,7 @@ class Group:
     clauses: tuple[Clause, ...]
     number: dict[str, int]
     many: bool = False
+    turned: frozenset[str] = frozenset()
 
     @property
     def hands_down(self) -> bool:
@@ -107,6 +109,15 @@ class Group:
     def data_of(self, name: str) -> int:
         return self.functions[self.number[name]].data
 
+    def part_of(self, name: str, clause: Clause, path: Path, ty: Type) -> Path:
+        """What a call of a function in a clause is on, where the part at this path stands there, of this type."""
+        if name not in self.turned:
+            return path
+        layout = layout_of(self.module, ty)
+        assert layout is not None
+        own = clause.function == self.number[name] and path == (layout.tail,)
+        return path if own else (*path, layout)
+
 
 def group_of(
     module: Module,
@@ -115,9 +126,11 @@ def group_of(
     table: Mapping[str, Function],
     forms: Mapping[str, tuple[ListForm, Function]],
     requests: Mapping[Var, Path] | None = None,
+    turned: frozenset[str] = frozenset(),
 ) -> Group:
     """The group with this root. ``table`` has the members' functions, ``forms`` the functions over lists that they may call.
-    ``requests``: the root is what is done with one of many requests, these variables of it are parts of the request.
+    ``requests``: the root is what is done with one of many requests, these variables of it are parts of the request. ``turned``: the
+    members that go through lists from the last item on.
 
     Raises NotStructural.
     """
@@ -138,7 +151,7 @@ def group_of(
         raise NotStructural(
             f"argument %{table[name].params[n].name} of @{name} changes from call to call, and no two calls are side by side"
         )
-    return group
+    return replace(group, turned=turned)
 
 
 def _branches(clause: Clause, members: Sequence[str]) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
 from relay.ir.types import TensorType
-from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, MANY, SWITCH
-from relay.transform.batching.clauses import Clause, Path, Structural, Switch, Tree
+from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, MANY, SWITCH, TURN
+from relay.transform.batching.clauses import Clause, NotStructural, Path, Structural, Switch, Tree
 from relay.transform.batching.lists import Layout
+
+# Functions that have a flag in a word.
+_MOST = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,16 @@ class Writer:
         clauses: Sequence[Clause],
         tables: Sequence[Tables],
         many: bool = False,
-        apart: bool = False,
+        apart: Collection[int] = (),
     ) -> tuple[int, ...]:
-        """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists; ``apart``: a part that is
-        reached twice is two nodes."""
+        """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists; ``apart``: for these functions
+        a part that is reached twice is two nodes."""
         number = {clause: n for n, clause in enumerate(clauses)}
         self.tables, self.records = tables, 4 + len(functions)
-        self.words = [len(functions), len(tables), 0, MANY * many + APART * apart] + [0] * (
-            len(functions) + len(tables)
-        )
+        if any(n >= _MOST for n in apart):
+            raise NotStructural("there are too many functions whose arguments change")
+        flags = MANY * many + sum(APART << n for n in apart)
+        self.words = [len(functions), len(tables), 0, flags] + [0] * (len(functions) + len(tables))
         for n, function in enumerate(functions):
             self.words[4 + n] = len(self.words)
             self._function(function.tree, number)
@@ -113,9 +117,11 @@ class Writer:
                 part = path[:n]
                 if part not in have:
                     have.add(part)
-                    self.words += (
-                        FIELD, registers.setdefault(part, len(registers)), registers[part[:-1]], part[-1],
-                    )  # fmt: skip
+                    step, to, source = part[-1], registers.setdefault(part, len(registers)), registers[part[:-1]]
+                    if isinstance(step, Layout):
+                        self.words += (TURN, to, source, step.cons, step.head, step.tail)
+                    else:
+                        self.words += (FIELD, to, source, step)
         return frozenset(have)
 
     def _record(self, function: int, table: Tables, registers: dict[Path, int]) -> list[tuple[ListAt, int]]:

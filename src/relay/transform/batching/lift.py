@@ -380,7 +380,8 @@ class Lifter:
         if arg not in self.clause.parts:
             raise NotStructural(f"a call of @{name} is not on an item of a list in the structure")
         callee = self.group.functions[self.group.number[name]]
-        site = SiteAt(self.clause.parts[arg], self.group.number[name])
+        part = self.group.part_of(name, self.clause, self.clause.parts[arg], type_of(arg))
+        site = SiteAt(part, self.group.number[name])
         args = tuple(call.args[n] for n in callee.positions)
         at = self._sites.get((site, args))
         if at is None:

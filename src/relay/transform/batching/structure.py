@@ -19,6 +19,7 @@ from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
 from relay.transform.batching.clauses import Group, NotStructural, calls_of, data_types, group_of
+from relay.transform.batching.left_folds import from_the_end
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.read_results import reading_results
 from relay.transform.batching.requests import (
@@ -44,11 +45,12 @@ _NO_GAIN = "it has no product of matrices, so nothing is gained"
 @dataclass(frozen=True, slots=True)
 class _Members:
     """A group of recursive functions: those that are ``kept``, because they take a value apart, with all else inlined, and the functions
-    over lists that these call."""
+    over lists that these call: those that are done to all items at once, and left folds as functions of the list ``turned`` round."""
 
     kept: list[str]
     inlined: dict[str, Function]
     forms: dict[str, tuple[ListForm, Function]]
+    turned: dict[str, Function]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,12 @@ class _Work:
         found = self.groups.get(tuple(names))
         if found is None:
             kept = _kept(self.module, names)
-            found = self.groups[tuple(names)] = _Members(kept, {n: self.inlined(n, kept) for n in kept}, {})
+            found = self.groups[tuple(names)] = _Members(kept, {n: self.inlined(n, kept) for n in kept}, {}, {})
             found.forms.update(self.list_forms(found.inlined))
+            for name, function in found.inlined.items():
+                turned = None if name in found.forms else from_the_end(self.module, name, function)
+                if turned is not None:
+                    found.turned[name] = turned
         return found
 
     def inlined(self, name: str, keep: Sequence[str]) -> Function:
@@ -104,14 +110,15 @@ class _Work:
         """The requests of an entry above recursive functions, all these as one group, and the functions that are in it. Raises
         NotStructural."""
         module, group = self.module, self.members(members)
-        inlined = dict(group.inlined)
+        inlined = {**group.inlined, **group.turned}
         one = None if entry in members else self.inlined(entry, group.kept)
         taken = frozenset(self.functions), frozenset(self.types)
         asked = requests_of(entry, module.functions[entry], one, *taken, single=single)
         inlined[asked.name] = asked.function
         forms = self.list_forms(inlined)
         walked = [n for n in inlined if n not in forms]
-        return asked, group_of(module, asked.name, walked, inlined, forms, asked.parts), list(inlined)
+        found = group_of(module, asked.name, walked, inlined, forms, asked.parts, frozenset(group.turned))
+        return asked, found, list(inlined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,23 +216,37 @@ class BatchStructure(Pass):
         return self.always or any(_has_contraction(c.all_bindings(), work.table) for c in group.clauses if c.function)
 
     def _batch(self, work: _Work, root: str, members: Sequence[str], gains: bool) -> dict[str, Function]:
-        module = work.module
+        """The function ``root`` of a component and what it calls level by level, or with a note that says why not."""
         try:
-            if root not in _kept(module, [root]):
+            if root not in _kept(work.module, [root]):
                 raise NotStructural(f"@{root} does not take an argument apart before anything else")
             if not gains:
                 raise NotStructural(_NO_GAIN)
-            group = work.members(members)
-            forms = {n: f for n, f in group.forms.items() if n != root}
-            found = group_of(module, root, [n for n in group.kept if n not in forms], group.inlined, forms)
-            if not self.values and any(data_types(f.result) for f in found.functions):
-                raise NotStructural("it makes values of a data type")
-            if not self.always and not any(_has_contraction(c.all_bindings(), work.table) for c in found.clauses):
-                raise NotStructural(_NO_GAIN)
-            made = Builder(found, work.effects, root, frozenset(work.functions)).build()
+            # What the parts of a part are given to may be recursive functions of their own (an expression in a statement).
+            below = [n for n in _recursive_below(work.module, root, work.names) if n not in members]
+            for group in [[*members, *below], members] if below else [members]:
+                try:
+                    made = self._by_level(work, root, group)
+                    break
+                except NotStructural:
+                    if group is members:
+                        raise
         except NotStructural as why:
-            return {root: _noted(module.functions[root], f"no: {why}")}
+            return {root: _noted(work.module.functions[root], f"no: {why}")}
         return {n: _noted(f, "by level") if n == root else f for n, f in made.items()}
+
+    def _by_level(self, work: _Work, root: str, members: Sequence[str]) -> dict[str, Function]:
+        """The function ``root`` level by level, with these recursive functions as one group. Raises NotStructural."""
+        group = work.members(members)
+        forms = {n: f for n, f in group.forms.items() if n != root}
+        turned = {n: f for n, f in group.turned.items() if n != root}
+        walked = [n for n in group.kept if n not in forms]
+        found = group_of(work.module, root, walked, {**group.inlined, **turned}, forms, turned=frozenset(turned))
+        if not self.values and any(data_types(f.result) for f in found.functions):
+            raise NotStructural("it makes values of a data type")
+        if not self.always and not any(_has_contraction(c.all_bindings(), work.table) for c in found.clauses):
+            raise NotStructural(_NO_GAIN)
+        return Builder(found, work.effects, root, frozenset(work.functions)).build()
 
 
 def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[str]]) -> list[str]:
