@@ -391,7 +391,8 @@ class Walk {
   uint32_t enter(Object* object, uint32_t function) {
     uint32_t* known = nullptr;
     // Only what somebody else holds too can be met again.
-    if ((spec_.apart >> function & 1) == 0 && (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1)) {
+    const bool apart = function < 64 && (spec_.apart >> function & 1) != 0;
+    if (!apart && (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1)) {
       known = known_.find(object, function);
       if (*known != Known::none) return *known;
     }
