@@ -1,0 +1,186 @@
+"""Whether programs became slower since an earlier commit: both versions in turns, each in a process of its own.
+
+    python benchmarks/versions.py COMMIT [--only REGEX] [--rounds 5] [--bar 1.05]
+
+The earlier version is built from its commit into a folder of its own (minutes, once: ``--keep FOLDER`` keeps it). Some hundred small
+programs (products of few and many rows, norms, reductions, convolutions, attention, with the gradients of all operands and without), one
+thread, the least of many runs in each of some turns. Printed are those of which the new version takes more than ``--bar`` times as long,
+or less than its inverse, and the geometric mean. What is printed once is noise more often than not: run it again with ``--only``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+# Lines of JSON say what to do: a program, which is compiled and kept, or the number of one and for how long it is to be run.
+WORKER = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import json, time
+import numpy as np
+import relay
+kept = []
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "text" in asked:
+        rng = np.random.default_rng(0)
+        drawn = {n: (rng.standard_normal(s) * 0.1).astype("float32") for n, s in asked["shapes"].items()}
+        module = relay.infer_type(relay.parse(asked["text"])).bind({n: drawn[n] for n in asked["weights"]})
+        rest = [n for n in drawn if n not in asked["weights"]]
+        if asked["gradients"]:
+            module = relay.value_and_grad(module, argnums=tuple(range(len(rest))))
+        exe, args = relay.compile(module, threads=1), [drawn[n] for n in rest]
+        exe(*args)
+        kept.append((exe, args))
+        print(len(kept) - 1, flush=True)
+        continue
+    exe, args = kept[asked["number"]]
+    least, end = float("inf"), time.perf_counter() + asked["seconds"]
+    while time.perf_counter() < end:
+        start = time.perf_counter_ns()
+        exe(*args)
+        least = min(least, time.perf_counter_ns() - start)
+    print(least / 1e3 if least < float("inf") else -1, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """``text`` with parameters of these shapes, float32; those among ``weights`` are constants."""
+
+    name: str
+    text: str
+    shapes: Mapping[str, tuple[int, ...]]
+    weights: tuple[str, ...] = ()
+    gradients: bool = False
+
+
+def program(
+    name: str, body: str, shapes: Mapping[str, tuple[int, ...]], weights: tuple[str, ...] = (), gradients: bool = False
+) -> Program:
+    def parameter(n: str, shape: tuple[int, ...]) -> str:
+        return f"%{n}: Tensor[({''.join(f'{s}, ' for s in shape)}), float32]"
+
+    params = ", ".join(parameter(n, s) for n, s in shapes.items())
+    return Program(name, f'#[version = "0.0.5"]\ndef @main({params}) {{ {body} }}', shapes, weights, gradients)
+
+
+def programs() -> Iterator[Program]:
+    for depth, columns in ((384, 384), (768, 3072), (3072, 768), (150, 750), (512, 2048)):
+        for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 53, 64, 128):
+            shapes = {"x": (rows, depth), "w": (columns, depth), "b": (columns,)}
+            text = f"nn.bias_add(nn.dense(%x, %w), %b): {rows} x {depth} x {columns}"
+            yield program(text, "nn.bias_add(nn.dense(%x, %w), %b)", shapes, ("w", "b"))
+    plain = [
+        "nn.softmax(%x)", "nn.log_softmax(%x)", "nn.gelu(%x)", "sum(%x, axis=[0])", "mean(%x, axis=[1])", "transpose(%x)",
+        "log(sum(exp(%x), axis=[1]))", "cumsum(%x, axis=1)", "topk(%x, k=4, axis=1)",
+    ]  # fmt: skip
+    for rows in (1, 4, 16, 64, 256, 1024):
+        for width in (64, 768, 1000):
+            size, matrix, vector = f": {rows} x {width}", (rows, width), (width,)
+            for body in plain:
+                yield program(body + size, body, {"x": matrix})
+            norm = "nn.layer_norm(%x, %g, %b)"
+            affine: dict[str, tuple[int, ...]] = {"x": matrix, "g": vector, "b": vector}
+            yield program(norm + size, norm, affine, ("g", "b"))
+            differentiated: list[tuple[str, dict[str, tuple[int, ...]]]] = [
+                ("sum(nn.softmax(%x) * %y)", {"x": matrix, "y": matrix}),
+                (f"sum({norm} * %y)", {**affine, "y": matrix}),
+                ("sum(tanh(nn.bias_add(nn.dense(%x, %w), %b)))", {"x": matrix, "w": (width, width), "b": vector}),
+            ]
+            for body, shapes in differentiated:
+                yield program(f"gradients of {body}{size}", body, shapes, gradients=True)
+    for n, c, h, k, s in ((1, 3, 64, 3, 1), (1, 64, 28, 3, 1), (1, 64, 56, 1, 1), (1, 64, 28, 3, 2), (4, 32, 16, 5, 1)):
+        conv = f"nn.conv2d(%x, %w, strides=[{s}, {s}], padding=[{k // 2}, {k // 2}, {k // 2}, {k // 2}])"
+        shapes = {"x": (n, c, h, h), "w": (max(16, c), c, k, k)}
+        size = f": {n} x {c} x {h} x {h}, {k} x {k}, {s}"
+        yield program(f"conv2d{size}", conv, shapes, ("w",))
+        yield program(f"gradients of conv2d{size}", f"sum(tanh({conv}))", shapes, gradients=True)
+    spelled = "nn.batch_matmul(nn.softmax(nn.batch_matmul(%q, %k) * 0.125f), transpose(%v, axes=[0, 2, 1]))"
+    for batch, length, depth in ((1, 16, 32), (4, 64, 64), (12, 53, 64), (12, 128, 64), (1, 512, 64), (8, 1, 64)):
+        shapes = dict.fromkeys("qkv", (batch, length, depth))
+        yield program(f"attention: {batch} x {length} x {depth}", spelled, shapes)
+        yield program(
+            f"gradients of attention: {batch} x {length} x {depth}", f"sum({spelled} * %q)", shapes, gradients=True
+        )
+
+
+def build(commit: str, folder: Path) -> Path:
+    """The package as of a commit, installed into a folder; found there if it is there already."""
+    source, site = folder / "source", folder / "site"
+    if not site.exists():
+        source.mkdir(parents=True)
+        packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "x", "-C", str(source)], input=packed, check=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(source)]
+        subprocess.run(pip, check=True)
+    return site
+
+
+class Version:
+    """A process that runs programs with one version of the package: the one in a folder, else the one that is installed."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        command = [sys.executable, "-c", WORKER]
+        if folder is not None:
+            # Without what finds the installed version before any folder.
+            command[1:1] = ["-S"]
+            command += [str(folder), *{sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, question: dict[str, Any]) -> float:
+        """What it answers. Raises ChildProcessError where it ended instead, which has said why."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise ChildProcessError(f"a version ended at {question}")
+        return float(answer)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit", help="the earlier version")
+    parser.add_argument("--only", default="", help="programs whose names this regular expression is found in")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.005, help="of a turn")
+    parser.add_argument("--bar", type=float, default=1.05)
+    parser.add_argument("--keep", type=Path, help="the folder for the earlier version")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        old = Version(build(given.commit, given.keep or Path(folder) / "old"))
+        new = Version()
+        ratios: list[float] = []
+        for one in programs():
+            if not re.search(given.only, one.name):
+                continue
+            numbers = [int(v.ask(asdict(one))) for v in (old, new)]
+            least = [math.inf, math.inf]
+            for turn in range(given.rounds):
+                for n in (0, 1) if turn % 2 else (1, 0):
+                    took = (old, new)[n].ask({"number": numbers[n], "seconds": given.seconds})
+                    least[n] = min(least[n], took if took > 0 else math.inf)
+            ratio = least[1] / least[0]
+            ratios.append(ratio)
+            if not 1 / given.bar < ratio < given.bar:
+                print(f"{one.name:75s} {least[0]:10.2f} {least[1]:10.2f} us  {ratio:.2f}", flush=True)
+        mean = math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
+        print(f"{len(ratios)} programs: the new version takes {mean:.3f} of the time (geometric mean)")
+
+
+if __name__ == "__main__":
+    main()
