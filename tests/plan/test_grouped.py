@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.expr import Expr, Function, Tuple
+from relay.loop.ir import Alloc
+from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -17,6 +19,22 @@ SOME = tuple({V: s} for s in (0, 1, 3))
 
 def convolution(data: tuple[Any, ...], weight: tuple[int, ...], **attrs: Any) -> Function:
     return primitive([tensor(data), tensor(weight)], lambda m, x, w: m("nn.conv2d", x, w, **attrs))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_groups_that_are_summed_up_are_rows(known: bool) -> None:
+    """A group norm goes through one group at a time: its moments in one pass, and what is computed from them right after."""
+    c, s = DimVar("c"), DimVar("s")
+    channels, size = (24, 300) if known else (dim_mul(as_dim(c), 8), as_dim(s))
+
+    def build(m: Maker, x: Expr, g: Expr, b: Expr) -> Expr:
+        return m("nn.relu", m("nn.group_norm", x, g, b, num_groups=8))
+
+    fn = primitive([tensor((N, channels, size)), tensor((channels,)), tensor((channels,))], build)
+    sizes = SOME if known else ({V: 1, c: 1, s: 1}, {V: 3, c: 5, s: 37}, {V: 2, c: 2, s: 300})
+    plan = check(fn, *sizes, tolerance=1e-5)
+    held = [s.buffer.shape for s in statements(plan.kernel.body) if isinstance(s, Alloc)]
+    assert held and all(shape == (1,) for shape in held), "nothing is kept for several groups"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ def split_for_steps(graph: TeGraph) -> TeGraph:
     return _split(graph, _of_steps)
 
 
+def split_for_rows(graph: TeGraph) -> TeGraph:
+    """The graph with those axes split whose quotients say which group of elements a stage reads the sum of, beside these elements:
+    the groups are rows then, each of which goes through all of its steps while it is in a cache (a group norm)."""
+    return _split(graph, _of_rows)
+
+
 def _split(graph: TeGraph, layout_of: Callable[[Compute], Layout | None]) -> TeGraph:
     """The graph with the layouts that a function says, until it says none."""
     while True:
@@ -77,6 +83,26 @@ def _of_steps(stage: Compute) -> Layout | None:
     if isinstance(split.bodies[0], Reduce) and isinstance(split.bodies[0].body, Select):
         return layout if is_apart(split) and not is_apart(stage) else None
     return layout if is_cheaper_in_steps(split, stage) else None
+
+
+def _of_rows(stage: Compute) -> Layout | None:
+    """The split of the first axis that an index of what was reduced divides, if the reduction went over what the stage reads itself."""
+    if any(isinstance(b, Reduce) for b in stage.bodies):
+        return None
+    read: dict[Stage, Load] = {}
+    for body in stage.bodies:
+        read |= {n.source.stage: n for n in walk(body) if isinstance(n, Load) and isinstance(n.source, Tensor)}
+    indices = Indices()
+    for source, load in read.items():
+        found = division(indices, [indices.poly(i) for i in load.indices], stage.axes)
+        if found is None:
+            continue
+        behind = te.stages([result_of(source, 0)])
+        reduces = any(isinstance(b, Reduce) for s in behind for b in stage_bodies(s))
+        if reduces and any(s in read for s in behind if s is not source):
+            axis, size = found
+            return split_at(plain(len(stage.axes)), stage.axes.index(axis), size)
+    return None
 
 
 def _forms(stage: Compute) -> Iterator[tuple[Layout, Compute]]:

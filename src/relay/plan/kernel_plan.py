@@ -24,7 +24,7 @@ from relay.plan.checked_reads import checked
 from relay.plan.factored import factored
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
-from relay.plan.grouped import grouped, split_for_steps
+from relay.plan.grouped import grouped, split_for_rows, split_for_steps
 from relay.plan.guarded import before_guards
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.lifted import lifted
@@ -126,7 +126,7 @@ def plan_graph(
     what was packed of its constants is when it begins."""
     defined = graph.outputs
     graph = factored(before_guards(split_for_steps(term_by_term(graph, constants))))
-    graph = lifted(in_batches(grouped(graph, constants), constants), constants)
+    graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     ids = graph.stages_of(constants)

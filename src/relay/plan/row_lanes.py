@@ -11,7 +11,7 @@ from relay.loop.ir import Buffer, For, LetScalar, Scope, Seq, Stmt, Store
 from relay.plan.build import allocate, seq, serial
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial, position_update
-from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, targets
+from relay.plan.row_parts import Lanes, MemberPlan, Reductions, counted, position_dtype, targets
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, binary, cast, extent_of, select
 
 if TYPE_CHECKING:
@@ -172,11 +172,9 @@ def _reductions(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Reductions:
         out.buffers.append(acc)
         now = Load(acc, at, acc.dtype)
         if value.kind in ("argmax", "argmin"):
-            # Positions of the elements' own width, where they fit: as many of them as of elements lie in a register.
             axis = counted(plan)
-            extent = 1 if axis is None else axis.extent
-            narrow = isinstance(extent, int) and extent < 1 << 31
-            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), "int32" if narrow else "int64", scope)
+            assert axis is not None
+            place = Buffer(emitter.builder.fresh("place"), (lanes.size,), position_dtype(axis), scope)
             out.buffers.append(place)
             out.starts += [
                 Store(acc, at, initial("max" if value.kind == "argmax" else "min", acc.dtype)),

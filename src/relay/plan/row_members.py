@@ -24,6 +24,7 @@ from relay.plan.row_parts import (
     frame_of,
     held_lanes,
     lane_blocks,
+    position_dtype,
     targets,
 )
 from relay.plan.row_tiles import MOST_TERMS, known_count, sums_across_lines, sums_along_lines
@@ -179,17 +180,17 @@ class Emitter:
             result: Scalar = now
             if value.kind in ("argmax", "argmin"):
                 kind = "max" if value.kind == "argmax" else "min"
-                place = Buffer(self.builder.fresh("place"), (1,), "int64", "register")
+                axis = counted(plan)
+                assert axis is not None
+                place = Buffer(self.builder.fresh("place"), (1,), position_dtype(axis), "register")
                 out.buffers.append(place)
                 # The first place where the extreme is met (or a nan, which is then the extreme).
                 hit: Scalar = compare("eq", element, now)
                 if is_float(acc.dtype):
                     hit = binary("or", hit, unary("isnan", element))
-                axis = counted(plan)
-                assert axis is not None
-                behind = extent_of(axis.extent)
-                candidate = select(hit, self.env.get(axis, axis), behind)
-                result = Load(place, (zero,), "int64")
+                behind = cast(extent_of(axis.extent), place.dtype)
+                candidate = select(hit, cast(self.env.get(axis, axis), place.dtype), behind)
+                result = Load(place, (zero,), place.dtype)
                 out.starts.append(Store(place, (zero,), behind))
                 out.finds.append(Store(place, (zero,), minimum(result, candidate)))
             out.starts.append(Store(acc, (zero,), initial(kind, acc.dtype)))

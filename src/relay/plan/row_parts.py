@@ -173,3 +173,8 @@ def counted(plan: MemberPlan) -> Axis | None:
         if isinstance(body, Reduce) and body.kind in ("argmax", "argmin"):
             return body.axes[0]
     return None
+
+
+def position_dtype(axis: Axis) -> str:
+    """Of the positions along an axis: the width of most elements where they fit, so that as many of them lie in a register."""
+    return "int32" if isinstance(axis.extent, int) and axis.extent < 1 << 31 else "int64"
