@@ -10,8 +10,9 @@ import pytest
 import relay
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
-from relay.loop.ir import Branch, For, Store, Transpose
+from relay.loop.ir import Alloc, Branch, For, Store, Transpose
 from relay.loop.walk import statements
+from relay.plan.build import STACK_BYTES
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import HOST, Maker, check, primitive, random, tensor
 
@@ -67,6 +68,25 @@ def test_scans(width: int, exclusive: bool) -> None:
 
     plan = check(primitive([tensor((N, width))], build), *SIZES, tolerance=1e-4)
     assert turns(plan) or not WIDE
+
+
+def test_long_rows_of_scans_whose_steps_wait() -> None:
+    """Lines of what the stack does not hold; a running sum goes in vectors and is not turned."""
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("cumprod", m("sigmoid", x), axis=1)
+
+    for width in (300, 2100):
+        plan = check(primitive([tensor((N, width))], build), *SIZES, tolerance=1e-4)
+        assert turns(plan) or not WIDE
+        scopes = {
+            s.buffer.scope
+            for s in statements(plan.kernel.body)
+            if isinstance(s, Alloc) and s.buffer.name.endswith("_lines")
+        }
+        assert scopes == {"stack" if width * 64 <= STACK_BYTES else "worker"} or not WIDE
+    plain = check(primitive([tensor((N, 300))], lambda m, x: m("cumsum", x, axis=1)), *SIZES, tolerance=1e-4)
+    assert not turns(plain)
 
 
 def test_rows_of_several_axes_and_an_operand_that_all_rows_share() -> None:

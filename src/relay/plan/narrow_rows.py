@@ -1,8 +1,9 @@
-"""Rows that are too short for lanes, turned so that lanes run across them.
+"""Rows that are too short for lanes, or whose steps wait for one another, turned so that lanes run across them.
 
 A softmax over ten classes leaves lanes without work, ends every reduction in the middle of a vector and waits for it; many such rows
 side by side have none of that, but their elements lie apart. So a block of rows is turned on the stack first, columns becoming lines (by
 squares in registers, `Transpose`), every member of the nest runs over lines, a lane to each row, and what the nest makes is turned back.
+A scan that does not run in vectors (`Emitter.runs`: a product of floats, a recurrence of one's own) goes through long rows so as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Stmt, Store, Transpose
-from relay.plan.build import STACK_BYTES, Builder, Storage, serial, total_cost, vectorized
+from relay.plan.build import STACK_BYTES, Builder, Storage, serial, temporary, total_cost, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.reduction import initial
@@ -22,8 +23,9 @@ from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, 
 from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare
 from relay.te.tensor import Scan, Tensor, stage_bodies
 
-# Longer rows are not looked at; so few elements apart, lanes are loaded as fast as neighbours.
-_LONGEST, _NEAR = 128, 4
+# Longer rows are not looked at (the second: where the steps of a scan wait for one another); so few elements apart, lanes are loaded as
+# fast as neighbours.
+_LONGEST, _LONGEST_SCANNED, _NEAR = 128, 1 << 14, 4
 # Clock cycles, as measured on Zen 4: the end of a reduction along a row, and of one for a position; a step of a scan along a row,
 # and a vector of one that runs in vectors (`Emitter.runs`); a row that is written with lanes left over and read again (what is written
 # under a mask is not forwarded); more for a vector of a search for a position; more for a vector whose accumulator lies in memory.
@@ -71,7 +73,7 @@ class NarrowRows:
         after: list[Stmt] = []
         for rows in self.operands:
             whole = rows.buffer
-            lines = Buffer(builder.fresh(f"{whole.name}_lines"), (rows.width * lanes.size,), whole.dtype, "stack")
+            lines = temporary(builder.fresh(f"{whole.name}_lines"), rows.width * lanes.size, whole.dtype)
             buffers.append(lines)
             for key, strides in rows.keys.items():
                 builder.storage[key] = Storage(lines, tuple(s * lanes.size for s in strides), offset)
@@ -98,17 +100,19 @@ class NarrowRows:
 def narrow_rows(
     emitter: Emitter, plans: Sequence[MemberPlan], rows: Sequence[Axis], temporaries: Sequence[Buffer], lanes: int
 ) -> NarrowRows | None:
-    """What to turn so that lanes run across the last of the nest's rows, or None: rows are long, or few, are read otherwise than each as
+    """What to turn so that lanes run across the last of the nest's rows, or None: rows are too long or few, are read otherwise than each as
     a whole, or lie so that nothing has to be turned."""
     last = rows[-1] if rows else None
     if last is None or (isinstance(last.extent, int) and last.extent < lanes):
         return None
     mine = {id(t) for t in temporaries}
+    waits = any(isinstance(p.member.kept.stage, Scan) and not emitter.runs(p) for p in plans)
+    longest = _LONGEST_SCANNED if waits else _LONGEST
     found: dict[int, Rows] = {}
     for key, where, index, inner, written in _accesses(emitter, plans):
         if id(where.buffer) in mine:
             continue
-        access = _row_of(emitter.builder, where, index, rows, inner)
+        access = _row_of(emitter.builder, where, index, rows, inner, longest)
         if access is None:
             return None
         width, start, strides = access
@@ -182,7 +186,7 @@ def _accesses(
 
 
 def _row_of(
-    builder: Builder, where: Storage, index: Sequence[Scalar], rows: Sequence[Axis], inner: Sequence[Axis]
+    builder: Builder, where: Storage, index: Sequence[Scalar], rows: Sequence[Axis], inner: Sequence[Axis], longest: int
 ) -> tuple[int, Dim, tuple[int, ...]] | None:
     """How an access goes over the last of the rows: the elements from one row to the next, where the first row begins, and the strides
     of the axes inside a row (0: an axis that is none). None where rows and what is inside do not come apart."""
@@ -190,7 +194,7 @@ def _row_of(
     terms = [dim_mul(indices.poly(i), s) for i, s in zip(index, where.strides, strict=True)]
     whole = total_cost([where.offset, *terms])
     width = indices.coefficient(whole, last)
-    if not isinstance(width, int) or not 0 <= width <= _LONGEST:
+    if not isinstance(width, int) or not 0 <= width <= longest:
         return None
     if width < 2:
         return width, 0, ()
