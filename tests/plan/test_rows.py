@@ -537,3 +537,26 @@ def test_lanes_of_sums_inside_an_expression_run_across_near_columns(channels: An
         assert loops and all(isinstance(s.extent, Const) and s.extent.value == 32 for s in loops)
     finally:
         registry.remove("rows.across")
+
+
+def terms_of_rows(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    """Four sums a row of terms that are not zero where there is nothing: what the row's have in common is computed once."""
+    n, m = x.shape[0], y.shape[0]
+    k, v = te.reduce_axis(n), te.reduce_axis(m)
+
+    def body(i: Any, c: Any) -> Any:
+        return te.sum(te.exp(x[k] - te.cast(i, x.dtype)) + te.abs(y[v] - te.cast(c + 1, x.dtype)), (k, v))
+
+    sums = te.compute((n, 4), body)
+    return te.compute((n,), lambda i: sums[te.size(n) - 1 - i, i % 4] * sums[i, 0])
+
+
+def test_lanes_past_a_line_s_end_are_not_added_up() -> None:
+    registry.operator("rows.terms")(terms_of_rows)
+    try:
+        m = DimVar("m")
+        given = [tensor((N,)), tensor((as_dim(m),))]
+        sizes = [{V: n, m: k} for n, k in ((5, 4), (3, 17), (2, 1), (1, 33))]
+        check(primitive(given, lambda m, *x: m("rows.terms", *x)), *sizes, tolerance=1e-4)
+    finally:
+        registry.remove("rows.terms")

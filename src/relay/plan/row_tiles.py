@@ -21,7 +21,7 @@ from relay.loop.ir import Buffer, For, Stmt, Store
 from relay.plan.build import accesses, allocate, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_parts import Lanes, held_lanes
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, extent_of
+from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, extent_of, select
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -61,7 +61,7 @@ def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     first = len(plan.inner)
     while first and known_count(plan.inner[first - 1 :]) <= most:
         first -= 1
-    sums = _Sums(emitter, plan, across)
+    sums = _Sums(emitter, plan, across, added_up=True)
     together = plan.inner[first:]
     for at in product(*(range(a.extent) for a in together if isinstance(a.extent, int))):
         total = sums.add({**place, **{a: Const(n, "int64") for a, n in zip(together, at, strict=True)}})
@@ -171,11 +171,12 @@ def _steps(emitter: Emitter, plan: MemberPlan, value: Reduce, vectors: int) -> d
 
 @dataclass(slots=True, eq=False)
 class _Sums:
-    """Sums with a register for each of some lanes."""
+    """Sums with a register for each of some lanes. Where lanes are ``added_up`` in the end, nothing may be in those past the last."""
 
     emitter: Emitter
     plan: MemberPlan
     lanes: Lanes
+    added_up: bool = False
     buffers: list[Buffer] = field(default_factory=list)
     starts: list[Stmt] = field(default_factory=list)
     updates: list[Stmt] = field(default_factory=list)
@@ -196,7 +197,10 @@ class _Sums:
         now = Load(total, (lane,), total.dtype)
         self.buffers.append(total)
         self.starts.append(Store(total, (lane,), initial("sum", total.dtype)))
-        self.updates.append(Store(total, (lane,), combine("sum", now, cast(value.body, total.dtype))))
+        more = combine("sum", now, cast(value.body, total.dtype))
+        if self.added_up and self.lanes.held:
+            more = select(self.lanes.inside, more, now)
+        self.updates.append(Store(total, (lane,), more))
         return total
 
     def stored(self, value: Scalar) -> Stmt:
