@@ -46,6 +46,14 @@ WRONG: dict[str, tuple[Callable[[te.Tensor], Any], str]] = {
     "a shape that is a size": (lambda x: te.compute(unknown(4), lambda i: x[0, i]), r"a shape is a sequence of sizes.* found 4"),
     "a sum over its own index": (same(lambda x, i, j: te.sum(x[i, j], j)), r"a reduction is over j, which says which element"),
     "a sum over an index twice": (twice, r"a sum is over k, k: one of them stands there twice"),
+    "a position over two indices": (
+        lambda x: te.compute((2,), lambda i: te.argmax(x[i, 0], unknown((te.reduce_axis(2), te.reduce_axis(4))))),
+        r"an argmax is over one index variable, found 2: make one of all",
+    ),
+    "a position that is a float": (
+        lambda x: te.compute((2,), lambda i: te.argmin(x[i, 0], te.reduce_axis(4), "float32")),
+        r"the position that an argmin finds is an integer, found dtype 'float32'",
+    ),
     "a sum over a number": (same(lambda x, i, j: te.sum(x[i, j], unknown((4,)))), r"is over index variables of te.reduce_axis, found 4"),
     "a function of floats": (same(lambda x, i, j: te.exp(te.cast(x[i, j], "int32"))), r"exp of int32: it is a function of floats"),
     "not of a float": (same(lambda x, i, j: ~x[i, j]), r"not of float32: it is for bool and integers"),

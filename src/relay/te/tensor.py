@@ -313,12 +313,26 @@ def any(body: Scalar | Operators, axes: Axis | Sequence[Axis]) -> Scalar:
 
 
 def argmax(body: Scalar | Operators, axis: Axis, dtype: str = "int32") -> Scalar:
-    """The first position of the maximum along one axis."""
-    return _reduce("argmax", body, axis, dtype)
+    """The first position of the maximum along one axis, counted in an integer ``dtype``."""
+    return _position("argmax", body, axis, dtype)
 
 
 def argmin(body: Scalar | Operators, axis: Axis, dtype: str = "int32") -> Scalar:
-    return _reduce("argmin", body, axis, dtype)
+    """The first position of the minimum along one axis, counted in an integer ``dtype``."""
+    return _position("argmin", body, axis, dtype)
+
+
+def _position(kind: ReduceKind, body: Scalar | Operators, axis: Axis | Sequence[Axis], dtype: str) -> Scalar:
+    """Raises DefinitionError for several axes: in which of their orders a position counts is for the definition to say."""
+    over = (axis,) if isinstance(axis, Axis) else tuple(axis)
+    if len(over) != 1:
+        raise DefinitionError(
+            f"an {kind} is over one index variable, found {len(over)}: make one of all (`te.reduce_axis(n * m)`), and read at its "
+            f"quotient and remainder"
+        )
+    if not is_integer(dtype):
+        raise DefinitionError(f"the position that an {kind} finds is an integer, found dtype {dtype!r}")
+    return _reduce(kind, body, over, dtype)
 
 
 def size(dim: Dim, dtype: str = "int64") -> Scalar:
