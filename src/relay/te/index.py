@@ -23,6 +23,8 @@ from relay.ir.dim import (
     dim_bounds,
     dim_floordiv,
     dim_is_negated,
+    dim_max,
+    dim_min,
     dim_mul,
     dim_sub,
     dim_substitute,
@@ -155,6 +157,8 @@ class Indices:
             return a if op == "max" else b
         if hi is not None and hi <= 0:
             return b if op == "max" else a
+        if not self.is_index(a) and not self.is_index(b):
+            return dim_min(a, b) if op == "min" else dim_max(a, b)
         (low_a, high_a), (low_b, high_b) = self.bounds(a), self.bounds(b)
         lows, highs = [n for n in (low_a, low_b) if n is not None], [n for n in (high_a, high_b) if n is not None]
         # The least of two is at most either and at least the lower of both lower ends; the greatest the other way round.

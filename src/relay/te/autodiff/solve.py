@@ -160,6 +160,8 @@ class _System:
         if low is None or high is None or self._is_bent(above):
             return None
         first, last = self.indices.floordiv(low, below), self.indices.floordiv(high, below)
+        if any(map(self.indices.is_index, (first, last, below))):
+            return None  # a loop as long as what only the definition computes
         q = dim_add(self._variable("q", dim_add(dim_sub(last, first), 1)), first)
         self._made[key] = q
         r = self._variable("r", below)
