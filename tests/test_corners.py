@@ -242,6 +242,16 @@ def test_sizes_that_no_tensor_has_are_errors_when_they_are_known_at_run_time_onl
         relay.evaluate(large, np.array([1 << 30, 1 << 28]))
 
 
+def test_a_size_divided_by_zero_is_an_error() -> None:
+    text = (
+        "def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %y: Tensor[(m,), float32]) { zeros(shape=[Dim[n // m]]) }"
+    )
+    module = relay.parse(HEADER + text)
+    for run in (relay.compile(module), lambda *x: relay.evaluate(module, *x)):
+        with pytest.raises(relay.RelayError, match=r"by zero[^$]*<text>:2|<text>:2[^$]*by zero"):
+            run(np.ones(3, np.float32), np.ones(0, np.float32))
+
+
 def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
     with pytest.raises(relay.RelayError, match=r"attributes are given by name: start=, stop=, step=, dtype="):
         relay.parse(HEADER + "def @main() { arange(0, 8, 1) }")

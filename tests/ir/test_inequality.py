@@ -21,6 +21,7 @@ from relay.ir.dim import (
     dim_mod,
     dim_mul,
     dim_sub,
+    dim_total,
     dim_var,
 )
 from relay.ir.inequality import Facts
@@ -57,6 +58,23 @@ def _value(dim: Dim, env: dict[DimVar, int]) -> int | None:
         return dim_evaluate(dim, env)
     except ZeroDivisionError:
         return None
+
+
+def test_a_dim_that_divides_by_zero_has_a_value_where_kernels_need_one() -> None:
+    rng = random.Random(5)
+    variables = [size("a"), size("b"), size("c", 1)]
+    known: list[DimVar] = [v for v in map(as_var, variables) if v is not None]
+    for _ in range(60):
+        dim = _random_dim(rng, variables, 3)
+        total = dim_total(dim)
+        for values in itertools.product(range(3), repeat=3):
+            env = dict(zip(known, values, strict=True))
+            if values[2] > 0:
+                assert _value(dim, env) in (None, dim_evaluate(total, env)), dim
+    a, b = variables[:2]
+    env = {known[0]: 3, known[1]: 0}
+    assert [dim_evaluate(dim_total(d), env) for d in (dim_floordiv(a, b), dim_mod(a, b))] == [0, 0]
+    assert dim_total(dim_floordiv(a, 2)) == dim_floordiv(a, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -26,6 +26,23 @@ from relay.op import registry
 Array = np.ndarray[Any, Any]
 
 
+def far_round(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """Read in a circle with a step, of a tensor that may have no elements, several times."""
+    n, m = te.size(x.shape[2]), te.size(x.shape[1])
+    r, k = te.reduce_axis(x.shape[1]), te.reduce_axis(8)
+
+    def body(i: Any) -> Any:
+        place, back = (3 * k + 1) % n, (3 * k) % te.maximum(2 * m - 2, 1)
+        return te.sum(
+            te.select(place < n, x[n - 1 - i, r, place], 0.0)
+            * te.select(m > 0, w[te.minimum(te.minimum(back, te.abs(2 * m - 2 - back)), te.maximum(m - 1, 0))], 1.0),
+            (r, k),
+        )
+
+    sums = te.compute((x.shape[0],), body)
+    return te.compute((x.shape[1], x.shape[0]), lambda i, j: sums[j] * te.select(n > 0, sums[0], 1.0))
+
+
 def reflected(x: te.Tensor) -> te.Tensor:
     h, w = x.shape
 
@@ -116,6 +133,18 @@ def round_both_axes(x: te.Tensor) -> te.Tensor:
     return te.compute((h, w), lambda i, j: largest(i, j) * x[i, (j + 1) % te.size(w)] - x[(i - 1) % te.size(h), j])
 
 
+def stretched(x: te.Tensor) -> te.Tensor:
+    """Read by quotients by expressions of the size, which are no sizes: the greater of two, a magnitude."""
+    length: Any = x.shape[0]
+    n = te.size(length)
+
+    def body(i: Any) -> Any:
+        a, b = (3 * i) // te.maximum(n, 2), (5 * i + 1) // (te.abs(n - 4) + 1)
+        return te.select(a < n, x[a], 0.0) * te.select(b < n, x[b], 1.0)
+
+    return te.compute((length * 2 + 1,), body)
+
+
 @dataclass(frozen=True)
 class Case:
     define: Callable[..., te.Tensor]
@@ -171,10 +200,21 @@ CASES = {
         circular, lambda n: [(2, n), (5,)], "%a: Tensor[(2, n), D], %b: Tensor[(5,), D]",
         lambda x, w: np.add.reduce([np.roll(x, 2 - k, 1) * w[k] for k in range(5)]),
     ),
+    "far round": Case(
+        far_round, lambda n: [(n, n + 1, n), (n + 1,)], "%a: Tensor[(n, n + 1, n), D], %b: Tensor[(n + 1,), D]"
+    ),
     "round both axes": Case(
         round_both_axes, lambda n: [(n, n + 1)], "%a: Tensor[(n, n + 1), D]",
         lambda x: np.max([np.roll(x, (2 - 2 * r, 1 - s), (0, 1)) for r in range(3) for s in range(3)], 0)
         * np.roll(x, -1, 1) - np.roll(x, 1, 0),
+    ),
+    "stretched": Case(
+        stretched, lambda n: [(n,)], "%a: Tensor[(n,), D]",
+        lambda x: np.array([
+            (x[3 * i // max(len(x), 2)] if 3 * i // max(len(x), 2) < len(x) else 0)
+            * (x[(5 * i + 1) // (abs(len(x) - 4) + 1)] if (5 * i + 1) // (abs(len(x) - 4) + 1) < len(x) else 1)
+            for i in range(2 * len(x) + 1)
+        ]),
     ),
     "folded": Case(folded, lambda n: [(3, 3, n)], "%a: Tensor[(3, 3, n), D]"),
 }  # fmt: skip
@@ -205,6 +245,10 @@ def drawn(case: Case, n: int, dtype: str) -> list[Array]:
     return [rng.standard_normal(s).astype(dtype) for s in case.shapes(n)]
 
 
+def leaves(value: Any) -> list[Array]:
+    return [np.asarray(v) for v in (value if isinstance(value, tuple) else (value,))]
+
+
 def test_what_it_computes(case: Case) -> None:
     compiled = relay.compile(program(case, "float32", None))
     for n in (0, 1, 2, 5, 9, 80):
@@ -218,16 +262,20 @@ def test_what_it_computes(case: Case) -> None:
 
 
 def test_its_derivative(case: Case) -> None:
-    """Against differences of the compiled operator, in both forms."""
+    """Against differences of the compiled operator, in both forms; of nothing, against the interpreter."""
     n = 3
     given = drawn(case, n, "float64")
     numbers = tuple(range(len(given)))
     value = relay.compile(program(case, "float64", None, "sum(sin({}))"))
     for size in (None, n):
-        found: Any = relay.compile(relay.grad(program(case, "float64", size, "sum(sin({}))"), argnums=numbers))(*given)
-        slopes = found if isinstance(found, tuple) else (found,)
-        for number, slope in enumerate(slopes):
-            array = np.asarray(slope)
+        gradient = relay.grad(program(case, "float64", size, "sum(sin({}))"), argnums=numbers)
+        compiled: Any = relay.compile(gradient)
+        if size is None:
+            nothing = drawn(case, 0, "float64")
+            slopes = zip(leaves(compiled(*nothing)), leaves(relay.evaluate(gradient, *nothing)), strict=True)
+            assert all(np.allclose(a, b) for a, b in slopes)
+        found: Any = compiled(*given)
+        for number, array in enumerate(leaves(found)):
             assert array.shape == given[number].shape
             for at in list(np.ndindex(array.shape))[:: max(1, array.size // 12)]:
                 ends = []

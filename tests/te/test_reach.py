@@ -236,3 +236,20 @@ def test_what_is_moved_inside_is_asked_for_once() -> None:
     for run in (relay.compile(module, cache=False), lambda *args: relay.evaluate(module, *args)):
         with pytest.raises(ExecutionError, match="outside"):
             run(_floats(3), _floats(0))
+
+
+@operator("test.reach_round")
+def reach_round(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    n = te.size(y.shape[0], "int64")
+    return te.compute(x.shape, lambda i: x[i] * y[(n // 2) % n])
+
+
+def test_a_size_of_nothing_divides_nothing() -> None:
+    """Where no element is computed, no place is."""
+    module = _main("n,; m,", "round")
+    for sizes in ((3, 4), (2, 1), (0, 0), (0, 3)):
+        compiled, judged = _results(module, *(_floats(n) for n in sizes))
+        assert np.array_equal(compiled, judged)
+    for run in (relay.compile(module, cache=False), lambda *args: relay.evaluate(module, *args)):
+        with pytest.raises(ExecutionError, match=r"outside|is more than"):
+            run(_floats(3), _floats(0))

@@ -62,7 +62,7 @@ def check_sizes(
                 if variable is not None:
                     expected = dims.setdefault(variable, shape[axis])
                 else:
-                    expected = _value(dim, dims) if _solve(dim, shape[axis], dims) else -1
+                    expected = _value(dim, dims, span) if _solve(dim, shape[axis], dims) else -1
                 for v in dim_vars(dim):
                     _check_bounds(v, dims.get(v, v.lo), f"{what} has size {shape[axis]} on axis {axis}", span)
             if expected is not None and expected != shape[axis]:
@@ -76,8 +76,8 @@ def _check_bounds(variable: DimVar, size: int, found: str, span: Span | None) ->
         raise ShapeError(f"{found}; {variable.name} is at most {variable.hi}", span)
 
 
-def _value(dim: Dim, dims: dict[DimVar, int]) -> int | None:
-    return dim_evaluate(dim, dims) if is_known(dim, dims) else None
+def _value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int | None:
+    return dim_value(dim, dims, span) if is_known(dim, dims) else None
 
 
 def _solve(dim: Dim, size: int, dims: dict[DimVar, int]) -> bool:
@@ -121,7 +121,10 @@ def dim_value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int:
             span,
             hint="a dimension variable gets its value from an axis of an argument or from an explicit type argument",
         )
-    return dim_evaluate(dim, dims)
+    try:
+        return dim_evaluate(dim, dims)
+    except ZeroDivisionError:
+        raise ExecutionError(f"the size {dim_text(dim)} divides by zero here", span) from None
 
 
 def is_known(dim: Dim, dims: Mapping[DimVar, int]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_total
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Block, Call, Expr, Function, Var
 from relay.ir.trampoline import Step
@@ -219,12 +219,12 @@ class KernelCalls:
         mapping = dict(zip(kernel.dims, planned.dims, strict=True))
         workspace: int | None = None
         if kernel.shared_bytes != 0 or kernel.worker_bytes != 0:
-            size = self.frame.sizes.register(_rename(kernel.shared_bytes, mapping))
+            size = self.frame.sizes.register(_memory(kernel.shared_bytes, mapping))
             if kernel.worker_bytes != 0:
                 workers, total = self.frame.asm.reg(), self.frame.asm.reg()
                 self.frame.asm.emit("NumWorkers", workers)
                 self.frame.asm.emit(
-                    "IMul", total, workers, self.frame.sizes.register(_rename(kernel.worker_bytes, mapping))
+                    "IMul", total, workers, self.frame.sizes.register(_memory(kernel.worker_bytes, mapping))
                 )
                 self.frame.asm.emit("IAdd", total, total, size)
                 size = total
@@ -299,6 +299,11 @@ class KernelCalls:
             )
             cut.append(out)
         return cut
+
+
+def _memory(dim: Dim, mapping: dict[DimVar, DimVar | int]) -> Dim:
+    """How much memory a kernel asks for; what it divides by zero is zero."""
+    return _rename(dim_total(dim), mapping)
 
 
 def _rename(dim: Dim, mapping: dict[DimVar, DimVar | int]) -> Dim:

@@ -25,6 +25,7 @@ from relay.ir.dim import (
     dim_min,
     dim_mul,
     dim_sub,
+    dim_total,
     is_any,
     known_equal,
 )
@@ -128,7 +129,7 @@ def _demands(load: Load, number: int, axes: Sequence[Axis], facts: Facts) -> Ite
             continue
         if (high := dim_bounds(goal)[1]) is not None and high < 0:
             raise DefinitionError(f"{why}: bound the index, or choose with te.select where it is inside")
-        yield Demand(left, right, why, "<=")
+        yield Demand(dim_total(left), dim_total(right), why, "<=")
 
 
 def _positive(extent: Dim) -> Dim:
