@@ -10,7 +10,8 @@ from relay.codegen.target import parse_target
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Function
 from relay.loop.ir import Alloc
-from relay.loop.walk import statements
+from relay.loop.walk import nodes, statements
+from relay.te.scalar import Load, Select
 from tests.plan.harness import HOST, check, primitive, tensor
 
 # Channels, groups, height, width, window, stride.
@@ -82,3 +83,16 @@ def test_lines_of_unknown_length_are_summed_in_registers(what: str) -> None:
     assert "rows" in plan.variant and any(b.name.startswith("acc") for b in made)
     assert not HOST.masked or not any(b.scope == "stack" for b in made)
     check(_of_lines(what), *LINES, target=parse_target("x86-64-v3"))
+
+
+def test_what_all_lanes_look_up_is_looked_up_once() -> None:
+    """Masked like what each lane reads by itself, the number of a row would be gathered lane by lane, and so would the row."""
+    names = tuple(DimVar(name) for name in ("rows", "width", "bags"))
+    rows, width, bags = map(as_dim, names)
+    table, numbers = tensor((rows, width)), tensor((bags, 5), "int32")
+    bag = primitive([table, numbers], lambda m, t, i: m("sum", m("take", t, i, axis=0), axis=[1]))
+    lines = ((1, 1, 1), (7, 15, 3), (4, 33, 2), (3, 0, 2), (5, 16, 0))
+    plan = check(bag, *(dict(zip(names, sizes, strict=True)) for sizes in lines))
+    chosen = [n.a for n in nodes(plan.kernel.body) if isinstance(n, Select)]
+    masked = {n.dtype for n in chosen if isinstance(n, Load)}
+    assert masked == ({"float32"} if HOST.masked else set())

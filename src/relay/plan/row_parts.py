@@ -23,6 +23,7 @@ from relay.te.scalar import (
     minimum,
     select,
     transform,
+    walk,
 )
 from relay.te.tensor import stage_bodies
 
@@ -93,22 +94,27 @@ class Lanes:
         return compare("lt", self.variable, self.count)
 
 
-def _where(inside: Scalar, stmt: Stmt) -> Stmt:
+def _where(inside: Scalar, stmt: Stmt, moving: frozenset[Axis]) -> Stmt:
     """What is done for the lanes that are inside: of registers all lanes are read and written, since nobody asks what the others hold, and
-    memory is touched for those inside only. What is computed before a loop is computed in any case."""
+    memory is touched for those inside only. What is computed before a loop is computed in any case, and so is what all lanes read at one
+    place (the number of a row to look up), for which no variable is ``moving``: one lane at least is inside."""
 
     def guarded(value: Scalar) -> Scalar:
         def one(node: Scalar) -> Scalar:
             memory = isinstance(node, Load) and isinstance(node.source, Buffer) and node.source.scope != "register"
-            return select(inside, node, Const(0, node.dtype)) if memory else node
+            return select(inside, node, Const(0, node.dtype)) if memory and moves(node) else node
 
         return transform(value, one)
 
+    def moves(value: Scalar) -> bool:
+        return not moving.isdisjoint(walk(value))
+
     match stmt:
         case LetScalar():
-            return replace(stmt, value=guarded(stmt.value), body=_where(inside, stmt.body))
+            bound = moving | {stmt.var} if moves(stmt.value) else moving
+            return replace(stmt, value=guarded(stmt.value), body=_where(inside, stmt.body, bound))
         case Seq():
-            return seq([_where(inside, s) for s in stmt.stmts])
+            return seq([_where(inside, s, moving) for s in stmt.stmts])
         case Store() if stmt.buffer.scope == "register":
             return replace(stmt, value=guarded(stmt.value))
         case _:
@@ -119,7 +125,7 @@ def _loop_where(inside: Scalar, loop: Stmt) -> Stmt:
     if isinstance(loop, LetScalar):
         return replace(loop, body=_loop_where(inside, loop.body))
     assert isinstance(loop, For)
-    return replace(loop, body=_where(inside, loop.body))
+    return replace(loop, body=_where(inside, loop.body, frozenset({loop.var})))
 
 
 def _touches_operands(stmt: Stmt) -> bool:
