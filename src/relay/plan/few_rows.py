@@ -343,6 +343,8 @@ class _Dotted:
         behind, depth = self.shared.behind_line(down=True), p.reduced[-1].extent
         if behind is None or len(p.reduced) > 1 or not isinstance(depth, int) or not isinstance(behind.extent, int):
             return None
+        if p.form.pairing is not None:
+            return None  # of what is no product zeros for lanes outside are no zeros
         return behind if depth >= _FEWEST_LINES * behind.extent else None
 
     def _tile_in_lines(

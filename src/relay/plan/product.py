@@ -191,6 +191,8 @@ def _in_pairs(form: Contraction, target: Target) -> bool:
     """Whether products of neighbours can be added in one instruction: bfloat16 operands, float32 sums."""
     if "avx512bf16" not in target.features or form.accumulate != "float32" or len(form.reduced) != 1:
         return False
+    if form.pairing is not None:
+        return False
     depth = form.reduced[0].extent
     return (
         isinstance(depth, int)

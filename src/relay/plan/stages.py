@@ -17,6 +17,7 @@ from relay.ir.dim import Dim, SymDim, dim_mod, dim_mul, dim_sub, shape_size
 from relay.ir.types import is_float, is_integer
 from relay.plan.expand import Expander, Inline, is_expensive
 from relay.plan.graph import TeGraph, loads
+from relay.plan.pairs import Pairing, pairing
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.rewrite import output_dtypes
@@ -86,9 +87,13 @@ class Contraction:
     # all bytes are turned round before they are multiplied.
     parts: Parts | None = None
     flipped: tuple[bool, bool] = (False, False)
+    # What is summed up of each pair of elements, where that is no product.
+    pairing: Pairing | None = None
 
     def product(self, left: Scalar, right: Scalar) -> Scalar:
-        """What is summed up: the product of an element of either operand."""
+        """What is summed up: the product of an element of either operand, or what else is made of them."""
+        if self.pairing is not None:
+            return self.pairing.of(left, right)
         if self.parts is None:
             return binary("mul", left, right)
         left, right = (flip(x) if turned else x for x, turned in zip((left, right), self.flipped, strict=True))
@@ -97,7 +102,8 @@ class Contraction:
     def exchanged(self) -> Contraction:
         """The same with the left operand for the right one."""
         parts = None if self.parts is None else MIRRORED[self.parts]
-        return replace(self, left=self.right, right=self.left, parts=parts, flipped=self.flipped[::-1])
+        pairing = self.pairing and self.pairing.exchanged()
+        return replace(self, left=self.right, right=self.left, parts=parts, flipped=self.flipped[::-1], pairing=pairing)
 
 
 # What words hold where their operands are exchanged.
@@ -119,7 +125,7 @@ def unflipped(word: Scalar) -> tuple[Scalar, bool]:
 
 
 def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
-    """See a stage as a matrix product, if it is one worth a matrix kernel. ``constants``: ids of constant
+    """See a stage as a matrix product (or a sum over pairs like one), if it is one worth a matrix kernel. ``constants``: ids of constant
     placeholders' stages.
 
     The right operand is the one the last output axis belongs to, so that columns are contiguous in the result.
@@ -129,6 +135,30 @@ def contraction(stage: Stage, constants: frozenset[int]) -> Contraction | None:
     body = stage.bodies[0]
     if not isinstance(body, Reduce) or body.kind != "sum":
         return None
+    return _product(stage, body, constants) or _of_pairs(stage, body)
+
+
+def _of_pairs(stage: Compute, body: Reduce) -> Contraction | None:
+    """See a sum over pairs that are not multiplied as such a product, if rows and columns read each operand again."""
+    wide, reduced = [a for a in stage.axes if a.extent != 1], tuple(a for a in body.axes if a.extent != 1)
+    found = pairing(body, wide[-1]) if wide and reduced else None
+    if found is None:
+        return None
+    left, right, each = found
+    mine, theirs = mentioned(left), mentioned(right)
+    rows, columns = (
+        tuple(a for a in wide if (a in mine, a in theirs) == way) for way in ((True, False), (False, True))
+    )
+    batch = tuple(a for a in wide if a in mine and a in theirs)
+    if not rows or not columns or len(rows) + len(columns) + len(batch) < len(wide):
+        return None
+    if not mine.issuperset(reduced) or not theirs.issuperset(reduced) or is_small(batch + rows + columns + reduced):
+        return None
+    return Contraction(batch, rows, columns, reduced, left, right, body.dtype, pairing=each)
+
+
+def _product(stage: Compute, body: Reduce, constants: frozenset[int]) -> Contraction | None:
+    """See a sum of products as a matrix product."""
     product = body.body
     guard = None
     if isinstance(product, Select) and isinstance(product.b, Const) and product.b.value == 0:

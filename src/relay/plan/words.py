@@ -143,7 +143,7 @@ class _InWords:
     def plan(self, kept: Kept) -> _Plan | None:
         """How a stage is a product of words; None: it is none, or too small a one."""
         form = contraction(kept.stage, self.constants)
-        if form is None or form.guard is not None or form.parts is not None:
+        if form is None or form.guard is not None or form.parts is not None or form.pairing is not None:
             return None
         operands = self._operand(form.left, form), self._operand(form.right, form)
         found = self._parts(operands, form)
