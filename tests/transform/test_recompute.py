@@ -111,6 +111,22 @@ def test_what_is_made_of_a_slice_is_recomputed_from_the_slice() -> None:
     assert sum(kernel.count("strided_slice") for kernel in apart) == 1
 
 
+# A weight of each pair of rows is made of a sum over their width, and what it weighs is summed over either side.
+PAIRS = """def @main(%x: Tensor[(30, 1, 16), float32], %y: Tensor[(1, 20, 16), float32]) {
+  let %d = %x - %y;
+  let %w = exp(negative(sum(%d * %d, axis=[2], keepdims=True)));
+  let %e = %d * %w;
+  (sum(%e, axis=[0]), sum(%e, axis=[1])) }"""
+
+
+def test_what_is_made_of_a_smaller_value_is_recomputed_from_it() -> None:
+    """The weights are written, not what they weigh."""
+    given = array(30, 1, 16), array(1, 20, 16)
+    weights = ["subtract", "multiply", "sum", "negative", "exp"]
+    assert fused(PAIRS, FAST, *given) == [weights, *[["subtract", "multiply", "sum"]] * 2]
+    assert fused(PAIRS, SLOW, *given)[0] == [*weights, "multiply"]
+
+
 def test_nested_blocks_keep_their_values() -> None:
     text = """def @main(%x: Tensor[(8, 32), float32], %c: bool) {
       let %a = abs(%x);

@@ -101,7 +101,7 @@ class Grouping:
             if node.number in end or node.number not in members or not node.access.injective:
                 continue
             if node is last or not (
-                node.escapes or _is_part(node.shape, last.shape) or not end.issuperset(node.consumers)
+                node.escapes or is_part(node.shape, last.shape) or not end.issuperset(node.consumers)
             ):
                 end.add(node.number)
                 todo += node.inputs
@@ -110,7 +110,7 @@ class Grouping:
     def _is_smaller(self, end: set[int], last: Node) -> bool:
         """Whether what the operators read of their group is smaller than the last one's result, axis by axis."""
         read = {i for n in end for i in self.nodes[n].inputs if self.of[i] is self.of[n] and i not in end}
-        return bool(read) and all(_is_part(self.nodes[i].shape, last.shape) for i in read)
+        return bool(read) and all(is_part(self.nodes[i].shape, last.shape) for i in read)
 
     def _group(self, members: Sequence[int]) -> Group:
         """A group of nodes, that is not theirs yet."""
@@ -348,7 +348,7 @@ def _reads_one(node: Node) -> bool:
     return sum(shape_of(e) == node.shape for e in node.read) <= 1
 
 
-def _is_part(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None) -> bool:
+def is_part(shape: tuple[Dim, ...] | None, of: tuple[Dim, ...] | None) -> bool:
     """Whether a tensor has some of another's axes, and not all."""
     if shape is None or of is None:
         return False

@@ -23,7 +23,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import is_primitive, map_functions, operands, renamed
 from relay.transform.dead_code import without_dead_code
 from relay.transform.fuse import FuseOps, Fuser
-from relay.transform.grouping import Group, Grouping, Node
+from relay.transform.grouping import Group, Grouping, Node, is_part
 from relay.transform.reward import count, size_of
 from relay.typing.effects import Effects
 
@@ -162,7 +162,7 @@ class _Block:
             for node in self.results[id(group)]:
                 if node.var in kept or not node.consumers:
                     continue
-                chain = self._chain(node, group)
+                chain = self._chain(node, group) or self._chain(node, group, handed_over=True)
                 if chain is None:
                     continue
                 sources = self._sources(chain)
@@ -202,13 +202,16 @@ class _Block:
                 total += self._writing(node)
             if len(results) == 1 and len(chain) == len(self.members[id(group)]):  # the whole kernel was for this value
                 total += self.machine.call + work + sum(sources.values())
+            total -= sum(self._writing(n) for n in self._handed_over(chain, group))
             if total > 0:
                 return [tuple(inside) for inside in readers.values()]
+        if self._handed_over(chain, group):
+            return []
         return [tuple(readers[key]) for key, reward in rewards.items() if reward > 0]
 
-    def _chain(self, node: Node, group: Group) -> list[int] | None:
+    def _chain(self, node: Node, group: Group, handed_over: bool = False) -> list[int] | None:
         """The operations of a group that make one of its results from what is in memory, in order; None where these are not all
-        elementwise, or slices."""
+        elementwise, or slices. ``handed_over``: from what else of the group is smaller than the result, too, which becomes a result."""
         members = set(self.members[id(group)])
         stored = {n.number for n in self.results[id(group)]} - {node.number}
         seen: set[int] = set()
@@ -224,10 +227,20 @@ class _Block:
             seen.add(n)
             if len(seen) > _LONGEST:
                 return None
-            todo += (i for i in self.nodes[n].inputs if i in members and i not in stored)
+            todo += (
+                i
+                for i in self.nodes[n].inputs
+                if i in members and i not in stored and not (handed_over and is_part(self.nodes[i].shape, node.shape))
+            )
         if all(self.nodes[n].access.view for n in seen):
             return None
         return sorted(seen)
+
+    def _handed_over(self, chain: Sequence[int], group: Group) -> list[Node]:
+        """What operations read of their group that is none of its results yet."""
+        members, results = set(self.members[id(group)]), {n.number for n in self.results[id(group)]}
+        read = {i for n in chain for i in self.nodes[n].inputs} - set(chain)
+        return [self.nodes[i] for i in sorted(read & members - results)]
 
     def _can_take(self, key: int, inside: Sequence[int], node: Node, chain: Sequence[int]) -> bool:
         """Whether the operations can stand in a reading group, in front of these readers."""
