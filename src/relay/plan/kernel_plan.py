@@ -46,6 +46,7 @@ from relay.plan.product import (
 from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
+from relay.plan.separable import separated
 from relay.plan.stages import Kept, contraction, keep
 from relay.plan.terms import term_by_term
 from relay.plan.turned import arranged, with_panels
@@ -125,7 +126,7 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = factored(before_guards(split_for_steps(term_by_term(graph, constants))))
+    graph = factored(separated(before_guards(split_for_steps(term_by_term(graph, constants)))))
     graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
