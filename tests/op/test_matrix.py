@@ -132,29 +132,34 @@ def _convolution(space: str) -> Callable[..., Array]:
 
 _LAYOUTS_2D = [("NCHW", "OIHW", ""), ("NHWC", "HWIO", ""), ("NHWC", "OHWI", "NCHW"), ("NCHW", "OIHW", "NHWC")]
 _LAYOUTS_1D = [("NCW", "OIW", ""), ("NWC", "WIO", "")]
+_LAYOUTS_3D = [("NCDHW", "OIDHW", ""), ("NDHWC", "DHWIO", "NCDHW")]
 
 
-def _draw_pool(mean: bool) -> Callable[[Draw], Drawn]:
+def _draw_pool(mean: bool, space: str = "HW") -> Callable[[Draw], Drawn]:
+    count = len(space)
+
     def draw(d: Draw) -> Drawn:
-        layout = d(st.sampled_from(["NCHW", "NHWC"]))
+        layout = d(st.sampled_from([f"NC{space}", f"N{space}C"]))
         kind = h.dtype(d, h.FLOATS if mean else (*h.FLOATS, "int32", "uint8"))
         attrs: dict[str, Any] = {
-            "pool_size": tuple(d(st.integers(1, 3)) for _ in range(2)),
-            "strides": tuple(d(st.integers(1, 3)) for _ in range(2)),
-            "dilation": tuple(d(st.integers(1, 2)) for _ in range(2)),
-            "padding": tuple(d(st.integers(0, 1)) for _ in range(d(st.sampled_from([1, 2, 4])))),
+            "pool_size": tuple(d(st.integers(1, 3)) for _ in range(count)),
+            "strides": tuple(d(st.integers(1, 3)) for _ in range(count)),
+            "dilation": tuple(d(st.integers(1, 2)) for _ in range(count)),
+            "padding": tuple(d(st.integers(0, 1)) for _ in range(d(st.sampled_from([1, count, 2 * count])))),
             "layout": layout,
             "ceil_mode": d(st.booleans()),
         }
         if mean:
             attrs["count_include_pad"] = d(st.booleans())
-        size = {"N": 1, "C": d(st.integers(1, 2)), "H": d(st.integers(5, 7)), "W": d(st.integers(5, 7))}
+        size = {"N": 1, "C": d(st.integers(1, 2))} | {a: d(st.integers(5, 7)) for a in space}
         return (h.array(d, [size[a] for a in layout], kind),), attrs
 
     return draw
 
 
-def _pool(mean: bool) -> Callable[..., Array]:
+def _pool(mean: bool, space: str = "HW") -> Callable[..., Array]:
+    count = len(space)
+
     def expect(
         x: Array,
         pool_size: Any,
@@ -165,30 +170,30 @@ def _pool(mean: bool) -> Callable[..., Array]:
         ceil_mode: bool,
         count_include_pad: bool = False,
     ) -> Array:
-        plain = h.wide(x.transpose([layout.index(a) for a in "NCHW"])).astype(np.float64)
-        before, after = _borders(padding, 2)
+        plain = h.wide(x.transpose([layout.index(a) for a in "NC" + space])).astype(np.float64)
+        before, after = _borders(padding, count)
         sizes = []
-        for n in range(2):
+        for n in range(count):
             room = plain.shape[2 + n] + before[n] + after[n] - (pool_size[n] - 1) * dilation[n] - 1
             sizes.append((math.ceil if ceil_mode else math.floor)(room / strides[n]) + 1)
         out = np.zeros((*plain.shape[:2], *sizes))
-        for oy, ox in np.ndindex(*sizes):
+        for place in np.ndindex(*sizes):
             values, counted = [], 0
-            for ky, kx in np.ndindex(*pool_size):
-                y = oy * strides[0] + ky * dilation[0] - before[0]
-                z = ox * strides[1] + kx * dilation[1] - before[1]
-                inside = 0 <= y < plain.shape[2] and 0 <= z < plain.shape[3]
-                in_padding = y < plain.shape[2] + after[0] and z < plain.shape[3] + after[1]
+            for k in np.ndindex(*pool_size):
+                at = [place[n] * strides[n] + k[n] * dilation[n] - before[n] for n in range(count)]
+                inside = all(0 <= p < size for p, size in zip(at, plain.shape[2:], strict=True))
+                in_padding = all(p < size + end for p, size, end in zip(at, plain.shape[2:], after, strict=True))
                 counted += inside or (count_include_pad and in_padding)
                 if inside:
-                    values.append(plain[:, :, y, z])
+                    values.append(plain[(slice(None), slice(None), *at)])
+            here = (slice(None), slice(None), *place)
             if mean:
-                out[:, :, oy, ox] = sum(values, np.zeros(plain.shape[:2])) / max(counted, 1)
+                out[here] = sum(values, np.zeros(plain.shape[:2])) / max(counted, 1)
             elif values:
-                out[:, :, oy, ox] = np.max(values, axis=0)
+                out[here] = np.max(values, axis=0)
             else:
-                out[:, :, oy, ox] = -np.inf if x.dtype.name in h.FLOATS else np.iinfo(x.dtype).min
-        return out.transpose(["NCHW".index(a) for a in layout]).astype(x.dtype)
+                out[here] = -np.inf if x.dtype.name in h.FLOATS else np.iinfo(x.dtype).min
+        return out.transpose([("NC" + space).index(a) for a in layout]).astype(x.dtype)
 
     return expect
 
@@ -275,8 +280,13 @@ CASES = [
     Case("nn.batch_matmul", _draw_batch, _matmul),
     Case("nn.conv2d", _draw_convolution("HW", _LAYOUTS_2D), _convolution("HW"), symbolic=False),
     Case("nn.conv1d", _draw_convolution("W", _LAYOUTS_1D), _convolution("W"), symbolic=False),
+    Case("nn.conv3d", _draw_convolution("DHW", _LAYOUTS_3D), _convolution("DHW"), symbolic=False),
     Case("nn.max_pool2d", _draw_pool(False), _pool(False)),
     Case("nn.avg_pool2d", _draw_pool(True), _pool(True)),
+    Case("nn.max_pool1d", _draw_pool(False, "W"), _pool(False, "W")),
+    Case("nn.avg_pool1d", _draw_pool(True, "W"), _pool(True, "W")),
+    Case("nn.max_pool3d", _draw_pool(False, "DHW"), _pool(False, "DHW")),
+    Case("nn.avg_pool3d", _draw_pool(True, "DHW"), _pool(True, "DHW")),
     Case("nn.global_avg_pool2d", _draw_image, _over_space(np.mean)),
     Case("nn.global_max_pool2d", _draw_image, _over_space(np.max)),
     Case(

@@ -30,8 +30,13 @@ def arranged(x: Any, layout: str, to: str) -> Any:
 
 
 def imaged(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of images NCHW, for any layout."""
-    return lambda x, *, layout, **attrs: arranged(fn(arranged(x, layout, "NCHW"), **attrs), "NCHW", layout)
+    """A function of images NCHW (or of as many axes of space), for any layout."""
+
+    def run(x: Any, *, layout: str, **attrs: Any) -> Any:
+        plain = "NC" + "DHW"[-(x.ndim - 2) :]
+        return arranged(fn(arranged(x, layout, plain), **attrs), plain, layout)
+
+    return run
 
 
 def ends(padding: Sequence[int], rank: int) -> list[tuple[int, int]]:
@@ -103,13 +108,13 @@ def attention_cotangents(
 
 
 def convolution(x: Any, w: Any, *, data_layout: str, kernel_layout: str, out_layout: str, **attrs: Any) -> Any:
-    space = "HW" if len(data_layout) == 4 else "W"
+    space = "DHW"[-(len(data_layout) - 2) :]
     x, w = arranged(x, data_layout, "NC" + space), arranged(w, kernel_layout, "OI" + space)
     x = framed(x, ends(attrs["padding"], len(space)))
     spans = [(n - 1) * d + 1 for n, d in zip(w.shape[2:], attrs["dilation"], strict=True)]
     if any(size < span for size, span in zip(x.shape[2:], spans, strict=True)):
         raise NotInTorchError("a kernel that is larger than the image")
-    convolve = F.conv2d if len(space) == 2 else F.conv1d
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[len(space) - 1]
     out = convolve(x, w, None, attrs["strides"], 0, attrs["dilation"], attrs["groups"])
     return arranged(out, "NC" + space, out_layout or data_layout)
 
@@ -128,7 +133,9 @@ def windows(x: Any, pool_size: Any, strides: Any, dilation: Any, padding: Any, c
     """How many windows there are along each axis, and the frame of which these are all windows. (With ``ceil_mode`` torch
     leaves out a window of nothing but padding.)"""
     counts, frame = [], []
-    for size, k, s, d, (before, after) in zip(x.shape[2:], pool_size, strides, dilation, ends(padding, 2), strict=True):
+    for size, k, s, d, (before, after) in zip(
+        x.shape[2:], pool_size, strides, dilation, ends(padding, len(pool_size)), strict=True
+    ):
         span = (k - 1) * d + 1
         room = size + before + after - span
         counts.append((-(-room // s) if ceil_mode else room // s) + 1)
@@ -138,16 +145,18 @@ def windows(x: Any, pool_size: Any, strides: Any, dilation: Any, padding: Any, c
 
 def max_pool(x: Any, *, pool_size: Any, strides: Any, dilation: Any, padding: Any, ceil_mode: bool) -> Any:
     _, frame = windows(x, pool_size, strides, dilation, padding, ceil_mode)
-    return F.max_pool2d(framed(x, frame, -math.inf), pool_size, strides, 0, dilation)
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(pool_size) - 1]
+    return pool(framed(x, frame, -math.inf), pool_size, strides, 0, dilation)
 
 
 def avg_pool(
     x: Any, *, pool_size: Any, strides: Any, dilation: Any, padding: Any, ceil_mode: bool, count_include_pad: bool
 ) -> Any:
     counts, frame = windows(x, pool_size, strides, dilation, padding, ceil_mode)
-    given_ = ends(padding, 2)
-    if dilation == (1, 1) and all(b == a and 2 * b <= k for (b, a), k in zip(given_, pool_size, strict=True)):
-        out = F.avg_pool2d(x, pool_size, strides, [b for b, _ in given_], ceil_mode, count_include_pad)
+    given_, rank = ends(padding, len(pool_size)), len(pool_size)
+    if set(dilation) == {1} and all(b == a and 2 * b <= k for (b, a), k in zip(given_, pool_size, strict=True)):
+        pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+        out = pool(x, pool_size, strides, [b for b, _ in given_], ceil_mode, count_include_pad)
         if out.shape[2:] == counts:
             return out
     inside = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
@@ -158,7 +167,8 @@ def avg_pool(
         inside = framed(inside, frame)
     ones = torch.ones(1, 1, *pool_size, dtype=torch.float64)
     total, members = (
-        F.conv2d(image, ones, None, strides, 0, dilation) for image in (framed(x, frame).flatten(0, 1)[:, None], inside)
+        (F.conv1d, F.conv2d, F.conv3d)[rank - 1](image, ones, None, strides, 0, dilation)
+        for image in (framed(x, frame).flatten(0, 1)[:, None], inside)
     )
     return (total / members.clamp(min=1)).unflatten(0, x.shape[:2])[:, :, 0]
 
@@ -399,12 +409,15 @@ TORCH: Mapping[str, Callable[..., Any]] = {
     "layout_transform": layouts,
     "nn.conv2d": convolution,
     "nn.conv1d": convolution,
+    "nn.conv3d": convolution,
     "nn.conv2d_transpose": transposed,
     "image.resize1d": resize,
     "image.resize2d": resize,
     "nn.lrn": lrn,
     "nn.max_pool2d": imaged(max_pool),
     "nn.avg_pool2d": imaged(avg_pool),
+    **{f"nn.max_pool{n}d": imaged(max_pool) for n in (1, 3)},
+    **{f"nn.avg_pool{n}d": imaged(avg_pool) for n in (1, 3)},
     "nn.adaptive_avg_pool2d": imaged(F.adaptive_avg_pool2d),
     "nn.adaptive_max_pool2d": imaged(F.adaptive_max_pool2d),
     "nn.global_avg_pool2d": imaged(lambda x: F.adaptive_avg_pool2d(x, 1)),

@@ -1,4 +1,4 @@
-"""Convolutions of images. Layouts name the axes: N batch, C channels, H and W space; O, I of a kernel."""
+"""Convolutions of images. Layouts name the axes: N batch, C channels, D, H and W space; O, I of a kernel."""
 
 from __future__ import annotations
 
@@ -161,6 +161,29 @@ def conv1d(
     layouts = (data_layout, kernel_layout, out_layout)
     return _convolution(
         data, weight, "W", strides, padding, dilation, groups, channels, kernel_size, layouts, out_dtype, "nn.conv1d"
+    )
+
+
+@operator("nn.conv3d")
+def conv3d(
+    data: te.Tensor,
+    weight: te.Tensor,
+    *,
+    strides: tuple[int, ...] = (1, 1, 1),
+    padding: Padding = (0, 0, 0),
+    dilation: tuple[int, ...] = (1, 1, 1),
+    groups: DimLike = 1,
+    channels: int | None = None,
+    kernel_size: tuple[int, ...] | None = None,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "OIDHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> te.Tensor:
+    """`nn.conv2d` with three spatial axes. ``data``: (n, c, d, h, w); ``weight``: (o, c / groups, kd, kh, kw)."""
+    layouts = (data_layout, kernel_layout, out_layout)
+    return _convolution(
+        data, weight, "DHW", strides, padding, dilation, groups, channels, kernel_size, layouts, out_dtype, "nn.conv3d"
     )
 
 

@@ -1,8 +1,9 @@
-"""Pooling and resampling of images. Layouts name the axes: N batch, C channels, H and W space."""
+"""Pooling and resampling of images. Layouts name the axes: N batch, C channels, D, H and W space."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Literal
 
 from relay import te
@@ -22,11 +23,11 @@ from relay.op.support import (
 )
 
 
-def _space(data: te.Tensor, layout: str, op: str) -> tuple[int, int]:
-    """The numbers of the axes H and W."""
-    te.require(sorted(layout) == sorted("NCHW"), f"the layout of {op} must permute NCHW: {layout}")
-    require_rank(data, 4, f"the data of {op}")
-    return layout.index("H"), layout.index("W")
+def _space(data: te.Tensor, layout: str, op: str, axes: str = "HW") -> tuple[int, ...]:
+    """The numbers of the axes in space, H and W."""
+    te.require(sorted(layout) == sorted("NC" + axes), f"the layout of {op} must permute {'NC' + axes}: {layout}")
+    require_rank(data, 2 + len(axes), f"the data of {op}")
+    return tuple(layout.index(a) for a in axes)
 
 
 class _Pool:
@@ -36,6 +37,7 @@ class _Pool:
         self,
         data: te.Tensor,
         op: str,
+        axes: str,
         layout: str,
         pool_size: tuple[int, ...],
         strides: tuple[int, ...],
@@ -43,10 +45,10 @@ class _Pool:
         dilation: tuple[int, ...],
         ceil_mode: bool,
     ) -> None:
-        self.space = _space(data, layout, op)
-        self.size = each(pool_size, 2, "pool_size")
-        self.stride, self.dilation = each(strides, 2, "strides"), each(dilation, 2, "dilation")
-        self.before, self.after = borders(padding, 2)
+        self.space, count = _space(data, layout, op, axes), len(axes)
+        self.size = each(pool_size, count, "pool_size")
+        self.stride, self.dilation = each(strides, count, "strides"), each(dilation, count, "dilation")
+        self.before, self.after = borders(padding, count)
         self.data = data
         self.over = tuple(te.reduce_axis(s, f"k{n}") for n, s in enumerate(self.size))
         shape = list(data.shape)
@@ -86,70 +88,93 @@ class _Pool:
         return te.compute(self.shape, lambda *i: fold(te.cast(source[tuple(self.read(i))], dtype), self.over), name)
 
 
-@operator("nn.max_pool2d")
-def max_pool2d(
-    data: te.Tensor,
-    *,
-    pool_size: tuple[int, ...],
-    strides: tuple[int, ...] = (1, 1),
-    dilation: tuple[int, ...] = (1, 1),
-    padding: Padding = (0, 0),
-    layout: str = "NCHW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-) -> te.Tensor:
-    """The greatest element of each window. ``data``: (n, c, h, w) or another ``layout``; padding counts as the least value."""
-    require_number(data, "nn.max_pool2d")
-    te.require(out_layout in ("", layout), f"nn.max_pool2d keeps its layout {layout}; transpose to get {out_layout}")
-    pool = _Pool(data, "nn.max_pool2d", layout, pool_size, strides, padding, dilation, ceil_mode)
-    return pool.reduce(pool.padded(least(data.dtype)), te.max, data.dtype, "max_pool2d")
+def _max_pool(axes: str) -> None:
+    name, natural = f"nn.max_pool{len(axes)}d", "NC" + axes
+    ones, zeros = (1,) * len(axes), (0,) * len(axes)
+
+    def define(
+        data: te.Tensor,
+        *,
+        pool_size: tuple[int, ...],
+        strides: tuple[int, ...] = ones,
+        dilation: tuple[int, ...] = ones,
+        padding: Padding = zeros,
+        layout: str = natural,
+        out_layout: str = "",
+        ceil_mode: bool = False,
+    ) -> te.Tensor:
+        require_number(data, name)
+        te.require(out_layout in ("", layout), f"{name} keeps its layout {layout}; transpose to get {out_layout}")
+        pool = _Pool(data, name, axes, layout, pool_size, strides, padding, dilation, ceil_mode)
+        return pool.reduce(pool.padded(least(data.dtype)), te.max, data.dtype, name.removeprefix("nn."))
+
+    define.__doc__ = f"""The greatest element of each window. ``data``: {_sizes(axes)} or another ``layout``; padding counts as the least
+    value."""
+    operator(name)(define)
 
 
-@operator("nn.avg_pool2d")
-def avg_pool2d(
-    data: te.Tensor,
-    *,
-    pool_size: tuple[int, ...],
-    strides: tuple[int, ...] = (1, 1),
-    dilation: tuple[int, ...] = (1, 1),
-    padding: Padding = (0, 0),
-    layout: str = "NCHW",
-    out_layout: str = "",
-    ceil_mode: bool = False,
-    count_include_pad: bool = False,
-) -> te.Tensor:
-    """The mean of each window. ``data``: (n, c, h, w) or another ``layout``; of integers rounded towards zero.
+def _avg_pool(axes: str) -> None:
+    name, natural = f"nn.avg_pool{len(axes)}d", "NC" + axes
+    ones, zeros = (1,) * len(axes), (0,) * len(axes)
+
+    def define(
+        data: te.Tensor,
+        *,
+        pool_size: tuple[int, ...],
+        strides: tuple[int, ...] = ones,
+        dilation: tuple[int, ...] = ones,
+        padding: Padding = zeros,
+        layout: str = natural,
+        out_layout: str = "",
+        ceil_mode: bool = False,
+        count_include_pad: bool = False,
+    ) -> te.Tensor:
+        require_number(data, name)
+        te.require(out_layout in ("", layout), f"{name} keeps its layout {layout}; transpose to get {out_layout}")
+        pool = _Pool(data, name, axes, layout, pool_size, strides, padding, dilation, ceil_mode)
+        # Sums of small integers leave their type.
+        wide = "uint64" if data.dtype == "uint64" else "int64"
+        dtype = accumulation_dtype(data.dtype) if is_float(data.dtype) else wide
+        stage = name.removeprefix("nn.")
+        total = pool.reduce(pool.padded(te.const(0, data.dtype)), te.sum, dtype, f"{stage}_sum")
+
+        def covered(i: Sequence[te.Scalar], n: int) -> te.Scalar:
+            """How many of a window's positions along spatial axis n count."""
+            axis, low, high = pool.space[n], 0, pool.before[n]
+            stop = dim_add(data.shape[axis], high)
+            if count_include_pad:
+                stop = dim_add(stop, pool.after[n])
+            else:
+                low = pool.before[n]
+            first = i[axis] * pool.stride[n]
+            by = pool.dilation[n]
+            # Positions first + k * by, k < size, in [low, stop).
+            skipped = te.maximum((low - first + (by - 1)) // by, 0)
+            reached = te.minimum((te.size(stop) - first + (by - 1)) // by, pool.size[n])
+            return te.maximum(reached - skipped, 0)
+
+        def body(*i: te.Scalar) -> te.Scalar:
+            count = reduce(lambda a, b: a * b, [covered(i, n) for n in range(len(axes))])
+            divisor = te.cast(te.maximum(count, 1), dtype)
+            mean = total[i] / divisor if is_float(dtype) else te.binary("truncdiv", total[i], divisor)
+            return te.cast(mean, data.dtype)
+
+        return te.compute(pool.shape, body, stage)
+
+    define.__doc__ = f"""The mean of each window. ``data``: {_sizes(axes)} or another ``layout``; of integers rounded towards zero.
 
     What is outside of the data counts as 0 if ``count_include_pad`` (up to the padding), else not at all.
     """
-    require_number(data, "nn.avg_pool2d")
-    te.require(out_layout in ("", layout), f"nn.avg_pool2d keeps its layout {layout}; transpose to get {out_layout}")
-    pool = _Pool(data, "nn.avg_pool2d", layout, pool_size, strides, padding, dilation, ceil_mode)
-    # Sums of small integers leave their type.
-    dtype = accumulation_dtype(data.dtype) if is_float(data.dtype) else "uint64" if data.dtype == "uint64" else "int64"
-    total = pool.reduce(pool.padded(te.const(0, data.dtype)), te.sum, dtype, "avg_pool2d_sum")
+    operator(name)(define)
 
-    def covered(i: Sequence[te.Scalar], n: int) -> te.Scalar:
-        """How many of a window's positions along spatial axis n count."""
-        axis, low, high = pool.space[n], 0, pool.before[n]
-        stop = dim_add(data.shape[axis], high)
-        if count_include_pad:
-            stop = dim_add(stop, pool.after[n])
-        else:
-            low = pool.before[n]
-        first = i[axis] * pool.stride[n]
-        by = pool.dilation[n]
-        # Positions first + k * by, k < size, in [low, stop).
-        skipped = te.maximum((low - first + (by - 1)) // by, 0)
-        reached = te.minimum((te.size(stop) - first + (by - 1)) // by, pool.size[n])
-        return te.maximum(reached - skipped, 0)
 
-    def body(*i: te.Scalar) -> te.Scalar:
-        count = te.maximum(covered(i, 0) * covered(i, 1), 1)
-        divisor = te.cast(count, dtype)
-        return te.cast(total[i] / divisor if is_float(dtype) else te.binary("truncdiv", total[i], divisor), data.dtype)
+def _sizes(axes: str) -> str:
+    return f"({', '.join(('NC' + axes).lower())})"
 
-    return te.compute(pool.shape, body, "avg_pool2d")
+
+for _axes in ("W", "HW", "DHW"):
+    _max_pool(_axes)
+    _avg_pool(_axes)
 
 
 def _global(name: str, what: str, mean: bool) -> None:
@@ -285,7 +310,8 @@ _adaptive("nn.adaptive_max_pool2d", "The greatest element", mean=False)
 def _blocks(data: te.Tensor, block_size: int, layout: str, op: str) -> tuple[int, int, int]:
     """The numbers of the axes C, H and W."""
     te.require(block_size > 0, f"the block size of {op} must be positive, not {block_size}")
-    return layout.index("C"), *_space(data, layout, op)
+    height, width = _space(data, layout, op)
+    return layout.index("C"), height, width
 
 
 @operator("nn.space_to_depth")
