@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from relay.ir.dim import Dim, DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim, dim_mul, dim_sub
 from relay.ir.expr import Expr, Function
 from relay.ir.types import TensorType
-from relay.loop.ir import For, Kernel, Transpose
+from relay.loop.ir import For, Kernel, Store, Transpose
 from relay.loop.walk import nodes, statements
 from relay.te.scalar import Load
 from tests.plan.harness import HOST, Maker, check, primitive, tensor
@@ -30,6 +30,17 @@ def test_a_chain_on_whole_tensors_is_one_flat_loop_in_place() -> None:
     assert plan.variant == "elementwise"
     assert [loop.kind for loop in loops(plan.kernel)] == ["parallel", "vectorized"]
     assert plan.kernel.in_place == ((0, 0),)
+
+
+@pytest.mark.parametrize("length", [dim_sub(N, 1), dim_sub(dim_mul(2, N), 2)])
+def test_lines_of_a_length_that_may_be_nothing_are_one_flat_loop(length: Dim) -> None:
+    """No element looks for its line, which takes a division by a length of which it is not known that it is none."""
+    other = DimVar("m")
+    operand = tensor((as_dim(other), length))
+    fn = primitive([operand, operand, tensor((N,))], lambda m, x, y, _: m("nn.relu", m("add", x, y)))
+    plan = check(fn, *({V: n, other: m} for n, m in ((1, 3), (2, 1), (9, 5), (70, 0))))
+    assert [loop.kind for loop in loops(plan.kernel)] == ["parallel", "vectorized"]
+    assert all("floordiv" not in str(s.indices) for s in statements(plan.kernel.body) if isinstance(s, Store))
 
 
 def test_an_input_read_twice_at_different_places_is_not_overwritten() -> None:

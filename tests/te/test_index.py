@@ -117,6 +117,16 @@ def test_reshapes_cancel() -> None:
     assert indices.poly(binary("floordiv", symbolic, Size(N))) == indices.axis(head)
 
 
+def test_a_quotient_by_what_may_be_nothing_cancels() -> None:
+    """Of ``i // (n - 1)`` no rule holds where n is 1, but it is the same number wherever it stands."""
+    indices, n = Indices(), dim_sub(dim_var("n"), 1)
+    i = Axis("i", dim_mul(3, n))
+    line = [binary("floordiv", i, Size(n)) for _ in range(2)]
+    rest = binary("sub", i, binary("mul", line[0], Size(n)))
+    assert indices.poly(binary("add", binary("mul", line[1], Size(n)), rest)) == indices.axis(i)
+    assert indices.poly(binary("mod", i, Size(n))) == indices.poly(binary("mod", i, Size(n)))
+
+
 def test_quotients_are_in_lowest_terms() -> None:
     i, indices = Axis("i", 1536), Indices()
 

@@ -28,6 +28,7 @@ from relay.te.index import Indices
 from relay.te.layout import division
 from relay.te.scalar import (
     Axis,
+    Binary,
     Const,
     Load,
     Named,
@@ -509,8 +510,9 @@ def _rises(indices: Indices, polys: Iterable[Dim], axis: Axis, fewest: int) -> b
 
 
 def _divided(indices: Indices, found: Accesses) -> int:
-    """How many divisions the places that are read and written are made of."""
-    return sum(len(indices.divisions(p)) for p in found.polys)
+    """How many divisions the places that are read and written are made of, those by what may be zero among them."""
+    nodes = [node for p in found.polys for _, node in indices.opaque_in(p)]
+    return sum(isinstance(node, Binary) and node.op in ("floordiv", "mod") for node in nodes)
 
 
 def _contiguous(indices: Indices, poly: Dim, a: Axis, b: Axis) -> bool:

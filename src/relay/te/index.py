@@ -136,6 +136,9 @@ class Indices:
                 return self.floordiv(a, b)
             case "mod" if not self._may_be_zero(b):
                 return self.mod(a, b)
+            case "floordiv" | "mod":
+                # Nothing is known of it but that it is the same wherever it stands, and cancels.
+                return self._intern((op, a, b), binary(op, self.scalar(a), self.scalar(b)))
             case "min" | "max":
                 return self._extreme(op, a, b, node)
             case _:
