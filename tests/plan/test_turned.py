@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from relay.codegen.llvm import emit
 from relay.ir.dim import DimVar, as_dim, ceil_div
 from relay.ir.expr import Expr, Function, Tuple
 from relay.loop.ir import Alloc
 from relay.loop.printer import kernel_text
 from relay.loop.walk import statements
-from relay.plan.kernel_plan import KernelPlan
+from relay.plan.kernel_plan import KernelPlan, make_plan
 from tests.plan.harness import HOST, Maker, check, primitive, tensor
 
 V = DimVar("n")
@@ -158,6 +159,41 @@ def test_a_strided_gradient_over_lines_of_unknown_length_is_products() -> None:
     )
     plan = check(fn, *({V: 2, h: y, w: x} for y, x in ((8, 8), (7, 12), (1, 1))), {V: 0, h: 4, w: 4})
     assert "matrix" in plan.variant and "rows" not in plan.variant
+
+
+def images_of_unknown_size(what: str) -> tuple[Function, list[DimVar]]:
+    """A convolution of 3 x 3 of any number of images of any size, or its gradient by the weights."""
+    sizes = [DimVar(name) for name in "nhw"]
+    n, h, w = (as_dim(v) for v in sizes)
+    image, window = (n, 5, h, w), (16, 5, 3, 3)
+    if what == "forward":
+        return convolution(image, window, padding=(1, 1)), sizes
+    given = [tensor(image), tensor(window), tensor((n, 16, h, w))]
+    fn = primitive(given, lambda m, x, k, g: m("nn.conv2d.vjp1", x, k, g, ty=tensor(window), padding=(1, 1)))
+    return fn, sizes
+
+
+@pytest.mark.parametrize("what", ["forward", "its weights"])
+def test_images_of_unknown_size_are_read_where_they_are(what: str) -> None:
+    """Also where what is summed over is not known. Which place the rows of a tile are at is found with one division for all of them."""
+    fn, sizes = images_of_unknown_size(what)
+    given = ((3, 5, 4), (1, 1, 1), (2, 1, 9), (2, 9, 1), (2, 20, 17), (0, 4, 4))
+    plan = check(fn, *(dict(zip(sizes, each, strict=True)) for each in given))
+    text = kernel_text(plan.kernel)
+    assert is_turned(plan)
+    if what == "forward":
+        assert "let row0" in text and "let left7" in text and "let row1" not in text
+
+
+def test_rows_of_a_tile_share_what_moves_by_unknown_distances() -> None:
+    """Of the addresses of its rows LLVM sees no sums: it would keep two registers for each."""
+    fn, _ = images_of_unknown_size("forward")
+    hidden = re.compile(r'(%\w+) = call i64 asm "", "=r,0"')
+    text = emit(make_plan(fn, HOST).kernel, HOST)
+    shared = [text.count(f", i64 {name}\n") for name in hidden.findall(text)]
+    assert max(shared) == 8
+    known = convolution((2, 5, 17, 20), (16, 5, 3, 3), padding=(1, 1))
+    assert not hidden.search(emit(make_plan(known, HOST).kernel, HOST))
 
 
 @pytest.mark.parametrize("what", ["forward", "its weights"])

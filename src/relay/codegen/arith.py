@@ -31,6 +31,9 @@ class Arithmetic:
         self.b = builder
         self.target = target
         self._indices: dict[int, Value] = {}
+        # What indices are sums of, and those that are products of two numbers that are not known.
+        self._sums: dict[str, tuple[Value, Value]] = {}
+        self._products: set[str] = set()
 
     # -- making values
 
@@ -99,10 +102,32 @@ class Arithmetic:
             return Value(self._bool(op, x, y, type_), dtype, lanes)
         text = self._int(op, a, b, x, y, type_, dtype, lanes)
         nonneg = a.nonneg and b.nonneg and dtype == "int64" and op in _NONNEG
+        if lanes == 1 and dtype == "int64":
+            if op == "add":
+                self._sums[text] = (a, b)
+            elif op == "mul" and a.const is None and b.const is None:
+                self._products.add(text)
         if lanes == 1 or dtype != "int64":
             return Value(text, dtype, lanes, multiple=_multiple(op, a, b) if lanes == 1 else 1, nonneg=nonneg)
         runs = combined(op, a, b, lanes)
         return Value(text, dtype, lanes, multiple=runs.multiple, nonneg=nonneg, run=runs.length, rise=runs.rise)
+
+    def staying(self, index: Value) -> tuple[Value, Value, Value] | None:
+        """An index as what stays the same while a loop moves another part by distances that are not known, that part, and a number; None
+        of other indices."""
+        parts, number = self._sums.get(index.text), self.index(0)
+        if parts is None:
+            return None
+        stays, moves = sorted(parts, key=lambda v: self.b.depth(v.text))
+        inside = self._sums.get(moves.text)
+        if inside is not None and inside[1].const is not None:
+            moves, number = inside
+        if self.b.depth(stays.text) == self.b.depth(moves.text):
+            return None
+        terms = [moves]
+        for term in terms:
+            terms += self._sums.get(term.text, ())
+        return (stays, moves, number) if any(t.text in self._products for t in terms) else None
 
     def _index(self, op: BinaryOp, a: Value, b: Value) -> Value | None:
         """int64 operations on known numbers and ramps that need no vector (or no instruction at all)."""

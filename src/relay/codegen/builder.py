@@ -157,6 +157,14 @@ class Builder:
             self._scopes[-1].certain = False
             self._forget(self._scopes[-1].here)
 
+    def depth(self, name: str) -> int:
+        """In how many of the loops around here a name is defined; 0 of numbers and what is computed before all of them."""
+        return self._depth.get(name, 0)
+
+    def hidden(self, index: str) -> str:
+        """The same index, of which LLVM does not see what it is."""
+        return self.emit(f'call i64 asm "", "=r,0"(i64 {index})')
+
     def leave(self, value: str) -> None:
         """Return; what follows is another block."""
         self.do(f"ret {value}")

@@ -160,7 +160,8 @@ class Memory:
         where = offset
         if is_packed(dtype) and not place.local:
             where = self.a.binary("floordiv", offset, self.a.index(2))
-        pointer = self.element(place.pointer, element, where.text)
+        pointer = self._of_rows(place.pointer, element, where) if lanes > 1 else ""
+        pointer = pointer or self.element(place.pointer, element, where.text)
         if guard and (not place.local or offset.const is None):
             active = self.a.any_lane(guard, lanes)
             pointer = self.b.emit(f"select i1 {active}, ptr {pointer}, ptr {self._harmless_slot()}")
@@ -187,6 +188,17 @@ class Memory:
     def element(self, pointer: str, element: str, offset: str) -> str:
         """The address of an element."""
         return pointer if offset == "0" else self.b.emit(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+
+    def _of_rows(self, pointer: str, element: str, offset: Value) -> str:
+        """The address of an element at a place that stays and one that a loop moves by distances that are not known; "" of others. Rows of
+        a register tile are such places: what moves is the same for all, and one register. LLVM would have two for each row, which
+        are more than there are, if it saw that both are sums."""
+        parts = self.a.staying(offset)
+        if parts is None:
+            return ""
+        stays, moves, number = parts
+        row = self.element(pointer, element, stays.text)
+        return self.element(self.element(row, element, self.b.hidden(moves.text)), element, number.text)
 
     def _aligned(self, place: Place, offset: Value, size: int) -> int:
         return gcd(place.align, offset.multiple * size) if offset.multiple else place.align

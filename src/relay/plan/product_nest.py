@@ -7,7 +7,7 @@ members of the nest, element by element, ending in the stores of the outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
@@ -179,11 +179,17 @@ class ProductNest:
         p, indices = self.p, self.builder.indices
         found = LeftRows([], [])
         inside = {axis: self.env[axis] for axis in p.depth if axis in self.env}
+        divided = any(not isinstance(axis.extent, int) for axis in p.rows[1:])
+        above: dict[Axis, Scalar] = {}
         for i in range(height):
-            line = Axis(f"row{i}", size_of(p.rows))
-            found.bindings.append((line, binary("add", row, i)))
             env = {axis: value for axis, value in self.env.items() if axis not in inside}
-            self._name_rows(line, env, found.bindings)
+            if above and divided:
+                env.update(self._row_below(above, found.bindings))
+            else:
+                line = Axis(f"row{i}", size_of(p.rows))
+                found.bindings.append((line, binary("add", row, i)))
+                self._name_rows(line, env, found.bindings)
+            above = {axis: env[axis] for axis in p.rows}
             (load,) = self.builder.evaluate([p.left], original(p, env, indices))
             assert isinstance(load, Load)
             at = indices.poly(load.indices[0])
@@ -228,6 +234,18 @@ class ProductNest:
                 name = Axis(axis.name, axis.extent)
                 bindings.append((name, value))
                 env[axis] = name
+
+    def _row_below(self, above: Mapping[Axis, Scalar], bindings: list[tuple[Axis, Scalar]]) -> dict[Axis, Scalar]:
+        """The row axes at the row after one, found without a division: the last one goes on, and where it ends the one before it."""
+        below: dict[Axis, Scalar] = {}
+        steps: Scalar = Const(1, "int64")
+        for axis in reversed(self.p.rows):
+            further = binary("add", above[axis], steps)
+            ends = compare("ge", further, extent_of(axis.extent))
+            name = below[axis] = Axis(axis.name, axis.extent)
+            bindings.append((name, select(ends, Const(0, "int64"), further)))
+            steps = select(ends, Const(1, "int64"), Const(0, "int64"))
+        return below
 
     def ask_below(self, first: Scalar, width: int, block: tuple[Scalar, Scalar] | None = None) -> Stmt:
         """Ask for the run of ``width`` elements of the right operand, from column ``first`` on, that is read some rows later

@@ -90,9 +90,9 @@ def arranged(
     unknown = steps[run[-1]] == 1 and not isinstance(size_of(run), int)
     otherwise = by_runs if unknown or full else form
     least = _USED_OF_BATCH if form.batch else _USED
-    if unknown and isinstance(depth, int) and depth <= _SHALLOW:
+    if unknown and (not isinstance(depth, int) or depth <= _SHALLOW):
         return by_runs
-    if not isinstance(depth, int) or _used(form.rows, _narrowest(form.rows, lanes, target)) < least:
+    if _used(form.rows, _narrowest(form.rows, lanes, target)) < least:
         return otherwise
     last: list[Axis] = []
     for axis in reversed([a for a in kept.stage.axes if a.extent != 1]):
