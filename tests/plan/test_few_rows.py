@@ -3,6 +3,7 @@ the result, dot products where they are along k; and the numbers of rows around 
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr, Function
 from relay.loop.evaluate import evaluate
 from relay.loop.ir import Alloc, Behind
+from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 from relay.loop.walk import nodes, statements
 from relay.plan import make_plan, unpacked
@@ -199,6 +201,20 @@ def test_dot_products_ask_for_the_columns_behind_them() -> None:
         fn = primitive([tensor((N, 72), dtype), tensor((90, 72), dtype)], lambda m, x, w: m("nn.dense", x, w))
         plan = check(fn, *ROWS, tolerance=3e-3)
         assert "Prefetch(" in str(plan.kernel.body) and not plan.packs
+
+
+def test_which_tile_it_is_is_asked_before_the_columns() -> None:
+    """Where all rows are one tile there is nothing to share out, and a single row asks for what lies behind only in an operand that no
+    cache holds, which is known when it runs."""
+    names = [DimVar(name) for name in "nkm"]
+    fn = dotted(*(as_dim(v) for v in names))
+    plan = check(
+        fn, *(dict(zip(names, s, strict=True)) for s in ((0, 5, 3), (1, 40, 70), (3, 7, 9), (6, 33, 32), (7, 20, 40)))
+    )
+    dots = kernel_text(plan.kernel).split("else\n")[0]
+    assert "serial tile" not in dots and dots.index("switch n - 1") < dots.index("serial group")
+    single = dots[dots.index("case 0") : dots.index("case 1")]
+    assert re.search(r"if .* > \d+\n\s+prefetch", single) and single.count("prefetch") == 4
 
 
 def test_one_tile_where_columns_are_not_known_either() -> None:

@@ -278,20 +278,27 @@ class _Dotted:
         nothing = Const(0, "int64")
         behind = self._behind()
 
-        def dots(at: Scalar, beside: int) -> Stmt:
-            def tile(row: Scalar, n: int, _: Scalar) -> Stmt:
-                column = binary("add", first, at)
-                if behind is not None and beside > 1 and n <= _MOST_IN_LINES:
-                    return self._tile_in_lines(row, n, column, at, beside, held, width, behind)
-                return self._tile(row, n, column, at, beside, held, width)
+        def dots(row: Scalar, n: int, at: Scalar, beside: int) -> Stmt:
+            column = binary("add", first, at)
+            if behind is not None and beside > 1 and n <= _MOST_IN_LINES:
+                return self._tile_in_lines(row, n, column, at, beside, held, width, behind)
+            return self._tile(row, n, column, at, beside, held, width)
 
-            return balanced(nothing, extent_of(rows), limit, high, tile)
+        def columns_of(made: Callable[[Scalar, int], Stmt]) -> Stmt:
+            return seq([
+                For(groups, several, made(binary("mul", groups, wide), wide)),
+                For(column, binary("sub", across, done), made(binary("add", done, column), 1)),
+            ])  # fmt: skip
 
-        body = seq([
-            For(groups, several, dots(binary("mul", groups, wide), wide)),
-            For(column, binary("sub", across, done), dots(binary("add", done, column), 1)),
-            shared.finish_rows(nothing, extent_of(rows), first, across, held, nothing, width),
-        ])  # fmt: skip
+        def rows_of(made: Callable[[Scalar, int], Stmt]) -> Stmt:
+            return balanced(nothing, extent_of(rows), limit, high, lambda row, n, _: made(row, n))
+
+        # Which tile it is, is asked for each group of columns only where several tiles take turns with what a cache holds of them.
+        if limit <= high:
+            made = rows_of(lambda row, n: columns_of(lambda at, beside: dots(row, n, at, beside)))
+        else:
+            made = columns_of(lambda at, beside: rows_of(lambda row, n: dots(row, n, at, beside)))
+        body = seq([made, shared.finish_rows(nothing, extent_of(rows), first, across, held, nothing, width)])
         work = dim_floordiv(dim_mul(dim_mul(size_of(p.reduced), width), rows), FMA_DISCOUNT)
         body = allocate([held], body)
         if (
@@ -415,8 +422,11 @@ class _Dotted:
         side and end soon. A single row is bound by loads, as are a few where multiply-adds wait for caches: asking takes a third of
         their slots, and is repaid by operands only that hardly are in a cache when they are read."""
         p, target = self.shared.p, self.shared.builder.target
-        if rows <= (_MOST_IN_LINES if target.outruns_caches else 1):
-            elements = size_of([*p.batch, *p.columns, *p.reduced])
-            if isinstance(elements, int) and elements * dtype_bits(p.form.accumulate) <= target.l3_bytes * 2:
-                return []
-        return [s for c in range(beside) for s in self.shared.ask_for(binary("add", column, beside + c))]
+        asked = [s for c in range(beside) for s in self.shared.ask_for(binary("add", column, beside + c))]
+        if rows > (_MOST_IN_LINES if target.outruns_caches else 1):
+            return asked
+        size = dim_mul(size_of([*p.batch, *p.columns, *p.reduced]), dtype_bits(p.form.accumulate))
+        near = target.l3_bytes * 2
+        if isinstance(size, int):
+            return asked if size > near else []
+        return [Branch(compare("gt", extent_of(size), near), seq(asked))]

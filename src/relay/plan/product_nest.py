@@ -460,6 +460,12 @@ def balanced(
                 here = binary("add", binary("mul", step, tall), begin)
                 parts.append(For(step, Const(times, "int64"), LetScalar(offset, here, one(offset, tall))))
         return seq(parts)
+    if limit <= most:
+        # One tile: there is nothing to share out, which takes as long as a small product itself.
+        nothing, lowest = Const(0, "int64"), max(fewest, 1)
+        heights = tuple(tile(start, n, nothing) for n in range(lowest, limit + 1))
+        only: Stmt = Switch(binary("sub", count, lowest), heights)
+        return only if after is None else Branch(compare("gt", count, 0), seq([only, after(start, count, nothing)]))
     tiles, low, more_ = Axis("tiles", limit + 1), Axis("height", most + 1), Axis("more", limit + 1)
     step, offset, size = Axis("tile", limit), Axis("first", limit), Axis("rows", most + 1)
     taller = minimum(1, binary("sub", more_, minimum(step, more_)))
