@@ -223,8 +223,8 @@ def _field(found: Found, value: Expr, definition: Definition) -> Expr | None:
 
 
 def _part_of_split(found: Found, value: Expr, definition: Definition) -> Expr | None:
-    """A part of a split is a slice, so that it can be computed where it is used. A slice of an axis whose size is not known has a size
-    that nobody knows, where the part has its own: what is broadcast with it would be read otherwise."""
+    """A part of a split is a slice, so that it can be computed where it is used: one that is known to have the part's size. What nobody
+    knows (a slice of `?`) would be read otherwise by what is broadcast with it."""
     call = found.call(_SPLIT, definition)
     source, whole = type_of(call.args[0]), call.ty
     assert isinstance(value, Proj)
@@ -236,7 +236,7 @@ def _part_of_split(found: Found, value: Expr, definition: Definition) -> Expr | 
     for part in fields[: value.index]:
         begin = dim_add(begin, part.shape[axis])
     end = dim_add(begin, fields[value.index].shape[axis])
-    if not isinstance(begin, int) or not isinstance(end, int):
+    if is_any(begin) or is_any(end):
         return None
     attrs: Attrs = MappingProxyType({"begin": (begin,), "end": (end,), "strides": (1,), "axes": (axis,)})
     piece = op_call("strided_slice", (call.args[0],), attrs, value.span)
