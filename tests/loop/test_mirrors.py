@@ -80,3 +80,7 @@ def test_what_is_short_or_depends_on_the_rest_stays() -> None:
     loop = For(j, Size(50), Store(y, (j,), Load(x, (minimum(Load(x, (j,), "int64"), 3),), "int64")), "vectorized")
     looked_up = Kernel("looked_up", (x,), (y,), (), loop)
     assert unmirrored(looked_up, TARGET) is looked_up
+    # How many elements of a window lie within an axis is no position: a vector of it takes less time than two pieces.
+    counted = Store(y, (j,), minimum(binary("sub", 50, j), 3))
+    windows = Kernel("windows", (), (y,), (), For(j, Size(50), counted, "vectorized"))
+    assert unmirrored(windows, TARGET) is windows

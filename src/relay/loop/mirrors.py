@@ -29,7 +29,7 @@ from relay.loop.ir import Branch, For, Kernel, LetScalar, Seq, Stmt
 from relay.loop.pieces import index_dim, is_pointwise, over_vector_loops
 from relay.loop.target import Target
 from relay.loop.walk import expressions, rewritten, statements, with_values
-from relay.te.scalar import Axis, Binary, Scalar, binary, compare, extent_of, transform, walk
+from relay.te.scalar import Axis, Binary, Load, Scalar, binary, compare, extent_of, transform, walk
 
 # Vectors of a loop that repay pieces of a few elements at its ends, how many turns are looked for, and pieces of a loop at most.
 _FEWEST_VECTORS, _MOST_TURNS, _MOST_PIECES = 1, 4, 8
@@ -70,11 +70,12 @@ def _pieces(loop: For, body: Stmt, first: Dim, behind: Dim, turns: int, least: i
 
 
 def _turn(loop: For, body: Stmt) -> tuple[Binary, Dim, Scalar, Scalar] | None:
-    """A minimum or maximum of two positions, of which one moves away from the other: from which iteration on it is the other one,
-    what it is before, and from there."""
+    """A minimum or maximum of two positions where something is read, of which one moves away from the other: from which iteration on it is
+    the other one, what it is before, and from there. One that is no position is computed in less time than a piece takes."""
     at = as_dim(DimVar(loop.var.name))
     memo: dict[int, Dim | None] = {}
-    for node in (n for stmt in statements(body) for root in expressions(stmt) for n in walk(root)):
+    reads = (n for stmt in statements(body) for root in expressions(stmt) for n in walk(root) if isinstance(n, Load))
+    for node in (n for load in reads for index in load.indices for n in walk(index)):
         if not isinstance(node, Binary) or node.op not in ("min", "max") or node.dtype != "int64":
             continue
         a, b = index_dim(node.a, loop.var, at, memo), index_dim(node.b, loop.var, at, memo)
