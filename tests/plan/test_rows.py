@@ -560,3 +560,19 @@ def test_lanes_past_a_line_s_end_are_not_added_up() -> None:
         check(primitive(given, lambda m, *x: m("rows.terms", *x)), *sizes, tolerance=1e-4)
     finally:
         registry.remove("rows.terms")
+
+
+def test_lines_of_less_than_a_vector_keep_what_they_pass_on_in_registers() -> None:
+    """Neither how long lines are is known before, nor what is summed up across them: which it is, is asked when it runs."""
+    names = [DimVar(name) for name in "bkc"]
+    given = tensor(tuple(as_dim(v) for v in names))
+    fn = primitive([given], lambda m, x: m("logsumexp", m("multiply", x, x), axis=(1,)))
+    sizes = ((2, 5, 3), (1, 1, 16), (3, 40, 17), (2, 3, 1), (2, 0, 4), (1, 9, 300))
+    plan = check(fn, *(dict(zip(names, s, strict=True)) for s in sizes), tolerance=1e-5)
+    ways = [s for s in statements(plan.kernel.body) if isinstance(s, Branch) and s.orelse is not None]
+
+    def held(root: Stmt) -> bool:
+        kept = [s.buffer for s in statements(root) if isinstance(s, Alloc)]
+        return all(b.scope == "register" for b in kept)
+
+    assert any(held(s.then) and s.orelse is not None and not held(s.orelse) for s in ways)

@@ -302,7 +302,7 @@ class Emitter:
         """Lanes along the member's last inner axis, a block at a time."""
         last = plan.inner[-1]
         before = self.env
-        if self.holds([replace(plan, inner=[])], last):
+        if self.holds([replace(plan, inner=[])], last) is True:
             lanes, block, position = held_lanes(last, self.lanes([plan]))
             blocks = [block]
         else:
@@ -316,12 +316,18 @@ class Emitter:
         """The lanes of a vector of what some members compute."""
         return self.builder.lanes(d for p in plans for d in p.member.kept.dtypes)
 
-    def holds(self, plans: Sequence[MemberPlan], line: Axis) -> bool:
+    def holds(self, plans: Sequence[MemberPlan], line: Axis) -> bool | Scalar:
         """Whether members with lanes across an axis are best made a vector at a time, with accumulators in registers: what is done for an
-        element is little, and nobody knows how many vectors there are."""
+        element is little, and nobody knows how many vectors there are. Where it is not known whether it is little, what says when it runs
+        that there is one vector: what is kept of less than one in memory would be waited for."""
         scans = any(isinstance(p.member.kept.stage, Scan) for p in plans)
-        short = not scans and all(known_count([*p.inner, *p.reduced]) <= MOST_TERMS for p in plans)
-        return short and not isinstance(line.extent, int) and self.builder.target.masked
+        if scans or isinstance(line.extent, int) or not self.builder.target.masked:
+            return False
+        if all(known_count([*p.inner, *p.reduced]) <= MOST_TERMS for p in plans):
+            return True
+        if any(known_count(p.inner) > MOST_TERMS for p in plans):
+            return False
+        return compare("le", extent_of(line.extent), self.lanes(plans))
 
     def runs(self, plan: MemberPlan) -> bool:
         """Whether a scan along a row goes in vectors: the steps of one combine (`relay.loop.running`)."""

@@ -150,9 +150,23 @@ def _across(
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
     held = emitter.holds(plans, last)
-    lanes, blocks, position = lane_blocks(last, _COLUMNS if alone or held else LANE_BLOCK)
-    if held:
-        return _held(emitter, plans, temps, rows, work, (blocks[0], lanes.count))
+    if held is False:
+        return _in_blocks(emitter, plans, temps, rows, work, _COLUMNS if alone else LANE_BLOCK)
+    lanes, blocks, _ = lane_blocks(last, _COLUMNS)
+    env, storage = dict(emitter.env), dict(builder.storage)
+    made = _held(emitter, plans, temps, rows, work, (blocks[0], lanes.count))
+    if held is True:
+        return made
+    emitter.env, builder.storage = env, storage
+    return Branch(held, made, _in_blocks(emitter, plans, temps, rows, work, _COLUMNS if alone else LANE_BLOCK))
+
+
+def _in_blocks(
+    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim, most: int
+) -> Stmt:
+    """Lanes across blocks of at most so many of the last of the rows, which take each step before the next one."""
+    builder, last = emitter.builder, rows[-1]
+    lanes, blocks, position = lane_blocks(last, most)
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
     emitter.bind(last, position)
     body = allocate(widened, seq(members_across(emitter, plans, lanes)))
