@@ -11,6 +11,7 @@ import pytest
 import relay
 from relay import pipeline
 from relay.codegen.kernels import prepared
+from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.loop.ahead import asking_ahead, operands_ahead
 from relay.loop.evaluate import evaluate
 from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store
@@ -196,3 +197,16 @@ def @main[m: Dim](%t: Tensor[(3000, 300), float32], %i: Tensor[(m,), int32]) { g
     np.add.at(expected, places, 2 * table[places])
     result: Any = relay.compile(module)(table, places)
     np.testing.assert_allclose(result[1][0], expected, 1e-5, 1e-5)
+
+
+def test_tables_of_unknown_size_are_asked_for_where_they_are_far() -> None:
+    n = DimVar("n")
+    table = Buffer("table", (dim_mul(as_dim(n), WIDTH),), "float32")
+    place = cast(Load(AT, (ROW,), "int32"), "int64")
+    row = Load(table, (binary("add", binary("mul", place, WIDTH), J),), "float32")
+    kernel = Kernel("rows", (table, AT), (Y,), (n,), For(ROW, Size(ROWS), vector(Store(Y, TO, row))))
+    made = asking_ahead(kernel, TARGET)
+    verify(made)
+    (choice,) = [s for s in statements(made.body) if isinstance(s, Branch)]
+    assert any(isinstance(s, Prefetch) for s in statements(choice.then))
+    assert choice.orelse is not None and not any(isinstance(s, Prefetch) for s in statements(choice.orelse))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from relay.ir.dim import Dim, dim_bounds, dim_sub
+from relay.ir.dim import Dim, dim_add, dim_bounds, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store, Switch
 from relay.loop.pieces import over_vector_loops
@@ -29,10 +29,10 @@ from relay.te.scalar import (
     Const,
     Load,
     Scalar,
-    Size,
     always_read,
     binary,
     compare,
+    extent_of,
     minimum,
     substitute,
     walk,
@@ -208,11 +208,20 @@ def where_far(loop: For, target: Target, rewrite: Callable[[For], Stmt] = lambda
     # Under a condition rows that are looked up would not be asked for.
     if not asked or any(isinstance(n, Load) and _is_looked_up(n) for root in roots for n in walk(root)):
         return rewrite(loop)
-    total: Scalar = Const(0, "int64")
-    for buffer in dict.fromkeys(p.buffer for p in asked):
-        total = binary("add", total, Size(buffer_bytes(buffer)))
-    far = compare("lt", Const(target.l2_bytes, "int64"), total)
-    return Branch(far, rewrite(replace(loop, body=Seq((*asked, loop.body)))), rewrite(loop))
+    far = _are_far(dict.fromkeys(p.buffer for p in asked), target)
+    made = rewrite(replace(loop, body=Seq((*asked, loop.body))))
+    return made if far is None else Branch(far, made, rewrite(loop))
+
+
+def _are_far(buffers: Iterable[Buffer], target: Target) -> Scalar | None:
+    """Whether buffers are more together than the second-level cache holds; None where they are known to be."""
+    total: Dim = 0
+    for buffer in buffers:
+        total = dim_add(total, buffer_bytes(buffer))
+    least = dim_bounds(total)[0]
+    if least is not None and least > target.l2_bytes:
+        return None
+    return compare("lt", Const(target.l2_bytes, "int64"), extent_of(total))
 
 
 def _is_looked_up(load: Load) -> bool:
@@ -257,7 +266,9 @@ def asking_ahead(kernel: Kernel, target: Target) -> Kernel:
             return loop
         others = buffers_read(loop) | {row.buffer for row in mine}
         stores = [s for s in search.written.get(id(loop), []) if s.buffer not in others]
-        return _asking(loop, mine, results_ahead(stores, target))
+        made = _asking(loop, mine, results_ahead(stores, target))
+        far = _are_far({row.buffer for row in mine}, target)
+        return made if far is None else Branch(far, made, loop)
 
     return replace(kernel, body=over_vector_loops(kernel.body, asking))
 

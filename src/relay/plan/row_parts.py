@@ -94,31 +94,37 @@ class Lanes:
         return compare("lt", self.variable, self.count)
 
 
-def _where(inside: Scalar, stmt: Stmt, moving: frozenset[Axis]) -> Stmt:
+def _where(inside: Scalar, stmt: Stmt, lanes: frozenset[Axis]) -> Stmt:
     """What is done for the lanes that are inside: of registers all lanes are read and written, since nobody asks what the others hold, and
-    memory is touched for those inside only. What is computed before a loop is computed in any case, and so is what all lanes read at one
-    place (the number of a row to look up), for which no variable is ``moving``: one lane at least is inside."""
+    memory is touched for those inside only. What all lanes read alike is read for the first one, which is inside. ``lanes``: the variables
+    that are others in each lane."""
+
+    def differs(value: Scalar) -> bool:
+        return any(isinstance(n, Axis) and n in lanes for n in walk(value))
 
     def guarded(value: Scalar) -> Scalar:
         def one(node: Scalar) -> Scalar:
             memory = isinstance(node, Load) and isinstance(node.source, Buffer) and node.source.scope != "register"
-            return select(inside, node, Const(0, node.dtype)) if memory and moves(node) else node
+            return select(inside, node, Const(0, node.dtype)) if memory and differs(node) else node
 
         return transform(value, one)
 
-    def moves(value: Scalar) -> bool:
-        return not moving.isdisjoint(walk(value))
-
     match stmt:
         case LetScalar():
-            bound = moving | {stmt.var} if moves(stmt.value) else moving
-            return replace(stmt, value=guarded(stmt.value), body=_where(inside, stmt.body, bound))
+            own = lanes | {stmt.var} if differs(stmt.value) or _reads_registers(stmt.value) else lanes
+            return replace(stmt, value=guarded(stmt.value), body=_where(inside, stmt.body, own))
         case Seq():
-            return seq([_where(inside, s, moving) for s in stmt.stmts])
+            return seq([_where(inside, s, lanes) for s in stmt.stmts])
         case Store() if stmt.buffer.scope == "register":
             return replace(stmt, value=guarded(stmt.value))
         case _:
             return Branch(inside, stmt)
+
+
+def _reads_registers(value: Scalar) -> bool:
+    return any(
+        isinstance(n, Load) and isinstance(n.source, Buffer) and n.source.scope == "register" for n in walk(value)
+    )
 
 
 def _loop_where(inside: Scalar, loop: Stmt) -> Stmt:
