@@ -73,8 +73,23 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate);
 // A tensor from any array-like object: without a copy where its memory allows and `copy` is false.
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy);
 
-// The same from a NumPy array of a kind that was seen before, without a copy; null for anything else, and for rank 0.
-Tensor* tensor_from_known_array(nb::handle object, uint8_t dtype);
+// The same for a call: its owner may write the memory when the call is over.
+Tensor* lent_tensor(nb::handle object, uint8_t dtype, bool copy);
+
+// What lies in a NumPy array or number: `axes` 0 for both kinds of one element.
+struct KnownElements {
+  const std::byte* data;
+  DType dtype;
+  int axes;
+  const Py_ssize_t* sizes;
+  int64_t bytes;
+};
+
+// Whether an object is a NumPy array or number of a kind that was seen before, with its elements one after the other. Runs no Python.
+bool known_elements(nb::handle object, KnownElements* found);
+
+// Its value: one element unboxed, at most `copied` bytes as a copy, more where they lie.
+Value value_of_known(nb::handle object, const KnownElements& elements, int64_t copied);
 
 // What this thread is to give back to Python waits until the end of this scope, where the thread has Python's lock: taking the lock
 // for each argument that dies during a run costs as much as a small kernel.

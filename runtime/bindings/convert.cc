@@ -2,6 +2,7 @@
 // in them, checked, since compiled code trusts them; and back. Iterative: a list may be long and a tree deep. What is shared stays
 // shared, both ways.
 #include <nanobind/stl/string.h>
+#include <structmember.h>
 
 #include <algorithm>
 #include <deque>
@@ -59,7 +60,15 @@ class Converter {
         type_error_(std::move(type_error)),
         shape_error_(std::move(shape_error)) {
     const char* names[] = {"adt", "constructor", "tag", "fields"};
-    for (size_t i = 0; i < 4; ++i) names_[i] = nb::steal(PyUnicode_InternFromString(names[i]));
+    for (size_t i = 0; i < 4; ++i) {
+      names_[i] = nb::steal(PyUnicode_InternFromString(names[i]));
+      // Of a class with slots the place of each is known: to ask the object takes five times as long.
+      nb::object slot = nb::getattr(value_, names_[i], nb::none());
+      const auto* member = Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)
+                               ? reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member
+                               : nullptr;
+      if (member != nullptr && member->type == T_OBJECT_EX) places_[i] = member->offset;
+    }
   }
 
   nb::object convert(nb::handle object, uint32_t type, const std::string& what) {
@@ -88,12 +97,16 @@ class Converter {
     std::unordered_map<PyObject*, std::vector<std::pair<uint32_t, Adt*>>> met;
     const std::string* what;
 
-    void add(nb::handle object, uint32_t type, Step step, Value* slot) {
+    // What is a leaf, and right, is converted at once.
+    void add(nb::handle object, uint32_t number, const Type& type, Step step, Value* slot) {
+      if (type.kind == Type::tensor && convert_leaf(object, type, slot)) return;
       steps.push_back(step);
-      tasks.push_back({nb::borrow(object), type, static_cast<uint32_t>(steps.size() - 1), slot});
+      tasks.push_back({nb::borrow(object), number, static_cast<uint32_t>(steps.size() - 1), slot});
     }
   };
   static constexpr uint32_t no_step = ~0u;
+  // Room for so many tasks and steps is kept from one value to the next.
+  static constexpr size_t most_kept = 1 << 14;
 
   Type& type_at(uint32_t number) {
     while (types_.size() <= number) types_.emplace_back();
@@ -107,8 +120,18 @@ class Converter {
   void convert_one(Work& work, const Task& task);
   void convert_adt(Work& work, const Task& task, const Type& type);
   void convert_list(Work& work, const Task& task, const Type& type);
+  static bool convert_leaf(nb::handle object, const Type& type, Value* slot);
   Value convert_tensor(const Work& work, const Task& task, const Type& type);
   bool is_of(Type& type, nb::handle object);
+
+  enum Attribute { adt_of, constructor_of, tag_of, fields_of };
+  // An attribute of an object of exactly the class of algebraic values.
+  nb::object attribute(nb::handle object, Attribute which) const {
+    PyObject* there = places_[which] == 0
+                          ? nullptr
+                          : *reinterpret_cast<PyObject**>(reinterpret_cast<std::byte*>(object.ptr()) + places_[which]);
+    return there != nullptr ? nb::borrow(there) : nb::object(nb::getattr(object, names_[which]));
+  }
 
   std::string place(const Work& work, uint32_t step);
   [[noreturn]] void refuse(const nb::object& error, const Work& work, const Task& task, const std::string& text) {
@@ -130,8 +153,11 @@ class Converter {
   nb::object algebraic(const Type& type, Adt* adt, nb::object fields);
 
   nb::object expand_, value_, type_error_, shape_error_;
-  nb::object names_[4];  // of the attributes of an algebraic value
+  nb::object names_[4];         // of the attributes of an algebraic value
+  Py_ssize_t places_[4] = {};  // where they lie in it; 0: it has to be asked
   std::deque<Type> types_;
+  std::vector<Task> spare_tasks_;
+  std::vector<Step> spare_steps_;
 };
 
 std::vector<uint32_t> numbers(nb::handle sequence) {
@@ -197,6 +223,25 @@ std::string Converter::place(const Work& work, uint32_t step) {
   return text;
 }
 
+// An array or a number, where it is what the type says. Runs no Python.
+bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot) {
+  KnownElements found;
+  if (known_elements(object, &found)) {
+    if (found.dtype != type.dtype || static_cast<size_t>(found.axes) != type.shape.size()) return false;
+    for (size_t i = 0; i < type.shape.size(); ++i)
+      if (type.shape[i] >= 0 && type.shape[i] != found.sizes[i]) return false;
+    *slot = value_of_known(object, found, small_array);
+    return true;
+  }
+  if (!type.shape.empty() || !(PyFloat_CheckExact(object.ptr()) || PyLong_CheckExact(object.ptr()))) return false;
+  try {
+    *slot = from_python(object, static_cast<uint8_t>(type.dtype), false);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 Value Converter::convert_tensor(const Work& work, const Task& task, const Type& type) {
   PyObject* object = task.object.ptr();
   Owned made;
@@ -206,7 +251,7 @@ Value Converter::convert_tensor(const Work& work, const Task& task, const Type& 
     if (number || (nb::try_cast(task.object, tensor, false) && tensor != nullptr))
       made = Owned(from_python(task.object, number ? static_cast<uint8_t>(type.dtype) : any_dtype, false));
     else
-      made = Owned(Value::of(tensor_from_array(task.object, any_dtype, type.bytes >= 0 && type.bytes <= small_array)));
+      made = Owned(Value::of(lent_tensor(task.object, any_dtype, type.bytes >= 0 && type.bytes <= small_array)));
   } catch (const Error& error) {
     refuse(type_error_, work, task, std::string("must be a tensor of ") + dtype_name(type.dtype) + ": " + error.what());
   }
@@ -231,7 +276,7 @@ Value Converter::convert_tensor(const Work& work, const Task& task, const Type& 
 
 bool Converter::is_of(Type& type, nb::handle object) {
   if (!nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).is(value_)) return false;
-  nb::object name = object.attr("adt");
+  nb::object name = attribute(object, adt_of);
   if (name.is(type.seen_name)) return true;
   if (!PyUnicode_Check(name.ptr()) || PyUnicode_CompareWithASCIIString(name.ptr(), type.name.c_str()) != 0) {
     if (nb::cast<std::string>(name) != type.name) return false;
@@ -244,12 +289,13 @@ void Converter::convert_list(Work& work, const Task& task, const Type& type) {
   // Constructor 0 has an item and the rest, 1 is the end.
   Value* slot = task.slot;
   uint32_t item = type.constructors[0].fields[0];
+  const Type& of = type_at(item);
   auto count = static_cast<uint32_t>(PyList_GET_SIZE(task.object.ptr()));
   size_t first = work.tasks.size();
   for (uint32_t i = 0; i < count && i < PyList_GET_SIZE(task.object.ptr()); ++i) {
     Adt* cell = new_adt(0, 2);
     *slot = Value::of(cell);
-    work.add(PyList_GET_ITEM(task.object.ptr(), i), item, {task.step, task.type, -2, i}, &cell->fields()[0]);
+    work.add(PyList_GET_ITEM(task.object.ptr(), i), item, of, {task.step, task.type, -2, i}, &cell->fields()[0]);
     slot = &cell->fields()[1];
   }
   *slot = Value::of(new_adt(1, 0));
@@ -268,7 +314,7 @@ void Converter::convert_adt(Work& work, const Task& task, const Type& type) {
           return;
         }
   }
-  nb::object tag_object = task.object.attr("tag"), fields = task.object.attr("fields");
+  nb::object tag_object = attribute(task.object, tag_of), fields = attribute(task.object, fields_of);
   auto tag = nb::cast<int32_t>(tag_object);
   if (tag < 0 || static_cast<size_t>(tag) >= type.constructors.size() || !PyTuple_Check(fields.ptr()))
     refuse(type_error_, work, task, "is no value of " + type.name + ": " + shown(task.object));
@@ -282,7 +328,8 @@ void Converter::convert_adt(Work& work, const Task& task, const Type& type) {
   *task.slot = Value::of(adt);
   if (shared) work.met[task.object.ptr()].emplace_back(task.type, adt);
   for (uint32_t i = count; i-- > 0;)
-    work.add(PyTuple_GET_ITEM(fields.ptr(), i), constructor.fields[i], {task.step, task.type, tag, i}, &adt->fields()[i]);
+    work.add(PyTuple_GET_ITEM(fields.ptr(), i), constructor.fields[i], type_at(constructor.fields[i]),
+             {task.step, task.type, tag, i}, &adt->fields()[i]);
 }
 
 void Converter::convert_one(Work& work, const Task& task) {
@@ -299,9 +346,12 @@ void Converter::convert_one(Work& work, const Task& task) {
     Adt* adt = new_adt(tuple_tag, count);
     *task.slot = Value::of(adt);
     for (uint32_t i = count; i-- > 0;)
-      work.add(PyTuple_GET_ITEM(object, i), type.fields[i], {task.step, task.type, -1, i}, &adt->fields()[i]);
+      work.add(PyTuple_GET_ITEM(object, i), type.fields[i], type_at(type.fields[i]), {task.step, task.type, -1, i},
+               &adt->fields()[i]);
     return;
   }
+  if (type.is_list && PyList_Check(object)) return convert_list(work, task, type);
+  if (type.kind == Type::adt && is_of(type, task.object)) return convert_adt(work, task, type);
   PyValue* value;
   if (nb::try_cast(task.object, value, false) && value != nullptr) {
     retain(value->get());
@@ -311,8 +361,6 @@ void Converter::convert_one(Work& work, const Task& task) {
   if (type.kind == Type::other)
     refuse(type_error_, work, task,
            "is a " + type.name + ", which can only be a value that a program returned, not " + shown(task.object));
-  if (type.is_list && PyList_Check(object)) return convert_list(work, task, type);
-  if (is_of(type, task.object)) return convert_adt(work, task, type);
   if (!type.is_option) refuse(type_error_, work, task, "must be a " + type.name + ", not " + shown(task.object));
   if (task.object.is_none()) {
     *task.slot = Value::of(new_adt(1, 0));
@@ -320,7 +368,8 @@ void Converter::convert_one(Work& work, const Task& task) {
   }
   Adt* some = new_adt(0, 1);
   *task.slot = Value::of(some);
-  work.add(task.object, type.constructors[0].fields[0], {task.step, task.type, 0, 0}, &some->fields()[0]);
+  uint32_t field = type.constructors[0].fields[0];
+  work.add(task.object, field, type_at(field), {task.step, task.type, 0, 0}, &some->fields()[0]);
 }
 
 // The value that an object already is.
@@ -333,11 +382,18 @@ Value Converter::converted(nb::handle object, uint32_t type, const std::string& 
   Owned root;
   Work work;
   work.what = &what;
+  work.tasks.swap(spare_tasks_);
+  work.steps.swap(spare_steps_);
   work.tasks.push_back({nb::borrow(object), type, no_step, &root.slot()});
   while (!work.tasks.empty()) {
     Task task = std::move(work.tasks.back());
     work.tasks.pop_back();
     convert_one(work, task);
+  }
+  if (std::max(work.tasks.capacity(), work.steps.capacity()) <= most_kept) {
+    work.steps.clear();
+    spare_tasks_.swap(work.tasks);
+    spare_steps_.swap(work.steps);
   }
   share(root.slot());
   return root.take();

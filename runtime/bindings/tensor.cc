@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -156,21 +157,39 @@ struct NumpyArray {
   PyObject* dtype;
 };
 
-// The class of arrays, and the objects that stand for element types, which the buffer protocol was asked about before: then what lies
-// in an array was seen to be what the protocol says.
+// The class of arrays and the objects that stand for element types, and the classes of numbers with the place of the number in them, which
+// the buffer protocol was asked about before: then what lies there was seen to be what the protocol says.
 struct KnownArrays {
   static constexpr int most = 16;
   PyTypeObject* type = nullptr;
   int count = 0;
   PyObject* objects[most];
   DType dtypes[most];
+  int numbers = 0;
+  PyTypeObject* number_types[most];
+  DType number_dtypes[most];
+  Py_ssize_t places[most];
 } known_arrays;
+
+void remember_number(PyTypeObject* type, nb::handle object, const Py_buffer* view, DType dtype) {
+  KnownArrays& known = known_arrays;
+  Py_ssize_t place = static_cast<std::byte*>(view->buf) - reinterpret_cast<std::byte*>(object.ptr());
+  bool inside = place >= Py_ssize_t{sizeof(PyObject)} && place + view->len <= type->tp_basicsize;
+  if (known.numbers == KnownArrays::most || !inside || view->ndim != 0 || view->len > Py_ssize_t{sizeof(uint64_t)}) return;
+  for (int i = 0; i < known.numbers; ++i)
+    if (known.number_types[i] == type) return;
+  known.number_types[known.numbers] = type;  // for good: it is NumPy's own
+  known.number_dtypes[known.numbers] = dtype;
+  known.places[known.numbers++] = place;
+}
 
 void remember(nb::handle object, const Py_buffer* view, DType dtype) {
   KnownArrays& known = known_arrays;
   PyTypeObject* type = Py_TYPE(object.ptr());
-  if (known.count == KnownArrays::most || view->ndim == 0 || type->tp_basicsize < Py_ssize_t{sizeof(NumpyArray)}) return;
-  if (known.type != nullptr ? type != known.type : std::strcmp(type->tp_name, "numpy.ndarray") != 0) return;
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || std::strncmp(type->tp_name, "numpy.", 6) != 0) return;
+  if (std::strcmp(type->tp_name, "numpy.ndarray") != 0) return remember_number(type, object, view, dtype);
+  if (known.count == KnownArrays::most || type->tp_basicsize < Py_ssize_t{sizeof(NumpyArray)}) return;
+  if (known.type != nullptr && type != known.type) return;
   auto* array = reinterpret_cast<const NumpyArray*>(object.ptr());
   if (array->data != view->buf || array->axes != view->ndim) return;
   for (int i = 0; i < view->ndim; ++i)
@@ -430,27 +449,53 @@ void GiveBackLater::add(void (*give_back)(void*), void* owner) {
   PyGILState_Release(state);
 }
 
-Tensor* tensor_from_known_array(nb::handle object, uint8_t expected) {
+bool known_elements(nb::handle object, KnownElements* found) {
   const KnownArrays& known = known_arrays;
-  if (Py_TYPE(object.ptr()) != known.type) return nullptr;
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  if (type != known.type) {
+    for (int i = 0; i < known.numbers; ++i)
+      if (known.number_types[i] == type) {
+        DType dtype = known.number_dtypes[i];
+        *found = {reinterpret_cast<const std::byte*>(object.ptr()) + known.places[i], dtype, 0, nullptr,
+                  static_cast<int64_t>(scalar_bytes(dtype))};
+        return true;
+      }
+    return false;
+  }
   auto* array = reinterpret_cast<const NumpyArray*>(object.ptr());
   int number = 0;
   while (number < known.count && known.objects[number] != array->dtype) ++number;
-  if (number == known.count || array->axes == 0 || array->axes > max_rank) return nullptr;
-  DType dtype = known.dtypes[number];
-  if (expected != any_dtype && static_cast<DType>(expected) != dtype) return nullptr;
-  auto width = static_cast<int64_t>(scalar_bytes(dtype));
-  int64_t shape[max_rank], bytes = width;
+  if (number == known.count || array->axes > max_rank) return false;
+  auto width = static_cast<int64_t>(scalar_bytes(known.dtypes[number]));
+  int64_t bytes = width;
   for (int i = array->axes; i-- > 0;) {
-    shape[i] = array->sizes[i];
-    if (shape[i] != 1 && array->strides[i] != bytes) return nullptr;
-    bytes *= shape[i];
+    if (array->sizes[i] != 1 && array->strides[i] != bytes) return false;
+    bytes *= array->sizes[i];
   }
-  if (reinterpret_cast<uintptr_t>(array->data) % static_cast<uintptr_t>(width) != 0) return nullptr;
-  Storage* storage = new_external_storage(array->data, bytes, true, nullptr, object.ptr());
+  *found = {array->data, known.dtypes[number], array->axes, array->sizes, bytes};
+  return reinterpret_cast<uintptr_t>(array->data) % static_cast<uintptr_t>(width) == 0;
+}
+
+Value value_of_known(nb::handle object, const KnownElements& elements, int64_t copied) {
+  if (elements.axes == 0) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, elements.data, static_cast<size_t>(elements.bytes));
+    return Value::scalar(elements.dtype, bits);
+  }
+  int64_t shape[max_rank];
+  std::copy_n(elements.sizes, elements.axes, shape);
+  auto rank = static_cast<uint32_t>(elements.axes);
+  if (elements.bytes <= copied) {
+    Tensor* copy = new_host_tensor(elements.dtype, rank, shape);
+    std::memcpy(copy->data(), elements.data, static_cast<size_t>(elements.bytes));
+    return Value::of(copy);
+  }
+  auto* data = const_cast<std::byte*>(elements.data);
+  Storage* storage = new_external_storage(data, elements.bytes, true, nullptr, object.ptr());
   Py_INCREF(object.ptr());
   storage->on_release = release_object;
-  return new_tensor(storage, 0, dtype, static_cast<uint32_t>(array->axes), shape);
+  storage->lent = true;
+  return Value::of(new_tensor(storage, 0, elements.dtype, rank, shape));
 }
 
 Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
@@ -472,6 +517,12 @@ Tensor* tensor_from_array(nb::handle object, uint8_t dtype, bool copy) {
     fail(Status::invalid_argument, "expected a tensor, found %s, which cannot be used as one", found.c_str());
   }
   return tensor;
+}
+
+Tensor* lent_tensor(nb::handle object, uint8_t dtype, bool copy) {
+  Tensor* made = tensor_from_array(object, dtype, copy);
+  made->storage->lent = made->storage->on_release != nullptr;  // not where it had to be copied
+  return made;
 }
 
 nb::object tensor_to_numpy(Tensor* tensor) {

@@ -171,10 +171,9 @@ nb::object tuples_to_python(Value value) {
 }
 
 Value from_python(nb::handle object, uint8_t dtype, bool donate) {
-  if (Tensor* known = tensor_from_known_array(object, dtype)) {
-    known->storage->lent = true;
-    return Value::of(known);
-  }
+  KnownElements known;
+  if (known_elements(object, &known) && (dtype == any_dtype || static_cast<DType>(dtype) == known.dtype))
+    return value_of_known(object, known, 0);
   PyTensor* tensor;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) {
     if (dtype != any_dtype && static_cast<DType>(dtype) != tensor->get()->dtype)
@@ -198,8 +197,7 @@ Value from_python(nb::handle object, uint8_t dtype, bool donate) {
       fail(Status::invalid_argument, "expected a tensor of %s, found a tuple", dtype_name(static_cast<DType>(dtype)));
     return adt_from_sequence(tuple_tag, object);
   }
-  Tensor* made = tensor_from_array(object, dtype, false);
-  made->storage->lent = made->storage->on_release != nullptr;  // not where it had to be copied
+  Tensor* made = lent_tensor(object, dtype, false);
   if (made->rank > 0) return Value::of(made);
   // A NumPy scalar: its element, unboxed.
   Owned keep(Value::of(made));

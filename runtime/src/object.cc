@@ -178,6 +178,12 @@ bool drop(Object* object) {
   return count == 0;
 }
 
+void destroy_tensor(Tensor* tensor) {
+  Storage* storage = tensor->storage;
+  free_object(tensor);
+  if (drop(storage)) destroy_storage(storage);
+}
+
 // A work list that needs no memory of its own for the common, narrow shapes.
 class WorkList {
  public:
@@ -223,26 +229,21 @@ void release_flagged(Object* object) {
 }
 
 void destroy(Object* object) {
-  if (object->type == ObjectType::tensor) {  // the common case needs no list
-    Storage* storage = static_cast<Tensor*>(object)->storage;
-    free_object(object);
-    if (drop(storage)) destroy_storage(storage);
-    return;
-  }
+  if (object->type == ObjectType::tensor) return destroy_tensor(static_cast<Tensor*>(object));
   if (object->type == ObjectType::storage) return destroy_storage(static_cast<Storage*>(object));
 
-  WorkList dead;
+  WorkList dead;  // of what has fields: the tensors of a long list would wait for its end
   auto lose = [&dead](Value v) {
-    if (v.kind == Kind::object && drop(v.object)) dead.push(v.object);
+    if (v.kind != Kind::object || !drop(v.object)) return;
+    if (v.object->type == ObjectType::tensor)
+      destroy_tensor(static_cast<Tensor*>(v.object));
+    else
+      dead.push(v.object);
   };
   for (; object != nullptr; object = dead.pop()) {
     switch (object->type) {
       case ObjectType::storage: destroy_storage(static_cast<Storage*>(object)); continue;
-      case ObjectType::tensor: {
-        Storage* storage = static_cast<Tensor*>(object)->storage;
-        if (drop(storage)) dead.push(storage);
-        break;
-      }
+      case ObjectType::tensor: destroy_tensor(static_cast<Tensor*>(object)); continue;
       case ObjectType::adt: {
         auto* adt = static_cast<Adt*>(object);
         for (uint32_t i = 0; i < adt->size; ++i) lose(adt->fields()[i]);
@@ -266,7 +267,7 @@ void destroy(Object* object) {
 }
 
 void share(Value& slot) {
-  std::vector<Object*> work;
+  WorkList work;
   auto visit = [&work](Value& v) {
     if (v.kind != Kind::object) return;
     if (v.object->is_immortal()) {
@@ -274,22 +275,17 @@ void share(Value& slot) {
       retain(constant->storage);
       v.object = new_tensor(constant->storage, constant->offset, constant->dtype, constant->rank, constant->shape());
     }
-    if (!v.object->is_shared()) {
-      v.object->flags |= Object::shared;
-      work.push_back(v.object);
-    }
+    if (v.object->is_shared()) return;
+    v.object->flags |= Object::shared;
+    if (v.object->type != ObjectType::tensor) return work.push(v.object);
+    Storage* storage = static_cast<Tensor*>(v.object)->storage;
+    if (!storage->is_shared()) storage->flags |= Object::shared;
   };
   visit(slot);
-  while (!work.empty()) {
-    Object* object = work.back();
-    work.pop_back();
+  while (Object* object = work.pop()) {
     switch (object->type) {
-      case ObjectType::storage: break;
-      case ObjectType::tensor: {
-        Storage* storage = static_cast<Tensor*>(object)->storage;
-        if (!storage->is_shared()) storage->flags |= Object::shared;
-        break;
-      }
+      case ObjectType::storage:
+      case ObjectType::tensor: break;
       case ObjectType::adt: {
         auto* adt = static_cast<Adt*>(object);
         for (uint32_t i = 0; i < adt->size; ++i) visit(adt->fields()[i]);

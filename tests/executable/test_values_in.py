@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import relay
 from relay import _runtime
+from relay.executable.bytecode import DTYPE_CODES
 from relay.executable.errors import ArgumentError
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
@@ -287,15 +288,16 @@ def test_an_array_in_another_byte_order_is_named_as_such() -> None:
         exe(np.ones(3, ">f4"))
 
 
+@pytest.mark.parametrize("size", [2, 5000])  # what is small is copied on its way in
 @pytest.mark.parametrize("executor", ["vm", "aot", "interpreter"])
-def test_results_share_no_memory_with_arrays_that_were_given(executor: str) -> None:
+def test_results_share_no_memory_with_arrays_that_were_given(executor: str, size: int) -> None:
     text = """#[version = "0.0.5"]
     import prelude
-    def @main[n: Dim](%x: Tensor[(n, 4), float32], %o: (Tensor[(2,), int32], int32)) {
+    def @main[n: Dim](%x: Tensor[(n, 4), float32], %o: (Tensor[(SIZE,), int32], int32)) {
       (reshape(%x, newshape=[-1]), %x, Some(%o.0), Cons(%o.0, Nil))
     }"""
-    mod = relay.parse(text)
-    x, o = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
+    mod = relay.parse(text.replace("SIZE", str(size)))
+    x, o = np.zeros((2, 4), np.float32), np.zeros(size, np.int32)
     if executor == "interpreter":
         found: Any = relay.evaluate(mod, x, (o, 1))
     else:
@@ -307,3 +309,61 @@ def test_results_share_no_memory_with_arrays_that_were_given(executor: str) -> N
     if executor != "interpreter":  # what Relay holds is not copied
         again = relay.compile(mod, executor=executor)(same, (option, 1))
         assert again[1].data_ptr == again[0].data_ptr == same.data_ptr and again[2].data_ptr == option.data_ptr
+
+
+def test_numbers_and_arrays_of_each_kind_are_what_they_were_given_as() -> None:
+    """Each twice: the second time what lies in it is known, and is read without asking. Subclasses and other strides are still asked."""
+
+    class Mine(np.ndarray):
+        pass
+
+    mod = relay.parse("""#[version = "0.0.5"]
+    import prelude
+    def @main(%xs: List[(float32, int8, bool)], %ys: List[Tensor[(2, 3), float32]]) {
+      (%xs, @foldl(fn (%a: Tensor[(2, 3), float32], %y: Tensor[(2, 3), float32]) { %a * 10f + %y },
+        zeros(shape=[2, 3], dtype="float32"), %ys))
+    }""")
+    exe = relay.compile(mod)
+    base = np.arange(6, dtype=np.float32).reshape(2, 3)
+    arrays = [
+        base,
+        base.T.copy().T,
+        base[:, ::-1],
+        base.view(Mine),
+        np.broadcast_to(base[:1], (2, 3)),
+        base,
+        base[::-1],
+    ]
+    numbers: list[tuple[Any, Any, Any]] = [
+        (np.float32(-1.5), np.int8(-3), np.bool_(True)),
+        (np.array(2.5, np.float32), np.array(4, np.int8), np.array(False)),
+        (3.5, 5, True),
+    ]
+    wanted = np.zeros((2, 3))
+    for a in arrays:
+        wanted = wanted * 10 + a
+    for _ in range(2):
+        given, folded = cast(Any, exe(numbers * 2, arrays))
+        assert [[float(v) for v in row] for row in given] == [[float(v) for v in row] for row in numbers * 2]
+        np.testing.assert_allclose(np.asarray(folded), wanted, rtol=1e-6)
+    with pytest.raises(TypeError_, match=r"\[1\]\.1 has dtype int16, expected int8"):
+        exe([numbers[0], (np.float32(1), np.int16(1), True)], [])
+    with pytest.raises(ShapeError, match=r"\[0\] has shape \(3, 2\), expected \(2, 3\)"):
+        exe([], [base.T])
+
+
+def test_a_class_without_slots_may_stand_for_algebraic_values(program: tuple[Module, Executable]) -> None:
+    """The converter takes its class from outside, and reads slots only where there are some."""
+    plain: Any = type("Plain", (), {})
+    kinds = [("adt", "T", (("Leaf", (1,)), ("Node", (0, 0)))), ("tensor", DTYPE_CODES["float32"], ())]
+    found = []
+    for cls in (plain, relay.AdtValue):
+        leaf = cls.__new__(cls)
+        node = cls.__new__(cls)
+        for made, fields, tag in ((leaf, (np.float32(2),), 0), (node, (leaf, leaf), 1)):
+            for name, part in (("adt", "T"), ("constructor", ""), ("tag", tag), ("fields", fields)):
+                object.__setattr__(made, name, part)
+        converter = _runtime.Converter(lambda n: kinds[n], cls, TypeError_, ShapeError)
+        value = cast(Any, converter.convert(node, 0, "it"))
+        found.append([float(np.asarray(f.field(0))) for f in value.fields])
+    assert found == [[2, 2], [2, 2]]
