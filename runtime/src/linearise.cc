@@ -6,8 +6,9 @@
 // The walk is described by `spec`, int64 words (relay.op.rows has the same reader in Python):
 //
 //   0 functions, 1 clauses, 2 registers, 3 flags: 1 where the value is a list of requests (function 0 looks at each; what is done
-//   with them is done after every level, so they are on none: 0), 2 << f where a part that function f reaches twice is two nodes (it
-//   is given something else each time), then
+//   with them is done after every level, so they are on none: 0), 2 where what one value holds is reached once at most (but for the
+//   items of a list that others share), 4 << f where a part that function f reaches twice is two nodes (it is given something else each
+//   time), then
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
 //   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause  |  3 TURN to from cons head tail, the list
 //            in `from` from its last item to its first
@@ -86,7 +87,8 @@ class Spec {
     functions = at(0);
     registers = static_cast<size_t>(at(2));
     many = (at(3) & 1) != 0;
-    apart = static_cast<uint64_t>(at(3)) >> 1;
+    once = (at(3) & 2) != 0;
+    apart = static_cast<uint64_t>(at(3)) >> 2;
     clauses = array<ClauseRecord>(memory, count_at(1));
     for (size_t c = 0; c < clauses.size(); ++c) clauses[c] = read(at(4 + functions + static_cast<int64_t>(c)), memory);
     for (ClauseRecord& clause : clauses)
@@ -108,7 +110,7 @@ class Spec {
 
   int64_t functions;
   size_t registers;
-  bool many;
+  bool many, once;
   uint64_t apart;  // by function
   std::span<ClauseRecord> clauses;
 
@@ -174,11 +176,12 @@ struct Node {
 
 struct Part {
   Object* object;
-  uint32_t function;
-  uint32_t node;  // once it was looked at
+  uint32_t function : 31;
+  uint32_t again : 1;  // it may be reached again, though one value holds it
+  uint32_t node;       // once it was looked at
 };
 
-// The nodes of shared objects by object and function (open addressing).
+// The nodes of objects that may be met again by object and function (open addressing).
 class Known {
  public:
   explicit Known(Memory& memory) : slots_(&memory) {}
@@ -241,7 +244,7 @@ class Walk {
 
   // A value that function 0 looks at.
   void root(const Value& v) {
-    meet(v, 0);
+    meet(v, 0, !spec_.once);
     ++roots_;
   }
 
@@ -249,7 +252,7 @@ class Walk {
   void run() {
     for (size_t p = 0; p < parts_.size(); ++p) {
       look_ahead(p);
-      uint32_t node = enter(parts_[p].object, parts_[p].function);  // may move parts
+      uint32_t node = enter(parts_[p]);  // may move parts
       parts_[p].node = node;
     }
     if (nodes_.size() == parts_.size())
@@ -263,10 +266,10 @@ class Walk {
  private:
   // A part to be looked at. They wait in a queue, so that what leads to them can be asked for long before: a structure lies all over
   // memory, and each step into it would wait.
-  void meet(const Value& v, int64_t function) {
+  void meet(const Value& v, int64_t function, bool again) {
     if (v.kind != Kind::object) fail(Status::failed, "expected a constructor value and got %s", describe(v).c_str());
     ask_for(v);
-    parts_.push_back({v.object, static_cast<uint32_t>(function), 0});
+    parts_.push_back({v.object, static_cast<uint32_t>(function) & INT32_MAX, again, 0});
   }
 
   // Always inlined: a function that does nothing but this is one without effects to the compiler, whose calls go away.
@@ -388,11 +391,16 @@ class Walk {
     return turned_.back().get();
   }
 
-  uint32_t enter(Object* object, uint32_t function) {
+  static bool is_shared(const Object* object) {
+    return object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1;
+  }
+
+  uint32_t enter(const Part part) {
+    Object* object = part.object;
+    const uint32_t function = part.function;
     uint32_t* known = nullptr;
-    // Only what somebody else holds too can be met again.
     const bool apart = function < 64 && (spec_.apart >> function & 1) != 0;
-    if (!apart && (object->is_immortal() || object->count.load(std::memory_order_relaxed) > 1)) {
+    if (!apart && (part.again || is_shared(object))) {
       known = known_.find(object, function);
       if (*known != Known::none) return *known;
     }
@@ -408,7 +416,7 @@ class Walk {
     node.payload = static_cast<uint32_t>(payloads_.size());
     node.list = static_cast<uint32_t>(lists_.size());
     read_payloads(record);
-    children(record);
+    children(record, !spec_.once);
     // The lists come after the children, and their items may use every register.
     found_.clear();
     for (const Site& site : record.sites)
@@ -423,25 +431,29 @@ class Walk {
     for (const Payload& payload : record.payloads) payloads_.push_back(reg(payload.reg));
   }
 
-  void children(const ClauseRecord& record) {
+  void children(const ClauseRecord& record, bool again) {
     for (const Site& site : record.sites)
-      if (!site.list) meet(reg(site.reg), site.target);
+      if (!site.list) meet(reg(site.reg), site.target, again);
   }
 
   void items(const Site& site, Value list, uint32_t owner) {
     const ClauseRecord& record = spec_.clauses[site.items];
     Vector<Item>& all = items_[site.items];
     auto first = static_cast<uint32_t>(all.size());
+    bool shared = !spec_.once;  // the list, from some cell on
     for (;;) {
       Adt* cell = as_adt(list);
       if (cell == nullptr) fail(Status::failed, "expected a list and got %s", describe(list).c_str());
       if (cell->tag != site.cons) break;
-      reg(0) = field(list, site.head);
+      shared |= is_shared(cell);
+      const Value& item = field(list, site.head);
+      bool again = shared || (item.kind == Kind::object && is_shared(item.object));
+      reg(0) = item;
       list = field(list, site.tail);
       decide(site.target);
       all.push_back({owner, static_cast<uint32_t>(parts_.size()), static_cast<uint32_t>(payloads_.size())});
       read_payloads(record);
-      children(record);
+      children(record, again);
     }
     lists_.push_back({first, static_cast<uint32_t>(all.size()) - first});
   }

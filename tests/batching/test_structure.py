@@ -286,6 +286,81 @@ def test_shared_parts_are_one_node() -> None:
     np.testing.assert_allclose(np.asarray(exe(value, wl, wn)), state, rtol=1e-4, atol=1e-5)
 
 
+# Ways to reach a part twice that only one value holds: from the part that holds it and from the one above that, by two functions, as the
+# first child and as one of all, in a list that is there twice.
+REACHED = {
+    "the part that holds it and the one above": """
+    type Chain { End, Next(Chain), }
+    def @f(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) -> Tensor[(1, 2), float32] {
+      match (%c) {
+        End => %x,
+        Next(%r) => match (%r) {
+          End => tanh(nn.dense(%x, %w)),
+          Next(%s) => tanh(nn.dense(@f(%r, %w, %x) + @f(%s, %w, %x), %w)),
+        },
+      }
+    }""",
+    "two functions": """
+    type Chain { End, Next(Chain), }
+    def @f(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) -> Tensor[(1, 2), float32] {
+      match (%c) { End => %x, Next(%r) => tanh(nn.dense(@f(%r, %w, %x) + @g(%r, %w, %x), %w)), }
+    }
+    def @g(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) -> Tensor[(1, 2), float32] {
+      match (%c) { End => %x + %x, Next(%r) => tanh(nn.dense(@f(%r, %w, %x) - @g(%r, %w, %x), %w)), }
+    }""",
+    "the first and all": """
+    type Chain { End, Next(List[Chain]), }
+    def @f(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) -> Tensor[(1, 2), float32] {
+      match (%c) {
+        End => %x,
+        Next(%l) => {
+          let %s = match (%l) { Nil => %x, Cons(%k, _) => @f(%k, %w, %x), };
+          let %all = @map(fn (%k: Chain) { @f(%k, %w, %x) }, %l);
+          tanh(nn.dense(%s - @foldl(fn (%a: Tensor[(1, 2), float32], %v: Tensor[(1, 2), float32]) { maximum(%a, %v) }, %x, %all), %w))
+        },
+      }
+    }""",
+    "a list": """
+    type Chain { End, Next(List[Chain], List[Chain]), }
+    def @f(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) -> Tensor[(1, 2), float32] {
+      match (%c) {
+        End => %x,
+        Next(%l, %m) => {
+          let %a = @foldl(fn (%a: Tensor[(1, 2), float32], %k: Chain) { %a + @f(%k, %w, %x) }, %x, %l);
+          let %b = @foldl(fn (%a: Tensor[(1, 2), float32], %k: Chain) { %a - @f(%k, %w, %x) }, %x, %m);
+          tanh(nn.dense(%a - %b, %w))
+        },
+      }
+    }""",
+}
+
+
+@pytest.mark.parametrize("way", REACHED)
+def test_a_part_that_one_value_holds_is_one_node(way: str) -> None:
+    """However often it is reached: on a chain node by node takes exponentially many calls."""
+    main = "(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) { @f(%c, %w, %x) }"
+    mod = module(f"import prelude\n{REACHED[way]}\ndef @main{main}")
+    w, x = weights(np.random.default_rng(12), (2, 2), (1, 2))
+    exe = relay.compile(mod, threads=1)
+    assert notes(mod)["f"] == "by level"
+    adt = mod.adt("Chain")
+    fields = len(mod.types["Chain"].constructors[1].fields)
+
+    def chain(length: int) -> Any:
+        value: Any = exe.signature().arguments((adt.End(), w, x))[0]
+        for _ in range(length):
+            inside = value
+            if "List" in REACHED[way]:
+                inside = _runtime.Value.adt(0, [value, _runtime.Value.adt(1, [])])
+            value = _runtime.Value.adt(1, [inside] * fields)
+        return value
+
+    plain = relay.compile(mod, threads=1, opt_level=2)
+    for length in (0, 1, 2, 7):
+        same(exe(chain(length), w, x), plain(chain(length), w, x))
+    assert np.isfinite(np.asarray(exe(chain(80), w, x))).all()
+
+
 def test_thousands_of_nodes() -> None:
     rng = np.random.default_rng(5)
     mod = module(TREE_RNN)

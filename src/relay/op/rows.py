@@ -29,8 +29,8 @@ DTYPES = (
 )  # fmt: skip
 
 SWITCH, FIELD, CLAUSE, TURN = 0, 1, 2, 3
-# Flags of a description; of the second one for each function, one after the other.
-MANY, APART = 1, 2
+# Flags of a description; of the last one for each function, one after the other.
+MANY, ONCE, APART = 1, 2, 4
 # How many words there are of what goes on to the next.
 _WORDS = {FIELD: 4, TURN: 6}
 
@@ -67,7 +67,8 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A description taken apart. ``many``: the value is a list of requests, which function 0 looks at; ``apart``: a bit for each
-    function of which a part that is reached twice is two nodes."""
+    function of which a part that is reached twice is two nodes. (That parts are reached ONCE saves the runtime to look whether they are
+    known; here each is looked for.)"""
 
     words: tuple[int, ...]
     entries: tuple[int, ...]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim
 from relay.ir.types import TensorType
-from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, MANY, SWITCH, TURN
+from relay.op.rows import APART, CLAUSE, DTYPES, FIELD, MANY, ONCE, SWITCH, TURN
 from relay.transform.batching.clauses import Clause, NotStructural, Path, Structural, Switch, Tree
 from relay.transform.batching.lists import Layout
 
 # Functions that have a flag in a word.
-_MOST = 62
+_MOST = 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,27 @@ class Tables:
     payloads: Sequence[tuple[Path, TensorType]]
 
 
+def _once(clauses: Sequence[Clause], tables: Sequence[Tables], many: bool) -> bool:
+    """Whether a part that only one value holds is reached once at most, where those who hold it are: each function is called by clauses
+    of one function only (and of what is done with requests, which are no parts of anything), which do so on fields of their node and on
+    items of a list in a field, and not twice on the same. Else a Fibonacci number of calls may reach the parts of a chain. (A node of which
+    there are two holds what both reach: this is of walks where there are none.)"""
+    callers: dict[int, set[int]] = {}
+    for clause, table in zip(clauses, tables, strict=False):  # the items of lists come after the clauses
+        seen: set[tuple[Path, int]] = set()
+        for site in table.sites:
+            inside = [site] if isinstance(site, SiteAt) else tables[site.items].sites
+            for call in inside:
+                path = tuple(step for step in site.path if not isinstance(step, Layout))  # one turned round is new
+                deep = len(path) > 1 or (call is not site and len(call.path) > 1)
+                if deep or not isinstance(call, SiteAt) or (path, call.target) in seen:
+                    return False
+                seen.add((path, call.target))
+                if not (many and clause.function == 0):
+                    callers.setdefault(call.target, set()).add(clause.function)
+    return all(len(c) <= 1 for c in callers.values())
+
+
 @dataclass(slots=True, eq=False)
 class Writer:
     """Writes the words. ``sizes`` collects the dims that are known at run time only."""
@@ -64,7 +85,7 @@ class Writer:
         self.tables, self.records = tables, 4 + len(functions)
         if any(n >= _MOST for n in apart):
             raise NotStructural("there are too many functions whose arguments change")
-        flags = MANY * many + sum(APART << n for n in apart)
+        flags = MANY * many + ONCE * (not apart and _once(clauses, tables, many)) + sum(APART << n for n in apart)
         self.words = [len(functions), len(tables), 0, flags] + [0] * (len(functions) + len(tables))
         for n, function in enumerate(functions):
             self.words[4 + n] = len(self.words)
