@@ -55,6 +55,7 @@ from relay.te.scalar import (
     Size,
     Unary,
     children,
+    walk,
 )
 
 Array = np.ndarray[Any, Any]
@@ -81,7 +82,8 @@ def evaluate(kernel: Kernel, arrays: Sequence[Array], dims: Mapping[DimVar, int]
             )
         state.arrays[buffer] = array
     try:
-        state.run(kernel.body)
+        with np.errstate(all="ignore"):
+            state.run(kernel.body)
     except _Failed as failed:
         return failed.code
     return 0
@@ -92,6 +94,8 @@ class _State:
         self.dims = dims
         self.arrays: dict[Buffer, Array] = {}
         self.axes: dict[Axis, Number] = {WORKERS: 3, TURN: 1}
+        # The nodes of an expression in the order in which they are computed; None where selects decide which are.
+        self._orders: dict[Scalar, list[Scalar] | None] = {}
 
     def run(self, stmt: Stmt) -> None:
         while True:
@@ -181,14 +185,31 @@ class _State:
         return buffer.dtype in ("float16", "bfloat16") and buffer.scope in ("register", "stack")
 
     def place(self, buffer: Buffer, indices: Sequence[Scalar]) -> tuple[int, ...]:
-        where = tuple(int(self.value(i)) for i in indices)
-        shape = self.arrays[buffer].shape
-        if any(not 0 <= i < n for i, n in zip(where, shape, strict=True)):
-            raise LoopError(f"{buffer.name}{list(where)} is outside of its shape {list(shape)}")
+        return self.inside(buffer, [self.value(i) for i in indices])
+
+    def inside(self, buffer: Buffer, at: Sequence[Number]) -> tuple[int, ...]:
+        """The place of an element. Raises LoopError for one outside of the shape."""
+        where, shape = tuple(map(int, at)), self.arrays[buffer].shape
+        for i, n in zip(where, shape, strict=True):
+            if not 0 <= i < n:
+                raise LoopError(f"{buffer.name}{list(where)} is outside of its shape {list(shape)}")
         return where
 
     def value(self, root: Scalar) -> Number:
         """An expression's value. Only the chosen side of a select is computed."""
+        if root not in self._orders:
+            nodes = walk(root)
+            self._orders[root] = None if any(isinstance(n, Select) for n in nodes) else nodes
+        order = self._orders[root]
+        if order is None:
+            return self.chosen(root)
+        done: dict[int, Number] = {}
+        for node in order:
+            done[id(node)] = self.node(node, [done[id(k)] for k in children(node)])
+        return done[id(root)]
+
+    def chosen(self, root: Scalar) -> Number:
+        """The value of an expression with selects in it."""
         done: dict[int, Number] = {}
         todo: list[Scalar] = [root]
         while todo:
@@ -214,6 +235,11 @@ class _State:
 
     def node(self, node: Scalar, given: list[Number]) -> Number:
         match node:
+            case Binary():
+                return _binary(node.op, given[0], given[1], node.dtype)
+            case Load():
+                assert isinstance(node.source, Buffer)
+                return _loaded(self.arrays[node.source][self.inside(node.source, given)], node.dtype)
             case Const():
                 return _held(_wrapped(node.value, node.dtype), node.dtype)
             case Size():
@@ -224,18 +250,9 @@ class _State:
                 return int(np.shares_memory(self.arrays[node.input], self.arrays[node.output]))
             case Axis():
                 return self.axes[node]
-            case Load():
-                assert isinstance(node.source, Buffer)
-                shape = self.arrays[node.source].shape
-                where = tuple(int(i) for i in given)
-                if any(not 0 <= i < n for i, n in zip(where, shape, strict=True)):
-                    raise LoopError(f"{node.source.name}{list(where)} is outside of its shape {list(shape)}")
-                return _loaded(self.arrays[node.source][where], node.dtype)
             case Unary():
                 operand = _held(given[0], node.a.dtype) if node.op in JUMPING else given[0]
                 return _unary(node.op, operand, node.a.dtype)
-            case Binary():
-                return _binary(node.op, given[0], given[1], node.dtype)
             case Compare():
                 return _COMPARE[node.op](*(_held(g, node.a.dtype) for g in given))
             case Cast():
@@ -260,16 +277,12 @@ def _loaded(value: Any, dtype: str) -> Number:
 
 def _stored(value: Number, dtype: str) -> Any:
     kind = numpy_dtype(dtype)
-    with np.errstate(all="ignore"):
-        return np.float32(value).astype(kind) if dtype in ("float16", "bfloat16") else kind.type(value)
+    return np.float32(value).astype(kind) if dtype in ("float16", "bfloat16") else kind.type(value)
 
 
 def _rounded(value: float, dtype: str) -> float:
     """To the precision that arithmetic on the dtype has: float32 for the sixteen-bit ones."""
-    if dtype == "float64":
-        return value
-    with np.errstate(all="ignore"):
-        return float(np.float32(value))
+    return value if dtype == "float64" else float(np.float32(value))
 
 
 def _held(value: Number, dtype: str) -> Number:
@@ -282,6 +295,8 @@ def _wrapped(value: Number, dtype: str) -> Number:
         return bool(value)
     if is_float(dtype):
         return _rounded(float(value), dtype)
+    if dtype == "int64" and -(1 << 63) <= value < 1 << 63:  # most are indices
+        return int(value)
     bits = dtype_bits(dtype)
     number = int(value) & ((1 << bits) - 1)
     return number - (1 << bits) if dtype.startswith("int") and number >> (bits - 1) else number
@@ -292,12 +307,11 @@ def _cast(value: Number, dtype: str) -> Number:
         return value != 0
     if is_float(dtype):
         exact = float(value)
-        with np.errstate(all="ignore"):
-            if isinstance(value, int) and dtype != "float64":
-                exact = float(
-                    np.int64(value).astype(np.float32) if value < 1 << 63 else np.uint64(value).astype(np.float32)
-                )
-            return float(_stored(exact, dtype)) if dtype in ("float16", "bfloat16") else _rounded(exact, dtype)
+        if isinstance(value, int) and dtype != "float64":
+            exact = float(
+                np.int64(value).astype(np.float32) if value < 1 << 63 else np.uint64(value).astype(np.float32)
+            )
+        return float(_stored(exact, dtype)) if dtype in ("float16", "bfloat16") else _rounded(exact, dtype)
     if isinstance(value, float):
         bits = dtype_bits(dtype)
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.startswith("int") else (0, (1 << bits) - 1)
@@ -335,9 +349,9 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 
 
 def _int_binary(op: str, a: int, b: int, dtype: str) -> int:
-    bits = dtype_bits(dtype)
     if op in _ARITHMETIC:
         return _ARITHMETIC[op](a, b)
+    bits = dtype_bits(dtype)
     match op:
         case "floordiv":
             return a // b if b else 0
@@ -360,48 +374,53 @@ def _int_binary(op: str, a: int, b: int, dtype: str) -> int:
 
 
 def _float_binary(op: str, a: float, b: float, dtype: str) -> float:
+    # In float64, which holds the result of two float32 numbers so well that rounding it to float32 is rounding once.
+    match op:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
     wide = np.float64 if dtype == "float64" else np.float32
-    with np.errstate(all="ignore"):
-        x, y = wide(a), wide(b)
-        match op:
-            case "add" | "sub" | "mul" | "div":
-                function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op]
-                return float(function(x, y))
-            case "min" | "max":
-                return float((np.minimum if op == "min" else np.maximum)(x, y))
-            case "floordiv":
-                return float(np.floor_divide(x, y))
-            case "truncdiv":
-                return float(np.trunc(x / y))
-            case "mod" | "truncmod":
-                return float((np.mod if op == "mod" else np.fmod)(x, y))
-            case "pow":
-                return float(np.power(np.float64(a), np.float64(b)))
-            case "atan2":
-                return float(np.arctan2(np.float64(a), np.float64(b)))
-            case _:
-                raise LoopError(f"{op} of {dtype}")
+    x, y = wide(a), wide(b)
+    match op:
+        case "div":
+            return float(np.divide(x, y))
+        case "min" | "max":
+            return float((np.minimum if op == "min" else np.maximum)(x, y))
+        case "floordiv":
+            return float(np.floor_divide(x, y))
+        case "truncdiv":
+            return float(np.trunc(x / y))
+        case "mod" | "truncmod":
+            return float((np.mod if op == "mod" else np.fmod)(x, y))
+        case "pow":
+            return float(np.power(np.float64(a), np.float64(b)))
+        case "atan2":
+            return float(np.arctan2(np.float64(a), np.float64(b)))
+        case _:
+            raise LoopError(f"{op} of {dtype}")
 
 
 def _unary(op: str, a: Number, dtype: str) -> Number:
     if not is_float(dtype):
         return _int_unary(op, int(a), dtype)
     x = np.float64(a)
-    with np.errstate(all="ignore"):
-        match op:
-            case "isnan" | "isinf" | "isfinite":
-                return bool({"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}[op](x))
-            case "erf":
-                value = math.erf(float(x))
-            case "sigmoid":
-                value = float(1 / (1 + np.exp(-x)))
-            case "rsqrt":
-                value = float(1 / np.sqrt(x))
-            case _:
-                name = {"neg": "negative", "round": "rint", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
-                    op, op
-                )
-                value = float(getattr(np, name)(x))
+    match op:
+        case "isnan" | "isinf" | "isfinite":
+            return bool({"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}[op](x))
+        case "erf":
+            value = math.erf(float(x))
+        case "sigmoid":
+            value = float(1 / (1 + np.exp(-x)))
+        case "rsqrt":
+            value = float(1 / np.sqrt(x))
+        case _:
+            name = {"neg": "negative", "round": "rint", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
+                op, op
+            )
+            value = float(getattr(np, name)(x))
     return _rounded(value, dtype)
 
 
