@@ -73,9 +73,11 @@ def test_shared_heads(causal: bool) -> None:
 @pytest.mark.parametrize("hidden", [float("-inf"), -1e30, -2.0])
 @pytest.mark.parametrize("window", [(0, 0), (3, 5), (140, 0), (300, -1)])
 def test_windows(window: tuple[int, int], hidden: float) -> None:
-    for m, n in ((50, 60), (300, 300), (270, 530)):
+    for m, n in ((50, 60), (270, 530)):
         cotangents((2, m, 16), (2, n, 16), 16, window=window, hidden=hidden)
-    cotangents((1, 4, M, 16), (1, 2, N, 16), 16, {VM: 60, VN: 340}, window=window, hidden=hidden)
+    if hidden == -1e30:  # equal lengths and shared heads have nothing to do with what the score of hidden keys is
+        cotangents((2, 300, 16), (2, 300, 16), 16, window=window, hidden=hidden)
+        cotangents((1, 4, M, 16), (1, 2, N, 16), 16, {VM: 60, VN: 340}, window=window, hidden=hidden)
 
 
 @pytest.mark.parametrize("hidden", [-1e30, -3e4, -2.0])
