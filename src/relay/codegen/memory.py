@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from relay.codegen.arith import Arithmetic, base_of
@@ -12,13 +12,14 @@ from relay.codegen.convert import Conversions
 from relay.codegen.nibbles import Nibbles
 from relay.codegen.target import slow_gathers
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, register_type
+from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
 
 # Bytes of neighbouring lanes that are worth an access of their own.
 _SHORTEST_RUN = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """A buffer while code is written.
 

@@ -11,12 +11,11 @@ they are stored or cast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Value:
     """``text`` is the SSA name or literal (of a ramp: its base), which ``multiple`` divides. The lanes of a vector of indices come
     in runs of ``run`` (see `relay.codegen.runs`), each ``rise`` more than the one before; ``multiple`` divides the first of each."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, TypeGuard, TypeVar
+
+from relay.ir.record import record
 
 _serial = itertools.count()
 
@@ -62,7 +64,7 @@ def _is_dim(value: object) -> bool:
     return isinstance(value, int | SymDim | AnyDim) or hasattr(value, "__index__")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class DimVar:
     """A dimension variable. Compared by identity; the name is a hint for printing. ``lo``/``hi`` bound its run-time values.
 
@@ -79,7 +81,7 @@ class DimVar:
         return f"DimVar({self.name}#{self.serial})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class DimOp:
     """A non-polynomial operation on two dims. Interned: structurally equal operations are the same object."""
 
@@ -96,7 +98,7 @@ Atom = DimVar | DimOp
 Monomial = tuple[tuple[Atom, int], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class SymDim(_Arithmetic):
     """A polynomial: ``terms`` maps monomials (atoms with powers, in serial order) to non-zero coefficients, in a fixed order."""
 

@@ -19,10 +19,11 @@ Nodes are frozen and compared by identity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from relay.ir.dim import Dim, DimVar
+from relay.ir.record import record
 from relay.te.scalar import Axis, Const, Scalar, Source
 
 # How many threads may take part, as a variable that is bound everywhere. For sharing out work only: no result may
@@ -42,7 +43,7 @@ LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 Scope = Literal["operand", "register", "stack", "worker", "workspace"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Buffer(Source):
     """Typed memory with a row-major shape. ``alignment`` is in bytes and a promise (operands from outside promise
     one element)."""
@@ -54,7 +55,7 @@ class Buffer(Source):
     alignment: int = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Behind(Axis):
     """How many elements (below ``extent``, those of a line) behind a cache line a buffer begins, as a variable that is bound wherever
     the buffer is. For the order of memory accesses only: no result may depend on it."""
@@ -62,7 +63,7 @@ class Behind(Axis):
     buffer: Buffer = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Shared(Axis):
     """1 where an output was given the memory of an input (`Kernel.in_place`), else 0, as a variable that is bound everywhere: what is
     there already need not be written."""
@@ -71,7 +72,7 @@ class Shared(Axis):
     input: Buffer = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class For:
     """``for var in 0..extent``. The extent is an int64 expression; var.extent is its dim where it has one."""
 
@@ -82,14 +83,14 @@ class For:
     grain: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Store:
     buffer: Buffer
     indices: tuple[Scalar, ...]
     value: Scalar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Transpose:
     """Copy a block with its axes exchanged: ``target[to + j * pitch + i] = source[at + i * stride + j]`` for
     ``i < rows`` and ``j < columns``. Both buffers are flat, of one dtype and distinct; rows along memory become
@@ -105,7 +106,7 @@ class Transpose:
     columns: Scalar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class BlockProduct:
     """A block of rows times a panel of columns, in matrix registers (`Target.has_matrix_registers`): for ``i < rows`` (1 to 32) and
     ``j < columns``, ``target[to + i * columns + j]`` is the sum over ``k < depth`` of
@@ -160,7 +161,7 @@ class BlockProduct:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Prefetch:
     """Ask for the cache line of an element to be brought into the second-level cache: what is read next, or (``write``) written.
     Means nothing to results; the place may lie outside of the buffer, and then nothing is asked for. In a vectorized loop the
@@ -171,7 +172,7 @@ class Prefetch:
     write: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LetScalar:
     """Bind a scalar variable (an `Axis` of the value's dtype) for the body."""
 
@@ -180,7 +181,7 @@ class LetScalar:
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Branch:
     """Run ``then`` where the boolean holds, else ``orelse``."""
 
@@ -189,7 +190,7 @@ class Branch:
     orelse: Stmt | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Switch:
     """Run case number ``value`` (the residue dispatch of symbolic sizes); a value out of range runs nothing."""
 
@@ -197,7 +198,7 @@ class Switch:
     cases: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Alloc:
     """The buffer exists (uninitialised) in the body."""
 
@@ -205,12 +206,12 @@ class Alloc:
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Seq:
     stmts: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Fail:
     """Return an error code from the kernel (an index out of its declared bounds): codes are in `relay.loop.errors`."""
 
@@ -220,7 +221,7 @@ class Fail:
 Stmt = For | Store | Transpose | BlockProduct | Prefetch | LetScalar | Branch | Switch | Alloc | Seq | Fail
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Kernel:
     """A compiled unit: ``inputs`` then ``outputs`` in the order of the kernel's buffers, ``dims`` in the order of
     its sizes.

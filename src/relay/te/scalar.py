@@ -9,13 +9,14 @@ Nodes are frozen and compared by identity; trees may share (they are DAGs), so w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 
 from relay.ir.dim import Dim, SymDim, dim_typical, shape_size
+from relay.ir.record import record
 from relay.ir.types import is_float
 
 BinaryOp = Literal[
@@ -174,7 +175,7 @@ class Operators:
         return True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Const(Operators):
     """A literal. ``value`` is a Python bool, int or float (inf and nan included)."""
 
@@ -182,7 +183,7 @@ class Const(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Size(Operators):
     """The run-time value of a dimension, as int64."""
 
@@ -190,7 +191,7 @@ class Size(Operators):
     dtype: str = "int64"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Axis(Operators):
     """An index variable that runs over ``[0, extent)``; also the loop variables and scalar let-variables of loop nests."""
 
@@ -199,14 +200,14 @@ class Axis(Operators):
     dtype: str = "int64"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Named(Axis):
     """A scalar variable that holds a value: any number of its dtype, where an `Axis` is an index of a known range."""
 
     extent: Dim = field(default=1, init=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Load(Operators):
     """One element of a tensor (te) or buffer (loop). ``indices`` has one int64 expression per axis."""
 
@@ -215,14 +216,14 @@ class Load(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Unary(Operators):
     op: UnaryOp
     a: Scalar
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Binary(Operators):
     """``and``/``or``/``xor`` are bitwise on integers and logical on bool; ``shr`` is arithmetic on signed types."""
 
@@ -232,7 +233,7 @@ class Binary(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Compare(Operators):
     op: CompareOp
     a: Scalar
@@ -240,7 +241,7 @@ class Compare(Operators):
     dtype: str = "bool"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Select(Operators):
     """``a`` where ``cond``, else ``b``. Only the chosen side's loads need be in bounds (padding is written so)."""
 
@@ -250,7 +251,7 @@ class Select(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Cast(Operators):
     """Convert: float to integer truncates and saturates (nan becomes 0), integer to integer wraps, to bool is ``!= 0``."""
 
@@ -258,7 +259,7 @@ class Cast(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Bits(Operators):
     """The bits of an operand as those of another dtype, of the same width."""
 
@@ -266,7 +267,7 @@ class Bits(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Dot(Operators):
     """The sum of the products of what two words of 32 bits hold, the first in the lowest bits: four elements of 8 bits, signed or
     unsigned as ``parts`` says, or two of 16. Sums of integers are int32 and wrap, as their words are; words of bfloat16 numbers, and
@@ -278,7 +279,7 @@ class Dot(Operators):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Reduce(Operators):
     """A reduction over ``axes``; in a stage, only at the root of its body. ``argmax``/``argmin``: the first index along its axis."""
 
