@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from functools import lru_cache
 from typing import Final, Literal, TypeGuard, TypeVar
 
 from relay.ir.record import record
@@ -135,6 +136,7 @@ Dim = int | SymDim | AnyDim
 TYPICAL: Final = 64
 
 
+@lru_cache(1 << 12)
 def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, int], ...]]:
     return (-sum(p for _, p in monomial), tuple((a.serial, p) for a, p in monomial))
 
@@ -191,10 +193,34 @@ def dim_add(a: Dim, b: Dim) -> Dim:
         return a + b
     if isinstance(a, AnyDim) or isinstance(b, AnyDim):
         return ANY
+    if isinstance(a, SymDim) and isinstance(b, int):
+        return _plus(a, b)
+    if isinstance(b, SymDim) and isinstance(a, int):
+        return _plus(b, a)
     out = _terms(a)
     for monomial, coefficient in _terms(b).items():
         out[monomial] = out.get(monomial, 0) + coefficient
     return dim_of_terms(out)
+
+
+def _plus(a: SymDim, number: int) -> SymDim:
+    """A polynomial and a number, whose term is the last one."""
+    if number == 0:
+        return a
+    terms = a.terms
+    if terms[-1][0] == ():
+        number += terms[-1][1]
+        terms = terms[:-1]
+    key = (*terms, ((), int(number))) if number else terms
+    return SymDim(key, hash(key))
+
+
+def _times(a: SymDim, number: int) -> Dim:
+    """A polynomial multiplied by a number: the terms' order stays."""
+    if number == 0 or number == 1:
+        return a if number else 0
+    key = tuple([(monomial, coefficient * number) for monomial, coefficient in a.terms])
+    return SymDim(key, hash(key))
 
 
 def dim_sub(a: Dim, b: Dim) -> Dim:
@@ -202,6 +228,8 @@ def dim_sub(a: Dim, b: Dim) -> Dim:
 
 
 def _monomial_product(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
     powers: dict[Atom, int] = dict(a)
     for atom, power in b:
         powers[atom] = powers.get(atom, 0) + power
@@ -213,6 +241,10 @@ def dim_mul(a: Dim, b: Dim) -> Dim:
         return a * b
     if isinstance(a, AnyDim) or isinstance(b, AnyDim):
         return 0 if a == 0 or b == 0 else ANY
+    if isinstance(a, SymDim) and isinstance(b, int):
+        return _times(a, b)
+    if isinstance(b, SymDim) and isinstance(a, int):
+        return _times(b, a)
     out: dict[Monomial, int] = {}
     for ma, ca in _terms(a).items():
         for mb, cb in _terms(b).items():
@@ -338,6 +370,11 @@ def dim_bounds(dim: Dim) -> tuple[int | None, int | None]:
         return dim, dim
     if isinstance(dim, AnyDim):
         return 0, None
+    return _bounds(dim)
+
+
+@lru_cache(1 << 12)
+def _bounds(dim: SymDim) -> tuple[int | None, int | None]:
     low, high = sum_bounds(dim, _count_bounds)
     if low is not None and high is not None:
         return low, high
