@@ -65,15 +65,20 @@ class _Varying:
 
     def __call__(self, root: Scalar) -> bool:
         memo = self._memo
-        if id(root) in memo:
-            return memo[id(root)]
-        for node in walk(root):
-            if id(node) not in memo:
-                memo[id(node)] = (
-                    (isinstance(node, Axis) and node in self.axes)
-                    or (isinstance(node, Load) and node.source in self.buffers)
-                    or any(memo[id(k)] for k in children(node))
-                )
+        todo = [root]
+        while id(root) not in memo:
+            node = todo[-1]
+            operands = children(node)
+            missing = [k for k in operands if id(k) not in memo]
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            memo[id(node)] = (
+                (isinstance(node, Axis) and node in self.axes)
+                or (isinstance(node, Load) and node.source in self.buffers)
+                or any(memo[id(k)] for k in operands)
+            )
         return memo[id(root)]
 
 

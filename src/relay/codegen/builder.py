@@ -130,7 +130,9 @@ class Builder:
             return out
         depth = len(self._loops)
         if pure and depth:
-            needed = max((self._depth.get(name, 0) for name in _NAME.findall(value)), default=0)
+            needed = 0
+            for name in _NAME.findall(value):
+                needed = max(needed, self._depth.get(name, 0))
             if not value.startswith("load"):  # divisions are written so that they divide by nothing that they may not
                 depth = needed
             elif needed < depth and self._scopes[-1] is self._loops[-1] and self._scopes[-1].certain:

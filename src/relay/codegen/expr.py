@@ -42,7 +42,8 @@ from relay.te.scalar import (
     walk,
 )
 
-Task = Scalar | Callable[[], None]
+# An expression to compute, what is to be done then, or None: the operands of the node below it are computed.
+Task = Scalar | Callable[[], None] | None
 
 
 class Expressions:
@@ -70,7 +71,11 @@ class Expressions:
         todo: list[Task] = [root]
         while todo:
             task = todo.pop()
-            if callable(task):
+            if task is None:
+                node = todo.pop()
+                assert node is not None and not callable(node)
+                self._put(node, self._combine(node))
+            elif callable(task):
                 task()
             elif self._find(task) is None:
                 self._visit(task, todo)
@@ -84,6 +89,8 @@ class Expressions:
         return self.f.arith.constant(held(node.value, node.dtype), node.dtype)
 
     def _find(self, node: Scalar) -> Value | None:
+        if len(self._scopes) == 1:
+            return self._scopes[0].get(id(node))
         for scope in reversed(self._scopes):
             value = scope.get(id(node))
             if value is not None:
@@ -139,8 +146,7 @@ class Expressions:
                 todo.append(lambda: self._guarded(node, todo))
                 todo.append(node.cond)
             case _:
-                todo.append(lambda: self._put(node, self._combine(node)))
-                todo.extend(reversed(children(node)))
+                todo += (node, None, *reversed(children(node)))
 
     def _combine(self, node: Scalar) -> Value:
         """The node's value from its operands'."""

@@ -70,10 +70,11 @@ class Memory:
 
     def offset(self, place: Place, indices: Sequence[Value]) -> Value:
         """The row-major element offset."""
-        total = self.a.index(0)
+        total: Value | None = None
         for index, stride in zip(indices, place.strides, strict=True):
-            total = self.a.binary("add", total, self.a.binary("mul", index, stride))
-        return total
+            term = self.a.binary("mul", index, stride)
+            total = term if total is None else self.a.binary("add", total, term)
+        return self.a.index(0) if total is None else total
 
     def load(self, place: Place, offset: Value, lanes: int, mask: str, guarded: bool) -> Value:
         """The elements at an offset. ``guarded``: there may be no active lane, and then nothing may be read."""

@@ -11,6 +11,8 @@ they are stored or cast.
 
 from __future__ import annotations
 
+from functools import cache
+
 from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
 
@@ -43,6 +45,7 @@ _REGISTER = {"bool": "i1", "float16": "float", "bfloat16": "float", "float32": "
 _MEMORY = {"bool": "i8", "float16": "i16", "bfloat16": "i16", "float32": "float", "float64": "double"}
 
 
+@cache
 def register_type(dtype: str) -> str:
     """The LLVM type of an element in a register."""
     return _REGISTER.get(dtype) or f"i{dtype_bits(dtype)}"

@@ -78,6 +78,7 @@ class _Search:
     target: Target
     indices: Indices = field(default_factory=Indices)
     found: dict[tuple[int, Buffer, Dim], _Row] = field(default_factory=dict)
+    needed: dict[Scalar, tuple[frozenset[Axis], frozenset[Axis]]] = field(default_factory=dict)
     written: dict[int, list[Store]] = field(default_factory=dict)  # by vector loop: what follows one another in memory
 
     def loop(self, loop: For, scope: _Scope | None) -> None:
@@ -110,7 +111,7 @@ class _Search:
     def _place(
         self, loop: For, scope: _Scope | None, inside: set[Axis], buffer: Buffer, at: tuple[Scalar, ...], write: bool
     ) -> None:
-        if buffer.scope != "operand" or len(at) != 1 or any(isinstance(n, Axis) and n in inside for n in walk(at[0])):
+        if buffer.scope != "operand" or len(at) != 1:
             return
         most = dim_bounds(buffer_bytes(buffer))[1]
         if most is not None and most <= self.target.l2_bytes:  # it is there already, or soon will be
@@ -119,6 +120,8 @@ class _Search:
         count = size if isinstance(size, int) else 0
         row_bytes = count * dtype_bits(buffer.dtype) // 8
         if count and not (_SHORTEST <= row_bytes <= _LONGEST and count >= self.target.lanes(dtype_bits(buffer.dtype))):
+            return
+        if not inside.isdisjoint(self._needed(at[0])[0]):
             return
         found = self._decided_by(at[0], scope)
         if found is None:
@@ -158,12 +161,17 @@ class _Search:
                 return (stmt, tuple(reversed(between))) if fits else None
         return None
 
-    @staticmethod
-    def _needed(root: Scalar) -> tuple[set[Axis], set[Axis]]:
+    def _needed(self, root: Scalar) -> tuple[frozenset[Axis], frozenset[Axis]]:
         """The variables of an expression, and those of them that decide what it reads."""
-        everywhere = {n for n in walk(root) if isinstance(n, Axis)}
-        loads = [n for n in walk(root) if isinstance(n, Load)]
-        return everywhere, {a for load in loads for i in load.indices for a in walk(i) if isinstance(a, Axis)}
+        known = self.needed.get(root)
+        if known is None:
+            nodes = walk(root)
+            indices = [i for n in nodes if isinstance(n, Load) for i in n.indices]
+            known = self.needed[root] = (
+                frozenset(n for n in nodes if isinstance(n, Axis)),
+                frozenset(n for i in indices for n in walk(i) if isinstance(n, Axis)),
+            )
+        return known
 
     def _only_indices(self, index: Scalar, between: list[LetScalar]) -> bool:
         roots = [index, *(let.value for let in between)]

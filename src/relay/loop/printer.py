@@ -198,12 +198,11 @@ class _Printer:
         seen: set[int] = set()
         for root in roots:
             uses[id(root)] = uses.get(id(root), 0) + 1
-            for node in walk(root):
-                if id(node) not in seen:
-                    seen.add(id(node))
-                    order.append(node)
-                    for kid in children(node):
-                        uses[id(kid)] = uses.get(id(kid), 0) + 1
+            new = walk(root, seen)
+            order += new
+            for node in new:
+                for kid in children(node):
+                    uses[id(kid)] = uses.get(id(kid), 0) + 1
         texts: dict[int, str] = {}
         for node in order:
             text = self.node(node, texts)
@@ -252,12 +251,5 @@ class _Printer:
 
 
 def _bare(text: str) -> str:
-    """The text without parentheses around the whole of it."""
-    if not text.startswith("("):
-        return text
-    depth = 0
-    for at, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if depth == 0:
-            return text[1:-1] if at == len(text) - 1 else text
-    return text
+    """A node's text without parentheses around it: where it begins with one, all of it is in them."""
+    return text[1:-1] if text.startswith("(") else text
