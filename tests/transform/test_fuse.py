@@ -115,6 +115,22 @@ def test_a_contraction_reads_its_rows_through_an_index() -> None:
     ]
 
 
+def test_products_with_vectors_read_their_matrices_through_an_index() -> None:
+    """Each element of a matrix of a table is read once then, and a copy would be written and read besides."""
+    params = "%x: Tensor[(ROWS, 16), float32], %w: Tensor[(5, 16, 16), float32], %n: int32"
+    for operator in ("nn.dense", "nn.matmul"):
+        body = f"tanh({operator}(%x, take(%w, %n, axis=0)))"
+        assert fused(params.replace("ROWS", "1"), body) == [["take", operator, "tanh"]]
+        assert fused(params.replace("ROWS", "2"), body) == [["take"], [operator, "tanh"]]
+    # The same of a batch; a matrix of single rows is put together before.
+    each = "%x: Tensor[(7, 1, 16), float32], %w: Tensor[(5, 16, 16), float32], %n: Tensor[(7,), int32]"
+    body = "nn.dense.batched(%x, take(%w, %n, axis=0), mask=[1, 1])"
+    assert fused(each, body) == [["take", "nn.dense.batched"]]
+    assert len(fused(each.replace("(7, 1", "(7, 2"), body)) == 2
+    rows = "%x: Tensor[(1, 16), float32], %w: Tensor[(50, 16), float32], %n: Tensor[(9,), int32]"
+    assert fused(rows, "nn.dense(%x, take(%w, %n, axis=0))") == [["take"], ["nn.dense"]]
+
+
 def test_a_contraction_moves_its_rows_to_where_they_belong() -> None:
     params = "%x: Tensor[(3, 8, 16), float32], %w: Tensor[(3, 4, 16), float32], %y: Tensor[(8, 3, 4), float32]"
     moved = "transpose(nn.batch_matmul(%x, %w), axes=[1, 0, 2])"

@@ -30,12 +30,13 @@ class Access:
     do not vary along them aside), so that the operator can be computed row by row; ``whole`` are the arguments that do not vary
     along them: every row reads all of these. ``view``: the result is the
     input's memory. ``windows``: a reduction reads inputs through overlapping windows. ``gathers``: every row along the
-    last axis is a row of an input, found by an index that is looked up once for it. ``slices``: a movement of neighbours
+    last axis is a row of an input, found by an index that is looked up once for it; ``matrices``: so is what the last two axes go along.
+    ``slices``: a movement of neighbours
     to neighbours, which costs what reading the result does. ``turned``: of a movement of elements that do not lie beside each other
     to places along the last axis, the axis of the result that goes along the input's memory (-1: none does). ``along``: of a
     reduction, the axes of its one input along which its vectors can read. ``looks_up``: neighbours are found one by one, each by an
     index. ``unread``: the arguments, tuples aside, that no element
-    depends on.
+    depends on. ``once``: of a contraction, those of which no element is read twice (the matrices of a batch of products with vectors).
     """
 
     kind: FusionKind
@@ -46,12 +47,14 @@ class Access:
     windows: bool = False
     permutes: bool = False
     gathers: bool = False
+    matrices: bool = False
     slices: bool = False
     turned: int | None = None
     along: frozenset[int] | None = None
     looks_up: bool = False
     work: int = 0
     unread: frozenset[int] = frozenset()
+    once: frozenset[int] = frozenset()
     same: int | None = None
 
     @property
@@ -133,8 +136,10 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
         return OPAQUE
     reached = {id(stage) for stage in te.stages(traced.outputs)}
     all_of = _read_by_each_row(traced.outputs) if found.rows else set()
+    in_one_place = _read_once(traced.outputs) if found.kind == "contraction" else set()
     unread: set[int] = set()
     whole: set[int] = set()
+    once: set[int] = set()
     position = 0
     for n, (spec, taken) in enumerate(zip(op.inputs, inputs, strict=False)):
         count = len(taken) if spec.variadic else 1
@@ -143,8 +148,10 @@ def _access(op: registry.Operator, types: Sequence[Type | None], call: Call) -> 
             unread.add(n)
         if not read.isdisjoint(all_of):
             whole.add(n)
+        if not spec.variadic and read <= in_one_place:
+            once.add(n)
         position += count
-    found = replace(found, whole=frozenset(whole))
+    found = replace(found, whole=frozenset(whole), once=frozenset(once))
     if op.kind == "view":
         return replace(found, movement=True, view=True)
     same = None if any(spec.variadic for spec in op.inputs) else _same(traced)
@@ -196,13 +203,15 @@ def access_of(outputs: Sequence[Tensor]) -> Access:
     movement = len(stages) == 1 and all(_is_movement(b) for b in computes[0].bodies)
     work = sum(_operations(b) for s in computes for b in s.bodies)
     gathers = len(stages) == 1 and not movement and all(_is_gather(b, computes[0]) for b in computes[0].bodies)
+    matrices = gathers and all(_is_gather(b, computes[0], 2) for b in computes[0].bodies)
     permutes = movement and _permutes(computes[0])
     slices = movement and all(_is_slice(b, computes[0]) for b in computes[0].bodies)
     turns = [_turned(b, computes[0]) for b in computes[0].bodies] if movement else []
     turned = next((axis for axis in turns if axis is not None), None)
     looks_up = not movement and not gathers and any(_looks_up(b) for s in computes for b in s.bodies)
     return Access(
-        kind, movement, rows, permutes=permutes, gathers=gathers, slices=slices, turned=turned, looks_up=looks_up, work=work
+        kind, movement, rows, permutes=permutes, gathers=gathers, matrices=matrices, slices=slices, turned=turned,
+        looks_up=looks_up, work=work,
     )  # fmt: skip
 
 
@@ -368,12 +377,14 @@ def _along(computes: Sequence[Compute]) -> frozenset[int] | None:
     return frozenset(n for n, i in enumerate(loads[0].indices) if any(i is a for a in along))
 
 
-def _is_gather(body: Scalar, stage: Compute) -> bool:
-    """Whether an element is read at the last axis of a row that the other axes say, by way of an index or not."""
+def _is_gather(body: Scalar, stage: Compute, last: int = 1) -> bool:
+    """Whether an element is read at the ``last`` axes of a row (a matrix) that the other axes say, by way of an index or not."""
     body = _unconverted(body)
-    if not isinstance(body, Load) or not stage.axes or not body.indices or body.indices[-1] is not stage.axes[-1]:
+    if not isinstance(body, Load) or min(len(stage.axes), len(body.indices)) < last:
         return False
-    return stage.axes[-1] not in _mentions(body.indices[:-1])
+    if any(i is not a for i, a in zip(body.indices[-last:], stage.axes[-last:], strict=True)):
+        return False
+    return _mentions(body.indices[:-last]).isdisjoint(stage.axes[-last:])
 
 
 def _looks_up(body: Scalar) -> bool:
@@ -402,6 +413,20 @@ def _is_contraction(stage: Compute) -> bool:
             if left - right and right - left and all(over.issubset(walk(side)) for side in apart):
                 return True
     return False
+
+
+def _read_once(outputs: Sequence[Tensor]) -> set[int]:
+    """The placeholders, by identity, no element of which is read twice: every axis of the one place where it is read says where."""
+    found: dict[int, list[bool]] = {}
+    for stage in (s for s in te.stages(outputs) if isinstance(s, Compute)):
+        for body in stage.bodies:
+            axes = (*stage.axes, *(body.axes if isinstance(body, Reduce) else ()))
+            wide = {a for a in axes if a.extent != 1}
+            for load in _loads(body):
+                if isinstance(load.source, Tensor) and isinstance(load.source.stage, Placeholder):
+                    plain = all(isinstance(i, Axis | Const) for i in load.indices)
+                    found.setdefault(id(load.source.stage), []).append(plain and wide.issubset(load.indices))
+    return {placeholder for placeholder, each in found.items() if each == [True]}
 
 
 def _free_axes(side: Scalar, stage: Compute) -> set[Axis]:

@@ -11,8 +11,9 @@ The grouping follows the papers (operator fusion by post-dominators) in five ste
 5. Views and projections at a group's border leave it: they cost nothing outside.
 
 What joins what is decided by how an operator's expression accesses its inputs (`relay.transform.access`): a contraction takes index maps
-before it and elementwise operators of its own shape after it; reductions take anything injective before them, and after them whatever
-works on the same rows (so softmax and normalisations written out are one kernel), but nothing of which each row reads all. What is turned
+before it (also those that find rows of its left operand, or whole matrices that it reads once) and elementwise operators of its own
+shape after it; reductions take anything injective before them, and after them whatever works on the same rows (so softmax and
+normalisations written out are one kernel), but nothing of which each row reads all. What is turned
 or found by an index joins where it is still read along memory, or once.
 """
 

@@ -299,18 +299,21 @@ class Grouping:
                 elif node.access.kind not in ("elementwise", "broadcast") or node.shape not in shapes:
                     return False
             elif node.number in before:
-                if not node.access.movement and not self._gathers_rows(node, anchor):
+                if not node.access.movement and not self._gathers_operand(node, anchor):
                     return False
             elif node.access.kind == "injective" and not node.access.movement and not node.access.gathers:
                 return False
         return True
 
-    def _gathers_rows(self, node: Node, anchor: Node) -> bool:
-        """Whether a node gathers rows of the left operand of a product, which are read where they are."""
+    def _gathers_operand(self, node: Node, anchor: Node) -> bool:
+        """Whether a node gathers rows of the left operand of a product, which are read where they are, or whole matrices of which no
+        element is read twice (one for each of a batch of products with vectors). Single rows of such are gathered before: that costs
+        little, and a product of what lies together is faster."""
         if not node.access.gathers or anchor.access.windows or node.consumers != [anchor.number] or node.escapes:
             return False
         call = anchor.value
-        return isinstance(call, Call) and [n for n, a in enumerate(call.args) if a is node.var] == [0]
+        places = [n for n, a in enumerate(call.args) if a is node.var] if isinstance(call, Call) else []
+        return places == [0] or (len(places) == 1 and places[0] in anchor.access.once and node.access.matrices)
 
     def _fits_rows(self, nodes: Sequence[Node], reductions: Sequence[Node]) -> bool:
         """After a reduction: operators that stay in its rows (of a reduction over all leading axes: that keep its
