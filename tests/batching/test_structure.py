@@ -361,6 +361,73 @@ def test_a_part_that_one_value_holds_is_one_node(way: str) -> None:
     assert np.isfinite(np.asarray(exe(chain(80), w, x))).all()
 
 
+@pytest.mark.parametrize("width", [8, 48])
+@pytest.mark.parametrize("shared", [False, True])
+def test_large_matrices_in_nodes_are_not_copied_to_be_rows(width: int, shared: bool) -> None:
+    mod = module(
+        """
+    type T { Leaf(Tensor[(WIDTH, WIDTH), float32]), Node(Tensor[(WIDTH, WIDTH), float32], T, T) }
+    def @f(%t: T, %x: Tensor[(1, WIDTH), float32], %u: Tensor[(INNER, WIDTH), float32]) -> Tensor[(1, WIDTH), float32] {
+      match (%t) { Leaf(%m) => nn.dense(%x, %m), Node(%m, %a, %b) => { let %y = MADE; @f(%a, %y, %u) - @f(%b, %y, %u) } }
+    }
+    def @main(%t: T, %x: Tensor[(1, WIDTH), float32], %u: Tensor[(INNER, WIDTH), float32]) -> Tensor[(1, WIDTH), float32] {
+      @f(%t, %x, %u)
+    }""".replace(
+            "MADE",
+            "tanh(nn.dense(nn.matmul(nn.relu(nn.dense(%x, %u)), %u), %m))" if shared else "tanh(nn.dense(%x, %m))",
+        )
+        .replace("WIDTH", str(width))
+        .replace("INNER", str(8 * width))
+    )
+    by_level = width == 8 or shared
+    assert notes(mod)["f"] == ("by level" if by_level else f"no: {structure._OWN_MATRICES}")
+    rng, adt = np.random.default_rng(14), mod.adt("T")
+    x, u = (0.1 * w for w in weights(rng, (1, width), (8 * width, width)))
+
+    def tree(nodes: int) -> Any:
+        m = 0.1 * weights(rng, (width, width))[0]
+        return adt.Leaf(m) if nodes < 3 else adt.Node(m, tree(nodes // 2), tree(nodes - 1 - nodes // 2))
+
+    exe = relay.compile(mod, threads=1)
+    trees = [tree(n) for n in (5, 1, 9)]
+    for found, t in zip(exe.run_batch("main", [(t, x, u) for t in trees]), trees, strict=True):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(relay.evaluate(mod, t, x, u)), rtol=1e-3, atol=1e-4)
+
+
+def test_matrices_of_a_table_are_read_where_they_lie() -> None:
+    """Levels take those of their nodes, in the products: of all nodes they would be copied to a tensor that no cache holds."""
+    mod = module("""
+    type T { Leaf(Tensor[(1, 4), float32]), Node(int32, T, T) }
+    def @f(%t: T, %ws: Tensor[(3, 4, 8), float32], %m: Tensor[(3, 4, 4), float32]) -> Tensor[(1, 4), float32] {
+      match (%t) {
+        Leaf(%x) => %x,
+        Node(%n, %a, %b) => {
+          let %s = concatenate((@f(%a, %ws, %m), @f(%b, %ws, %m)), axis=1);
+          tanh(nn.dense(tanh(nn.dense(%s, take(%ws, %n, axis=0))), take(%m, %n, axis=0)))
+        }
+      }
+    }
+    def @main(%t: T, %ws: Tensor[(3, 4, 8), float32], %m: Tensor[(3, 4, 4), float32]) -> Tensor[(1, 4), float32] { @f(%t, %ws, %m) }""")
+    rng, adt = np.random.default_rng(13), mod.adt("T")
+    ws, m = weights(rng, (3, 4, 8), (3, 4, 4))
+
+    def tree(leaves: int) -> Any:
+        if leaves < 2:
+            return adt.Leaf(rng.standard_normal((1, 4), dtype=np.float32))
+        left = int(rng.integers(1, leaves))
+        return adt.Node(np.int32(rng.integers(3)), tree(left), tree(leaves - left))
+
+    agree(mod, [[tree(n), ws, m] for n in SIZES])
+    taken = [
+        k[0] for k in relay.compile(mod, threads=1).program.kernels if "take_batched" in k[0] or "take_nn_dense" in k[0]
+    ]
+    assert len(taken) == 2 and all("nn_dense_batched" in name for name in taken)
+    exe = relay.compile(mod, threads=1)
+    trees = [tree(n) for n in (5, 1, 9)]
+    for found, t in zip(exe.run_batch("main", [(t, ws, m) for t in trees]), trees, strict=True):
+        same(found, relay.evaluate(mod, t, ws, m))
+
+
 def test_thousands_of_nodes() -> None:
     rng = np.random.default_rng(5)
     mod = module(TREE_RNN)

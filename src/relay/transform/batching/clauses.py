@@ -90,7 +90,7 @@ class Group:
     """Functions that call each other on parts of one structure; the first is the root, which others call.
 
     With ``many`` the structure is a list of requests, and the root is what is done with one of them: nothing calls it. Functions that
-    are ``turned`` are given lists from the last item on (see `left_folds`).
+    are ``turned`` are given lists from the last item on (see `left_folds`). ``differentiated``: what is made of it will be.
     """
 
     module: Module
@@ -100,6 +100,7 @@ class Group:
     number: dict[str, int]
     many: bool = False
     turned: frozenset[str] = frozenset()
+    differentiated: bool = False
 
     @property
     def hands_down(self) -> bool:

@@ -103,6 +103,8 @@ class Lifter:
     _of_owner: dict[Expr, Value] = field(
         default_factory=dict
     )  # what stands for an owner's value, once for each of its items
+    # Matrices that each node takes from a table: a level takes those of its nodes again, where they are read.
+    _matrices: dict[Expr, Callable[[int], Value]] = field(default_factory=dict)
     _sites: dict[tuple[SiteAt, tuple[Expr, ...]], int] = field(default_factory=dict)
     _needed: frozenset[Var] = frozenset()  # by changing arguments of calls
 
@@ -222,6 +224,8 @@ class Lifter:
             elif value.stage == stage:
                 assert argument is not None
                 seen = self.given(argument, DOWN)
+            elif by_level and (take := self._matrices.get(atom)) is not None:
+                seen = take(stage).atom
             else:
                 whole = self.at(value, AFTER) if value.stage == DOWN else atom
                 assert isinstance(whole, Var)
@@ -312,7 +316,16 @@ class Lifter:
             raise NotStructural(f"operator {name} has no batched form")
         mask = tuple(int(v.stage != UNIFORM) for v in flat for _ in leaves(v.ty))
         attrs = MappingProxyType({**call.attrs, "mask": mask})
-        return self._emit(var.name, self._call(call, args, name + SUFFIX, attrs, stage, ty), ty, stage)
+
+        def emit(stage: int) -> Value:
+            return self._emit(var.name, self._call(call, args, name + SUFFIX, attrs, stage, ty), ty, stage)
+
+        made = emit(stage)
+        # (Of all nodes, they would be copied to more memory than any cache holds. Of what is differentiated, the gradients of all nodes
+        # go to the table at once, and not once a level.)
+        if not self.group.differentiated and stage == WHOLE and name == "take" and mask == (0, 1) and _is_matrix(ty):
+            self._matrices[made.atom] = emit
+        return made
 
     def _call(self, call: Call, args: Sequence[Lifted], name: str, attrs: Attrs, stage: int, ty: Type) -> Call:
         full = ty if stage == UNIFORM else with_rows(ty, self.rows_at(stage))
@@ -396,6 +409,10 @@ class Lifter:
         if any(v.stage > DOWN for v in values):
             raise NotStructural("an argument of a recursive call depends on the result of another")
         self.hand_down(site, target, values)
+
+
+def _is_matrix(ty: Type) -> bool:
+    return isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and sum(d != 1 for d in ty.shape) > 1
 
 
 def _handed_down(group: Group, clause: Clause) -> frozenset[Var]:

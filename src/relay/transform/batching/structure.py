@@ -19,6 +19,7 @@ from relay.transform.base import Pass
 from relay.transform.batching.build import Builder
 from relay.transform.batching.choices import with_both_branches
 from relay.transform.batching.clauses import Group, NotStructural, calls_of, data_types, group_of
+from relay.transform.batching.gains import copies_more_than_it_shares
 from relay.transform.batching.left_folds import from_the_end
 from relay.transform.batching.lists import ListForm, list_form
 from relay.transform.batching.read_results import reading_results
@@ -39,6 +40,7 @@ from relay.typing.effects import Effects
 # The function attribute that says what became of a recursive function.
 NOTE = "batching"
 
+_OWN_MATRICES = "nodes mostly multiply by matrices of their own, so nothing is gained"
 _NO_GAIN = "it has no product of matrices, so nothing is gained"
 
 
@@ -184,7 +186,7 @@ class BatchStructure(Pass):
             asked, group, _ = work.asked(entry, members)
             if not self._gains(work, group):
                 raise NotStructural("its recursion has no product of matrices, so nothing is gained")
-            work.functions.update(Builder(group, work.effects, asked.name, frozenset(work.functions)).build())
+            work.functions.update(self._built(work, group, asked.name))
             work.types[asked.type.name] = asked.type
             answer = TOGETHER
         except NotStructural as why:
@@ -204,7 +206,7 @@ class BatchStructure(Pass):
             several = any(len(calls_of(c, called)) > 1 or any(_calls(i.code) for i in c.lists.values()) for c in first)
             if not several or not self._gains(work, group):
                 return
-            made = Builder(group, work.effects, asked.name, frozenset(work.functions), single=True).build()
+            made = self._built(work, group, asked.name, single=True)
         except NotStructural:
             return
         work.functions.update({n: _noted(f, "by level") if n == asked.name else f for n, f in made.items()})
@@ -246,7 +248,17 @@ class BatchStructure(Pass):
             raise NotStructural("it makes values of a data type")
         if not self.always and not any(_has_contraction(c.all_bindings(), work.table) for c in found.clauses):
             raise NotStructural(_NO_GAIN)
-        return Builder(found, work.effects, root, frozenset(work.functions)).build()
+        return self._built(work, found, root)
+
+    def _built(self, work: _Work, group: Group, name: str, single: bool = False) -> dict[str, Function]:
+        """The functions of a group as levels. Raises NotStructural."""
+        group = replace(group, differentiated=not self.values)
+        made = Builder(group, work.effects, name, frozenset(work.functions), single=single).build()
+        # (A part that is reached twice is computed once by levels, however large what it holds is; but not where it is given something.)
+        given = all(f.positions for f in group.functions[1 if group.many else 0 :])
+        if given and not self.always and copies_more_than_it_shares(made.values(), work.table):
+            raise NotStructural(_OWN_MATRICES)
+        return made
 
 
 def _recursive_below(module: Module, entry: str, names: Mapping[str, Sequence[str]]) -> list[str]:
