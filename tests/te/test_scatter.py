@@ -61,3 +61,17 @@ def test_a_sum_over_more_than_the_value_has() -> None:
     places, values = np.array([1, 2, 1, -1, 7], np.int32), np.arange(5.0)
     (got,) = evaluate([out], {at: places, value: values})
     np.testing.assert_array_equal(got, [0, 8, 4])
+
+
+def test_a_place_that_is_the_distance_of_two_variables() -> None:
+    """Arithmetic alone says where, but of two variables: one pass over both takes less than all of both for each place. The gradient of
+    biases by relative position is such a sum, where the table of positions is computed in the same kernel."""
+    x = te.placeholder("x", (4, 5), "float64")
+    i, j = te.reduce_axis(4), te.reduce_axis(5)
+    out = te.compute((6,), lambda z: te.sum(te.select(te.compare("eq", i - j + 3, z), x[i, j], 0.0), (i, j)))
+    form = as_scatter(out.stage, Indices())
+    assert form is not None and len(form.places) == 1
+    values = np.arange(20.0).reshape(4, 5)
+    wanted = [np.trace(values, 3 - z) for z in range(6)]
+    (got,) = evaluate([out], {x: values})
+    np.testing.assert_array_equal(got, wanted)

@@ -35,6 +35,8 @@ from relay.te.tensor import Compute, Stage
 
 # Reductions whose elements come together one by one.
 _KINDS = ("sum", "prod", "max", "min")
+# Variables of a sum at least: an equality of one is solved for it where a gradient is made.
+_FREE = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,14 +120,15 @@ def _place(
     cond: Scalar, axes: tuple[Axis, ...], over: tuple[Axis, ...], indices: Indices
 ) -> tuple[Axis, Scalar] | None:
     """The axis that an equality determines from what is loaded, or from what is no sum of multiples of the variables that are gone
-    through (a square, bits that are turned), and its value."""
+    through (a square, bits that are turned), or a sum of several (the distance of two), and its value."""
     if not isinstance(cond, Compare) or cond.op != "eq" or cond.a.dtype != "int64":
         return None
     difference: Dim = dim_sub(indices.poly(cond.a), indices.poly(cond.b))
     loads = any(isinstance(n, Load) for n in walk(cond))
     going = [a for a in over if indices.mentions(difference, a)]
-    bent = any(c is None or indices.is_index(c) for c in (indices.coefficient(difference, a) for a in going))
-    if not loads and not bent:
+    steps = [indices.coefficient(difference, a) for a in going]
+    bent = any(c is None or indices.is_index(c) for c in steps)
+    if not loads and not bent and sum(c in (1, -1) for c in steps) < _FREE:
         return None
     mine = [a for a in axes if indices.mentions(difference, a)]
     for axis in mine:
