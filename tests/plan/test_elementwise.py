@@ -255,3 +255,18 @@ def test_lines_of_several_axes_of_unknown_extents_are_found_a_few_at_a_time() ->
     plan = check(fn, *(dict(zip(sizes, each, strict=True)) for each in given))
     serial = [loop for loop in loops(plan.kernel) if loop.kind == "serial"]
     assert any(loop.var.extent == 4 for loop in serial)
+
+
+def test_a_few_iterations_behind_unknown_extents_stay_loops() -> None:
+    """Patches of an image: where a line of one is takes a division for each axis around it, and is asked for a patch."""
+    sizes = [DimVar(name) for name in "bhw"]
+    b, h, w = (as_dim(v) for v in sizes)
+
+    def build(m: Maker, x: Expr) -> Expr:
+        return m("transpose", x, axes=(0, 2, 4, 1, 3, 5))
+
+    fn = primitive([tensor((b, 3, h, 4, w, 4))], build)
+    plan = check(fn, *(dict(zip(sizes, s, strict=True)) for s in ((2, 3, 5), (1, 1, 1), (1, 9, 2), (0, 2, 2))))
+    (outer,) = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
+    inside = [s.var.extent for s in statements(outer.body) if isinstance(s, For) and s.kind == "serial"]
+    assert inside[-2:] == [3, 4]

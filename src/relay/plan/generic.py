@@ -46,6 +46,8 @@ _BLOCK = 4096
 _LOOKED_UP = 32
 # Lanes are loaded and stored about as fast as neighbours from places up to so many elements apart.
 _NEAR = 4
+# Iterations of known axes that stay inside of those of unknown extent.
+_INSIDE = 16
 # Rows and columns of a block that is turned.
 _TURNED = 64
 
@@ -219,13 +221,21 @@ def _turning(indices: Indices, load: Load, axes: Sequence[Axis]) -> tuple[Axis, 
 
 
 def _parallel_axes(axes: Sequence[Axis]) -> tuple[list[Axis], list[Axis]]:
-    """The outer axes to run in parallel: as few as give a good number of iterations; the others stay serial loops."""
-    iterations = 1
+    """The outer axes to run in parallel: as few as give a good number of iterations; the others stay serial loops, as do a few
+    iterations behind an axis of unknown extent: to find out where each of them is takes a division for each axis."""
+    iterations, count = 1, len(axes)
     for n, axis in enumerate(axes):
         iterations *= axis.extent if isinstance(axis.extent, int) else 1
         if iterations >= 8:
-            return list(axes[: n + 1]), list(axes[n + 1 :])
-    return list(axes), []
+            count = n + 1
+            break
+    inside = 1
+    while count > 1 and any(not isinstance(a.extent, int) for a in axes[: count - 1]):
+        extent = axes[count - 1].extent
+        if not isinstance(extent, int) or inside * extent > _INSIDE:
+            break
+        inside, count = inside * extent, count - 1
+    return list(axes[:count]), list(axes[count:])
 
 
 def _flat(builder: Builder, axis: Axis, work: int, env: Env, looped: Callable[[Axis, Scalar, Env], Stmt]) -> Stmt:
