@@ -362,3 +362,27 @@ def @main[e: Dim, n: Dim, m: Dim, r: Dim](%b: Tensor[(e, 4, 4), float64], %x: Te
             np.testing.assert_allclose(found, wanted.reshape(4 * r, m), atol=1e-12)
     finally:
         registry.remove("unusual.blocks")
+
+
+def test_an_axis_of_one_element_is_none_to_loop_over() -> None:
+    """Where an expression of it is no sum, and values are integers as indices are."""
+
+    def mirrored(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        def body(i: Any, j: Any, k: Any) -> Any:
+            at = te.abs((1 + j) % 14)
+            row, column = te.minimum(te.maximum(te.minimum(at, 14 - at), 0), 7), k * -3 // 4
+            inside = (row >= 0) & (row < 8) & (column >= 0)
+            return te.select(y[i % 2] > y[k % 2], te.select(inside, x[row, column], 0), 1)
+
+        return te.compute((16, 1, 3), body)
+
+    registry.operator("unusual.mirrored")(mirrored)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main(%x: Tensor[(8, 33), int64], %y: Tensor[(2,), int64]) { unusual.mirrored(%x, %y) }""")
+        given = np.arange(8 * 33).reshape(8, 33), np.array([3, 5])
+        expected = np.asarray(relay.evaluate(module, *given))
+        assert expected[1, 0, 0] == 33
+        assert np.array_equal(np.asarray(relay.compile(module)(*given)), expected)
+    finally:
+        registry.remove("unusual.mirrored")

@@ -21,6 +21,7 @@ from relay.te.scalar import (
     Compare,
     Const,
     Load,
+    Named,
     Reduce,
     Scalar,
     Select,
@@ -96,7 +97,8 @@ class Expander:
     ) -> Scalar | None:
         match node:
             case Axis():
-                return self._frames[at].get(node, node)
+                only = node.extent == 1 and not isinstance(node, Named)  # no loop runs over it
+                return self._frames[at].get(node, Const(0, "int64") if only else node)
             case Load() if isinstance(node.source, Tensor):
                 index = tuple(self.indices.simplify(o) for o in operands)
                 answer = self.read(node.source, index)
