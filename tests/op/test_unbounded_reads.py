@@ -131,3 +131,38 @@ def test_what_is_bounded_is_not_asked_for() -> None:
     assert "fail" in "".join(texts("test.pick(%x, %i)"))
     assert "fail" not in "".join(texts("test.pick_within(%x, %i)"))
     assert all(text.count("fail") == 1 for text in texts("take(%x, %i, axis=0)"))  # for an axis without elements
+
+
+def test_a_loop_that_makes_no_step_reads_nothing() -> None:
+    """What is the same in all steps is not computed in front of them where it may fail; what is bounded is."""
+    loop = """#[version = "0.0.5"]
+def @go[n: Dim](%x: Tensor[(n,), float32], %i: Tensor[(n,), int32], %k: int32, %s: Tensor[(n,), float32]) -> Tensor[(n,), float32] {{
+  if (%k <= 0) {{ %s }} else {{ @go(%x, %i, %k - 1, %s + tanh({}(%x, %i))) }}
+}}
+def @main[n: Dim](%x: Tensor[(n,), float32], %i: Tensor[(n,), int32], %k: int32) {{ @go(%x, %i, %k, zeros(shape=[Dim[n]])) }}"""
+    x, bad = np.arange(3, dtype=np.float32), np.array([0, 9, 1], np.int32)
+
+    @operator("test.pick_clamped")
+    def pick_clamped(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+        last = te.size(data.shape[0]) - 1
+
+        def body(i: te.Scalar) -> te.Scalar:
+            at = te.minimum(te.maximum(te.cast(index[i], "int64"), 0), last)
+            return te.select(last >= 0, data[at], 0.0)
+
+        return te.compute(index.shape, body)
+
+    try:
+        for name, moved in (("test.pick", False), ("test.pick_clamped", True)):
+            module = relay.parse(loop.format(name))
+            exe = relay.compile(module)
+            for k in (0, 3):
+                if k and not moved:
+                    with pytest.raises(ExecutionError, match="outside"):
+                        exe(x, bad, np.int32(k))
+                    continue
+                expected = np.asarray(relay.evaluate(module, x, bad, np.int32(k)))
+                np.testing.assert_allclose(np.asarray(exe(x, bad, np.int32(k))), expected, rtol=1e-5)
+            assert ("go__steps" in build(module, Options()).module.functions) == moved
+    finally:
+        remove("test.pick_clamped")

@@ -19,7 +19,7 @@ from relay.loop.guards import guarded, outside
 from relay.loop.ir import Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt
 from relay.plan import empty_axes
 from relay.plan.build import Storage
-from relay.plan.graph import tensor_key
+from relay.plan.graph import TeGraph, tensor_key
 from relay.te.scalar import (
     Axis,
     Load,
@@ -68,6 +68,11 @@ def checked(
     if rows or others:
         kernel = guarded(kernel, assumed, only_read=not others)
     return replace(kernel, body=Seq((*checks, kernel.body))) if checks else kernel
+
+
+def may_read_outside(graph: TeGraph) -> bool:
+    """Whether the definitions in a graph may read outside of a tensor, so that a kernel of them asks."""
+    return graph.foreign and any(True for _ in _Reads({}).open_reads(graph.outputs, graph.assumed))
 
 
 class _Unknown(Exception):

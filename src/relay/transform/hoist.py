@@ -23,6 +23,7 @@ from relay.transform.blocks import Forward, Scope, all_bindings, all_blocks, bod
 from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
+from relay.transform.failing import effects_of_moving
 from relay.transform.fix_invariants import Invariants, invariants, self_calls
 from relay.transform.rows import Lifting
 from relay.transform.uses import needed
@@ -43,7 +44,7 @@ class HoistOverTime(Pass):
     name: ClassVar[str] = "hoist_over_time"
 
     def __call__(self, module: Module) -> Module:
-        effects, table = Effects(module), AccessTable()
+        effects, table = effects_of_moving(module), AccessTable()
         functions: dict[str, Function] = {}
         for name, function in module.functions.items():
             shared = invariants(name, function)

@@ -6,6 +6,7 @@ The effects of a function value are latent: making it is pure, calling it is not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from relay.ir.diagnostics import RelayError
@@ -40,9 +41,11 @@ class Effects:
     """Effects of the expressions of a typed module. Answers are kept, so asking for every node of a program is linear.
 
     A local variable is known to be a function when a block of the module binds it to one; a pass that binds new ones
-    says so by `bind`, else a call of them has all effects."""
+    says so by `bind`, else a call of them has all effects. ``may_fail`` says of a call of an operator without effects whether it may fail
+    all the same."""
 
     module: Module
+    may_fail: Callable[[Call], bool] | None = None
     _bound: dict[Var, Function] | None = None
     _latent: dict[Function, Effect] = field(default_factory=dict)
     # The nodes are kept with the answers, so that an id stands for one node only.
@@ -170,6 +173,10 @@ class Effects:
         internal = INTERNAL.get(name)
         if internal is not None:
             return internal
+        found = self._declared(e, name)
+        return Effect.MAY_FAIL if not found and self.may_fail is not None and self.may_fail(e) else found
+
+    def _declared(self, e: Call, name: str) -> Effect:
         op = registry.get(name)
         args: list[Type] = []
         for a in e.args:

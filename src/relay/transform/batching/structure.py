@@ -33,6 +33,7 @@ from relay.transform.batching.requests import (
     requests_of,
 )
 from relay.transform.blocks import all_bindings, body_of, is_primitive
+from relay.transform.failing import effects_of_moving
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
 from relay.typing.effects import Effects
@@ -156,7 +157,13 @@ class BatchStructure(Pass):
     def _all(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
         work = _Work(
-            module, names, Effects(module), AccessTable(), dict(module.functions), dict(module.types), self.values
+            module,
+            names,
+            effects_of_moving(module),
+            AccessTable(),
+            dict(module.functions),
+            dict(module.types),
+            self.values,
         )
         found = components(names)
         above, outside = _above_contractions(work, found), _used_outside(names, found)
