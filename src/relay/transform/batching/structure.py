@@ -197,7 +197,10 @@ class BatchStructure(Pass):
             work.types[asked.type.name] = asked.type
             answer = TOGETHER
         except NotStructural as why:
-            apart = work.effects.latent(work.module.functions[entry]) & (Effect.READS | Effect.WRITES | Effect.HOST)
+            # Whether it may fail is not asked, which takes long to tell of some definitions.
+            apart = Effects(work.module).latent(work.module.functions[entry]) & (
+                Effect.READS | Effect.WRITES | Effect.HOST
+            )
             answer = f"{IN_TURN if apart else SIDE_BY_SIDE}: {why}"
         function = work.functions[entry]
         work.functions[entry] = replace(function, attrs={**function.attrs, ANSWERS: answer})
