@@ -361,6 +361,11 @@ def test_what_is_written_can_be_read(tmp_path: Path, dtype: str) -> None:
             ["compile", "FILE", "--target", "riscv64-unknown-linux-gnu"],
             ["no code is made for riscv64", "there is x86_64 and aarch64"],
         ),
+        (
+            "def @main(%x: Tensor[(4, 6), float32]) { %x }",
+            ["compile", "FILE", "--target", "x86_64-v3"],
+            ["the target 'x86_64-v3' is no triple and no level", "the level is called x86-64-v3"],
+        ),
     ],
 )
 def test_messages_speak_the_language_and_say_where(

@@ -174,6 +174,8 @@ def parse_target(text: str) -> Target:
     elif base in ("aarch64", "arm64") or base.startswith("aarch64-"):
         target = _named(cpu or "generic", True, text)
     elif base.startswith("x86_64"):
+        if (level := base.replace("_", "-", 1)) in _CPUS and level != "x86-64":
+            raise CompileError(f"the target {text!r} is no triple and no level", hint=f"the level is called {level}")
         target = _named(cpu or "x86-64", False, text)
     elif base.count("-") > 1 and base not in {*_CPUS, *_ARM_CPUS}:  # a triple
         raise CompileError(
