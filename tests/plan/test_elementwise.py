@@ -43,6 +43,14 @@ def test_lines_of_a_length_that_may_be_nothing_are_one_flat_loop(length: Dim) ->
     assert all("floordiv" not in str(s.indices) for s in statements(plan.kernel.body) if isinstance(s, Store))
 
 
+def test_lines_of_a_length_that_may_be_nothing_are_turned_by_blocks() -> None:
+    other = DimVar("m")
+    shape = (as_dim(other), 3, dim_sub(N, 1))
+    fn = primitive([tensor(shape), tensor((N,))], lambda m, x, _: m("exp", m("transpose", x, axes=[2, 1, 0])))
+    plan = check(fn, *({V: n, other: m} for n, m in ((1, 3), (2, 1), (9, 5), (70, 80), (5, 0))))
+    assert any(isinstance(s, Transpose) for s in statements(plan.kernel.body))
+
+
 def test_an_input_read_twice_at_different_places_is_not_overwritten() -> None:
     fn = primitive([tensor((8, 8))], lambda m, x: m("add", x, m("transpose", x)))
     assert check(fn).kernel.in_place == ()

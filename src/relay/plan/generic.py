@@ -8,9 +8,10 @@ parallel where there is enough work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from types import MappingProxyType
 
-from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, dim_typical, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, dim_typical, known_equal, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
@@ -134,7 +135,7 @@ def _turned(builder: Builder, nest: Nest, axes: Sequence[Axis], frames: Frames) 
         return None
     along = found[0][1]
     pitch = indices.coefficient(written, along)
-    if pitch is None or _may_be_negative(pitch):
+    if pitch is None or _may_be_negative(pitch, axes):
         return None
     starts: dict[Axis, Scalar] = {}
     counts: list[Scalar] = []
@@ -201,9 +202,13 @@ def _may_be_read(root: Scalar, indices: Indices) -> list[Load]:
     return [load for load in reads if may(load)]
 
 
-def _may_be_negative(dim: Dim) -> bool:
-    low, _ = dim_bounds(dim)
-    return low is None or low < 0
+def _may_be_negative(step: Dim, axes: Sequence[Axis]) -> bool:
+    """Whether a step between elements may be one back. The size of axes (``n - 1``) is not, wherever there are elements."""
+    low, _ = dim_bounds(step)
+    if low is not None and low >= 0:
+        return False
+    some = (found for n in range(1, len(axes) + 1) for found in combinations(axes, n))
+    return not any(known_equal(step, shape_size(tuple(a.extent for a in found))) for found in some)
 
 
 def _turning(indices: Indices, load: Load, axes: Sequence[Axis]) -> tuple[Axis, Dim] | None:
@@ -215,7 +220,7 @@ def _turning(indices: Indices, load: Load, axes: Sequence[Axis]) -> tuple[Axis, 
     read = indices.poly(load.indices[0])
     stride = indices.coefficient(read, axes[-1])
     along = [a for a in axes[:-1] if indices.coefficient(read, a) == 1]
-    if stride is None or stride in (0, 1) or not along or _may_be_negative(stride):
+    if stride is None or stride in (0, 1) or not along or _may_be_negative(stride, axes):
         return None
     return along[-1], stride
 
