@@ -23,9 +23,10 @@ from math import inf
 
 from relay.ir.dim import Dim, dim_add, dim_sub, known_equal
 from relay.loop.walk import same
-from relay.plan.build import Accesses, Space, position_read
+from relay.plan.build import position_read
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import TeGraph, loads
+from relay.plan.space import Accesses, Space
 from relay.plan.stages import Kept
 from relay.te.index import Indices
 from relay.te.scalar import (

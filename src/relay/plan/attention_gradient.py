@@ -27,9 +27,10 @@ from relay.plan.attention import (
     seen_where,
     source_of,
 )
-from relay.plan.build import Accesses, Space, position_read
+from relay.plan.build import position_read
 from relay.plan.expand import Env
 from relay.plan.graph import TeGraph, loads
+from relay.plan.space import Accesses, Space
 from relay.plan.stages import Kept
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Const, Load, Named, Reduce, Scalar, Select, binary, cast, mentioned, transform, walk

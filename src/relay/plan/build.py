@@ -1,16 +1,13 @@
-"""What schedules share: storage of tensors, loops with a sensible grain, normal forms of iteration spaces."""
+"""What schedules share: storage of tensors, loops with a sensible grain, statements that are made alike everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from relay.ir.dim import (
     Dim,
-    DimVar,
-    SymDim,
-    as_dim,
     ceil_div,
     dim_add,
     dim_floordiv,
@@ -25,10 +22,8 @@ from relay.loop.target import Target
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
 from relay.te.index import Indices
-from relay.te.layout import division
 from relay.te.scalar import (
     Axis,
-    Binary,
     Const,
     Load,
     Named,
@@ -41,7 +36,6 @@ from relay.te.scalar import (
     maximum,
     minimum,
     rebuild,
-    substitute,
     walk,
 )
 from relay.te.tensor import Tensor
@@ -358,166 +352,6 @@ def _named(node: Scalar, lets: dict[int, tuple[Axis, Scalar]]) -> Scalar:
     if found is None:
         found = lets[id(node)] = (Named(f"v{len(lets)}", node.dtype), node)
     return found[0]
-
-
-# -- iteration spaces
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Accesses:
-    """The flat positions read and written, and the axes that also occur outside of positions."""
-
-    polys: tuple[Dim, ...]
-    fixed: frozenset[Axis]
-
-
-def accesses(indices: Indices, values: Iterable[Scalar], stores: Iterable[Scalar]) -> Accesses:
-    """What expressions over buffers access."""
-    polys = [indices.poly(s) for s in stores]
-    fixed: set[Axis] = set()
-    seen: set[int] = set()
-    todo = list(values)
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Axis):
-            fixed.add(node)
-        elif isinstance(node, Load):
-            for i in node.indices:
-                polys.append(indices.poly(i))
-                todo += [n for n in walk(i) if isinstance(n, Load)]
-        else:
-            todo += children(node)
-    return Accesses(tuple(polys), frozenset(fixed))
-
-
-@dataclass(slots=True, eq=False)
-class Space:
-    """Groups of loop axes (each in loop order) and what the original axes are in terms of them."""
-
-    groups: list[list[Axis]]
-    env: dict[Axis, Scalar]
-    # Axes of these groups are never split.
-    whole: frozenset[int] = frozenset()
-    # Nor is the last one of a group where fewer elements than these would be left innermost, and places rise with a quotient of it: vectors
-    # are looked up in vectors.
-    fewest: int = 0
-
-    def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
-        """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as
-        one."""
-        indices = builder.indices
-        found = self.normalise_splits(indices, evaluate)
-        apart: set[tuple[Axis, Axis]] = set()
-        while True:
-            groups, env = [list(g) for g in self.groups], dict(self.env)
-            joined = self._join(indices, found, apart)
-            if joined is None:
-                return
-            after = evaluate(self.env)
-            if _divided(indices, after) > _divided(indices, found):
-                # What the two axes are in terms of one would be computed for every element.
-                for group, axes in zip(self.groups, groups, strict=True):
-                    group[:] = axes
-                self.env.clear()
-                self.env.update(env)
-                apart.add(joined)
-            else:
-                found = after
-
-    def normalise_splits(self, indices: Indices, evaluate: Callable[[Env], Accesses]) -> Accesses:
-        """The first half: drop axes of one element and split. Gives the accesses that result."""
-        for group in self.groups:
-            for axis in group:
-                if axis.extent == 1:
-                    self._replace(axis, Const(0, "int64"))
-            group[:] = [a for a in group if a.extent != 1]
-        found = evaluate(self.env)
-        while self._split(indices, found):
-            found = evaluate(self.env)
-        return found
-
-    def _replace(self, axis: Axis, value: Scalar) -> None:
-        env: dict[Axis, Scalar] = {axis: value}
-        for key, old in self.env.items():
-            self.env[key] = substitute(old, env)
-        self.env.setdefault(axis, value)
-
-    def _split(self, indices: Indices, found: Accesses) -> bool:
-        axes = [
-            a
-            for number, group in enumerate(self.groups)
-            if number not in self.whole
-            for a in group
-            if a is not group[-1] or not _rises(indices, found.polys, a, self.fewest)
-        ]
-        wanted = division(indices, found.polys, axes)
-        if wanted is None:
-            return False
-        axis, size = wanted
-        group = next(g for g in self.groups if axis in g)
-        outer = Axis(axis.name + "o", dim_floordiv(axis.extent, size))
-        inner = Axis(axis.name + "i", size)
-        n = group.index(axis)
-        group[n : n + 1] = [outer, inner]
-        self._replace(axis, binary("add", binary("mul", outer, size), inner))
-        return True
-
-    def _join(self, indices: Indices, found: Accesses, apart: Container[tuple[Axis, Axis]]) -> tuple[Axis, Axis] | None:
-        """Make two neighbours one, but for those that are to stay ``apart``; gives them."""
-        for group in self.groups:
-            for n in range(len(group) - 1):
-                a, b = group[n], group[n + 1]
-                if a in found.fixed or b in found.fixed or (a, b) in apart:
-                    continue
-                if all(_contiguous(indices, p, a, b) for p in found.polys):
-                    joined = Axis(a.name + b.name if len(a.name) < 8 else a.name, dim_mul(a.extent, b.extent))
-                    group[n : n + 2] = [joined]
-                    # In every position read or written the division cancels; elsewhere it says what the old axes are.
-                    size = extent_of(b.extent)
-                    outer = binary("floordiv", joined, size)
-                    self._replace(a, outer)
-                    self._replace(b, binary("sub", joined, binary("mul", outer, size)))
-                    return a, b
-        return None
-
-
-def _rises(indices: Indices, polys: Iterable[Dim], axis: Axis, fewest: int) -> bool:
-    """Whether an axis occurs as it is, or as its quotient by a number below ``fewest``: once in each place, and times nothing."""
-    var, quotients = indices.variable(axis), 0
-    for poly in polys if fewest else ():
-        found = []
-        for monomial, times in poly.terms if isinstance(poly, SymDim) else ():
-            for atom, power in monomial:
-                division = indices.division(atom) if isinstance(atom, DimVar) else None
-                if atom is var and len(monomial) == power == times == 1:
-                    found.append(1)
-                elif division is not None and indices.mentions(as_dim(atom), axis):
-                    above, by = division
-                    if not (isinstance(by, int) and by < fewest and indices.coefficient(above, axis) == 1):
-                        return False
-                    if not len(monomial) == power == times == 1:
-                        return False
-                    found.append(by)
-                elif atom is var or indices.mentions(as_dim(atom), axis):
-                    return False
-        if len(found) > 1:
-            return False
-        quotients += bool(found and found[0] > 1)
-    return quotients > 0
-
-
-def _divided(indices: Indices, found: Accesses) -> int:
-    """How many divisions the places that are read and written are made of, those by what may be zero among them."""
-    nodes = [node for p in found.polys for _, node in indices.opaque_in(p)]
-    return sum(isinstance(node, Binary) and node.op in ("floordiv", "mod") for node in nodes)
-
-
-def _contiguous(indices: Indices, poly: Dim, a: Axis, b: Axis) -> bool:
-    outer, inner = indices.coefficient(poly, a), indices.coefficient(poly, b)
-    return outer is not None and inner is not None and outer == dim_mul(inner, b.extent)
 
 
 def total_cost(parts: Iterable[Dim]) -> Dim:

@@ -18,10 +18,7 @@ from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.loop.walk import statements
 from relay.plan.build import (
     PARALLEL_COST,
-    Accesses,
     Builder,
-    Space,
-    accesses,
     allocate,
     parallel,
     parallel_lines,
@@ -29,10 +26,11 @@ from relay.plan.build import (
     seq,
     serial,
     vectorized,
-)  # fmt: skip
+)
 from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
+from relay.plan.space import Accesses, Space, accesses
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Const, Load, Named, Scalar, always_read, binary, extent_of, minimum, transform, walk
 from relay.te.tensor import stage_bodies

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, dim_sub
 from relay.loop.ir import Branch, Buffer, For, Stmt, Store, Transpose
-from relay.plan.build import accesses, serial, unrolled
+from relay.plan.build import serial, unrolled
 from relay.plan.product import size_of, unflatten
 from relay.plan.product_nest import ProductNest
 from relay.plan.reduction import initial
+from relay.plan.space import accesses
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, cast, compare, extent_of, minimum, select
 
 

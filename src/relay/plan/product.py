@@ -15,10 +15,11 @@ from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
-from relay.plan.build import Accesses, Space, position, position_read
+from relay.plan.build import position, position_read
 from relay.plan.expand import Env, Expander
 from relay.plan.graph import loads
 from relay.plan.reduction import initial
+from relay.plan.space import Accesses, Space
 from relay.plan.stages import Contraction, Kept
 from relay.plan.tiles import PanelRun, Tile, panel_pitch, panel_runs, tile_for, uniform_runs
 from relay.te.index import Indices

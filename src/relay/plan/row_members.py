@@ -10,7 +10,15 @@ from relay.ir.types import is_float
 from relay.loop.ahead import where_far
 from relay.loop.ir import Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.loop.running import running_step
-from relay.plan.build import Builder, Storage, accesses, allocate, hoisted, seq, serial, vectorized
+from relay.plan.build import (
+    Builder,
+    Storage,
+    allocate,
+    hoisted,
+    seq,
+    serial,
+    vectorized,
+)
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial
@@ -28,6 +36,7 @@ from relay.plan.row_parts import (
     targets,
 )
 from relay.plan.row_tiles import MOST_TERMS, known_count, sums_across_lines, sums_along_lines
+from relay.plan.space import accesses
 from relay.te.scalar import (
     Axis,
     Const,

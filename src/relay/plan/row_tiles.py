@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, ceil_div
 from relay.loop.ir import Buffer, For, Stmt, Store
-from relay.plan.build import accesses, allocate, seq, serial, vectorized
+from relay.plan.build import allocate, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_parts import Lanes, held_lanes
+from relay.plan.space import accesses
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, extent_of, select
 
 if TYPE_CHECKING:

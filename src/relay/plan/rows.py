@@ -20,11 +20,8 @@ from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
 from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
     PARALLEL_COST,
-    Accesses,
     Builder,
-    Space,
     Storage,
-    accesses,
     allocate,
     at_least_one,
     bound,
@@ -35,7 +32,7 @@ from relay.plan.build import (
     seq,
     temporary,
     total_cost,
-)  # fmt: skip
+)
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
 from relay.plan.moments import row_steps
@@ -45,6 +42,7 @@ from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks, targets
 from relay.plan.row_pipeline import pipelined
+from relay.plan.space import Accesses, Space, accesses
 from relay.te.scalar import (
     Axis,
     Const,
