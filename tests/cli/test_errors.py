@@ -362,6 +362,21 @@ def test_what_is_written_can_be_read(tmp_path: Path, dtype: str) -> None:
             ["no code is made for riscv64", "there is x86_64 and aarch64"],
         ),
         (
+            "def @main[n: Dim(5, 1)](%x: Tensor[(n,), float32]) { %x }",
+            ["opt", "FILE"],
+            ["m.relay:2:18: no size is at least 5 and at most 1", "the lowest comes first"],
+        ),
+        (
+            f"def @main[n: Dim, m: Dim, k: Dim](%x: Tensor[({'*'.join(['(n+m+k+1)'] * 60)},), float32]) {{ %x }}",
+            ["opt", "FILE"],
+            ["a size has too many terms", "name a part of it"],
+        ),
+        (
+            f"def @main(%x: float32) {{ %x + {'9' * 5000}.0f }}",
+            ["opt", "FILE"],
+            ["m.relay:2:31: 99999999999999999999... (of 5002 characters) does not fit in float32"],
+        ),
+        (
             "def @main(%x: Tensor[(4, 6), float32]) { %x }",
             ["compile", "FILE", "--target", "x86_64-v3"],
             ["the target 'x86_64-v3' is no triple and no level", "the level is called x86-64-v3"],

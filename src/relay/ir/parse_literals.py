@@ -87,7 +87,7 @@ class LiteralActions(TypeActions):
             return token, sign * self.whole(_split_integer(text)[0], token)
         value = float(_split_float(text)[0])
         if np.isinf(value) and "inf" not in text:
-            raise self.error(f"{text} does not fit in float64", token)
+            raise self.error(f"{_shown(text)} does not fit in float64", token)
         return token, sign * value
 
     def const_scalar(
@@ -237,6 +237,11 @@ def _split_float(text: str) -> tuple[str, str]:
     return text, "float32"
 
 
+def _shown(digits: str) -> str:
+    """A number in a message: as it is written, or how it begins."""
+    return digits if len(digits) <= 40 else f"{digits[:20]}... (of {len(digits)} characters)"
+
+
 def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.generic]:
     digits, dtype = _split_integer(text)
     if digits is text and not text.lstrip("-").isdigit():
@@ -244,7 +249,7 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
         with np.errstate(over="ignore"):
             made: npt.NDArray[np.generic] = np.array(float(digits)).astype(numpy_dtype(dtype))
         if np.isinf(made) and "inf" not in digits:
-            raise parser.error(f"{digits} does not fit in {dtype}", token)
+            raise parser.error(f"{_shown(digits)} does not fit in {dtype}", token)
     else:
         value = parser.whole(digits, token)
         if digits is text and not -(2**31) <= value < 2**31:
@@ -252,7 +257,7 @@ def _literal(text: str, parser: TypeActions, token: int) -> npt.NDArray[np.gener
         least, greatest = integer_bounds(dtype)
         if not least <= value <= greatest:
             hint = "write it with i64" if -(2**63) <= value < 2**63 and dtype == "int32" else ""
-            raise parser.error(f"{digits} does not fit in {dtype}", token, hint)
+            raise parser.error(f"{_shown(digits)} does not fit in {dtype}", token, hint)
         made = np.array(value, dtype=numpy_dtype(dtype))
     made.flags.writeable = False
     return made

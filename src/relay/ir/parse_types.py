@@ -188,6 +188,10 @@ class TypeActions:
         bounds = [self.integer_text(token) for token in rest[3::2]] if len(rest) > 2 else []
         made: TypeParam
         if kind is Kind.DIM:
+            if len(bounds) > 1 and bounds[0] > bounds[1]:
+                raise self.error(
+                    f"no size is at least {bounds[0]} and at most {bounds[1]}", rest[3], "the lowest comes first"
+                )
             made = DimVar(text, bounds[0] if bounds else 0, bounds[1] if len(bounds) > 1 else None)
             self.bind(text, as_dim(made))
         else:
@@ -226,6 +230,8 @@ class TypeActions:
 
     def dim_arithmetic(self, left: Any, op: int, right: Any) -> Dim:
         a, b = self.to_dim(left, op), self.to_dim(right, op)
+        if self.texts[op] == "*" and _terms(a) * _terms(b) > _MOST_TERMS:
+            raise self.error("a size has too many terms", op, "name a part of it: a size parameter of its own")
         try:
             return _ARITHMETIC[self.texts[op]](a, b)
         except ZeroDivisionError as error:
@@ -502,4 +508,10 @@ class TypeActions:
         return isinstance(form, int | SymDim | AnyDim)
 
 
+def _terms(dim: Dim) -> int:
+    return len(dim.terms) if isinstance(dim, SymDim) else 1
+
+
+# Products of sums are written out; of two that would have more terms than this a program has no use.
+_MOST_TERMS = 1 << 12
 _ARITHMETIC = {"+": dim_add, "-": dim_sub, "*": dim_mul, "//": dim_floordiv, "%": dim_mod}

@@ -67,7 +67,9 @@ def infer_expr(expr: Expr, module: Module | None = None) -> Expr:
 
 
 def _too_deep() -> TypeError_:
-    return TypeError_("a type in the program is nested too deeply", hint="name its parts by a type definition")
+    return TypeError_(
+        "a type or an attribute in the program is nested too deeply", hint="name parts of a type by a type definition"
+    )
 
 
 def _start(module: Module, *, open_terms: bool = False) -> Inference:
