@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import relay
 from relay.op import registry
+from relay.te.reads import OutsideError
 from tests.op import harness as h
 from tests.op.harness import Array, Case, Operand
 from tests.op.test_compiled import CASES
@@ -198,5 +199,6 @@ def test_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seed_it, name = FAULTS[fault]
     case = next(c for c in CASES if c.name == name)
     seed_it(monkeypatch)
-    with pytest.raises(AssertionError, match=rf"{name}\.vjp\d"):
-        compare_case(case, 20)
+    # As many examples as show each of them whatever is drawn: other versions of what draws draw others.
+    with pytest.raises((AssertionError, OutsideError), match=rf"{name}\.vjp\d|is read outside"):
+        compare_case(case, 100)
