@@ -81,7 +81,7 @@ def both_ways(given: argparse.Namespace) -> dict[str, Run]:
 
     rng = np.random.default_rng(0)
     module = relay.infer_type(relay.load_module(trees.EXAMPLES / "bitree.relay"))
-    h, d = trees.STATE, trees.INPUT
+    d, h = trees.USUAL
     shapes = {"c": (1, h), "wx": (h, d), "wl": (h, h), "wr": (h, h), "ul": (h, h), "ur": (h, h)}
     weights = {n: (rng.standard_normal(s) * 0.05).astype(np.float32) for n, s in shapes.items()}
     data = [trees.tree(module, rng, k, binary=True) for k in trees.leaf_counts(rng, given.trees)]

@@ -1,8 +1,8 @@
 """Tree-structured networks (`examples/tree_lstm.relay`, `examples/child_sum.relay`), one tree at a time and all of them as one batch.
 
-    python benchmarks/trees.py [--trees 32] [--threads 1] [--pause 2] [--systems relay,...]
+    python benchmarks/trees.py [--trees 32] [--input 300] [--state 150] [--threads 1] [--pause 2] [--systems relay,...]
 
-Trees have random splits and 5 to 50 leaves, 19 on average; float32, input 300, state 150, microseconds a leaf, medians of rounds in which
+Trees have random splits and 5 to 50 leaves, 19 on average; float32, microseconds a leaf, medians of rounds in which
 the systems take turns, after calls that bring weights and trees back into the caches. The walk over the structure is inside the timing, the
 conversion of Python values (once, before) is not.
 PyTorch runs the recursion node by node, and level by level as a person would write it (``torch levels``); JAX loops over levels of a
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tree_peers
@@ -32,30 +32,40 @@ from turns import PAUSE, medians
 import relay
 from relay.ir.module import Module
 
-INPUT, STATE = 300, 150
 TURN = 0.05  # seconds of a system's turn, besides what is not timed
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = {"binary": "tree_lstm.relay", "child-sum": "child_sum.relay"}
 SYSTEMS = ("relay", "level 2", "torch", "torch levels", "jax", "onnxruntime", "onnx tables")
+
+
+class Sizes(NamedTuple):
+    """Elements of a word and of a node's state."""
+
+    input: int = 300
+    state: int = 150
+
+
+USUAL = Sizes()
+
 Run = Callable[[Sequence[Any]], list[Any]]  # what a system gives for some trees, one at a time or all at once
 
 
-def program(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
+def program(name: str, rng: np.random.Generator, sizes: Sizes = USUAL) -> tuple[Module, dict[str, Any]]:
     """The program, and random weights for its parameters but the first."""
     mod = relay.infer_type(relay.parse((EXAMPLES / PROGRAMS[name]).read_text()))
+    d, h = sizes
     shapes = {
-        "wl": (3 * STATE, INPUT), "bl": (3 * STATE,), "wn": (5 * STATE, 2 * STATE), "bn": (5 * STATE,),
-        "wx": (3 * STATE, INPUT), "wh": (3 * STATE, STATE), "b": (3 * STATE,), "wf": (STATE, INPUT), "uf": (STATE, STATE),
-        "bf": (STATE,),
+        "wl": (3 * h, d), "bl": (3 * h,), "wn": (5 * h, 2 * h), "bn": (5 * h,),
+        "wx": (3 * h, d), "wh": (3 * h, h), "b": (3 * h,), "wf": (h, d), "uf": (h, h), "bf": (h,),
     }  # fmt: skip
     names = [p.name for p in mod.functions["main"].params[1:]]
     weights = {n: (rng.standard_normal(shapes[n]) * 0.05).astype(np.float32) for n in names}
     return mod, weights
 
 
-def bound(name: str, rng: np.random.Generator) -> tuple[Module, dict[str, Any]]:
+def bound(name: str, rng: np.random.Generator, sizes: Sizes = USUAL) -> tuple[Module, dict[str, Any]]:
     """The program with random weights, and these."""
-    mod, weights = program(name, rng)
+    mod, weights = program(name, rng, sizes)
     return mod.bind(weights), weights
 
 
@@ -63,13 +73,13 @@ def leaf_counts(rng: np.random.Generator, trees: int) -> list[int]:
     return [int(n) for n in np.clip(np.round(rng.gamma(4, 19 / 4, trees)), 5, 50)]
 
 
-def tree(mod: Module, rng: np.random.Generator, leaves: int, binary: bool) -> Any:
-    """A tree of random splits; with ``binary`` inner nodes have words only where the type has room for them."""
-    word, adt = rng.standard_normal((1, INPUT), dtype=np.float32), mod.adt("Tree")
+def tree(mod: Module, rng: np.random.Generator, leaves: int, binary: bool, size: int = USUAL.input) -> Any:
+    """A tree of random splits, with words of this size; with ``binary`` inner nodes have words only where the type has room for them."""
+    word, adt = rng.standard_normal((1, size), dtype=np.float32), mod.adt("Tree")
     if leaves == 1:
         return adt.Leaf(word) if binary else adt.Rose(word, [])
     cut = int(rng.integers(1, leaves))
-    parts = [tree(mod, rng, cut, binary), tree(mod, rng, leaves - cut, binary)]
+    parts = [tree(mod, rng, cut, binary, size), tree(mod, rng, leaves - cut, binary, size)]
     if not binary:
         return adt.Rose(word, parts)
     return adt.Node(*parts) if len(mod.constructors["Node"].fields) == 2 else adt.Node(word, *parts)
@@ -88,8 +98,10 @@ def nodes_by_level(root: Any) -> dict[int, int]:
     return counts
 
 
-def floor(roots: Sequence[Any], binary: bool, flops: float, cache: float | None) -> float:
+def floor(roots: Sequence[Any], binary: bool, sizes: Sizes, flops: float, cache: float | None) -> float:
     """Seconds below which the machine cannot go for these trees: by level, arithmetic or weights (None: arithmetic alone)."""
+
+    d, h = sizes
 
     def product(rows: int, weights: int) -> float:
         return max(2 * rows * weights / flops, 0.0 if cache is None else 4 * weights / cache)
@@ -100,9 +112,9 @@ def floor(roots: Sequence[Any], binary: bool, flops: float, cache: float | None)
             levels[level] = levels.get(level, 0) + n
     every, inner = sum(levels.values()), [n for level, n in levels.items() if level]
     if binary:
-        return product(levels[0], 3 * STATE * INPUT) + sum(product(n, 5 * STATE * 2 * STATE) for n in inner)
-    below = sum(product(n, 3 * STATE * STATE) + product(2 * n, STATE * STATE) for n in inner)
-    return product(every, 3 * STATE * INPUT) + product(every - levels[0], STATE * INPUT) + below
+        return product(levels[0], 3 * h * d) + sum(product(n, 5 * h * 2 * h) for n in inner)
+    below = sum(product(n, 3 * h * h) + product(2 * n, h * h) for n in inner)
+    return product(every, 3 * h * d) + product(every - levels[0], h * d) + below
 
 
 def systems(
@@ -158,6 +170,8 @@ def measure(runs: dict[str, Run], which: Sequence[int], rounds: int, pause: floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=32)
+    parser.add_argument("--input", type=int, default=USUAL.input, help="elements of a word")
+    parser.add_argument("--state", type=int, default=USUAL.state, help="elements of a node's state")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
@@ -168,18 +182,19 @@ def main() -> None:
     given = parser.parse_args()
     # JAX has no option for this: what it may use is what the process may use.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
-    title = f"Tree-LSTMs of {STATE} over {given.trees} trees, {given.threads} thread(s)"
+    sizes = Sizes(given.input, given.state)
+    title = f"Tree-LSTMs of {given.state} over {given.trees} trees, {given.threads} thread(s)"
     columns = [*(s for s in SYSTEMS if s in given.systems.split(",")), FLOOR]
     table = Table(f"trees_{given.threads}", title, "microseconds a leaf", "program", columns)
     print(table.head())
-    (operations, multiply), weight_bytes = multiplying(given.threads), 4 * 10 * STATE * STATE
+    (operations, multiply), weight_bytes = multiplying(given.threads), 4 * 10 * given.state**2
     peaks: list[float] = []
     cache = weight_bytes / fastest(reading(weight_bytes, given.threads), 0.3)
     for name in PROGRAMS:
         rng = np.random.default_rng(0)
-        mod, weights = bound(name, rng)
+        mod, weights = bound(name, rng, sizes)
         counts = leaf_counts(rng, given.trees)
-        trees = [tree(mod, rng, n, name == "binary") for n in counts]
+        trees = [tree(mod, rng, n, name == "binary", given.input) for n in counts]
         runs = systems(name, mod, weights, trees, given)
         expected = np.asarray(relay.evaluate(mod, trees[0]))
         for system, run in runs.items():
@@ -196,7 +211,7 @@ def main() -> None:
             peaks.append(flops)
             found = {s: t * scale for s, t in times.items()}
             groups = [trees] if suffix else [[t] for t in trees]
-            least = sum(floor(g, name == "binary", flops, None if suffix else cache) for g in groups)
+            least = sum(floor(g, name == "binary", sizes, flops, None if suffix else cache) for g in groups)
             print(table.add(f"{name}, {case}", {**found, FLOOR: least * scale}), flush=True)
     print(
         table.note(
