@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from relay.ir.dim import shape_size
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
@@ -32,6 +31,7 @@ from relay.transform.blocks import (
     with_nested_blocks,
 )
 from relay.transform.dead_code import BESIDE
+from relay.transform.primitive import PRIMITIVE
 
 # From so many products on, of so many rows in all, packing an operand ahead is repaid.
 _LEAST_USES, _LEAST_ROWS = 3, 72
@@ -176,7 +176,7 @@ class Packer:
         if var is None:
             ty = TensorType(pack.packed.shape, pack.packed.dtype)
             param = Var("raw", None, operand.ty)
-            primitive = Function((param,), Block((), param, ty), ty, attrs=MappingProxyType({"Primitive": 1}))
+            primitive = Function((param,), Block((), param, ty), ty, attrs=PRIMITIVE)
             key = f"pack {pack.key}"
             plan = self.kernels.get(key)
             if plan is None:

@@ -21,7 +21,7 @@ from relay.plan.stages import Contraction, contraction
 from relay.te.index import Indices
 from relay.te.layout import Layout, division, index_polynomials, laid_out, plain, split_at
 from relay.te.rewrite import result_of
-from relay.te.scalar import Load, Reduce, Select, chain, walk
+from relay.te.scalar import Load, Reduce, Scalar, Select, chain, walk
 from relay.te.tensor import Compute, Stage, Tensor, stage_bodies
 
 
@@ -89,12 +89,13 @@ def _of_rows(stage: Compute) -> Layout | None:
     """The split of the first axis that an index of what was reduced divides, if the reduction went over what the stage reads itself."""
     if any(isinstance(b, Reduce) for b in stage.bodies):
         return None
-    read: dict[Stage, Load] = {}
-    for body in stage.bodies:
-        read |= {n.source.stage: n for n in walk(body) if isinstance(n, Load) and isinstance(n.source, Tensor)}
+    read: dict[Stage, list[Scalar]] = {}
+    for node in (n for body in stage.bodies for n in walk(body)):
+        if isinstance(node, Load) and isinstance(node.source, Tensor):
+            read.setdefault(node.source.stage, []).extend(node.indices)
     indices = Indices()
-    for source, load in read.items():
-        found = division(indices, [indices.poly(i) for i in load.indices], stage.axes)
+    for source, places in read.items():
+        found = division(indices, map(indices.poly, places), stage.axes)
         if found is None:
             continue
         behind = te.stages([result_of(source, 0)])

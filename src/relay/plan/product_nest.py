@@ -14,15 +14,7 @@ from relay.ir.dim import Dim, dim_add, dim_mod, dim_mul, dim_sub
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, Behind, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store, Switch
 from relay.loop.walk import statements
-from relay.plan.build import (
-    Builder,
-    bound,
-    ceiling,
-    hoisted,
-    position,
-    seq,
-    serial,
-)
+from relay.plan.build import Builder, bound, ceiling, hoisted, position, seq, serial
 from relay.plan.expand import Env, cost
 from relay.plan.generic import pointwise_statements, pointwise_values
 from relay.plan.graph import loads

@@ -10,15 +10,7 @@ from relay.ir.types import is_float
 from relay.loop.ahead import where_far
 from relay.loop.ir import Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store
 from relay.loop.running import running_step
-from relay.plan.build import (
-    Builder,
-    Storage,
-    allocate,
-    hoisted,
-    seq,
-    serial,
-    vectorized,
-)
+from relay.plan.build import Builder, Storage, allocate, hoisted, seq, serial, vectorized
 from relay.plan.expand import Env, is_dear
 from relay.plan.graph import loads
 from relay.plan.reduction import accumulator, combine, initial

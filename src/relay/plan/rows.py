@@ -148,15 +148,16 @@ def _across(
         return _columns(builder, emitter, plans, temps, last, work)
     alone = not temps and not any(p.inner for p in plans)
     held = emitter.holds(plans, last)
+    most = _COLUMNS if alone else LANE_BLOCK
     if held is False:
-        return _in_blocks(emitter, plans, temps, rows, work, _COLUMNS if alone else LANE_BLOCK)
+        return _in_blocks(emitter, plans, temps, rows, work, most)
     lanes, blocks, _ = lane_blocks(last, _COLUMNS)
     env, storage = dict(emitter.env), dict(builder.storage)
     made = _held(emitter, plans, temps, rows, work, (blocks[0], lanes.count))
     if held is True:
         return made
     emitter.env, builder.storage = env, storage
-    return Branch(held, made, _in_blocks(emitter, plans, temps, rows, work, _COLUMNS if alone else LANE_BLOCK))
+    return Branch(held, made, _in_blocks(emitter, plans, temps, rows, work, most))
 
 
 def _in_blocks(

@@ -274,7 +274,7 @@ def keep(graph: TeGraph, constants: frozenset[int], indices: Indices, sums: froz
         return Load(tensor, index, tensor.dtype)
 
     expander = Expander(indices, read)
-    top = expander.frame({a: Const(0, "int64") for s in order for a in _index_variables(s) if a.extent == 1})
+    top = expander.frame({})
     out: list[Kept] = []
     for stage in order:
         if id(stage) not in chosen:

@@ -16,6 +16,7 @@ from relay.op import registry
 from relay.op.foreign import is_foreign
 from relay.plan.checked_reads import may_read_outside
 from relay.plan.graph import te_graph
+from relay.transform.primitive import PRIMITIVE
 from relay.typing.effects import Effects
 
 
@@ -51,4 +52,4 @@ def _alone(call: Call, types: tuple[Type, ...]) -> Function:
     args = tuple(map(given, types))
     result = Var("result", None, call.ty)
     body = Block((Binding(result, Call(call.fn, args, call.attrs, (), call.ty)),), result)
-    return Function(tuple(params), body, attrs={"Primitive": 1})
+    return Function(tuple(params), body, attrs=PRIMITIVE)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +49,7 @@ from relay.te.scalar import (
 from relay.te.tensor import Compute, Tensor
 from relay.transform.build import type_of
 from relay.transform.pattern import Definition
+from relay.transform.primitive import PRIMITIVE
 
 Array = npt.NDArray[np.generic]
 # Comparisons in a mask that are looked at.
@@ -166,7 +166,7 @@ def _computation(mask: Expr, definition: Definition) -> tuple[TeGraph | None, Ma
 
 
 def _primitive(params: Sequence[Var], lines: Sequence[Binding], result: Expr, ty: Type) -> Function:
-    return Function(tuple(params), Block(tuple(lines), result, ty), ty, attrs=MappingProxyType({"Primitive": 1}))
+    return Function(tuple(params), Block(tuple(lines), result, ty), ty, attrs=PRIMITIVE)
 
 
 def _element(
