@@ -21,9 +21,9 @@ from relay.ir.dim import (
     dim_mod,
     dim_mul,
     dim_sub,
-    dim_total,
     dim_var,
 )
+from relay.ir.dim_total import dim_total
 from relay.ir.inequality import Facts
 
 LARGEST = 4

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_total
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
+from relay.ir.dim_total import dim_total
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Block, Call, Expr, Function, Var
 from relay.ir.trampoline import Step

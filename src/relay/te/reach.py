@@ -25,10 +25,10 @@ from relay.ir.dim import (
     dim_min,
     dim_mul,
     dim_sub,
-    dim_total,
     is_any,
     known_equal,
 )
+from relay.ir.dim_total import dim_total
 from relay.ir.inequality import Facts
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, always_read
