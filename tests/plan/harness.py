@@ -21,7 +21,19 @@ from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef,
 from relay.ir.types import TensorType, Type
 from relay.loop import ir as loop_ir
 from relay.loop.evaluate import _State
-from relay.loop.ir import BlockProduct, For, Kernel, Prefetch, Stmt, Store, Transpose
+from relay.loop.ir import (
+    Alloc,
+    BlockProduct,
+    Branch,
+    For,
+    Kernel,
+    LetScalar,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    Transpose,
+)
 from relay.loop.target import Target
 from relay.loop.verify import verify
 from relay.loop.walk import statements
@@ -219,6 +231,40 @@ def asked_for(
         state.arrays[buffer] = np.zeros(shape, numpy_dtype(buffer.dtype))
     state.run(kernel.body)
     return state.asked
+
+
+def tasks(kernel: Kernel, threads: int, dims: Mapping[DimVar, int] | None = None) -> list[int]:
+    """How many chunks the parallel loops have that are reached with so many threads, in order."""
+    state = _Sharing(dict(dims or {}))
+    state.axes[loop_ir.WORKERS] = threads
+    state.run(kernel.body)
+    return state.chunks
+
+
+class _Sharing(_State):
+    """Goes up to the parallel loops, which are counted and left out."""
+
+    def __init__(self, dims: dict[DimVar, int]) -> None:
+        super().__init__(dims)
+        self.chunks: list[int] = []
+
+    def run(self, stmt: Stmt) -> None:
+        match stmt:
+            case For(kind="parallel"):
+                self.chunks.append(-(-int(self.value(stmt.extent)) // stmt.grain))
+            case LetScalar():
+                self.axes[stmt.var] = self.value(stmt.value)
+                self.run(stmt.body)
+            case Alloc():
+                self.run(stmt.body)
+            case Branch():
+                if (chosen := stmt.then if self.value(stmt.cond) else stmt.orelse) is not None:
+                    self.run(chosen)
+            case Seq():
+                for part in stmt.stmts:
+                    self.run(part)
+            case _:
+                pass
 
 
 class _Asking(_State):

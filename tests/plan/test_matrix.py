@@ -490,11 +490,3 @@ def test_the_lowest_tile_of_so_many_rows_and_more(most: int) -> None:
     for fewest in range(1, 60):
         heights = [count // -(-count // most) for count in range(fewest, fewest + 20 * most)]
         assert lowest_tile(fewest, most) == min(heights), fewest
-
-
-@pytest.mark.parametrize(("rows", "tasks"), [(300, 1), (576, 2), (800, 4), (1600, 4)])
-def test_few_panels_are_shared_out_by_rows(rows: int, tasks: int) -> None:
-    """A product with one panel: each part of the rows packs it."""
-    plan = check(primitive([tensor((rows, 96)), tensor((64, 96))], lambda m, x, w: m("nn.dense", x, w)))
-    text = kernel_text(plan.kernel)
-    assert text.count("parallel") == (1 if tasks > 1 else 0) and (tasks == 1 or f"parallel r < {tasks} " in text)

@@ -11,9 +11,11 @@ from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Stor
 from relay.plan.attention import Attention
 from relay.plan.attention_lines import NOTHING, Lines
 from relay.plan.attention_stream import FEW, Stream
-from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, seq
+from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, parallel_tasks, seq
 from relay.plan.nests import Member
+from relay.plan.product import size_of
 from relay.plan.reduction import initial
+from relay.plan.row_shares import RowShares, part_of
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Rows in registers together, keys of a block, rows of a task.
@@ -59,14 +61,23 @@ class _Tiles(Lines):
         size = _TASK // self.height * self.height
         if isinstance(rows, int) and rows < size:
             size = -(-rows // self.height) * self.height
+        others, of_row = size_of(self.a.batch), dim_mul(self.n_keys, self.cost)
+        work = dim_mul(dim_mul(rows, of_row), others)
+        # Where rows see different keys, those that go through them together see each other's, which makes the order of a sum.
+        known = rows if isinstance(rows, int) else None
+        shares = None if self.hides else RowShares.of(rows, known, size, self.height, others, work)
+        if shares is not None:
+            part = Axis("part", 1 << 16)
+            tasks = parallel_tasks(self.a.batch, [(part, shares.number)], work, self.task(part, size, shares))
+            return bound([shares.wanted(), shares.counted(extent_of(others))], tasks)
         part = Axis("part", ceil_div(rows, size))
-        work = dim_mul(dim_mul(dim_min(rows, size), self.n_keys), self.cost)
         at: Scalar = Const(0, "int64") if part.extent == 1 else part
-        return parallel_rows(self.builder, [*self.a.batch, part], work, self.task(at, size))
+        each = dim_mul(dim_min(rows, size), of_row)
+        return parallel_rows(self.builder, [*self.a.batch, part], each, self.task(at, size, None))
 
-    def task(self, part: Scalar, size: int) -> Stmt:
+    def task(self, part: Scalar, size: int, shares: RowShares | None) -> Stmt:
         """Some rows over all keys that they see; over all keys where those that are hidden turn out to count."""
-        block, start = self.block, binary("mul", part, size)
+        block = self.block
         self.buffers = {
             "sums": self.memory("sums", size * self.columns),
             "top": self.memory("top", size),
@@ -77,14 +88,14 @@ class _Tiles(Lines):
         }
         if not self.reads_values_along_columns:
             self.buffers["values"] = self.memory("values", block * self.columns)
-        count_axis, count_value = Axis("count", size + 1), minimum(size, binary("sub", extent_of(self.n_rows), start))
-        count: Scalar = Const(size, "int64") if self.n_rows == size else count_axis
-        if isinstance(self.n_rows, int) and self.n_rows < size:
-            count = Const(self.n_rows, "int64")
+        start, count, names = part_of(part, self.n_rows, size, 1, shares)
+        if shares is None and not isinstance(count, Const):
+            named = Axis("count", size + 1)
+            names, count = [(named, count)], named
         line = Axis("i", size)
         result = For(line, count, self.finish(line, binary("add", start, line)))
         body = allocate(list(self.buffers.values()), seq([self.attempts(start, count, size), result]))
-        return LetScalar(count_axis, count_value, body) if count is count_axis else body
+        return bound(names, body)
 
     def attempts(self, start: Scalar, count: Scalar, size: int) -> Stmt:
         """The sums of all rows. Where the score of hidden keys is finite, they are left out at first; a row whose maximum is not

@@ -267,6 +267,41 @@ def parallel_lines(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt
     return parallel_rows(builder, [*live[:-1], block], dim_mul(cost, dim_min(_AT_ONCE, last.extent)), several)
 
 
+def parallel_tasks(axes: Sequence[Axis], counted: Sequence[tuple[Axis, Scalar]], work: Dim, body: Stmt) -> Stmt:
+    """A parallel loop over axes and, inside of them, variables whose numbers are known when the kernel runs, all of which are bound for
+    the body. Tasks that are too little for a thread, of ``work`` in all, follow each other."""
+    live = [a for a in axes if a.extent != 1]
+    outer: Dim = 1
+    for axis in live:
+        outer = dim_mul(outer, axis.extent)
+    inner: Scalar = Const(1, "int64")
+    for _, count in counted:
+        inner = binary("mul", inner, count)
+    whole, many, per = (Axis(name, 1 << 40) for name in ("whole", "many", "per"))
+    chunk, step, task = Axis("chunk", 1 << 40), Axis("t", 1 << 40), Axis("task", 1 << 40)
+    places: list[tuple[Axis, Scalar]] = []
+    left: Scalar = task
+    for variable, count in reversed(counted):
+        before = Axis("before", 1 << 40)
+        places.append((before, binary("floordiv", left, count)))
+        places.append((variable, binary("sub", left, binary("mul", before, count))))
+        left = before
+    if live:
+        places.extend(unflattened(live, left))
+    start = binary("mul", chunk, per)
+    run = For(
+        step,
+        minimum(per, binary("sub", whole, start)),
+        LetScalar(task, binary("add", start, step), bound(places, body)),
+    )
+    worth = binary("floordiv", extent_of(work), PARALLEL_COST)
+    return bound([
+        (whole, binary("mul", extent_of(outer), inner)),
+        (many, maximum(minimum(worth, whole), 1)),
+        (per, maximum(binary("floordiv", whole, many), 1)),
+    ], For(chunk, ceiling(whole, per), run, "parallel", 1))  # fmt: skip
+
+
 def unflattened(axes: Sequence[Axis], position: Scalar) -> list[tuple[Axis, Scalar]]:
     """The values of axes at a position in row-major order, as bindings one after the other."""
     left, bindings = position, list[tuple[Axis, Scalar]]()

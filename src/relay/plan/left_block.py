@@ -114,19 +114,19 @@ class LeftBlock:
 
     @staticmethod
     def of(
-        nest: ProductNest, part: Scalar, most: int, length: int | None = None, deepest: int | None = None
+        nest: ProductNest,
+        rows: tuple[Scalar, Scalar],
+        most: int,
+        length: int | None = None,
+        deepest: int | None = None,
     ) -> LeftBlock:
-        """A part of the rows, ``most`` of them or what is left, in the thread's workspace; a block of k of some length at a time.
-        ``deepest``: k is no longer, where its length is not known."""
-        rows = size_of(nest.p.rows)
-        start = binary("mul", part, most)
-        whole = isinstance(rows, int) and rows % most == 0
-        count = Const(most, "int64") if whole else minimum(most, binary("sub", extent_of(rows), start))
+        """A part of the rows (its first one and how many, ``most`` at most) in the thread's workspace; a block of k of some length at a
+        time. ``deepest``: k is no longer, where its length is not known."""
         depth = size_of(nest.p.reduced)
         deep = length or (depth if isinstance(depth, int) else deepest or depth)
         buffer = temporary(nest.builder.fresh("left"), dim_mul(deep, most), nest.p.form.accumulate)
         along = None if length is None else (Axis("kb", dim_max(1, ceil_div(depth, length))), length)
-        return LeftBlock(nest, buffer, start, count, most, along)
+        return LeftBlock(nest, buffer, *rows, most, along)
 
     @property
     def begin(self) -> Scalar:

@@ -23,7 +23,7 @@ from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min,
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.plan.block_rows import block_rows, held_size
-from relay.plan.build import Builder, allocate, bound, parallel_rows, seq, temporary
+from relay.plan.build import Builder, allocate, bound, parallel_rows, parallel_tasks, seq, temporary
 from relay.plan.depth_blocks import OuterBlock, depth_block, few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
@@ -40,6 +40,7 @@ from relay.plan.product_nest import (
 )
 from relay.plan.reduction import initial
 from relay.plan.register_tiles import RegisterTiles, Task, is_direct, variable
+from relay.plan.row_shares import RowShares, part_of
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_loops import in_groups, k_outermost
 from relay.plan.task_rows import task_block
@@ -151,22 +152,33 @@ def _tasks(
         and all(is_direct(nest, run) for run in runs)
     ):
         deep = outer_cut(nest, packed, panels, rows if isinstance(rows, int) else fewest)
-    block = (
-        task_block(nest, tile.rows, panels, packed, deep[0] if deep else task_rows) if copied is None else copied.block
-    )
+    block = task_block(nest, tile.rows, packed, deep[0] if deep else task_rows) if copied is None else copied.block
     parts = ceil_div(rows, block)
     if most is not None and most <= block:
         block, parts = most, 1
-    panel, part = Axis("panel", panels), Axis("part", parts)
+    there_and_back = packed is not None and is_kept_in_part(nest, most, panels, runs, packed)
+    shares: RowShares | None = None
 
     def tiles_of(run: PanelRun) -> _Tiles:
-        tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back)
+        tiles = _Tiles(
+            replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back, shares
+        )
         if tiles.partial > 1:
             vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
             assert isinstance(vectors, int)
             height = tile_height(nest.builder.target, vectors, tiles.partial)
             tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
         return tiles
+
+    gathered = isinstance(panels, int) and panels > 1 and all(tiles_of(run).gathers for run in runs)
+    each = dim_mul(size_of(p.reduced), tile.columns)
+    work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
+    outer = size_of([*p.outer, *p.batch])
+    all_work = dim_mul(dim_floordiv(dim_mul(each, dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT), dim_mul(outer, panels))
+    if task_rows is None and p.form.guard is None and not p.form.turned and not gathered:
+        limit = rows if isinstance(rows, int) else most
+        shares = RowShares.of(rows, limit, block, tile.rows, outer if copied else dim_mul(outer, panels), all_work)
+    panel, part = Axis("panel", panels), Axis("part", parts if shares is None else 1 << 16)
 
     def of(
         run: PanelRun,
@@ -176,7 +188,6 @@ def _tasks(
     ) -> Stmt:
         return tiles_of(run).task(variable(panel), variable(part), block, left, outer, group)
 
-    there_and_back = packed is not None and is_kept_in_part(nest, most, panels, runs, packed)
     position = Axis("at", panels) if there_and_back else panel
 
     def of_any(left: LeftBlock | None = None, outer: OuterBlock | None = None, group: PanelGroup | None = None) -> Stmt:
@@ -187,14 +198,20 @@ def _tasks(
             return body
         return LetScalar(panel, turned_round(position, panels), body)
 
-    each = dim_mul(size_of(p.reduced), tile.columns)
-    work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
     if copied is not None:
         # A task copies its rows and goes through a group of panels.
-        group, inner = Axis("group", copied.groups), Axis("inner", copied.panels)
-        left = LeftBlock.of(nest, variable(part), block, copied.length)
-        first = binary("mul", variable(group), copied.panels)
-        count = minimum(copied.panels, binary("sub", extent_of(panels), first))
+        assert isinstance(panels, int)
+        group, inner = Axis("group", copied.groups if shares is None else panels), Axis("inner", copied.panels)
+        several: Scalar = Const(copied.panels, "int64")
+        start, size, names = part_of(variable(part), rows, block, fewest, shares)
+        left = LeftBlock.of(nest, (start, size), block, copied.length)
+        counts: list[tuple[Axis, Scalar]] = []
+        if shares is not None:
+            counts = [shares.wanted(), *shares.groups(panels, copied.panels, extent_of(dim_mul(outer, shares.parts)))]
+            (several, _), (groups, _) = counts[1:]
+            counts.append(shares.counted(binary("mul", groups, extent_of(outer))))
+        first = binary("mul", variable(group), several)
+        count = minimum(several, binary("sub", panels, first))
         here = binary("add", first, variable(inner))
         if left.along is None:
             body = seq([left.copied(), For(inner, count, LetScalar(panel, here, of_any(left)))])
@@ -207,16 +224,23 @@ def _tasks(
             number, _ = left.along
             blocks = For(number, extent_of(number.extent), seq([left.copied(), through]))
             body = allocate([left.buffer, held], blocks)
-        return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
+        body = bound(names, body)
+        if shares is None:
+            return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
+        tasks = parallel_tasks([*p.outer, *p.batch], [(group, groups), (part, shares.number)], all_work, body)
+        return bound(counts, tasks)
     if deep is not None:
         assert isinstance(panels, int)
-        return k_outermost(nest, (panel, part, block), deep[1], work, lambda outer: of_any(None, outer))
-    if isinstance(panels, int) and panels > 1 and all(tiles_of(run).gathers for run in runs):
+        return k_outermost(nest, (panel, part, block), deep[1], work, lambda outer: of_any(None, outer), shares)
+    if gathered:
         assert parts == 1
         return in_groups(nest, position, block, work, lambda group: of_any(group=group))
     # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
     order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
-    return parallel_rows(nest.builder, [*order, part], work, of_any())
+    if shares is None:
+        return parallel_rows(nest.builder, [*order, part], work, of_any())
+    counts = [shares.wanted(), shares.counted(extent_of(dim_mul(outer, panels)))]
+    return bound(counts, parallel_tasks(order, [(part, shares.number)], all_work, of_any()))
 
 
 def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt:
@@ -225,11 +249,13 @@ def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt
     panels, depth, rows = dim_add(last.number, last.count), size_of(p.reduced), size_of(p.rows)
     assert isinstance(panels, int) and isinstance(rows, int)
     each = (depth if isinstance(depth, int) else DEEPEST) * p.pitch
-    group, part = Axis("group", by.groups), Axis("part", by.parts)
+    height = min(run.tile.rows for run in runs)
+    work = dim_floordiv(dim_mul(panels * rows * p.pitch, depth), FMA_DISCOUNT)
+    shares = RowShares.of(rows, rows, by.block, height, by.groups, work)
+    group, part = Axis("group", by.groups), Axis("part", by.parts if shares is None else 1 << 16)
     made = temporary(nest.builder.fresh("panels"), by.panels * each, p.form.accumulate)
-    left = LeftBlock.of(nest, variable(part), by.block, deepest=DEEPEST) if by.copies else None
-    start = binary("mul", variable(part), by.block)
-    count = Const(by.block, "int64") if rows % by.block == 0 else minimum(by.block, binary("sub", rows, start))
+    start, count, names = part_of(variable(part), rows, by.block, 1, shares)
+    left = LeftBlock.of(nest, (start, count), by.block, deepest=DEEPEST) if by.copies else None
     before = binary("mul", variable(group), by.panels)
     several = minimum(by.panels, binary("sub", panels, before))
 
@@ -259,18 +285,25 @@ def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt
         return through(multiplied)
 
     packed = through(lambda _, task: seq(task.panel.packed_first(None)))
-    height = min(run.tile.rows for run in runs)
-    tiled = balanced(start, count, by.block, height, tile, None, min(by.block, rows - (by.parts - 1) * by.block))
+    fewest = min(by.block, rows - (by.parts - 1) * by.block) if shares is None else shares.fewest
+    tiled = balanced(start, count, by.block, height, tile, None, fewest)
     body = allocate([made], seq([packed, tiled]))
     if left is not None:
         body = allocate([left.buffer], seq([left.copied(), body]))
-    work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
-    return parallel_rows(nest.builder, [group, part], work, body)
+    body = bound(names, body)
+    if shares is None:
+        work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
+        return parallel_rows(nest.builder, [group, part], work, body)
+    counts = [shares.wanted(), shares.counted(Const(by.groups, "int64"))]
+    return bound(counts, parallel_tasks([group], [(part, shares.number)], work, body))
 
 
 @dataclass(slots=True, eq=False)
 class _Tiles(RegisterTiles):
     """What a task does with the tiles of a run of panels."""
+
+    # How the rows are shared out, where that depends on the number of threads.
+    shares: RowShares | None = None
 
     @property
     def _blocks(self) -> int | None:
@@ -302,7 +335,10 @@ class _Tiles(RegisterTiles):
         shared, p = self.shared, self.shared.p
         width, depth = p.tile.columns, size_of(p.reduced)
         first, across = self.columns(panel)
-        start, count, shares = self._share(part, size_of(p.rows), block)
+        if left is None:
+            start, count, names = part_of(part, size_of(p.rows), block, self.fewest, self.shares)
+        else:
+            start, count, names = left.start, left.count, []
         buffers: list[Buffer] = []
         shared.env = {}
         blocks = outer.length if outer is not None else self._blocks
@@ -315,15 +351,15 @@ class _Tiles(RegisterTiles):
         size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
         size = held_size(shared) if self.in_blocks else size
         held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = Task(start, count, min(self.fewest, (block + 1) // 2), block, columns, held, left, outer)
+        task = Task(start, count, self._fewest(block), block, columns, held, left, outer)
         if outer is not None:
             task.held = outer.sums
-            return bound(shares, allocate(buffers, self._rows_of_block(task, outer)))
+            return bound(names, allocate(buffers, self._rows_of_block(task, outer)))
         if group is not None:
             assert blocks is not None
             task.held = group.sums
             body = self._finish_sums(task, group.base) if group.finishes else self._sums(task, blocks, group.base)
-            return bound(shares, allocate(buffers, body))
+            return bound(names, allocate(buffers, body))
         if blocks is not None:
             body = seq([self._sums(task, blocks), self._finish_sums(task)])
         elif self.in_blocks and self.packed is not None:
@@ -333,7 +369,13 @@ class _Tiles(RegisterTiles):
             body = seq([*columns.packed_first(None), whole(task)])
         if blocks is not None or p.form.turned or self.in_blocks or not self.direct:
             buffers.append(held)
-        return bound(shares, allocate(buffers, body))
+        return bound(names, allocate(buffers, body))
+
+    def _fewest(self, block: int) -> int:
+        """How many rows a task has at least."""
+        if self.shares is not None:
+            return self.shares.least(self.fewest)
+        return min(self.fewest, (block + 1) // 2)
 
     def columns(self, panel: Scalar) -> tuple[Scalar, Scalar]:
         """The first column of a panel of the run, and how many there are."""
@@ -344,22 +386,6 @@ class _Tiles(RegisterTiles):
         if run.count == 1 and isinstance(columns, int):
             return first, Const(columns - run.column, "int64")
         return first, minimum(width, binary("sub", extent_of(columns), first))
-
-    def _share(self, part: Scalar, rows: Dim, block: int) -> tuple[Scalar, Scalar, list[tuple[Axis, Scalar]]]:
-        """The first row of a part of the rows and how many they are (at most ``block``), and what they are named for. Where few
-        rows never come, parts are of nearly one size, more than half a block: no code is needed for the rest of one."""
-        if isinstance(rows, int) or self.fewest == 1:
-            start = binary("mul", part, block)
-            whole = isinstance(rows, int) and rows % block == 0
-            count = Const(block, "int64") if whole else minimum(block, binary("sub", extent_of(rows), start))
-            return start, count, []
-        all_rows, parts = extent_of(rows), extent_of(ceil_div(rows, block))
-
-        def first(number: Scalar) -> Scalar:
-            return binary("floordiv", binary("mul", number, all_rows), parts)
-
-        start_, count_ = Axis("start", rows), Axis("count", block + 1)
-        return start_, count_, [(start_, first(part)), (count_, binary("sub", first(binary("add", part, 1)), start_))]
 
     # -- rows
 

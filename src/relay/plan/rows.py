@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_min, dim_mul, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
 from relay.loop.workspace import buffer_bytes
@@ -35,12 +35,13 @@ from relay.plan.build import (
 )
 from relay.plan.expand import Env, cost
 from relay.plan.graph import loads, tensor_key
+from relay.plan.lane_shares import SharedLanes
 from relay.plan.moments import row_steps
 from relay.plan.narrow_rows import NarrowRows, narrow_rows
 from relay.plan.nests import Nest
 from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
-from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, lane_blocks, targets
+from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, targets
 from relay.plan.row_pipeline import pipelined
 from relay.plan.space import Accesses, Space, accesses
 from relay.te.scalar import (
@@ -151,9 +152,8 @@ def _across(
     most = _COLUMNS if alone else LANE_BLOCK
     if held is False:
         return _in_blocks(emitter, plans, temps, rows, work, most)
-    lanes, blocks, _ = lane_blocks(last, _COLUMNS)
     env, storage = dict(emitter.env), dict(builder.storage)
-    made = _held(emitter, plans, temps, rows, work, (blocks[0], lanes.count))
+    made = _held(emitter, plans, temps, rows, work)
     if held is True:
         return made
     emitter.env, builder.storage = env, storage
@@ -165,11 +165,11 @@ def _in_blocks(
 ) -> Stmt:
     """Lanes across blocks of at most so many of the last of the rows, which take each step before the next one."""
     builder, last = emitter.builder, rows[-1]
-    lanes, blocks, position = lane_blocks(last, most)
+    shared = SharedLanes.of(rows, most, emitter.lanes(plans), work)
+    lanes = shared.lanes
     widened = _widen(builder, plans, temps, lanes.variable, lanes.size)
-    emitter.bind(last, position)
-    body = allocate(widened, seq(members_across(emitter, plans, lanes)))
-    return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+    emitter.bind(last, binary("add", shared.start, lanes.variable))
+    return shared.loop(builder, allocate(widened, seq(members_across(emitter, plans, lanes))))
 
 
 def _held(
@@ -178,20 +178,18 @@ def _held(
     temps: Sequence[Buffer],
     rows: Sequence[Axis],
     work: Dim,
-    block: tuple[Axis, Scalar],
 ) -> Stmt:
     """Lanes across a vector of the last of the rows at a time, which all members go through before the next: what they pass on is in
-    registers. ``block``: the number of the ``_COLUMNS`` rows that are a task, and how many there are in it."""
+    registers. At most ``_COLUMNS`` rows are a task."""
     builder, last, size = emitter.builder, rows[-1], emitter.lanes(plans)
-    number, count = block
-    vector, lane = Axis("vector", _COLUMNS // size), Axis("lane", size)
+    shared = SharedLanes.of(rows, _COLUMNS, size, work)
+    count, vector, lane = shared.lanes.count, Axis("vector", _COLUMNS // size), Axis("lane", size)
     start = binary("mul", vector, size)
     lanes = Lanes(lane, binary("sub", count, start), size, held=True)
     widened = _widen(builder, plans, temps, lane, size, held=True)
-    emitter.bind(last, binary("add", binary("add", binary("mul", number, _COLUMNS), start), lane))
+    emitter.bind(last, binary("add", binary("add", shared.start, start), lane))
     body = allocate(widened, seq(members_across(emitter, plans, lanes)))
-    loop = For(vector, ceiling(count, Const(size, "int64")), body)
-    return parallel_rows(builder, [*rows[:-1], number], dim_mul(work, dim_min(last.extent, _COLUMNS)), loop)
+    return shared.loop(builder, For(vector, ceiling(count, Const(size, "int64")), body))
 
 
 def _turned(

@@ -13,19 +13,25 @@ from relay.plan.depth_blocks import OuterBlock
 from relay.plan.panel_groups import GROUPS_OF_THREAD, PanelGroup, panels_together
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
+from relay.plan.row_shares import RowShares
 from relay.te.scalar import Axis, Const, binary, compare, extent_of, maximum, minimum, select
 
 
 def k_outermost(
-    nest: ProductNest, tasks: tuple[Axis, Axis, int], length: int, work: Dim, multiplied: Callable[[OuterBlock], Stmt]
+    nest: ProductNest,
+    tasks: tuple[Axis, Axis, int],
+    length: int,
+    work: Dim,
+    multiplied: Callable[[OuterBlock], Stmt],
+    shares: RowShares | None,
 ) -> Stmt:
     """A product by blocks of k of this ``length``, by each of which a task multiplies all its panels before the next one. ``tasks``: the
-    number of a panel, the number of a part of the rows, and how many these are at most. There are as many tasks as threads: the more
-    panels one has, the fewer read the left operand."""
+    number of a panel, the number of a part of the rows, and how many these are at most; ``shares``: how the rows are shared out, where
+    that depends on the number of threads. There are as many tasks as threads: the more panels one has, the fewer read the left operand."""
     p, (panel, part, block) = nest.p, tasks
     panels, depth = panel.extent, size_of(p.reduced)
     assert isinstance(panels, int) and isinstance(depth, int)
-    parts = extent_of(part.extent)
+    parts = extent_of(part.extent) if shares is None else shares.number
     each, threads, task, group = (
         Axis("each", panels + 1),
         Axis("threads", 1 << 16),
@@ -45,9 +51,13 @@ def k_outermost(
     groups = ceiling(Const(panels, "int64"), each)
     places = [(group, binary("floordiv", task, parts)), (part, binary("sub", task, binary("mul", group, parts)))]
     places = places if part.extent != 1 else [(group, binary("add", task, 0))]
-    worth = binary("floordiv", extent_of(dim_mul(dim_mul(work, panels), part.extent)), PARALLEL_COST)
+    if shares is None:
+        worth = binary("floordiv", extent_of(dim_mul(dim_mul(work, panels), part.extent)), PARALLEL_COST)
+        counts = [(threads, maximum(minimum(WORKERS, worth), 1))]
+    else:
+        counts = [(threads, shares.threads), shares.wanted(), shares.counted(Const(panels, "int64"))]
     return bound([
-        (threads, maximum(minimum(WORKERS, worth), 1)),
+        *counts,
         (each, ceiling(Const(panels, "int64"), minimum(ceiling(threads, parts), panels))),
     ], For(task, binary("mul", groups, parts), bound(places, body), "parallel", 1))  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.ir.dim import Dim, ceil_div, dim_mul
+from relay.ir.dim import Dim
 from relay.loop.ir import Buffer
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
@@ -13,11 +13,9 @@ _ROWS_PACKED = 768
 _ROWS_TURNED = 96
 # The same of a turned product that reads its rows along k, where no window is read again by the rows beside it: more tasks.
 _ROWS_TURNED_ALONG_DEPTH = 48
-# Tasks that a product is cut in, if they are not too small for that.
-_TASKS = 4
 
 
-def task_block(nest: ProductNest, height: int, panels: Dim, packed: Buffer | None, task_rows: int | None) -> int:
+def task_block(nest: ProductNest, height: int, packed: Buffer | None, task_rows: int | None) -> int:
     """The rows of a task, of tiles of so many rows: about ``task_rows``, where that is not for the model to say."""
     p, rows = nest.p, size_of(nest.p.rows)
     serves_many = p.form.turned or p.form.guard is not None
@@ -30,19 +28,8 @@ def task_block(nest: ProductNest, height: int, panels: Dim, packed: Buffer | Non
         return block
     # Blocks of nearly one size: a short last one would be one thread's work while the others wait.
     blocks = -(-rows // block)
-    if packed is None and task_rows is None:
-        blocks = _shared_out(rows, blocks, dim_mul(size_of([*p.outer, *p.batch]), panels))
     block = rows if blocks <= 1 else -(-rows // (blocks * height)) * height
     return _even_block(rows, block, p.rows[-1].extent) if p.form.turned and blocks > 1 else block
-
-
-def _shared_out(rows: int, fewest: int, tasks: Dim) -> int:
-    """How many blocks to cut the rows in: of few panels, which each block packs for itself, enough for several threads."""
-    for wanted in (_TASKS, 2) if isinstance(tasks, int) and tasks > 0 else ():
-        blocks = ceil_div(wanted, tasks)
-        if isinstance(blocks, int) and blocks > fewest and rows // blocks >= _ROWS_CONSTANT:
-            return blocks
-    return fewest
 
 
 def _even_block(rows: int, block: int, line: Dim) -> int:

@@ -16,10 +16,21 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar, Stmt, Store, Switch
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_rows, seq, serial, temporary
+from relay.plan.build import (
+    PARALLEL_COST,
+    allocate,
+    bound,
+    ceiling,
+    parallel_rows,
+    parallel_tasks,
+    seq,
+    serial,
+    temporary,
+)
 from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
+from relay.plan.row_shares import RowShares, part_of
 from relay.plan.tiles import Tile, narrow_runs, wide_tile
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum, select
 
@@ -168,22 +179,32 @@ class _Tiles:
         places = size_of(p.columns) if behind is None else dim_add(size_of(p.columns), behind.extent)
         panel = Axis("panel", ceil_div(places, width))
         number: Scalar = Const(0, "int64") if panel.extent == 1 else panel
+        rows: Dim = self.most if self.exactly else size_of(p.rows)
+        each = dim_mul(size_of(p.reduced), width)
+        work = dim_floordiv(dim_mul(each, dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT)
+        others = dim_mul(size_of([*p.outer, *p.batch]), panel.extent)
+        shares = RowShares.of(rows, self.most, self.most, self.tile.rows, others, dim_mul(work, others))
+        part = Axis("part", 1 if shares is None else 1 << 16)
         if behind is None:
             first = binary("mul", number, width)
-            body = self._panel(first, Const(0, "int64"), shared.across(first, width))
+            body = self._panel(first, Const(0, "int64"), shared.across(first, width), part, shares)
         else:
             start, begin = Axis("start", 1 << 62), Axis("begin", behind.extent)
             body = Branch(
                 compare("lt", start, extent_of(size_of(p.columns))),
-                self._panel(start, begin, minimum(width, binary("sub", extent_of(size_of(p.columns)), start))),
+                self._panel(
+                    start, begin, minimum(width, binary("sub", extent_of(size_of(p.columns)), start)), part, shares
+                ),
             )
             body = bound([
                 (start, binary("sub", binary("mul", number, width), behind)),
                 (begin, maximum(0, binary("sub", 0, start))),
             ], body)  # fmt: skip
-        rows: Dim = self.most if self.exactly else size_of(p.rows)
-        each = dim_mul(dim_mul(size_of(p.reduced), width), dim_max(rows, _ROWS_TO_READ))
-        return parallel_rows(shared.builder, [*p.outer, *p.batch, panel], dim_floordiv(each, FMA_DISCOUNT), body)
+        order = [*p.outer, *p.batch, panel]
+        if shares is None:
+            return parallel_rows(shared.builder, order, work, body)
+        counts = [shares.wanted(), shares.counted(extent_of(others))]
+        return bound(counts, parallel_tasks(order, [(part, shares.number)], dim_mul(work, others), body))
 
     def _by_blocks(self, length: int) -> Stmt:
         """All panels of a task by one block of k after the other; their sums wait in memory. There are as many tasks as threads."""
@@ -299,11 +320,16 @@ class _Tiles:
         far = size > (_FAR * target.l2_bytes if many else target.l3_bytes // 2)
         return self.shared.behind_line() if far else None
 
-    def _panel(self, first: Scalar, begin: Scalar, across: Scalar) -> Stmt:
-        """All rows of columns ``begin`` to ``across`` (at most the tile's) from the first one on. A dear epilogue takes finished tiles
-        from memory, so that its code is not needed for every height."""
-        shared, width, nothing = self.shared, self.tile.columns, Const(0, "int64")
-        count = Const(self.most, "int64") if self.exactly else extent_of(size_of(shared.p.rows))
+    def _panel(self, first: Scalar, begin: Scalar, across: Scalar, part: Axis, shares: RowShares | None) -> Stmt:
+        """A part of the rows, or all, of columns ``begin`` to ``across`` (at most the tile's) from the first one on. A dear epilogue takes
+        finished tiles from memory, so that its code is not needed for every height."""
+        shared, width, fewest = self.shared, self.tile.columns, self.fewest
+        start: Scalar = Const(0, "int64")
+        count: Scalar = Const(self.most, "int64") if self.exactly else extent_of(size_of(shared.p.rows))
+        names: list[tuple[Axis, Scalar]] = []
+        if shares is not None:
+            start, count, names = part_of(part, shares.rows, self.most, fewest, shares)
+            fewest = shares.least(fewest)
         dear = shared.epilogue_cost() > CHEAP_EPILOGUE
         held = temporary(shared.builder.fresh("tile"), self.tile.rows * width, shared.p.form.accumulate)
 
@@ -320,8 +346,8 @@ class _Tiles:
             return self._either(across, begin, columns)
 
         if not dear:
-            return balanced(nothing, count, self.most, self.tile.rows, tile, fewest=self.fewest)
-        return allocate([held], balanced(nothing, count, self.most, self.tile.rows, tile, finish, self.fewest))
+            return bound(names, balanced(start, count, self.most, self.tile.rows, tile, fewest=fewest))
+        return bound(names, allocate([held], balanced(start, count, self.most, self.tile.rows, tile, finish, fewest)))
 
     def _micro(
         self, row: Scalar, height: int, first: Scalar, begin: Scalar, across: Scalar, held: Buffer | None

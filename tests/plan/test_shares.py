@@ -1,0 +1,90 @@
+"""Work shared out among as many threads as there are when a kernel runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.expr import Function
+from relay.plan.kernel_plan import KernelPlan, make_plan
+from tests.plan.harness import HOST, check, primitive, random, tasks, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+
+
+def _plan(fn: Function) -> KernelPlan:
+    return make_plan(fn, HOST)
+
+
+def dense(rows: object, columns: int, depth: int) -> Function:
+    return primitive([tensor((rows, depth)), tensor((columns, depth))], lambda m, x, w: m("nn.dense", x, w))
+
+
+@pytest.mark.parametrize("rows", [128, 131, 800])
+@pytest.mark.parametrize(("columns", "depth"), [(64, 700), (384, 300)])
+def test_rows_of_a_product_go_to_all_threads(rows: int, columns: int, depth: int) -> None:
+    """Few panels keep few threads busy; parts of the rows do, known or not, of which each packs its panels."""
+    for fn, dims in ((dense(rows, columns, depth), {}), (dense(N, columns, depth), {V: rows})):
+        kernel = _plan(fn).kernel
+        counts = {threads: tasks(kernel, threads, dims)[-1] for threads in (1, 2, 8, 16)}
+        panels, most = counts[1] // -(-rows // 768), rows // 24
+        assert -(-columns // 64) <= panels <= -(-columns // 48)
+        assert min(16, panels * most) <= counts[16] <= max(48, counts[1]), counts
+        assert counts[8] >= min(8, panels * most)
+
+
+def test_constant_panels_that_are_too_few() -> None:
+    plan = make_plan(dense(N, 384, 384), HOST, frozenset({1}))
+    assert [tasks(plan.kernel, threads, {V: 128})[-1] for threads in (1, 2, 16)] == [8, 8, 40]
+    assert tasks(plan.kernel, 16, {V: 20})[-1] == 8
+
+
+def test_a_copied_left_operand() -> None:
+    """Groups of panels are smaller first: a part of the rows is copied once for each."""
+    fn = primitive([tensor((1143, 576)), tensor((1143, 390))], lambda m, a, b: m("nn.matmul", a, b, transpose_a=True))
+    kernel = _plan(fn).kernel
+    assert [tasks(kernel, threads)[-1] for threads in (1, 2, 16)] == [4, 4, 42]
+
+
+@pytest.mark.parametrize("rows", [48, 63, 100])
+def test_shares_of_rows_are_right(rows: int) -> None:
+    """Of three threads, as kernels are run here: known and unknown numbers of rows, and left operands that are copied."""
+    check(dense(rows, 70, 500))
+    check(dense(N, 70, 500), *({V: n} for n in (0, 1, 23, 24, 47, rows, 5 * rows)))
+    check(primitive([tensor((600, rows)), tensor((600, 70))], lambda m, a, b: m("nn.matmul", a, b, transpose_a=True)))
+
+
+def test_columns_of_reductions_go_to_all_threads() -> None:
+    fn = primitive([tensor((1024, 768))], lambda m, x: m("nn.softmax", x, axis=0))
+    kernel = _plan(fn).kernel
+    assert [tasks(kernel, threads)[-1] for threads in (1, 2, 16)] == [3, 4, 16]
+    check(primitive([tensor((200, 700))], lambda m, x: m("nn.softmax", x, axis=0)))
+    check(primitive([tensor((N, N))], lambda m, x: m("cumsum", x, axis=0)), *({V: n} for n in (0, 1, 70, 300)))
+
+
+PROGRAMS = {
+    "dense": ("%x: Tensor[(n, 300), float32], %w: Tensor[(130, 300), float32]", "nn.dense(%x, %w)"),
+    "weight gradient": ("%x: Tensor[(300, 150), float32], %w: Tensor[(300, 130), float32]", "nn.matmul(%x, %w, transpose_a=True)"),
+    "attention": ("%x: Tensor[(1, 2, 300, 32), float32], %w: Tensor[(1, 2, n, 32), float32]", "nn.attention(%x, %w, %w)"),
+    "causal attention": ("%x: Tensor[(1, 2, n, 32), float32], %w: Tensor[(1, 2, n, 32), float32]", "nn.attention(%x, %w, %w, causal=True)"),
+    "softmax": ("%x: Tensor[(300, 200), float32], %w: Tensor[(n, 200), float32]", "nn.softmax(%x, axis=0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_bit_depends_on_the_number_of_threads(name: str) -> None:
+    parameters, body = PROGRAMS[name]
+    text = f'#[version = "0.0.5"]\ndef @main[n: Dim]({parameters}) {{ {body} }}'
+    shapes = {
+        "dense": ((301, 300), (130, 300)),
+        "weight gradient": ((300, 150), (300, 130)),
+        "softmax": ((300, 200), (3, 200)),
+    }
+    default = ((1, 2, 300, 32), (1, 2, 300, 32))
+    args = [random(shape, "float32", n) for n, shape in enumerate(shapes.get(name, default))]
+    one, *others = (np.asarray(relay.compile(text, threads=threads)(*args)) for threads in (1, 2, 5, 16))
+    for other in others:
+        np.testing.assert_array_equal(one, other)
