@@ -31,6 +31,7 @@ from relay.plan.lifted import lifted
 from relay.plan.line_sums import line_sums
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
+from relay.plan.partial_sums import in_parts
 from relay.plan.product import (
     Product,
     constant_operand,
@@ -128,6 +129,7 @@ def plan_graph(
     defined = graph.outputs
     graph = factored(separated(before_guards(split_for_steps(term_by_term(graph, constants)))))
     graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
+    graph = in_parts(graph, constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     ids = graph.stages_of(constants)
