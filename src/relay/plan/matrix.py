@@ -16,37 +16,32 @@ few rows still keep all threads busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
+from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
-from relay.plan.block_rows import block_rows, held_size
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
 from relay.plan.build import Builder, allocate, bound, parallel_rows, parallel_tasks, seq, temporary
-from relay.plan.depth_blocks import OuterBlock, depth_block, few_row_limits, outer_cut
+from relay.plan.depth_blocks import OuterBlock, few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
 from relay.plan.left_block import LeftBlock, cut
 from relay.plan.nests import Member
-from relay.plan.panel_groups import PanelGroup, are_gathered
-from relay.plan.panels import Panel, is_in_place
+from relay.plan.panel_groups import PanelGroup
 from relay.plan.product import Product, size_of
 from relay.plan.product_nest import (
     FMA_DISCOUNT,
-    AfterTile,
     ProductNest,
-    RowTile,
-    balanced,
 )
-from relay.plan.reduction import initial
-from relay.plan.register_tiles import RegisterTiles, Task, is_direct, variable
+from relay.plan.register_tiles import is_direct, variable
 from relay.plan.row_shares import RowShares, part_of
 from relay.plan.schedule import MODEL, Case, Schedule
 from relay.plan.task_loops import in_groups, k_outermost
 from relay.plan.task_rows import task_block
+from relay.plan.task_tiles import TaskTiles
 from relay.plan.there_and_back import is_kept_in_part, turned_round
 from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch, tile_height
-from relay.plan.whole_rows import DEEPEST, RowCut, row_cut
+from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, minimum
 
 _NOTHING = Const(0, "int64")
@@ -138,10 +133,10 @@ def _tasks(
         by_rows = row_cut(nest, panels) if shallow and all(is_direct(nest, run) for run in runs) else None
         depth = size_of(p.reduced)
         if by_rows is not None and isinstance(depth, int):
-            return _row_by_row(nest, runs, by_rows)
+            return row_by_row(nest, runs, by_rows)
         if by_rows is not None:
             deeper = _tasks(nest, runs, packed, task_rows, fewest, most, shallow=False)
-            return Branch(compare("le", extent_of(depth), DEEPEST), _row_by_row(nest, runs, by_rows), deeper)
+            return Branch(compare("le", extent_of(depth), DEEPEST), row_by_row(nest, runs, by_rows), deeper)
         whole = p.form.guard is None and all(is_direct(nest, run) for run in runs)
         copied = cut(nest, panels, blocks=whole)
     deep = None
@@ -159,8 +154,8 @@ def _tasks(
     there_and_back = packed is not None and is_kept_in_part(nest, most, panels, runs, packed)
     shares: RowShares | None = None
 
-    def tiles_of(run: PanelRun) -> _Tiles:
-        tiles = _Tiles(
+    def tiles_of(run: PanelRun) -> TaskTiles:
+        tiles = TaskTiles(
             replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back, shares
         )
         if tiles.partial > 1:
@@ -241,265 +236,3 @@ def _tasks(
         return parallel_rows(nest.builder, [*order, part], work, of_any())
     counts = [shares.wanted(), shares.counted(extent_of(dim_mul(outer, panels)))]
     return bound(counts, parallel_tasks(order, [(part, shares.number)], all_work, of_any()))
-
-
-def _row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt:
-    """A product whose tasks pack all their panels first, and write their results row by row."""
-    p, last = nest.p, runs[-1]
-    panels, depth, rows = dim_add(last.number, last.count), size_of(p.reduced), size_of(p.rows)
-    assert isinstance(panels, int) and isinstance(rows, int)
-    each = (depth if isinstance(depth, int) else DEEPEST) * p.pitch
-    height = min(run.tile.rows for run in runs)
-    work = dim_floordiv(dim_mul(panels * rows * p.pitch, depth), FMA_DISCOUNT)
-    shares = RowShares.of(rows, rows, by.block, height, by.groups, work)
-    group, part = Axis("group", by.groups), Axis("part", by.parts if shares is None else 1 << 16)
-    made = temporary(nest.builder.fresh("panels"), by.panels * each, p.form.accumulate)
-    start, count, names = part_of(variable(part), rows, by.block, 1, shares)
-    left = LeftBlock.of(nest, (start, count), by.block, deepest=DEEPEST) if by.copies else None
-    before = binary("mul", variable(group), by.panels)
-    several = minimum(by.panels, binary("sub", panels, before))
-
-    def through(of: Callable[[_Tiles, Task], Stmt]) -> Stmt:
-        """What is done for each of the panels."""
-        inner, panel = Axis("inner", by.panels), Axis("panel", panels)
-        at = binary("mul", inner, each)
-
-        def one(run: PanelRun) -> Stmt:
-            tiles = _Tiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, None)
-            first, across = tiles.columns(variable(panel))
-            columns = Panel(tiles.shared, variable(panel), first, across, None, made, at)
-            return of(tiles, Task(start, count, 1, by.block, columns, made, left))
-
-        body = one(last)
-        for run in reversed(runs[:-1]):
-            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), one(run), body)
-        return For(inner, several, LetScalar(panel, binary("add", before, inner), body))
-
-    def tile(row: Scalar, height: int, offset: Scalar) -> Stmt:
-        def multiplied(tiles: _Tiles, task: Task) -> Stmt:
-            def finish(held: Buffer) -> list[Stmt]:
-                return tiles.shared.finish_tile(held, row, task.panel.first, task.panel.across)
-
-            return tiles.micro(task, row, height, offset, None, finish)
-
-        return through(multiplied)
-
-    packed = through(lambda _, task: seq(task.panel.packed_first(None)))
-    fewest = min(by.block, rows - (by.parts - 1) * by.block) if shares is None else shares.fewest
-    tiled = balanced(start, count, by.block, height, tile, None, fewest)
-    body = allocate([made], seq([packed, tiled]))
-    if left is not None:
-        body = allocate([left.buffer], seq([left.copied(), body]))
-    body = bound(names, body)
-    if shares is None:
-        work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
-        return parallel_rows(nest.builder, [group, part], work, body)
-    counts = [shares.wanted(), shares.counted(Const(by.groups, "int64"))]
-    return bound(counts, parallel_tasks([group], [(part, shares.number)], work, body))
-
-
-@dataclass(slots=True, eq=False)
-class _Tiles(RegisterTiles):
-    """What a task does with the tiles of a run of panels."""
-
-    # How the rows are shared out, where that depends on the number of threads.
-    shares: RowShares | None = None
-
-    @property
-    def _blocks(self) -> int | None:
-        """The length of the blocks of k that the tiles of a panel go through one after the other."""
-        if self.in_blocks or self.partial > 1:
-            return None
-        return depth_block(self.shared, self.packed, self.most, self.widens)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether results wait for those of the next panels."""
-        return (
-            self._blocks is not None and self.packed is not None and are_gathered(self.shared, self.packed, self.most)
-        )
-
-    # -- tasks
-
-    def task(
-        self,
-        panel: Scalar,
-        part: Scalar,
-        block: int,
-        left: LeftBlock | None = None,
-        outer: OuterBlock | None = None,
-        group: PanelGroup | None = None,
-    ) -> Stmt:
-        """A panel of the run and ``block`` rows (or what is left of them), which ``left`` may have a copy of. With k outermost: over
-        the block ``outer`` of it. One of a ``group``: its sums alone, or its epilogue."""
-        shared, p = self.shared, self.shared.p
-        width, depth = p.tile.columns, size_of(p.reduced)
-        first, across = self.columns(panel)
-        if left is None:
-            start, count, names = part_of(part, size_of(p.rows), block, self.fewest, self.shares)
-        else:
-            start, count, names = left.start, left.count, []
-        buffers: list[Buffer] = []
-        shared.env = {}
-        blocks = outer.length if outer is not None else self._blocks
-        made: Buffer | None = None
-        if self.widens or (self.packed is None and not is_in_place(shared)):
-            long = depth if blocks is None else dim_mul(blocks, size_of(p.reduced[1:]))
-            made = temporary(shared.builder.fresh("panel"), dim_mul(long, p.pitch), p.form.accumulate)
-            buffers.append(made)
-        columns = Panel(shared, panel, first, across, self.packed, made)
-        size: Dim = block * width if blocks is not None or p.form.turned else p.tile.rows * width
-        size = held_size(shared) if self.in_blocks else size
-        held = temporary(shared.builder.fresh("tile"), size, p.form.accumulate)
-        task = Task(start, count, self._fewest(block), block, columns, held, left, outer)
-        if outer is not None:
-            task.held = outer.sums
-            return bound(names, allocate(buffers, self._rows_of_block(task, outer)))
-        if group is not None:
-            assert blocks is not None
-            task.held = group.sums
-            body = self._finish_sums(task, group.base) if group.finishes else self._sums(task, blocks, group.base)
-            return bound(names, allocate(buffers, body))
-        if blocks is not None:
-            body = seq([self._sums(task, blocks), self._finish_sums(task)])
-        elif self.in_blocks and self.packed is not None:
-            body = block_rows(shared, columns, self.packed, (start, count, block), held)
-        else:
-            whole = self._turned_rows if p.form.turned else self._rows
-            body = seq([*columns.packed_first(None), whole(task)])
-        if blocks is not None or p.form.turned or self.in_blocks or not self.direct:
-            buffers.append(held)
-        return bound(names, allocate(buffers, body))
-
-    def _fewest(self, block: int) -> int:
-        """How many rows a task has at least."""
-        if self.shares is not None:
-            return self.shares.least(self.fewest)
-        return min(self.fewest, (block + 1) // 2)
-
-    def columns(self, panel: Scalar) -> tuple[Scalar, Scalar]:
-        """The first column of a panel of the run, and how many there are."""
-        run, width, columns = self.run, self.run.tile.columns, size_of(self.shared.p.columns)
-        first = binary("add", binary("mul", binary("sub", panel, run.number), width), run.column)
-        if not run.ragged:
-            return first, Const(width, "int64")
-        if run.count == 1 and isinstance(columns, int):
-            return first, Const(columns - run.column, "int64")
-        return first, minimum(width, binary("sub", extent_of(columns), first))
-
-    # -- rows
-
-    def _each(self, task: Task, tile: RowTile, after: AfterTile | None = None) -> Stmt:
-        return balanced(task.start, task.count, task.most, self.shared.p.tile.rows, tile, after, task.fewest)
-
-    def _rows(self, task: Task) -> Stmt:
-        """All rows of a task, a tile at a time."""
-        nothing = _NOTHING
-        if self.direct:
-            return self._each(
-                task,
-                lambda row, n, offset: self.micro(
-                    task,
-                    row,
-                    n,
-                    offset,
-                    None,
-                    lambda tile: self.shared.finish_tile(tile, row, task.panel.first, task.panel.across),
-                ),
-            )
-
-        def through_memory(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self.micro(task, row, n, offset, None, lambda tile: self.shared.hand_over(tile, task.held, nothing))
-
-        width = self.shared.p.tile.columns
-
-        def finish(row: Scalar, n: Scalar, _: Scalar) -> Stmt:
-            def columns(across: Scalar) -> Stmt:
-                return self.shared.finish_rows(row, n, task.panel.first, across, task.held, nothing, width)
-
-            if isinstance(task.panel.across, Const):
-                return columns(task.panel.across)
-            # Of a known number of columns the loop over them is written out.
-            whole = compare("eq", task.panel.across, width)
-            return Branch(whole, columns(Const(width, "int64")), columns(task.panel.across))
-
-        return self._each(task, through_memory, finish)
-
-    def _rows_of_block(self, task: Task, outer: OuterBlock) -> Stmt:
-        """All rows of a task over a block of k: their sums wait in memory for the next block, and go through the epilogue after the
-        last."""
-
-        def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            at = binary("add", outer.base, binary("mul", offset, self.shared.p.tile.columns))
-
-            def finish(tile: Buffer) -> list[Stmt]:
-                done = seq(self.shared.finish_tile(tile, row, task.panel.first, task.panel.across))
-                return [Branch(outer.is_last, done, seq(self.shared.hand_over(tile, task.held, at)))]
-
-            return self.micro(task, row, n, offset, (*outer.along, at), finish)
-
-        return seq([*task.panel.packed_first(outer.along), self._each(task, run)])
-
-    def _turned_rows(self, task: Task) -> Stmt:
-        """All rows of a task, and then all its columns."""
-        width = self.shared.p.tile.columns
-
-        def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            return self.micro(
-                task,
-                row,
-                n,
-                offset,
-                None,
-                lambda tile: self.shared.hand_over(tile, task.held, binary("mul", offset, width)),
-            )
-
-        return seq([self._each(task, run), self._finish_turned(task)])
-
-    def _finish_turned(self, task: Task) -> Stmt:
-        """Turn the rows that are held, and bring each column to where the result has it."""
-        width, nothing = self.shared.p.tile.columns, Const(0, "int64")
-        pitch = -(-task.most // 16) * 16
-        columns = temporary(self.shared.builder.fresh("columns"), width * pitch, task.held.dtype)
-        turn = Transpose(
-            columns,
-            nothing,
-            Const(pitch, "int64"),
-            task.held,
-            nothing,
-            Const(width, "int64"),
-            task.count,
-            task.panel.across,
-        )
-        finish = self.shared.finish_columns(
-            task.start, task.count, task.most, task.panel.first, task.panel.across, columns, pitch
-        )
-        return allocate([columns], seq([turn, finish]))
-
-    def _sums(self, task: Task, length: int, begin: Scalar = _NOTHING) -> Stmt:
-        """All rows of a task by blocks of k: sums of all rows wait in memory, from ``begin`` on."""
-        width = self.shared.p.tile.columns
-        k = self.shared.p.reduced[0]
-        assert isinstance(k.extent, int)
-        blocks = Axis("kb", -(-k.extent // length))
-
-        def run(row: Scalar, n: int, offset: Scalar) -> Stmt:
-            base = binary("add", begin, binary("mul", offset, width))
-            return self.micro(
-                task, row, n, offset, (blocks, length, base), lambda tile: self.shared.hand_over(tile, task.held, base)
-            )
-
-        lane, line = Axis("j", width), Axis("i", task.most)
-        place = binary("add", binary("add", begin, binary("mul", line, width)), lane)
-        clear = Store(task.held, (place,), initial("sum", task.held.dtype))
-        return seq([
-            For(line, task.count, For(lane, Const(width, "int64"), clear, "vectorized")),
-            For(blocks, extent_of(blocks.extent), seq([*task.panel.packed_first((blocks, length)), self._each(task, run)])),
-        ])  # fmt: skip
-
-    def _finish_sums(self, task: Task, begin: Scalar = _NOTHING) -> Stmt:
-        """The epilogue on sums that wait in memory, from ``begin`` on."""
-        if self.shared.p.form.turned:
-            return self._finish_turned(task)
-        panel, width = task.panel, self.shared.p.tile.columns
-        return self.shared.finish_rows(task.start, task.count, panel.first, panel.across, task.held, begin, width)

@@ -8,13 +8,26 @@ them: its rows are written from end to end. The panels, which are read again by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
-from relay.plan.left_block import is_far_apart
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
+from relay.plan.build import allocate, bound, parallel_rows, parallel_tasks, seq, temporary
+from relay.plan.left_block import LeftBlock, is_far_apart
+from relay.plan.panels import Panel
 from relay.plan.product import size_of
-from relay.plan.product_nest import ProductNest
+from relay.plan.product_nest import (
+    FMA_DISCOUNT,
+    ProductNest,
+    balanced,
+)
+from relay.plan.register_tiles import Task, variable
+from relay.plan.row_shares import RowShares, part_of
+from relay.plan.task_tiles import TaskTiles
+from relay.plan.tiles import PanelRun
+from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
 
 # Up to this depth results take a good part of the time.
 DEEPEST = 128
@@ -55,3 +68,58 @@ def row_cut(nest: ProductNest, panels: Dim) -> RowCut | None:
     height = min(run.tile.rows for run in p.runs)
     block = -(-max(rows // _TASKS, _FEWEST_ROWS) // height) * height
     return RowCut(block, -(-rows // block), -(-panels // groups), groups, is_far_apart(nest, rows, depth))
+
+
+def row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt:
+    """A product whose tasks pack all their panels first, and write their results row by row."""
+    p, last = nest.p, runs[-1]
+    panels, depth, rows = dim_add(last.number, last.count), size_of(p.reduced), size_of(p.rows)
+    assert isinstance(panels, int) and isinstance(rows, int)
+    each = (depth if isinstance(depth, int) else DEEPEST) * p.pitch
+    height = min(run.tile.rows for run in runs)
+    work = dim_floordiv(dim_mul(panels * rows * p.pitch, depth), FMA_DISCOUNT)
+    shares = RowShares.of(rows, rows, by.block, height, by.groups, work)
+    group, part = Axis("group", by.groups), Axis("part", by.parts if shares is None else 1 << 16)
+    made = temporary(nest.builder.fresh("panels"), by.panels * each, p.form.accumulate)
+    start, count, names = part_of(variable(part), rows, by.block, 1, shares)
+    left = LeftBlock.of(nest, (start, count), by.block, deepest=DEEPEST) if by.copies else None
+    before = binary("mul", variable(group), by.panels)
+    several = minimum(by.panels, binary("sub", panels, before))
+
+    def through(of: Callable[[TaskTiles, Task], Stmt]) -> Stmt:
+        """What is done for each of the panels."""
+        inner, panel = Axis("inner", by.panels), Axis("panel", panels)
+        at = binary("mul", inner, each)
+
+        def one(run: PanelRun) -> Stmt:
+            tiles = TaskTiles(replace(nest, p=replace(p, tile=run.tile), env={}), run, None)
+            first, across = tiles.columns(variable(panel))
+            columns = Panel(tiles.shared, variable(panel), first, across, None, made, at)
+            return of(tiles, Task(start, count, 1, by.block, columns, made, left))
+
+        body = one(last)
+        for run in reversed(runs[:-1]):
+            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), one(run), body)
+        return For(inner, several, LetScalar(panel, binary("add", before, inner), body))
+
+    def tile(row: Scalar, height: int, offset: Scalar) -> Stmt:
+        def multiplied(tiles: TaskTiles, task: Task) -> Stmt:
+            def finish(held: Buffer) -> list[Stmt]:
+                return tiles.shared.finish_tile(held, row, task.panel.first, task.panel.across)
+
+            return tiles.micro(task, row, height, offset, None, finish)
+
+        return through(multiplied)
+
+    packed = through(lambda _, task: seq(task.panel.packed_first(None)))
+    fewest = min(by.block, rows - (by.parts - 1) * by.block) if shares is None else shares.fewest
+    tiled = balanced(start, count, by.block, height, tile, None, fewest)
+    body = allocate([made], seq([packed, tiled]))
+    if left is not None:
+        body = allocate([left.buffer], seq([left.copied(), body]))
+    body = bound(names, body)
+    if shares is None:
+        work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
+        return parallel_rows(nest.builder, [group, part], work, body)
+    counts = [shares.wanted(), shares.counted(Const(by.groups, "int64"))]
+    return bound(counts, parallel_tasks([group], [(part, shares.number)], work, body))
