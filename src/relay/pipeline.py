@@ -323,7 +323,7 @@ class Runner:
             plan = plan_graph(graph, self.here, PlanKey(key, ()), name="pack")
             planned = {id(primitive): Planned(plan, (), (taken,), (given,))}
             exe = self._compiled[key] = self._executable(
-                ModulePlan(Module({"main": main}), planned, {}, {}, (plan,)), main
+                ModulePlan(Module({"main": main}), planned, {}, {}, {}, (plan,)), main
             )
         return np.asarray(exe(array))
 

@@ -43,9 +43,11 @@ from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType
 from relay.lower import escape
 from relay.lower.exchange import Carried, Exchanges, find_exchanges
-from relay.lower.frame import Frame, Place, is_scalar, leaves, needed_dims, said_dims, type_dims
+from relay.lower.frame import Frame, Place, is_scalar, leaves, needed_dims, type_dims
 from relay.lower.kernel_calls import Arena, KernelCalls, is_view
 from relay.lower.liveness import Uses, dying
+from relay.lower.recurrence_calls import emit_recurrence
+from relay.lower.sizes import said_dims
 from relay.lower.tail_loops import TailLoop, tail_loop
 from relay.lower.unit import Unit
 from relay.op import registry
@@ -66,7 +68,8 @@ class _Emitter:
         self.sizes = self.frame.sizes
         self.kernels = KernelCalls(self.frame, devices)
         self.uses = Uses()
-        self.loop = tail_loop(name, fn)
+        self.recurrence = unit.recurrences.get(name)
+        self.loop = tail_loop(name, fn) if self.recurrence is None else None
         self.keeps = self.loop is not None and run(self.kernels.keeps_memory(self.loop.tails))
         self.exchanges = Exchanges()
         if self.loop is not None and self.keeps:
@@ -80,6 +83,13 @@ class _Emitter:
         assert isinstance(body, Block), f"@{self.frame.name} is not in blocks"
         run(self.uses.analyse(body))
         self.uses.find_buffers(body, self.unit.planned.keys())
+        if self.recurrence is not None:
+            run(
+                self._block(
+                    emit_recurrence(*self.recurrence, self.fn, self.frame, self.kernels, self.uses), frozenset(), None
+                )
+            )
+            return self.asm.finish()
         if self.loop is None:
             for register, param in enumerate(self.fn.params):
                 self.frame.assign(param, register)

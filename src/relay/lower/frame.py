@@ -12,7 +12,7 @@ from collections.abc import Container
 
 from relay.executable.bytecode import Assembler
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import DimVar, SymDim, as_var, dim_linear, dim_vars
+from relay.ir.dim import DimVar, dim_vars
 from relay.ir.expr import Block, Constant, ConstructorRef, Expr, GlobalVar, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType, TupleType, Type, is_integer
@@ -230,18 +230,6 @@ def type_dims(ty: Type) -> list[DimVar]:
             return [v for d in shape for v in dim_vars(d)]
         case TupleType(fields=fields):
             return [v for f in fields for v in type_dims(f)]
-        case _:
-            return []
-
-
-def said_dims(ty: Type | None) -> list[DimVar]:
-    """The dim variables that a value of the type says (`Sizes.bind`)."""
-    match ty:
-        case TensorType(shape=shape) if isinstance(shape, tuple):
-            solved = [dim_linear(d) for d in shape if isinstance(d, SymDim)]
-            return [*(v for d in shape if (v := as_var(d)) is not None), *(s[0] for s in solved if s is not None)]
-        case TupleType(fields=fields):
-            return [v for f in fields for v in said_dims(f)]
         case _:
             return []
 

@@ -19,9 +19,10 @@ from relay.ir.trampoline import Step
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
 from relay.lower.exchange import Result
-from relay.lower.frame import Frame, said_dims, type_dims
+from relay.lower.frame import Frame, type_dims
 from relay.lower.rooms import Room, find_rooms
 from relay.lower.scalars import emit_scalars
+from relay.lower.sizes import said_dims
 from relay.lower.storage import ALIGNMENT, Interval, begun_together, place, shared, stretches, tensor_bytes
 from relay.lower.unit import Planned
 from relay.op import registry
@@ -200,7 +201,7 @@ class KernelCalls:
                 self.frame.asm.emit("AllocReuse", out, donor, size, ty.dtype, device, dims)
             else:
                 self.frame.asm.emit("AllocFresh", out, size, ty.dtype, device, dims)
-        self._invoke(planned, [*inputs, *outputs], device)
+        self.invoke(planned, [*inputs, *outputs], device)
         if planned.upper_bound:
             outputs = self._cut(outputs, planned)
         self.frame.assign(var, tuple(outputs) if isinstance(var.ty, TupleType) else outputs[0])
@@ -215,7 +216,8 @@ class KernelCalls:
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.shape[1:] != tuple(shape[1:]):
             self.frame.asm.emit("ReshapeTensor", out, out, self.frame.sizes.all(shape))
 
-    def _invoke(self, planned: Planned, buffers: list[int], device: int) -> None:
+    def invoke(self, planned: Planned, buffers: list[int], device: int) -> None:
+        """Emit the call of a kernel on these registers, with the workspace that it asks for."""
         kernel = planned.plan.kernel
         mapping = dict(zip(kernel.dims, planned.dims, strict=True))
         workspace: int | None = None
@@ -265,7 +267,7 @@ class KernelCalls:
         self.frame.asm.emit(
             "AllocTensor", vector, storage, self.frame.sizes.register(0), "int64", self.frame.sizes.all((rank,))
         )
-        self._invoke(planned, [*inputs, vector], HOST)
+        self.invoke(planned, [*inputs, vector], HOST)
         for axis, dim in enumerate(var.ty.shape):
             variable = as_var(dim)
             register = self._element(vector, axis)

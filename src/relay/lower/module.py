@@ -34,7 +34,7 @@ def lower(
     """
     module = plan.module
     order = list(module.functions)
-    unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes, plan.scalars)
+    unit = Unit({name: n for n, name in enumerate(order)}, plan.planned, plan.shapes, plan.scalars, plan.recurrences)
     batches = {str(f.attrs[BESIDE]): n for n, f in module.functions.items() if BESIDE in f.attrs}
     devices = place_devices(module, (*signatures, *batches.values()))
     codes: list[FunctionCode] = []

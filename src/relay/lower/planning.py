@@ -18,6 +18,7 @@ from relay.ir.types import TensorType, TupleType
 from relay.loop.target import Target
 from relay.lower.beginnings import shared_beginnings
 from relay.lower.packing import Packer, carried_operands, rebuild, shared_operands
+from relay.lower.recurrence import Recurrence, recurrence
 from relay.lower.scalars import ScalarCode, scalar_code
 from relay.lower.staying import residences
 from relay.lower.unit import Planned
@@ -27,8 +28,9 @@ from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.schedule import MODEL, Schedule
+from relay.te.text import definition_text
 from relay.transform.access import access_of
-from relay.transform.blocks import all_blocks, body_of, is_primitive
+from relay.transform.blocks import all_blocks, body_of, is_primitive, on_several_devices
 
 Array = npt.NDArray[np.generic]
 # Runs a te graph of one input and one output on an array, by compiled code; equal keys mean equal graphs.
@@ -42,13 +44,14 @@ class ModulePlan:
     """The module with packed constants, and the plan of every primitive in it by the id of its function node.
 
     ``shapes`` has the shape functions of data-dependent operators by the same ids, ``scalars`` what needs no plan: primitives on
-    single elements.
+    single elements. ``recurrences`` are the loops that are one kernel each, by the names of their functions.
     """
 
     module: Module
     planned: Mapping[int, Planned]
     shapes: Mapping[int, Planned]
     scalars: Mapping[int, ScalarCode]
+    recurrences: Mapping[str, tuple[Recurrence, Planned]]
     kernels: tuple[KernelPlan, ...]
 
 
@@ -108,7 +111,11 @@ def plan_module(
     weights: Mapping[int, Residence] = {}
     if run_graph:
         weights = residences(module, multiplies, lambda call: try_plan(call, _constants_of(call)), target)
+    recurrences = _recurrences(module, target, by_key)
+    inside = {id(fn) for name, (loop, _) in recurrences.items() for fn in _steps_of(module.functions[name], loop)}
     for block, call, fn in primitives(module):
+        if id(fn) in inside:
+            continue
         if (code := scalar_code(fn)) is not None:
             scalars[id(fn)] = code
             continue
@@ -147,7 +154,37 @@ def plan_module(
             replaced[id(call)] = Call(fn, tuple(args), call.attrs, call.type_args, call.ty, call.span)
     if replaced:
         module = module.with_functions((n, rebuild(n, module, replaced, packer)) for n in module.functions)
-    return ModulePlan(module, planned, shapes, scalars, tuple(by_key.values()))
+    return ModulePlan(module, planned, shapes, scalars, recurrences, tuple(by_key.values()))
+
+
+def _recurrences(
+    module: Module, target: Target, by_key: dict[str, KernelPlan]
+) -> dict[str, tuple[Recurrence, Planned]]:
+    """The loops that are one kernel each, with the plans of these. (Programs on several devices have none: vectors grow on the host.)"""
+    functions = {name: f for name, f in module.functions.items() if not is_primitive(f)}
+    out: dict[str, tuple[Recurrence, Planned]] = {}
+    if any(map(on_several_devices, functions.values())):
+        return out
+    for name, fn in functions.items():
+        loop = recurrence(name, fn)
+        if loop is None:
+            continue
+        graph, dims = loop.graph, loop.dims
+        key = PlanKey(f"recurrence {definition_text(graph.inputs, graph.outputs)}\n{target!r}", dims)
+        if key.text not in by_key:
+            by_key[key.text] = plan_graph(graph, target, key, name=f"k{len(by_key)}_recurrence")
+        types = [[TensorType(t.shape, t.dtype) for t in tensors] for tensors in (graph.inputs, graph.outputs)]
+        out[name] = loop, Planned(by_key[key.text], dims, tuple(types[0]), tuple(types[1]))
+    return out
+
+
+def _steps_of(function: Function, loop: Recurrence) -> Iterator[Function]:
+    """The primitives of a loop's steps."""
+    after = {id(b) for b in all_blocks(loop.leave(function))}
+    for block in all_blocks(body_of(function)):
+        if id(block) not in after:
+            values = (binding.value for binding in block.bindings)
+            yield from (v.fn for v in values if isinstance(v, Call) and is_primitive(v.fn))
 
 
 def _constants_of(call: Call) -> frozenset[int]:

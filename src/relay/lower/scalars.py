@@ -21,7 +21,7 @@ from relay.ir.dim import Dim, dim_mul
 from relay.ir.expr import Function
 from relay.ir.types import TensorType, TupleType, Type, dtype_bits, is_float, is_integer
 from relay.lower.sizes import Sizes
-from relay.plan.graph import te_graph, tensor_key
+from relay.plan.graph import TeGraph, te_graph, tensor_key
 from relay.te import numeric
 from relay.te.numeric import literal
 from relay.te.scalar import (
@@ -65,6 +65,13 @@ def scalar_code(primitive: Function) -> ScalarCode | None:
     if len(primitive.params) > _MOST_INSTRUCTIONS or not _gives_elements(primitive.ret_type):
         return None
     graph = te_graph(primitive)
+    results = elements(graph, _MOST_INSTRUCTIONS)
+    code = None if results is None else ScalarCode(graph.inputs, results)
+    return code if code is not None and can_be_instructions(code) else None
+
+
+def elements(graph: TeGraph, most: int) -> tuple[Scalar, ...] | None:
+    """What a graph's results are, in terms of elements of its inputs alone, where these are single elements of no more operations."""
     if any(output.shape != () for output in graph.outputs):
         return None
     made: dict[tuple[int, int], tuple[tuple[Axis, ...], Scalar]] = {}
@@ -83,14 +90,18 @@ def scalar_code(primitive: Function) -> ScalarCode | None:
             return None
         for number, body in enumerate(stage.bodies):
             expression = transform(body, inline, memo)
-            if _cost(expression) > _MOST_INSTRUCTIONS:
+            if _cost(expression) > most:
                 return None
             made[id(stage), number] = stage.axes, expression
-    results = tuple(made[tensor_key(output)][1] for output in graph.outputs)
-    nodes = {id(n): n for r in results for n in walk(r)}.values()
-    if not all(_has_instruction(n) for n in nodes) or any(isinstance(n, Select) and _may_not_load(n) for n in nodes):
-        return None
-    return ScalarCode(graph.inputs, results)
+    return tuple(made[tensor_key(output)][1] for output in graph.outputs)
+
+
+def can_be_instructions(code: ScalarCode) -> bool:
+    """Whether all that is computed has instructions."""
+    nodes = {id(n): n for r in code.results for n in walk(r)}.values()
+    return all(_has_instruction(n) for n in nodes) and not any(
+        isinstance(n, Select) and _may_not_load(n) for n in nodes
+    )
 
 
 def _gives_elements(ty: Type | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from relay.executable.bytecode import Assembler, EmitOperand, scalar_bits
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_linear, dim_text, dim_vars
-from relay.ir.types import TensorType, Type
+from relay.ir.types import TensorType, TupleType, Type
 
 _OPCODE = {"floordiv": "IFloorDiv", "mod": "IMod", "min": "IMin", "max": "IMax"}
 
@@ -156,3 +156,15 @@ class Sizes:
         if isinstance(atom, DimVar):
             return self.variable(atom)
         return self._binary(_OPCODE[atom.op], self.register(atom.a), self.register(atom.b))
+
+
+def said_dims(ty: Type | None) -> list[DimVar]:
+    """The dim variables that a value of the type says (`Sizes.bind`)."""
+    match ty:
+        case TensorType(shape=shape) if isinstance(shape, tuple):
+            solved = [dim_linear(d) for d in shape if isinstance(d, SymDim)]
+            return [*(v for d in shape if (v := as_var(d)) is not None), *(s[0] for s in solved if s is not None)]
+        case TupleType(fields=fields):
+            return [v for f in fields for v in said_dims(f)]
+        case _:
+            return []

@@ -13,6 +13,7 @@ from relay.ir.dim import DimVar
 from relay.ir.expr import Constant
 from relay.ir.mapped import release
 from relay.ir.types import TensorType
+from relay.lower.recurrence import Recurrence
 from relay.lower.scalars import ScalarCode
 from relay.plan.kernel_plan import KernelPlan
 
@@ -34,12 +35,14 @@ class Planned:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """Tables under construction. ``planned`` maps the id of a primitive `Function` to its plan, ``scalars`` to its instructions."""
+    """Tables under construction. ``planned`` maps the id of a primitive `Function` to its plan, ``scalars`` to its instructions,
+    ``recurrences`` the name of a loop that is one kernel to that."""
 
     functions: Mapping[str, int]
     planned: Mapping[int, Planned]
     shape_planned: Mapping[int, Planned]
     scalars: Mapping[int, ScalarCode]
+    recurrences: Mapping[str, tuple[Recurrence, Planned]]
     constants: list[tuple[Array, str]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     kernels: list[Planned] = field(default_factory=list)

@@ -1,0 +1,483 @@
+"""Loops whose steps are a few numbers, and that put one behind a vector in each of them, become one kernel each.
+
+A row of a dynamic program (the edit distance, time warping, an alignment), a filter, a tape of numbers: as a loop of the program a step is
+a dozen instructions and an element that is appended, as a kernel it is what it computes. The kernel is a scan (`relay.te.tensor.Scan`):
+of all that changes from step to step one number may depend on what it was before. What else is handed on is known of each step by
+itself: a counter by the step's number, a number that was read in the step before (the element above and to the left) by reading it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from relay import te
+from relay.ir.dim import DimVar, as_dim, dim_vars
+from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
+from relay.ir.trampoline import run
+from relay.ir.types import TensorType, is_integer
+from relay.lower.liveness import Uses
+from relay.lower.scalars import ScalarCode, can_be_instructions, elements
+from relay.lower.sizes import said_dims
+from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Compare,
+    Const,
+    Load,
+    Named,
+    Reduce,
+    Scalar,
+    Size,
+    cast,
+    compare,
+    extent_of,
+    maximum,
+    mentioned,
+    select,
+    substitute,
+    transform,
+    walk,
+)
+from relay.te.shared import Shared
+from relay.te.tensor import Placeholder, Scan, Tensor, stage_bodies
+from relay.transform.blocks import as_block, body_of, is_primitive
+
+# A step of more operations is long enough for what is around it not to matter, and might be computed several times here.
+_MOST_OPERATIONS = 200
+# Both sides of choices are computed.
+_MOST_BRANCHES = 32
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recurrence:
+    """A function that is such a loop.
+
+    ``operands`` are what the kernel of ``graph`` reads: parameters and constants. Its outputs are the elements that are put behind
+    the vectors ``rows``, ``steps`` many of each, and then what the parameters ``last`` are in the end. ``trips`` is how many steps
+    there are, of ``counted`` operands. ``on``: whether the steps go on where their condition holds.
+    """
+
+    operands: tuple[Var | Constant, ...]
+    graph: TeGraph
+    steps: DimVar
+    trips: ScalarCode
+    counted: tuple[Var | Constant, ...]
+    rows: tuple[Var, ...]
+    last: tuple[Var, ...]
+    on: bool
+
+    def leave(self, function: Function) -> Block:
+        """The block of the function that goes on with what the kernel has made."""
+        choice = body_of(function).bindings[-1].value
+        assert isinstance(choice, If)
+        return as_block(choice.orelse if self.on else choice.then)
+
+    @property
+    def dims(self) -> tuple[DimVar, ...]:
+        """The size variables of the kernel, in the order in which its definition mentions them."""
+        found: dict[DimVar, None] = {}
+        for stage in te.stages((*self.graph.inputs, *self.graph.outputs)):
+            found.update((v, None) for d in stage.shape for v in dim_vars(d))
+        for body in _bodies(self.graph.outputs):
+            found.update((v, None) for n in walk(body) if isinstance(n, Size) for v in dim_vars(n.dim))
+        return tuple(found)
+
+
+def recurrence(name: str, function: Function) -> Recurrence | None:
+    """The loop that a function in blocks of primitives is; None where it is none, or its steps are more than numbers."""
+    try:
+        return _Reader(name, function).read()
+    except _Unsuited:
+        return None
+
+
+class _Unsuited(Exception):
+    """The function is no such loop."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Longer:
+    """A vector with a number behind it."""
+
+    vector: Var
+    element: Scalar
+
+
+# What a variable is in a step: an expression of the parameters that are numbers, a tensor that is given, a vector that grew.
+_Value = Scalar | Var | Constant | _Longer | tuple["_Value", ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    name: str
+    function: Function
+    values: dict[Var, _Value] = field(default_factory=dict)
+    # The parameters that are numbers, as variables of expressions.
+    numbers: dict[Var, Named] = field(default_factory=dict)
+    placeholders: dict[Var | Constant, Tensor] = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
+    branches: int = 0
+
+    def read(self) -> Recurrence:
+        body = body_of(self.function)
+        *before, last = body.bindings or (None,)
+        if last is None or not isinstance(last.value, If) or body.result is not last.var:
+            raise _Unsuited
+        for param in self.function.params:
+            if isinstance(param.ty, TensorType) and param.ty.shape == () and isinstance(param.ty.dtype, str):
+                self.numbers[param] = Named(param.name, param.ty.dtype)
+            self.values[param] = self.numbers.get(param, param)
+        for binding in before:
+            self.values[binding.var] = self._value(binding.value)
+        then, orelse = as_block(last.value.then), as_block(last.value.orelse)
+        on = self._goes_on(then)
+        if on == self._goes_on(orelse):
+            raise _Unsuited
+        again, leave = (then, orelse) if on else (orelse, then)
+        if not _free(leave) <= set(self.function.params):
+            raise _Unsuited
+        condition = self._number(last.value.cond)
+        return self._made(condition, on, self._next(again), leave)
+
+    def _goes_on(self, block: Block) -> bool:
+        """Whether a block in tail position ends with the next step, whatever it chooses."""
+        todo = [block]
+        while todo:
+            block = todo.pop()
+            if not block.bindings or block.result is not block.bindings[-1].var:
+                return False
+            value = block.bindings[-1].value
+            if isinstance(value, If):
+                todo += (as_block(value.then), as_block(value.orelse))
+            elif not isinstance(value, Call) or not isinstance(value.fn, GlobalVar) or value.fn.name != self.name:
+                return False
+        return True
+
+    # -- a step
+
+    def _next(self, block: Block) -> tuple[_Value, ...]:
+        """What a block that ends with the next step gives it."""
+        self._inside()
+        for binding in block.bindings[:-1]:
+            self.values[binding.var] = self._value(binding.value)
+        value = block.bindings[-1].value
+        if isinstance(value, If):
+            condition = self._number(value.cond)
+            then, orelse = self._next(as_block(value.then)), self._next(as_block(value.orelse))
+            return tuple(self._chosen(condition, a, b) for a, b in zip(then, orelse, strict=True))
+        assert isinstance(value, Call)
+        return tuple(self._atom(a) for a in value.args)
+
+    def _atom(self, e: Expr) -> _Value:
+        match e:
+            case Var() if e in self.values:
+                return self.values[e]
+            case Constant() if e.data.ndim == 0:
+                return self.shared.of(literal(e).value)
+            case Constant():
+                return e
+            case Tuple():
+                return tuple(self._atom(f) for f in e.fields)
+            case _:
+                raise _Unsuited
+
+    def _number(self, e: Expr) -> Scalar:
+        value = self._atom(e)
+        if isinstance(value, Var | Constant | _Longer | tuple):
+            raise _Unsuited
+        return value
+
+    def _value(self, e: Expr) -> _Value:
+        match e:
+            case Proj():
+                whole = self._atom(e.tuple)
+                if not isinstance(whole, tuple):
+                    raise _Unsuited
+                return whole[e.index]
+            case If():
+                condition = self._number(e.cond)
+                return self._chosen(condition, *(self._branch(as_block(b)) for b in (e.then, e.orelse)))
+            case Call(fn=OpRef(name="append")):
+                vector, element = (self._atom(a) for a in e.args)
+                if isinstance(element, Var | Constant | _Longer | tuple) or not _is_vector(vector):
+                    raise _Unsuited
+                return _Longer(vector, element)
+            case Call() if is_primitive(e.fn):
+                return self._primitive(e.fn, e.args)
+            case Call():
+                raise _Unsuited
+            case _:
+                return self._atom(e)
+
+    def _inside(self) -> None:
+        """A branch is entered. So many are more than a kernel should compute without choosing."""
+        self.branches += 1
+        if self.branches > _MOST_BRANCHES:
+            raise _Unsuited
+
+    def _branch(self, block: Block) -> _Value:
+        self._inside()
+        for binding in block.bindings:
+            self.values[binding.var] = self._value(binding.value)
+        return self._atom(block.result)
+
+    def _primitive(self, primitive: Function, args: Sequence[Expr]) -> _Value:
+        """The results of a primitive that computes numbers."""
+        graph = te_graph(primitive)
+        found = None if graph.foreign else elements(graph, _MOST_OPERATIONS)
+        if found is None or any(isinstance(n, Reduce) for r in found for n in walk(r)):
+            raise _Unsuited
+        given = {tensor_key(t): self._atom(a) for t, a in zip(graph.inputs, args, strict=True)}
+
+        def visit(node: Scalar) -> Scalar:
+            if not isinstance(node, Load):
+                return node
+            assert isinstance(node.source, Tensor)
+            value = given[tensor_key(node.source)]
+            if isinstance(value, Var | Constant):
+                return Load(self._operand(value), node.indices, node.dtype)
+            if isinstance(value, _Longer | tuple):
+                raise _Unsuited
+            return value
+
+        memo: dict[int, Scalar] = {}
+        results = tuple(transform(r, lambda n: self.shared.of(visit(n)), memo) for r in found)
+        return results[0] if isinstance(primitive.ret_type, TensorType) else results
+
+    def _chosen(self, condition: Scalar, a: _Value, b: _Value) -> _Value:
+        """One of two values."""
+        if a is b:
+            return a
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            return tuple(self._chosen(condition, x, y) for x, y in zip(a, b, strict=True))
+        if isinstance(a, _Longer) and isinstance(b, _Longer) and a.vector is b.vector:
+            x, y = a.element, b.element
+            return _Longer(a.vector, x if x is y else self.shared.of(select(condition, x, y)))
+        if isinstance(a, Var | Constant | _Longer | tuple) or isinstance(b, Var | Constant | _Longer | tuple):
+            raise _Unsuited
+        return self.shared.of(select(condition, a, b))
+
+    def _operand(self, value: Var | Constant) -> Tensor:
+        """A tensor that the kernel reads."""
+        if value not in self.placeholders:
+            ty = value.ty
+            if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(ty.dtype, str):
+                raise _Unsuited
+            self.placeholders[value] = te.placeholder(f"p{len(self.placeholders)}", ty.shape, ty.dtype)
+        return self.placeholders[value]
+
+    # -- the kernel
+
+    def _made(self, condition: Scalar, on: bool, following: Sequence[_Value], leave: Block) -> Recurrence:
+        """The loop of steps that are followed by these values of the parameters, as long as the condition is ``on``."""
+        rows: dict[Var, Scalar] = {}
+        states: dict[Axis, Scalar] = {}
+        counters: dict[Axis, int] = {}
+        fixed: set[Var] = set()
+        for param, value in zip(self.function.params, following, strict=True):
+            number = self.numbers.get(param)
+            if value is param or (number is not None and value is number):
+                fixed.add(param)
+            elif isinstance(value, _Longer) and value.vector is param:
+                rows[param] = value.element
+            elif number is None or isinstance(value, Var | Constant | _Longer | tuple):
+                raise _Unsuited
+            elif (by := _counts(number, value)) is not None:
+                counters[number] = by
+            else:
+                states[number] = value
+        if not rows or any(isinstance(p, Var) and p not in fixed for p in self.placeholders):
+            raise _Unsuited
+        given: dict[Axis, Scalar] = {n: Load(self._operand(p), (), n.dtype) for p, n in self.numbers.items()}
+        unchanged: dict[Axis, Scalar] = {n: given[n] for p, n in self.numbers.items() if p in fixed}
+        trips = _trips(condition, on, counters, given, unchanged)
+        outside = _free(leave)
+        wanted = tuple(p for p, n in self.numbers.items() if p in outside and p not in fixed)
+        made = _Steps(DimVar("steps"), self.shared, given, states, rows)
+        made.solve(unchanged, counters, {self.numbers[p] for p in wanted})
+        outputs = (*(made.row(p) for p in rows), *(made.last(self.numbers[p]) for p in wanted))
+        return self._checked(outputs, trips, made.count, fixed, tuple(rows), wanted, on)
+
+    def _checked(
+        self,
+        outputs: tuple[Tensor, ...],
+        trips: Scalar,
+        steps: DimVar,
+        fixed: set[Var],
+        rows: tuple[Var, ...],
+        wanted: tuple[Var, ...],
+        on: bool,
+    ) -> Recurrence:
+        """The loop, if what it is made of is known before it begins and its steps are short."""
+        bodies = _bodies(outputs)
+        read, counted = _read(bodies), _read([trips])
+        operands = tuple(v for v, t in self.placeholders.items() if id(t) in read)
+        graph = TeGraph(tuple(self.placeholders[v] for v in operands), outputs)
+        count = tuple(v for v, t in self.placeholders.items() if id(t) in counted)
+        code = ScalarCode(tuple(self.placeholders[v] for v in count), (trips,))
+        made = Recurrence(operands, graph, steps, code, count, rows, wanted, on)
+        said = {v for p in fixed for v in said_dims(p.ty)} | {steps}
+        needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
+        cost = len({id(n) for b in bodies for n in walk(b) if not isinstance(n, Const | Size | Axis)})
+        if cost > _MOST_OPERATIONS or not needed <= said or not can_be_instructions(code):
+            raise _Unsuited
+        return made
+
+
+@dataclass(slots=True, eq=False)
+class _Steps:
+    """The numbers of each step as expressions of which step it is, and of what scans have made.
+
+    ``given`` is what numbers are before the first step, ``updates`` what they become in a step and ``pushed`` what is put behind vectors,
+    in terms of what numbers are before it.
+    """
+
+    count: DimVar
+    shared: Shared
+    given: Mapping[Axis, Scalar]
+    updates: dict[Axis, Scalar]
+    pushed: dict[Var, Scalar]
+    time: Axis = field(init=False)
+    ends: dict[Axis, Scalar] = field(default_factory=dict)  # what numbers are after the last step
+    taken: set[Tensor] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.time = Axis("t", as_dim(self.count))
+
+    def solve(self, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int], wanted: set[Axis]) -> None:
+        """Find all numbers of each step; ``wanted`` are those that are read in the end. Raises where numbers depend on each other."""
+        counts = extent_of(as_dim(self.count))
+        for n, by in counters.items():
+            self.ends[n] = self.given[n] + cast(counts, n.dtype) * by
+        self._replace({id(n): e for n, e in unchanged.items()})
+        self._replace({id(n): self.given[n] + cast(self.time, n.dtype) * by for n, by in counters.items()})
+        self._drop(wanted)
+        while self.updates:
+            alone = next((n for n in self.updates if not self._read(n)), None)
+            if alone is not None:
+                self._seen_before(alone)
+                continue
+            alone = next((n for n in self.updates if self._read(n) == {n}), None)
+            if alone is None:
+                raise _Unsuited
+            self._scanned(alone)
+
+    def row(self, vector: Var) -> Tensor:
+        """What is put behind a vector, a result of the kernel."""
+        element = self.pushed[vector]
+        whole = element.source if isinstance(element, Load) and element.indices == (self.time,) else None
+        if isinstance(whole, Tensor) and isinstance(whole.stage, Scan) and whole not in self.taken:
+            self.taken.add(whole)
+            return whole
+        return te.compute((as_dim(self.count),), lambda t: substitute(element, {self.time: t}), "element")
+
+    def last(self, number: Axis) -> Tensor:
+        """What a number is after the last step, a result of the kernel."""
+        return te.compute((), lambda: self.ends[number], "last")
+
+    def _drop(self, wanted: set[Axis]) -> None:
+        """Forget the numbers that nothing depends on."""
+        counts: set[Axis] = set()
+        more = (wanted | {n for e in self.pushed.values() for n in mentioned(e)}) & self.updates.keys()
+        while more:
+            counts |= more
+            more = {m for n in more for m in self._read(n)} - counts
+        self.updates = {n: e for n, e in self.updates.items() if n in counts}
+
+    def _read(self, number: Axis) -> set[Axis]:
+        """The numbers that decide what one becomes, of those that are not known of each step."""
+        return mentioned(self.updates[number]) & self.updates.keys()
+
+    def _replace(self, by: Mapping[int, Scalar]) -> None:
+        """Replace expressions, by their ids."""
+        memo = dict(by)
+        updates = {n: transform(e, self.shared.of, memo) for n, e in self.updates.items()}
+        self.pushed = {p: transform(e, self.shared.of, memo) for p, e in self.pushed.items()}
+        self.updates = updates
+
+    def _seen_before(self, number: Axis) -> None:
+        """What no other number decides is what it became in the step before."""
+        update = self.updates.pop(number)
+        self._replace({id(number): self._first_or(number, self.time, substitute(update, {self.time: self.time - 1}))})
+        self._ends(number, update)
+
+    def _scanned(self, number: Axis) -> None:
+        """What depends on what it was is made by a scan; others read there what it was and what it becomes."""
+        update = self.updates.pop(number)
+        scan = Scan("recurrence", (self.time,), 0, number, self.given[number], update)
+        made = Tensor(scan, 0, scan.shape, number.dtype)
+        now, before = (Load(made, (at,), number.dtype) for at in (self.time, self.time - 1))
+        self._replace({id(update): now, id(number): self._first_or(number, self.time, before)})
+        self._ends(number, now)
+
+    def _ends(self, number: Axis, update: Scalar) -> None:
+        last = extent_of(as_dim(self.count)) - 1
+        self.ends[number] = self._first_or(number, last + 1, substitute(update, {self.time: last}))
+
+    def _first_or(self, number: Axis, step: Scalar, value: Scalar) -> Scalar:
+        """A number before a step, given what it is where that is not the first."""
+        return select(compare("lt", 0, step), value, self.given[number])
+
+
+def _counts(number: Axis, value: Scalar) -> int | None:
+    """The step of a counter: one more or one less each time."""
+    if not isinstance(value, Binary) or value.op not in ("add", "sub") or not is_integer(value.dtype):
+        return None
+    a, b = value.a, value.b
+    if value.op == "add" and isinstance(a, Const):
+        a, b = b, a
+    if a is not number or not isinstance(b, Const) or b.value not in (1, -1):
+        return None
+    return int(b.value) if value.op == "add" else -int(b.value)
+
+
+def _trips(
+    condition: Scalar,
+    on: bool,
+    counters: Mapping[Axis, int],
+    given: Mapping[Axis, Scalar],
+    known: Mapping[Axis, Scalar],
+) -> Scalar:
+    """How many steps there are until a counter reaches a bound that all steps share (int64)."""
+    if not isinstance(condition, Compare) or condition.op not in _MIRRORED:
+        raise _Unsuited
+    op: str = condition.op
+    at, bound = condition.a, condition.b
+    if at not in counters:
+        op, at, bound = _MIRRORED[op], bound, at
+    if not on:
+        op = _OPPOSITE[op]
+    if not isinstance(at, Axis) or at not in counters or (counters[at] > 0) != op.startswith("l"):
+        raise _Unsuited
+    bound = substitute(bound, dict(known))
+    if any(isinstance(n, Axis) for n in walk(bound)):
+        raise _Unsuited
+    first, end = cast(given[at], "int64"), cast(bound, "int64")
+    way = end - first if counters[at] > 0 else first - end
+    return maximum(way + 1 if op.endswith("e") else way, 0)
+
+
+def _is_vector(value: _Value) -> TypeGuard[Var]:
+    ty = value.ty if isinstance(value, Var) else None
+    return isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and len(ty.shape) == 1
+
+
+def _free(block: Block) -> frozenset[Var]:
+    """The variables of a block that are bound outside of it."""
+    uses = Uses()
+    return run(uses.analyse(block))
+
+
+def _bodies(outputs: Sequence[Tensor]) -> list[Scalar]:
+    """The expressions of all stages."""
+    return [b for stage in te.stages(outputs) if not isinstance(stage, Placeholder) for b in stage_bodies(stage)]
+
+
+def _read(roots: Sequence[Scalar]) -> set[int]:
+    """The ids of the tensors that expressions read."""
+    return {id(n.source) for r in roots for n in walk(r) if isinstance(n, Load)}

@@ -1,0 +1,169 @@
+"""Loops of numbers that put one behind a vector in each step: one kernel, with the interpreter's results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relay
+from relay.options import Options
+from relay.pipeline import build
+
+HEAD = '#[version = "0.0.5"]\nimport prelude\n'
+
+
+def vector(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([n, seed]).standard_normal(n).astype("float32")
+
+
+def recurrences(text: str) -> list[tuple[int, int]]:
+    """Of each loop that is a kernel: how many vectors grow, and how many numbers it ends with that are read."""
+    module = relay.typing.infer(relay.parse(HEAD + text))
+    found = build(module, Options()).plan.recurrences.values()
+    return [(len(loop.rows), len(loop.last)) for loop, _ in found]
+
+
+def check(text: str, *argument_lists: tuple[object, ...]) -> None:
+    module = relay.parse(HEAD + text)
+    exes = [relay.compile(module, executor=executor, cache=False) for executor in ("vm", "aot")]
+    for arguments in argument_lists:
+        expected = relay.evaluate(module, *arguments)
+        for exe in exes:
+            found = exe(*arguments)
+            for a, b in zip(flat(found), flat(expected), strict=True):
+                assert a.shape == b.shape and a.dtype == b.dtype
+                np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def flat(value: object) -> list[np.ndarray]:
+    return [a for v in value for a in flat(v)] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+# A row of a dynamic program: an element from the left, one from above, and that above to the left, which was read in the step before.
+WARPING = """
+def @row[m: Dim, k: Dim](%j: int64, %left: float32, %corner: float32, %above: Tensor[(m,), float32], %costs: Tensor[(m,), float32],
+    %row: Tensor[(k,), float32]) -> Tensor[(?,), float32] {
+  if (%j < Dim[m]) {
+    let %up = take(%above, %j, axis=0);
+    let %here = take(%costs, %j, axis=0) + minimum(minimum(%left, %up), %corner);
+    @row(%j + 1i64, %here, %up, %above, %costs, concatenate((%row, expand_dims(%here, axis=0)), axis=0))
+  } else { %row }
+}
+def @main[m: Dim](%above: Tensor[(m,), float32], %costs: Tensor[(m,), float32]) -> Tensor[(?,), float32] {
+  @row(0i64, 10f, 0.5f, %above, %costs, zeros(shape=[0], dtype="float32"))
+}"""
+
+# A filter: counted down in int32, behind what is there; what it ends with is read, and the choice is made by a number.
+FILTER = """
+def @go[n: Dim, k: Dim](%left: int32, %y: float32, %up: bool, %x: Tensor[(n,), float32], %out: Tensor[(k,), float32])
+    -> (Tensor[(?,), float32], float32, bool, int32, int64) {
+  if (%left <= 0) { (%out, %y * 2f, %up, %left, Dim[k]) } else {
+    let %in = take(%x, %left - 1, axis=0);
+    let %next = if (%in > 0f) { 0.9f * %y + %in } else { 0.5f * %y - tanh(%in) };
+    @go(%left - 1, %next, %next > %y, %x, concatenate((%out, expand_dims(%next, axis=0)), axis=0))
+  }
+}
+def @main[n: Dim, k: Dim](%most: int32, %x: Tensor[(n,), float32], %before: Tensor[(k,), float32]) {
+  @go(%most, 0.25f, False, %x, %before)
+}"""
+
+# Several vectors; which step comes next is chosen at the end, and numbers are handed on for two steps.
+SEVERAL = """
+def @go[n: Dim, a: Dim, b: Dim](%i: int64, %one: int64, %two: int64, %sum: int64, %x: Tensor[(n,), int64], %sums: Tensor[(a,), int64],
+    %olds: Tensor[(b,), int64]) -> (Tensor[(?,), int64], Tensor[(?,), int64], int64, int64) {
+  if (%i >= Dim[n - 1]) { (%sums, %olds, %two, %sum) } else {
+    let %here = take(%x, %i, axis=0);
+    if (%here > 0i64) {
+      @go(%i + 1i64, %here, %one, %sum + %here, %x, concatenate((%sums, expand_dims(%sum, axis=0)), axis=0),
+        concatenate((%olds, expand_dims(%two, axis=0)), axis=0))
+    } else {
+      @go(%i + 1i64, %here, %one, 3i64 * %sum, %x, concatenate((%sums, expand_dims(%sum - 1i64, axis=0)), axis=0),
+        concatenate((%olds, expand_dims(%two * 2i64, axis=0)), axis=0))
+    }
+  }
+}
+def @main[n: Dim](%x: Tensor[(n,), int64]) {
+  @go(0i64, 7i64, 8i64, 1i64, %x, zeros(shape=[0], dtype="int64"), zeros(shape=[0], dtype="int64"))
+}"""
+
+
+def test_a_row_of_a_dynamic_program() -> None:
+    assert recurrences(WARPING) == [(1, 0)]
+    check(WARPING, *((vector(n), vector(n, 1)) for n in (0, 1, 2, 33)))
+
+
+def test_a_filter_behind_what_is_there() -> None:
+    assert recurrences(FILTER) == [(1, 3)]
+    check(FILTER, *((np.int32(n), vector(9), vector(k)) for n, k in ((9, 0), (9, 3), (1, 1), (0, 2), (-3, 0), (12, 0))))
+
+
+def test_several_vectors_and_numbers_handed_on_twice() -> None:
+    assert recurrences(SEVERAL) == [(2, 2)]
+    integers = (np.random.default_rng(n).integers(-5, 6, n) for n in (0, 1, 2, 3, 17))
+    check(SEVERAL, *((x,) for x in integers))
+
+
+def test_a_loop_within_a_loop_reads_the_row_before() -> None:
+    text = """
+    def @main[n: Dim, m: Dim](%a: Tensor[(n,), int32], %b: Tensor[(m,), int32]) -> Tensor[(m,), int32] {
+      let %inner = fn[k: Dim] (%j: int64, %x: int32, %corner: int32, %left: int32, %above: Tensor[(m,), int32],
+          %row: Tensor[(k,), int32]) -> Tensor[(?,), int32] {
+        if (%j < Dim[m]) {
+          let %up = take(%above, %j, axis=0);
+          let %changed = if (take(%b, %j, axis=0) == %x) { %corner } else { %corner + 1 };
+          let %best = minimum(%changed, minimum(%up, %left) + 1);
+          %inner(%j + 1i64, %x, %up, %best, %above, concatenate((%row, expand_dims(%best, axis=0)), axis=0))
+        } else { %row }
+      };
+      @for(0i64, Dim[n], fn (%i: int64, %above: Tensor[(m,), int32]) -> Tensor[(m,), int32] {
+        let %i = cast(%i, dtype="int32");
+        let %row: Tensor[(m,), int32] = %inner(0i64, take(%a, %i, axis=0), %i, %i + 1, %above, zeros(shape=[0], dtype="int32"));
+        %row
+      }, cumsum(ones_like(%b), axis=0, dtype="int32"))
+    }"""
+    assert recurrences(text) == [(1, 0)]
+    letters = [np.random.default_rng(n).integers(0, 3, n).astype("int32") for n in (1, 6)]
+    check(text, *((a, b) for a in letters for b in letters))
+
+
+def test_what_is_not_chosen_may_divide_by_zero() -> None:
+    text = """
+    def @go[n: Dim, k: Dim](%i: int32, %s: int64, %x: Tensor[(n,), int64], %out: Tensor[(k,), int64]) -> Tensor[(?,), int64] {
+      if (%i < cast(Dim[n], dtype="int32")) {
+        let %by = take(%x, %i, axis=0);
+        let %next = if (%by == 0i64) { %s } else { floor_divide(100i64 * %s, %by) + floor_mod(%s, %by) };
+        @go(%i + 1, %next, %x, concatenate((%out, expand_dims(%next, axis=0)), axis=0))
+      } else { %out }
+    }
+    def @main[n: Dim](%x: Tensor[(n,), int64]) { @go(0, 3i64, %x, zeros(shape=[0], dtype="int64")) }"""
+    assert recurrences(text) == [(1, 0)]
+    check(text, (np.array([0, 7, 0, -3, 100, 0, 1], "int64"),), (np.zeros(3, "int64"),))
+
+
+def test_constants_are_operands() -> None:
+    module = relay.parse(HEAD + WARPING).bind({"costs": vector(6, 1)})
+    exe = relay.compile(module, cache=False)
+    for seed in (0, 2):
+        found, expected = exe(vector(6, seed)), relay.evaluate(module, vector(6, seed))
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("state", "following", "element", "more"),
+    [
+        # Two numbers that depend on what they were.
+        ("%p: float32, %q: float32", "%q, %p + 0.5f * %q", "%p", "1f, 2f"),
+        # A number that depends on what the vector holds.
+        ("%p: float32", "%p + 1f", "take(%out, 0i64, axis=0) + %p", "1f"),
+        # A vector that changes.
+        ("%p: Tensor[(3,), float32]", "%p * 0.5f", "sum(%p)", "const([1, 2, 3], (3,), float32)"),
+    ],
+)
+def test_other_loops_stay_as_they_are(state: str, following: str, element: str, more: str) -> None:
+    text = f"""
+    def @go[k: Dim](%i: int64, {state}, %out: Tensor[(k,), float32]) -> Tensor[(?,), float32] {{
+      if (%i < 5i64) {{ @go(%i + 1i64, {following}, concatenate((%out, expand_dims({element}, axis=0)), axis=0)) }} else {{ %out }}
+    }}
+    def @main(%first: Tensor[(1,), float32]) {{ @go(0i64, {more}, %first) }}"""
+    assert recurrences(text) == []
+    check(text, (np.ones(1, "float32"),))
