@@ -101,7 +101,8 @@ Tensor* allocate_reuse(const Value& candidate, int64_t bytes, DType dtype, int32
     fail(Status::failed, "a tensor of %s and shape %s does not fit %lld bytes", dtype_name(dtype),
          shape_text(rank, dims).c_str(), static_cast<long long>(bytes));
   Tensor* tensor = as_tensor(candidate);
-  if (tensor != nullptr && unique(tensor) && unique(tensor->storage)) {
+  // (A view from further on would be written where others of its elements are still to be read.)
+  if (tensor != nullptr && tensor->offset == 0 && unique(tensor) && unique(tensor->storage)) {
     Storage* storage = tensor->storage;
     if (!storage->read_only && storage->capacity >= bytes && storage->device == device_index) {
       if (storage->bytes < bytes) storage->bytes = bytes;

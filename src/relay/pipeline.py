@@ -71,6 +71,7 @@ from relay.transform import (
     ReducePrecision,
     Rematerialise,
     RoomForRows,
+    RowViews,
     Simplify,
     Sink,
     Specialise,
@@ -167,6 +168,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
         *reduced_precision(options),
         *([DropUnread(facts), DeadCode(), Recompute(machine=weights, table=facts)] if level >= 3 else []),
         fuse,
+        *([RowViews()] if level >= 3 else []),
         dead,
     ]
 

@@ -205,6 +205,32 @@ def update_in_place(asm: Assembler) -> None:
     asm.emit("Ret", out)
 
 
+def test_a_view_from_further_on_is_not_written_over() -> None:
+    """Its memory is taken over from the front, where others of its elements are still to be read."""
+
+    def make(asm: Assembler) -> None:
+        size, nbytes, view, out = asm.reg(), asm.reg(), asm.reg(), asm.reg()
+        asm.emit("DimOf", size, 0, 0)
+        asm.emit("ISub", size, size, integer(asm, 10))
+        asm.emit("IMul", nbytes, size, integer(asm, 4))
+        asm.emit("ViewTensor", view, 0, integer(asm, 40), [size])
+        asm.emit("Kill", 0)
+        asm.emit("AllocReuse", out, view, nbytes, "float32", "cpu", [size])
+        asm.emit("InvokeKernel", 0, None, [view, out], [size])
+        asm.emit("Ret", out)
+
+    x = np.arange(100, dtype=np.float32)
+    given = program(
+        function("main", 1, update_in_place), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)]
+    ).run("main", (x,))
+    address = given.data_ptr
+    found = program(function("main", 1, make), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)]).run(
+        "main", (given,), donate=(0,)
+    )
+    assert found.data_ptr != address
+    np.testing.assert_array_equal(found, x[10:] + 2)
+
+
 def test_donated_arguments_are_updated_in_place() -> None:
     exe = program(function("main", 1, update_in_place), kernels=[add_one_kernel()], objects=[object_code(ADD_ONE)])
     x = np.arange(100, dtype=np.float32)

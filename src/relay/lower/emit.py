@@ -13,7 +13,7 @@ import numpy as np
 
 from relay.executable.bytecode import DTYPE_CODES, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
-from relay.ir.dim import SymDim
+from relay.ir.dim import SymDim, dim_sub
 from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
     Binding,
@@ -48,6 +48,7 @@ from relay.lower.kernel_calls import Arena, KernelCalls, is_view
 from relay.lower.liveness import Uses, dying
 from relay.lower.recurrence_calls import emit_recurrence
 from relay.lower.sizes import said_dims
+from relay.lower.storage import tensor_bytes
 from relay.lower.tail_loops import TailLoop, tail_loop
 from relay.lower.unit import Unit
 from relay.op import registry
@@ -353,6 +354,8 @@ class _Emitter:
             self.asm.emit("AllocClosure", out, self.unit.functions[fn.name], [self.frame.value(c) for c in captured])
         elif name == DEVICE_COPY:
             self.asm.emit("DeviceCopy", out, self.frame.value(call.args[0]), self.kernels.device(var))
+        elif name == "rows.row":
+            self._row(out, var, call)
         elif (op := registry.get(name)).kind == "view":
             self._view(out, var, self.frame.value(call.args[0]))
         elif op.kind == "routine" or op.by_routine:
@@ -397,6 +400,21 @@ class _Emitter:
             self.asm.emit("ScalarOf", out, source, var.ty.dtype)
         else:
             self.asm.emit("ReshapeTensor", out, source, self.sizes.all(var.ty.shape))
+
+    def _row(self, out: int, var: Var, call: Call) -> None:
+        """The view of a slice of the first axis."""
+        data, number = call.args[0].ty, call.args[1].ty
+        assert isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple)
+        assert isinstance(data, TensorType) and isinstance(data.shape, tuple)
+        assert isinstance(number, TensorType) and isinstance(number.dtype, str)
+        source, index = (self.frame.value(a) for a in call.args)
+        at = self.asm.reg("int64")
+        last = self.sizes.register(dim_sub(data.shape[0], 1))
+        self.asm.emit("ScalarCast", at, number.dtype, "int64", index)
+        self.asm.emit("ScalarMin", at, "int64", at, last)
+        self.asm.emit("ScalarMax", at, "int64", at, self.sizes.number("int64", 0))
+        self.asm.emit("ScalarMul", at, "int64", at, self.sizes.register(tensor_bytes(var.ty)))
+        self.asm.emit("ViewTensor", out, source, at, self.sizes.all(var.ty.shape))
 
     def _attribute(self, op: str, value: object) -> int:
         """A routine's attribute as a scalar register: int64 for numbers, sizes, flags and dtypes (their code), float64 for floats;

@@ -335,6 +335,23 @@ def slice_rows(
     raise NotImplementedError
 
 
+def _row_relation(args: Sequence[Type], attrs: Attrs) -> Type:
+    data = _rows("rows.row", args[0])
+    assert isinstance(data.shape, tuple)
+    return TensorType(data.shape[1:], data.dtype)
+
+
+def _row(data: Array, index: Array) -> Array:
+    found: Array = data[min(max(int(index), 0), len(data) - 1)]
+    return found
+
+
+@routine("rows.row", relation=_row_relation, reference=_row, aliases=True)
+def row(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+    """Row number ``index`` of ``data`` (n, ...), or the nearest one that there is: `take` of one on the first axis. A view."""
+    raise NotImplementedError
+
+
 def _update_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     return _rows("rows.update or rows.scatter", args[0])
 

@@ -39,6 +39,7 @@ from relay.transform.precision import ReducePrecision
 from relay.transform.recompute import Recompute
 from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
 from relay.transform.room import RoomForRows
+from relay.transform.row_views import RowViews
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
 from relay.transform.softmaxes import FindSoftmax
@@ -86,6 +87,7 @@ __all__ = [
     "ReducePrecision",
     "Rematerialise",
     "RoomForRows",
+    "RowViews",
     "Simplify",
     "Sink",
     "Specialise",
