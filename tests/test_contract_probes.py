@@ -147,6 +147,33 @@ def test_a_kernel_with_two_outputs() -> None:
     _both(text, _random(5, 7))
 
 
+def test_outputs_that_are_reductions_of_their_own() -> None:
+    """Over other variables, of another number and size, and none."""
+
+    @relay.operator("probe.sums_of_several_kinds")
+    def several(data: te.Tensor) -> tuple[te.Tensor, ...]:
+        n, m = data.shape
+        k, i = te.reduce_axis(m), te.reduce_axis(n)
+
+        def bodies(r: te.Scalar) -> list[te.Scalar]:
+            return [
+                te.sum(data[r, k], k),
+                te.max(data[i, 0] * data[r, 0], i),
+                data[r, 0] + te.prod(data[r, k], k),
+                te.any(data[i, k] > data[r, 0], (i, k)),
+            ]
+
+        return te.compute_many(data.shape[:1], bodies)
+
+    text = """
+    def @main[n: Dim](%x: Tensor[(n, 3), float32]) {
+      let %r = probe.sums_of_several_kinds(%x);
+      (%r.0 + %r.1, %r.2, %r.3)
+    }"""
+    for n in (0, 1, 5):
+        _both(text, _random(n, 3))
+
+
 def test_a_kernel_that_needs_workspace() -> None:
     text = """
     def @main[n: Dim, m: Dim](%x: Tensor[(n, m), float32]) -> Tensor[(n, m), float32] {

@@ -44,6 +44,24 @@ def test_every_operator_is_documented() -> None:
     assert [name for name in BUILT_IN if not registry.get(name).doc.strip()] == []
 
 
+def test_a_definition_says_whether_it_gives_several_tensors() -> None:
+    """Its gradient is derived from that before there are operands."""
+
+    def two(x: te.Tensor):  # type: ignore[no-untyped-def]
+        return x, x
+
+    def one(x: te.Tensor) -> tuple[te.Tensor, ...]:
+        return te.compute(x.shape, lambda i: x[i])  # type: ignore[return-value]
+
+    for define, found in ((two, "several tensors, .* `-> tuple"), (one, "one tensor, .* `-> te.Tensor`")):
+        registry.operator("test.says_nothing")(define)
+        try:
+            with pytest.raises(relay.RelayError, match=f"its definition gives {found}"):
+                relay.parse("fn (%x: Tensor[(3,), float32]) { test.says_nothing(%x) }")
+        finally:
+            registry.remove("test.says_nothing")
+
+
 def test_calls_by_attribute() -> None:
     x, w = Var("x"), Var("w")
     made = op.nn.dense(x, w, units=8)

@@ -37,6 +37,19 @@ def pick_twice(data: te.Tensor, index: te.Tensor) -> te.Tensor:
     return te.compute(index.shape, lambda i: data[index[index[i]]], "pick_twice")
 
 
+@operator("test.pick_of_a_stage")
+def pick_of_a_stage(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+    row = te.compute((1, *data.shape), lambda _, i: data[i] + 1.0, "row")
+    place = te.compute(index.shape, lambda i: te.cast(index[i], "int64") // 2, "place")
+    return te.compute(index.shape, lambda i: row[0, place[index[i]]], "pick_of_a_stage")
+
+
+@operator("test.pick_where_another_is")
+def pick_where_another_is(data: te.Tensor, index: te.Tensor) -> te.Tensor:
+    row = te.compute((1, *data.shape), lambda _, i: data[i] + 1.0, "row")
+    return te.compute(index.shape, lambda i: te.select(row[0, index[i]] > 0.0, row[0, index[i] + 1], 0.0), "chosen")
+
+
 @operator("test.rows_of_a_sparse_matrix")
 def sparse_sums(data: te.Tensor, column: te.Tensor, start: te.Tensor) -> te.Tensor:
     k = te.reduce_axis(column.shape[0])
@@ -72,6 +85,8 @@ CALLS = {
     "an element": "test.pick(%x, %i)",
     "a choice": "test.pick_some(%x, %i, %f)",
     "an index of an index": "test.pick_twice(%x, %i)",
+    "of a stage at an index that is read": "test.pick_of_a_stage(%x, %i)",
+    "a choice by one that is read": "test.pick_where_another_is(%x, %i)",
     "in a kernel with others": "sum(tanh(test.pick(exp(%x), %i)))",
     "an index that is computed": "test.pick(test.largest(%x), %i)",
     "a sum": "test.rows_of_a_sparse_matrix(%x, %i, %i)",

@@ -8,7 +8,7 @@ anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,10 +49,11 @@ from relay.loop.ir import (
 )
 from relay.loop.printer import scalar_text
 from relay.loop.walk import expressions, parts
-from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Named, Scalar, Select, Size, Unary, children, walk
+from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Named, Scalar, Select, Size, Unary, walk
+from relay.te.ways import ways
 
-# Ways from an expression to a read in it that are looked at. Every one of them has to exclude what is outside.
-_MOST_WAYS: Final = 256
+# Ways from an expression to a node in it that are looked at. Every one of them has to exclude what is outside.
+_MOST_WAYS: Final = 32
 _ARITHMETIC: Final = {"add": dim_add, "sub": dim_sub, "mul": dim_mul, "min": dim_min, "max": dim_max}
 _LEAST_INT64: Final = -(1 << 63)
 # Variables before one that may be places which it counts from, and what is spent on each question about it.
@@ -327,16 +328,13 @@ class _Prover:
         if not suspects:
             return
         bad: dict[tuple[int, int], Load] = {}
-        for tried, (load, conditions) in enumerate(ways(root, suspects)):
+        for load, conditions in ways(root, suspects, _MOST_WAYS):
             with self.facts.within():
                 for cond, truth in conditions:
                     self.assume(cond, truth)
                 assert isinstance(load.source, Buffer)
-                numbers = suspects[id(load)] if tried >= _MOST_WAYS else self.outside(load.source, load.indices)
-                for number in numbers:
+                for number in self.outside(load.source, load.indices):
                     bad.setdefault((id(load), number), load)
-            if tried >= _MOST_WAYS:
-                break
         for (_, number), load in bad.items():
             assert isinstance(load.source, Buffer)
             self.note(load.source, load.indices, number, "read")
@@ -439,24 +437,6 @@ class _Prover:
             facts.append((value, given))
         self.facts.choose(var, *facts)
         return as_dim(var)
-
-
-def ways(root: Scalar, suspects: Container[int]) -> Iterator[tuple[Load, tuple[tuple[Scalar, bool], ...]]]:
-    """The reads of an expression whose identities are given, with the choices on each way to one: conditions and whether they hold."""
-    leads: set[int] = set()
-    for node in walk(root):
-        if id(node) in suspects or any(id(k) in leads for k in children(node)):
-            leads.add(id(node))
-    todo: list[tuple[Scalar, tuple[tuple[Scalar, bool], ...]]] = [(root, ())]
-    while todo:
-        node, conditions = todo.pop()
-        if id(node) in suspects:
-            assert isinstance(node, Load)
-            yield node, conditions
-        for n, kid in enumerate(children(node)):
-            if id(kid) in leads:
-                more = ((node.cond, n == 1),) if isinstance(node, Select) and n > 0 else ()
-                todo.append((kid, (*conditions, *more)))
 
 
 def _facts(op: str, a: Dim, b: Dim, holds: bool) -> list[Dim]:

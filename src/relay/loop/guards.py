@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from relay.ir.dim import Dim
-from relay.loop.bounds import unproved, ways
+from relay.loop.bounds import unproved
 from relay.loop.errors import INDEX_OUT_OF_BOUNDS
 from relay.loop.ir import Branch, Buffer, Fail, Kernel, LetScalar, Seq, Stmt, Store
 from relay.loop.walk import expressions, rewritten
 from relay.te.scalar import Load, Scalar, Size, binary, compare, unary, walk, wrap
+from relay.te.ways import ways
 
 
 def guarded(kernel: Kernel, assumed: Iterable[Dim], only_read: bool) -> Kernel:

@@ -424,6 +424,9 @@ class Traced:
     demands: tuple[te.Demand, ...]
 
 
+_SEVERAL = tuple[te.Tensor, ...]
+
+
 def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[te.Tensor, ...], bool]:
     """What a definition gives for tensors, and whether as a tuple. Raises te.DefinitionError where that is something else."""
     result = op.define(*args, **keywords)
@@ -432,7 +435,14 @@ def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> t
         raise te.DefinitionError(
             f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
         )
-    return over_multiples(laid_round(leaving_out(outputs))), not isinstance(result, te.Tensor)
+    several, said = not isinstance(result, te.Tensor), typing.get_type_hints(op.define).get("return")
+    # What is derived from a definition, before there are operands, takes as many cotangents as this says.
+    if op.shape_mode != "upper_bound" and said in ((te.Tensor, None) if several else (_SEVERAL,)):
+        found, name = ("several tensors", "tuple[te.Tensor, ...]") if several else ("one tensor", "te.Tensor")
+        raise te.DefinitionError(
+            f"its definition gives {found}, and does not say so: write `-> {name}` behind its parameters"
+        )
+    return over_multiples(laid_round(leaving_out(outputs))), several
 
 
 def trace(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, SymDim, dim_bounds
-from relay.loop.bounds import unproved, ways
+from relay.loop.bounds import unproved
 from relay.loop.errors import INDEX_OUT_OF_BOUNDS
 from relay.loop.guards import guarded, outside
 from relay.loop.ir import Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stmt
@@ -36,13 +36,16 @@ from relay.te.scalar import (
     wrap,
 )
 from relay.te.tensor import Compute, Placeholder, Stage, Tensor, stage_bodies, stages
+from relay.te.ways import ways
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A read that may be outside where ``conditions`` are what they are said to be, for some values of ``over``. ``is_row``: it is one of
-    a tensor's rows, at a place that another tensor says."""
+    """A read in a stage that may be outside where ``conditions`` are what they are said to be, for some values of ``over``. ``is_row``: it
+    is one of a tensor's rows, at a place that another tensor says."""
 
+    load: Load
+    stage: Stage
     over: tuple[Axis, ...]
     outside: Scalar
     conditions: tuple[tuple[Scalar, bool], ...]
@@ -61,7 +64,10 @@ def checked(
         check = None if read.is_row else reads.check(read)
         if check is not None:
             checks.append(check)
-        elif read.is_row:
+            continue
+        reads.later.add(id(read.load))
+        reads.later_in.add(id(read.stage))
+        if read.is_row:
             rows = True
         else:
             others = True
@@ -85,6 +91,9 @@ class _Reads:
     # What stands for tensors in loops that are only looked at.
     buffers: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     tensors: dict[Buffer, Tensor] = field(default_factory=dict)
+    # The reads that are asked for where the kernel makes them, and the stages that make them: no check before its loops may make them.
+    later: set[int] = field(default_factory=set)
+    later_in: set[int] = field(default_factory=set)
 
     def open_reads(self, outputs: Sequence[Tensor], assumed: Sequence[Dim]) -> Iterator[_Read]:
         """The reads that nothing proves to be inside, those first of which others' places and conditions are made."""
@@ -102,8 +111,8 @@ class _Reads:
                 known = (*assumed, *empty_axes.assured(stage))
                 open_ = {id(access.index) for access in unproved(Kernel("reads", (), (), (), nest), known)}
                 order = {id(n): at for at, n in enumerate(loads) if any(id(i) in open_ for i in n.indices)}
-                for load, conditions in sorted(ways(expr, order), key=lambda way: order[id(way[0])]):
-                    yield _Read(axes, outside(load, open_), conditions, _is_row(load, open_))
+                for load, conditions in sorted(ways(expr, order), key=lambda way: (len(way[1]), order[id(way[0])])):
+                    yield _Read(load, stage, axes, outside(load, open_), conditions, _is_row(load, open_))
 
     def placed(self, node: Scalar) -> Scalar:
         """A read of a tensor as one of a buffer of its shape."""
@@ -130,14 +139,21 @@ class _Reads:
                     place = binary("add", place, binary("mul", index, wrap(stride, "int64")))
                 return Load(where.buffer, (place,), node.dtype)
             stage = tensor.stage
-            if not isinstance(stage, Compute) or isinstance(stage.bodies[tensor.index], Reduce):
+            if (
+                not isinstance(stage, Compute)
+                or isinstance(stage.bodies[tensor.index], Reduce)
+                or id(stage) in self.later_in
+            ):
                 raise _Unknown
-            return self.known(substitute(stage.bodies[tensor.index], dict(zip(stage.axes, node.indices, strict=True))))
+            # The indices are known already: what they read are buffers.
+            return substitute(self.known(stage.bodies[tensor.index]), dict(zip(stage.axes, node.indices, strict=True)))
 
         return transform(root, visit)
 
     def check(self, read: _Read) -> Stmt | None:
         """The loops that ask whether a read is ever outside; None where that is not known before the kernel's own."""
+        if any(id(n) in self.later for e in (read.outside, *(c for c, _ in read.conditions)) for n in walk(e)):
+            return None
         try:
             conditions = [(self.known(c), truth) for c, truth in read.conditions]
             where = self.known(read.outside)

@@ -43,7 +43,6 @@ from relay.te.scalar import (
     Scalar,
     Size,
     Unary,
-    always_read,
     binary,
     compare,
     extent_of,
@@ -51,6 +50,11 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
+from relay.te.ways import Way, comparisons, ways
+
+# Ways to a node that are looked at.
+_MOST_WAYS = 32
+_NEGATED: dict[CompareOp, CompareOp] = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 class Indices:
@@ -307,13 +311,31 @@ class Indices:
         return over is not None and over > 0
 
     def reads_inside(self, root: Scalar) -> bool:
-        """Whether what an expression reads, whatever its own choices choose, is known to be there."""
+        """Whether what an expression reads, where its own choices have it read, is known to be there, whatever is chosen around it."""
+        loads = {id(n) for n in walk(root) if isinstance(n, Load)}
         return all(
-            self.within(self.poly(i), extent)
-            for load in always_read(root)
-            if isinstance(load, Load)
+            self.within(self.poly(i), extent) or self._follows(self.poly(i), extent, way)
+            for load, way in ways(root, loads, _MOST_WAYS)
             for i, extent in zip(load.indices, load.source.shape, strict=True)
         )
+
+    def _follows(self, index: Dim, limit: Dim, way: Way) -> bool:
+        """Whether ``0 <= index < limit`` where all conditions of a way hold: each end by one of the comparisons among them, or without."""
+        known: list[Dim] = [0]
+        for node, holds in comparisons(way):
+            if node.a.dtype == "int64":
+                a, b = self.poly(node.a), self.poly(node.b)
+                op = node.op if holds else _NEGATED[node.op]
+                if op in ("lt", "le", "eq"):
+                    known.append(dim_sub(dim_sub(b, a), int(op == "lt")))
+                if op in ("gt", "ge", "eq"):
+                    known.append(dim_sub(dim_sub(a, b), int(op == "gt")))
+        ends = index, dim_sub(dim_sub(limit, 1), index)
+        return all(any(self._nonnegative_dim(dim_sub(end, fact)) for fact in known) for end in ends)
+
+    def _nonnegative_dim(self, a: Dim) -> bool:
+        low, _ = self.bounds(a)
+        return low is not None and low >= 0
 
     def bounds(self, a: Dim) -> tuple[int | None, int | None]:
         """Numbers that bound a polynomial from below and above (None: unbounded)."""

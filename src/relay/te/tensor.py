@@ -193,9 +193,14 @@ def compute(shape: Sequence[Dim], body: Callable[..., object], name: str = "out"
 def compute_many(
     shape: Sequence[Dim], body: Callable[..., Sequence[Scalar | Operators]], name: str = "out"
 ) -> tuple[Tensor, ...]:
-    """Several tensors of one shape from one traversal; reductions among the bodies must be over the same axes."""
+    """Several tensors of one shape from one traversal. A stage reduces over one set of variables: bodies that are reductions over others
+    than the first that is one read them from stages of their own."""
     axes = _axes(shape)
-    values = tuple(_body(v, "float32", axes, name) for v in body(*axes))
+    given = [wrap(v, "float32") for v in body(*axes)]
+    over = next((set(v.axes) for v in given if isinstance(v, Reduce)), set())
+    values = tuple(
+        _body(v, "float32", axes, name, root=not isinstance(v, Reduce) or set(v.axes) == over) for v in given
+    )
     return stage_over(name, axes, values)
 
 
