@@ -75,6 +75,14 @@ def test_sound_kernels() -> None:
     verify(kernel(over(LetScalar(t, LOAD, store(t)))))
     verify(kernel(over(Seq((Prefetch(X, (Const(1 << 40, "int64"),)), store())), "parallel")))
     verify(kernel(over(Seq((Prefetch(X, (AT,)), store())), "vectorized")))
+    # What is never read may be anywhere.
+    outside = Load(Buffer("w", (2,), "float32"), (Const(7, "int64"),), "float32")
+    given = {"inputs": (X, outside.source)}
+    verify(kernel(over(store(outside)), **given))
+    verify(kernel(store(Select(Compare("lt", Size(N), ZERO), outside, ONE, "float32"), ZERO), **given))
+    verify(kernel(Branch(Compare("lt", Size(N), ZERO), store(outside, ZERO)), **given))
+    with pytest.raises(LoopError, match="index 7 of w is outside"):
+        verify(kernel(Seq((Branch(Compare("lt", Size(N), ZERO), Seq(())), store(outside, ZERO))), **given))
 
 
 local = Buffer("acc", (4,), "float32", "register")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import relay
+from relay import te
 from relay.ir.diagnostics import ExecutionError
 from relay.loop.ir import Fail
 from relay.loop.walk import statements
+from relay.op.registry import operator, remove
 from relay.options import Options
 from relay.pipeline import build
 
@@ -60,3 +63,37 @@ def test_a_kernel_asks_once_and_where_it_has_to(body: str, asked: int) -> None:
     plan = build(relay.parse(TEXT.replace("BODY", body)), Options(cache=False, workers=1)).plan
     found = [s for p in plan.kernels for s in statements(p.kernel.body) if isinstance(s, Fail)]
     assert len(found) == asked
+
+
+def _unless_negative(x: te.Tensor) -> te.Tensor:
+    last = te.size(x.shape[0]) - 1
+    return te.compute((4,), lambda i: te.select(~(last < 0), x[last], 5.0))
+
+
+def _where_a_sum_says(x: te.Tensor) -> te.Tensor:
+    k, last = te.reduce_axis(x.shape[0]), te.size(x.shape[0]) - 1
+    sums = te.compute((3,), lambda i: te.sum(x[k], k) + te.cast(i, "float32"))
+    return te.compute((4,), lambda i: te.select(sums[1] > 1.0, x[last], 5.0))
+
+
+def _in_each_step(x: te.Tensor) -> te.Tensor:
+    """A factor of a sum that is the same in each step and computed before them."""
+    k, last = te.reduce_axis(x.shape[0]), te.size(x.shape[0]) - 1
+    return te.compute((4,), lambda i: te.sum(te.exp(x[last]) * x[k], k))
+
+
+@pytest.mark.parametrize("define", [_unless_negative, _where_a_sum_says, _in_each_step])
+def test_what_is_not_read_may_be_anywhere(define: Callable[[te.Tensor], te.Tensor]) -> None:
+    """In an axis whose size is written, too, where the place is a number."""
+    operator("test.last")(define)
+    try:
+        some = relay.parse("fn [n: Dim] (%x: Tensor[(n,), float32]) { test.last(%x) }")
+        exe = relay.compile(some, cache=False, check_memory=True)
+        for n in (0, 1, 2):
+            x = np.arange(n, dtype=np.float32) + 1
+            wanted = np.asarray(relay.evaluate(some, x))
+            written = relay.parse(f"fn (%x: Tensor[({n},), float32]) {{ test.last(%x) }}")
+            for found in (exe(x), relay.compile(written, cache=False, check_memory=True)(x)):
+                np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
+    finally:
+        remove("test.last")

@@ -54,6 +54,7 @@ from relay.te.scalar import (
     Select,
     Size,
     Unary,
+    always_read,
     children,
     walk,
 )
@@ -86,6 +87,8 @@ class _Verifier:
         self.bound: set[Axis] = {TURN, WORKERS}
         # For every buffer and variable, how many loops surround where it was bound.
         self.loops: list[For] = []
+        # How many loops, branches and switches around the place may leave it out.
+        self.choices = 0
         self.depth: dict[Buffer, int] = {}
         # For every variable, the loop variables that its value moves with.
         self.moves: dict[Axis, frozenset[Axis]] = {}
@@ -159,7 +162,7 @@ class _Verifier:
             for expr in expressions(stmt):
                 self.expression(expr)
             self.enter(stmt)
-            if isinstance(stmt, For | LetScalar | Alloc):
+            if isinstance(stmt, For | LetScalar | Alloc | Branch | Switch):
                 todo.append((stmt, True))
             todo.extend((part, False) for part in reversed(parts(stmt)))
 
@@ -168,6 +171,9 @@ class _Verifier:
             case For():
                 self.bound.discard(stmt.var)
                 self.loops.pop()
+                self.choices -= _may_be_left_out(stmt)
+            case Branch() | Switch():
+                self.choices -= 1
             case LetScalar():
                 self.bound.discard(stmt.var)
             case Alloc():
@@ -204,9 +210,11 @@ class _Verifier:
             case Branch():
                 if stmt.cond.dtype != "bool":
                     _fail(f"a branch is on {stmt.cond.dtype}")
+                self.choices += 1
             case Switch():
                 if not is_integer(stmt.value.dtype):
                     _fail(f"a switch is on {stmt.value.dtype}")
+                self.choices += 1
             case Fail():
                 if not 0 < stmt.code < 1 << 31:
                     _fail(f"the error code {stmt.code} is not positive")
@@ -231,6 +239,7 @@ class _Verifier:
         self.bind(loop.var)
         self.moves[loop.var] = frozenset((loop.var,))
         self.loops.append(loop)
+        self.choices += _may_be_left_out(loop)
 
     def store(self, store: Store) -> None:
         buffer = store.buffer
@@ -242,7 +251,7 @@ class _Verifier:
             _fail(f"{buffer.name} has rank {len(buffer.shape)} and is written with {len(store.indices)} indices")
         if store.value.dtype != buffer.dtype:
             _fail(f"{store.value.dtype} is written to {buffer.name}, which is {buffer.dtype}")
-        self.indices(buffer, store.indices)
+        self.written(buffer, store.indices)
         moved: frozenset[Axis] = frozenset().union(*(self.movers(i) for i in store.indices))
         for loop in self.loops[self.depth[buffer] :]:
             if loop.kind == "parallel" and loop.var not in moved:
@@ -287,7 +296,7 @@ class _Verifier:
             _fail(f"a product of blocks has {stmt.rows.value} rows")
         if any(e.dtype != "int64" for e in stmt.measures):
             _fail(f"the product of blocks in {target.name} is measured in something other than int64")
-        self.indices(right, stmt.first)
+        self.written(right, stmt.first)
         self.written_by_block(target, stmt.to, "a product of blocks")
 
     def written_by_block(self, target: Buffer, to: Scalar, what: str) -> None:
@@ -320,8 +329,18 @@ class _Verifier:
     # -- expressions
 
     def expression(self, root: Scalar) -> None:
+        outside: list[tuple[Load, str]] = []
         for node in walk(root):
             self.node(node)
+            if isinstance(node, Load) and isinstance(node.source, Buffer):
+                found = _outside(node.source, node.indices)
+                if found is not None:
+                    outside.append((node, found))
+        if outside and not self.choices:  # what is not chosen, and what no iteration reads, may be anywhere
+            always = {id(n) for n in always_read(root)}
+            for load, found in outside:
+                if id(load) in always:
+                    _fail(found)
 
     def node(self, node: Scalar) -> None:
         kids = children(node)
@@ -388,8 +407,25 @@ class _Verifier:
             _fail(f"atan2 of {node.dtype}: it is a function of floats")
 
     def indices(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> None:
-        for index, dim in zip(indices, buffer.shape, strict=True):
+        for index in indices:
             if index.dtype != "int64":
                 _fail(f"an index of {buffer.name} is {index.dtype}, not int64")
-            if isinstance(index, Const) and isinstance(dim, int) and not 0 <= index.value < max(dim, 1):
-                _fail(f"the index {index.value} of {buffer.name} is outside of the size {dim}")
+
+    def written(self, buffer: Buffer, indices: tuple[Scalar, ...]) -> None:
+        self.indices(buffer, indices)
+        outside = _outside(buffer, indices)
+        if outside is not None:
+            _fail(outside)
+
+
+def _outside(buffer: Buffer, indices: tuple[Scalar, ...]) -> str | None:
+    """What is wrong with a place of constant indices outside of a buffer."""
+    for index, dim in zip(indices, buffer.shape, strict=True):
+        if isinstance(index, Const) and isinstance(dim, int) and not 0 <= index.value < max(dim, 1):
+            return f"the index {index.value} of {buffer.name} is outside of the size {dim}"
+    return None
+
+
+def _may_be_left_out(loop: For) -> bool:
+    """Whether a loop may have no iteration."""
+    return not isinstance(loop.extent, Const) or loop.extent.value < 1

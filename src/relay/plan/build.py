@@ -10,6 +10,7 @@ from relay.ir.dim import (
     Dim,
     ceil_div,
     dim_add,
+    dim_bounds,
     dim_floordiv,
     dim_max,
     dim_min,
@@ -32,11 +33,14 @@ from relay.te.scalar import (
     Size,
     binary,
     children,
+    compare,
     extent_of,  # fmt: skip
     maximum,
     minimum,
     rebuild,
+    select,
     walk,
+    wrap,
 )
 from relay.te.tensor import Tensor
 
@@ -321,8 +325,10 @@ def hoisted(loop: For) -> Stmt:
     """Compute what is invariant in a loop's straight-line body before the loop, where it is a load or dear.
 
     Only operands that are evaluated in every iteration are moved: nothing from the sides of a select, which may guard
-    a load.
+    a load. Of a loop that may have no iteration nothing is read that is there only where it has one.
     """
+    if isinstance(loop.extent, Const) and loop.extent.value < 1:
+        return loop
     stmts = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
     if not all(isinstance(s, Store) for s in stmts):
         return loop
@@ -338,9 +344,20 @@ def hoisted(loop: For) -> Stmt:
     if not lets:
         return loop
     out: Stmt = For(loop.var, loop.extent, seq(new), loop.kind, loop.grain)
+    some = _some(loop.extent)
     for var, value in reversed(lets.values()):
+        if some is not None and not Indices().reads_inside(value):
+            value = select(some, value, wrap(0, value.dtype))
         out = LetScalar(var, value, out)
     return out
+
+
+def _some(extent: Scalar) -> Scalar | None:
+    """The condition under which a loop over a size has an iteration; None for one that always has, such as over the elements of a block."""
+    if not isinstance(extent, Size):
+        return None
+    least, _ = dim_bounds(extent.dim)
+    return None if least is not None and least >= 1 else compare("gt", extent, 0)
 
 
 def _varying(root: Scalar, var: Axis, written: set[int]) -> set[int]:
