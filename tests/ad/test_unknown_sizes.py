@@ -166,6 +166,14 @@ def @main(%m: {M}, %x: {ROW}, %k: int32) -> {M} {{ @kept(@go(2, @half(%m), %x), 
         (X, X[:1], K),
         (0, 1),
     ),
+    "rows of a tensor that is longer by one than one shorter by one": (
+        """def @main[t: Dim](%x: Tensor[(t, 2), float64], %w: Tensor[(2,), float64]) -> Tensor[(2,), float64] {
+  let %before = concatenate((zeros(shape=[1, 2], dtype="float64"), strided_slice(%x, begin=[0, 0], end=[Dim[t - 1], 2])));
+  let %both = %before * %w + %x;
+  @for(0i64, Dim[t], fn (%i: int64, %h: Tensor[(2,), float64]) -> Tensor[(2,), float64] { sin(%h) * take(%both, %i, axis=0) }, %w) }""",
+        (X, X[0]),
+        (0, 1),
+    ),
     "a size that only a list has": (
         """def @main[b: Dim](%l: List[Tensor[(b, 2), float64]]) -> Tensor[(b, 2), float64] {
   match? (%l) { Cons(%x, _) => tanh(%x) } }""",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from relay.ir.dim import DimVar, SymDim, as_var, dim_vars
+from relay.ir.dim import DimVar, SymDim, as_var, dim_linear, dim_vars
 from relay.ir.expr import Attr, Call, Expr, Var
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type
 from relay.transform.blocks import all_bindings, body_of, is_primitive
@@ -68,6 +68,20 @@ def whole_axes(ty: Type | None) -> Iterator[tuple[DimVar, int]]:
             variable = as_var(dim)
             if variable is not None:
                 yield variable, axis
+
+
+def told(ty: Type | None) -> Iterator[DimVar]:
+    """The dim variables that can be read off a value of this type: a whole axis of a tensor, or all that one has besides numbers."""
+    todo = [ty]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, TupleType):
+            todo.extend(part.fields)
+        elif isinstance(part, TensorType) and isinstance(part.shape, tuple):
+            for dim in part.shape:
+                solved = dim_linear(dim) if isinstance(dim, SymDim) else None
+                if solved is not None:
+                    yield solved[0]
 
 
 def first_binders(params: tuple[Var, ...], bindings: Iterator[Var]) -> dict[DimVar, Var]:

@@ -41,7 +41,7 @@ from relay.transform.ad.values import Frame, Tensor, Value
 from relay.transform.blocks import all_bindings, operands, with_operands
 from relay.transform.build import constant, internal_call, op_call, type_of
 from relay.transform.copying import Copier
-from relay.transform.dims import DimUses, whole_axes
+from relay.transform.dims import DimUses, told, whole_axes
 from relay.transform.name_dims import named
 from relay.transform.partial_eval import LOOP
 from relay.transform.to_blocks import to_blocks
@@ -264,15 +264,23 @@ class LoopWriter:
 
     def _tell_sizes(self, bindings: Sequence[Binding], given: Iterable[Var], shared: bool = False) -> None:
         """See that the sizes which the way back calculates with have values there: what is given, or made there, has them, or what all
-        iterations share, which is handed on then (``shared``: it is there anyway). Raises Unsuited."""
-        there = {d for v in (*given, *(b.var for b in bindings)) for d in self.uses.of_type(v.ty)}
-        for d in dict.fromkeys(d for b in bindings for d in self.uses.of_value(b.value)):
-            if d in there or (shared and d in self.lifted.loop.fixed_dims):
+        iterations share, which is handed on then (``shared``: it is there anyway). A size has no value by a tensor that is ``max(0,
+        n - 1)`` long: its type asks for one. Raises Unsuited."""
+        given = tuple(given)
+        there = {d for v in given for d in told(v.ty)}
+        asked = dict.fromkeys((d, False) for v in given for d in self.uses.of_type(v.ty) if d not in there)
+        for b in bindings:
+            asked.update(dict.fromkeys((d, True) for d in self.uses.of_value(b.value) if d not in there))
+            there.update(told(b.var.ty))
+            asked.update(dict.fromkeys((d, False) for d in self.uses.of_type(b.var.ty) if d not in there))
+        for d, calculates in asked:
+            if shared and d in self.lifted.loop.fixed_dims:
                 continue
             tells = next((p for p in self.lifted.params if p in self.fixed and d in dict(whole_axes(p.ty))), None)
-            if tells is None:
+            if tells is not None:
+                self.needs[tells] = None
+            elif calculates:
                 raise Unsuited(f"the way back reads the size {d.name}, which nothing that it is given has")
-            self.needs[tells] = None
 
     def _without_unread(self, bindings: Sequence[Binding]) -> list[Binding]:
         """The bindings, where operands that tell only their type are values of the same type that are there anyway, or zeros."""
