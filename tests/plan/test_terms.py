@@ -79,6 +79,23 @@ def test_dear_parts_that_not_all_axes_move_are_stages(
     check(fn, {V: 1}, {V: 30}, tolerance=1e-4)
 
 
+def test_dear_places_stay_places(declare: Callable[..., object]) -> None:
+    """Where a value goes is made once for all rows, and gone to: no part of it is made for every element that it may be."""
+
+    def define(x: te.Tensor, p: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis(x.shape[1])
+        place = te.cast(te.floor(te.tanh(p[k]) * 9.0), "int64") + 9
+        return te.compute(
+            (x.shape[0], 18), lambda i, z: te.sum(te.select((z - place).equal(0), x[i, k] / te.exp(p[k]), 0.0), k)
+        )
+
+    declare(define)
+    fn = primitive([tensor((N, 40)), tensor((40,))], lambda m, *x: m("terms.op", *x))
+    graph = te_graph(fn)
+    assert len(te.stages(lifted(graph, NONE).outputs)) == len(te.stages(graph.outputs)) + 2
+    assert "scatter" in check(fn, {V: 1}, {V: 30}, tolerance=1e-4).variant
+
+
 def test_what_is_no_sum_of_products_stays(declare: Callable[..., object]) -> None:
     def define(x: te.Tensor) -> te.Tensor:
         k = te.reduce_axis(x.shape[1])

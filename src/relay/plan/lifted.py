@@ -4,7 +4,8 @@
     ->   s[i, k, c] = sigmoid(a[i, k, c]);   y[i, j, c] = sum(s[i, k, c] * b[j, k, c], k)
 
 A part that stays the same along the innermost loop is computed before it wherever it stands; one that moves along it, and stays the
-same over an axis around that, would be computed again for each element of that axis. What a matrix product reads is left to it.
+same over an axis around that, would be computed again for each element of that axis. What a matrix product reads is left to it. Axes
+along which values go to a place that is computed (`te.scatter`) are gone through by nothing: a part of the place is one too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
 from relay.te.scalar import Axis, Load, Reduce, Scalar, children, iteration_count, mentioned_by_node, transform
+from relay.te.scatter import as_scatter
 from relay.te.tensor import Compute, Stage, stage_over
 
-# How many times a part would be computed, at the least, for it to be kept; and how dear it is at the least.
-_AGAIN, _DEAR = 4, 20
+# How many times a part would be computed, at the least, for it to be kept; and how dear it is at the least, in lanes and where values go
+# to their places one by one.
+_AGAIN, _DEAR, _DEAR_ALONE = 4, 20, 10
 
 
 def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
@@ -31,17 +34,19 @@ def lifted(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
 
 
 def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
-    if not isinstance(stage, Compute) or all(cost(b) < _DEAR for b in stage.bodies):
+    if not isinstance(stage, Compute) or all(cost(b) < _DEAR_ALONE for b in stage.bodies):
         return stage
     if contraction(stage, constants) is not None:
         return stage
     reduced = [a for b in stage.bodies if isinstance(b, Reduce) for a in b.axes]
-    axes = [a for a in (*stage.axes, *dict.fromkeys(reduced)) if a.extent != 1]
+    scatter = as_scatter(stage, Indices())
+    places = frozenset(() if scatter is None else scatter.places)
+    axes = [a for a in (*stage.axes, *dict.fromkeys(reduced)) if a.extent != 1 and a not in places]
     wide = [a for a in stage.axes if a.extent != 1]
     moving = {*reduced, *wide[-1:]}
     made: dict[int, Scalar] = {}
     for body in stage.bodies:
-        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving):
+        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places):
             (result,) = stage_over(f"{stage.name}_part", own, (part,))
             made[id(part)] = Load(result, tuple(own), part.dtype)
     if not made:
@@ -50,8 +55,10 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
     return Compute(stage.name, stage.axes, tuple(transform(b, lambda n: n, memo) for b in stage.bodies))
 
 
-def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[Scalar, list[Axis]]]:
-    """The largest such parts of an expression, and the axes of each."""
+def _parts(
+    root: Scalar, axes: Sequence[Axis], moving: set[Axis], places: frozenset[Axis]
+) -> list[tuple[Scalar, list[Axis]]]:
+    """The largest such parts of an expression, none of which mentions an axis of ``places``, and the axes of each."""
     mentions = mentioned_by_node(root)
     found: dict[int, tuple[Scalar, list[Axis]]] = {}
     todo, seen = [root], set[int]()
@@ -65,8 +72,9 @@ def _parts(root: Scalar, axes: Sequence[Axis], moving: set[Axis]) -> list[tuple[
         if (
             times >= _AGAIN
             and not mine.isdisjoint(moving)
+            and mine.isdisjoint(places)
             and node.dtype != "bool"
-            and cost(node) >= _DEAR
+            and cost(node) >= (_DEAR_ALONE if places else _DEAR)
             and Indices().reads_inside(node)
         ):
             found[id(node)] = node, [a for a in axes if a in mine]
