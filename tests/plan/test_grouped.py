@@ -56,6 +56,16 @@ def test_convolutions(channels: int, per_group: int, groups: int, attrs: dict[st
         assert len(plan.packs) == (product and len(constants))
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_of_single_channels_of_any_image(stride: int) -> None:
+    """Windows that read elements again are no panels, however far apart they begin and whatever the image's size."""
+    attrs = {"groups": 6, "padding": (1, 1), "strides": (stride, stride)}
+    plan = check(
+        convolution((2, 6, N, N), (6, 1, 3, 3) if stride < 3 else (6, 1, 5, 5), **attrs), {V: 3}, {V: 12}, {V: 21}
+    )
+    assert plan.variant.endswith("rows")
+
+
 @pytest.mark.parametrize("layout", ["NHWC", "HWNC"])
 def test_other_layouts(layout: str) -> None:
     sizes = {"N": 2, "H": 7, "W": 9, "C": 24}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, SymDim, dim_add, dim_mul, dim_sub, shape_size
+from relay.ir.dim import Dim, dim_add, dim_evaluate, dim_mul, dim_sub, dim_vars, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
@@ -52,6 +52,8 @@ _WIDEST = 6
 _WIDENED_FOR = 2
 # Vectors of a panel beside each other for matrix registers.
 _BLOCK_VECTORS = 2
+# A size that is not known, where the largest decide.
+_LARGE = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
@@ -237,8 +239,8 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     strides = [indices.coefficient(at, a) for a in moving]
     reads, there = size_of((*form.batch, *moving)), shape_size(load.source.shape)
     left = dim_sub(reads, there)
-    # Of sizes that are not known the largest decide: terms are in order of falling degree.
-    again = left.terms[0][1] > 0 if isinstance(left, SymDim) else isinstance(left, int) and left > 0
+    # Of sizes that are not known the largest decide, also those that are quotients of others (the windows of a stride).
+    again = dim_evaluate(left, dict.fromkeys(dim_vars(left), _LARGE)) > 0
     return 1 in strides and not again and not any(s is None or indices.is_index(s) for s in strides)
 
 
