@@ -19,6 +19,7 @@ from relay.plan.attention_gradient import AttentionGradient, find_attention_grad
 from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
 from relay.plan.batches import in_batches
+from relay.plan.bordered import bordered
 from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
 from relay.plan.checked_reads import checked
 from relay.plan.factored import factored
@@ -127,7 +128,8 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     defined = graph.outputs
-    graph = factored(separated(before_guards(split_for_steps(term_by_term(graph, constants)))))
+    graph = bordered(split_for_steps(term_by_term(graph, constants)), constants)
+    graph = factored(separated(before_guards(graph)))
     graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
     graph = in_parts(graph, constants)
     indices = Indices()
