@@ -17,7 +17,7 @@ from relay.te.autodiff.solve import invert
 from relay.te.evaluate import evaluate
 from relay.te.index import Indices
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Reduce, Scalar, binary, maximum, minimum, walk
-from relay.te.tensor import Compute
+from relay.te.tensor import Compute, stage_bodies
 
 
 def value(root: Scalar, env: Mapping[Axis, int]) -> int:
@@ -110,6 +110,19 @@ def test_what_is_read_by_a_variable_makes_no_loop_where_another_equation_says_wh
     (inverse,) = invert([k, j], element, [k, j], Indices(), also=[(table[k, j], Const(0, "int64"))])
     assert inverse.free == () and inverse.values[j] is element[1]
     assert any(isinstance(n, Load) for n in walk(inverse.guard))
+
+
+def test_few_elements_for_each_place_leave_lanes_to_the_places() -> None:
+    """The gradient of weights that each element has for itself is a product of nine columns, which no matrix kernel is made for: it is
+    made along the elements, and not along the columns."""
+    side = as_dim(DimVar("n"))
+    x, w = te.placeholder("x", (8, dim_add(side, 2), 40), "float64"), te.placeholder("w", (2, 9, side, 38), "float64")
+    r, s = te.reduce_axis(3), te.reduce_axis(3)
+    y = te.compute((8, side, 38), lambda c, i, j: te.sum(x[c, i + r, j + s] * w[c // 4, 3 * r + s, i, j], (r, s)))
+    (found,) = vjp([y], [te.placeholder("g", y.shape, "float64")], [w])
+    assert found is not None
+    (product,) = (s for s in te.stages([found]) if any(isinstance(b, Reduce) for b in stage_bodies(s)))
+    assert product.shape[-1] == 38
 
 
 def test_a_block_whose_number_a_tensor_says_is_found_by_its_number() -> None:

@@ -350,6 +350,9 @@ def _ordered(axes: tuple[Axis, ...], product: Scalar) -> tuple[Axis, ...]:
     wide = [n for n, a in enumerate(axes) if a.extent != 1]
     if not wide or not shared[wide[-1]] or all(shared[n] for n in wide):
         return axes
+    # A product of few elements for each place is none worth a matrix kernel: lanes go along the places.
+    if _is_short([axes[n] for n in wide if not shared[n]]):
+        return axes
     return (
         *(a for a, s in zip(axes, shared, strict=True) if s),
         *(a for a, s in zip(axes, shared, strict=True) if not s),
