@@ -42,14 +42,14 @@ def products(plan: KernelPlan) -> list[BlockProduct]:
     return [s for s in statements(plan.kernel.body) if isinstance(s, BlockProduct)]
 
 
-@pytest.mark.parametrize(("columns", "depth"), [(32, 32), (20, 64), (70, 50), (40, 98)])
+@pytest.mark.parametrize(("columns", "depth"), [(32, 32), (20, 64), (70, 34), (40, 98)])
 def test_meaning(columns: int, depth: int) -> None:
-    """On any machine, as the loop nest says it."""
+    """On any machine, as the loop nest says it. What is left of a depth goes element by element, which takes longest: of few rows."""
     fn = dense(columns, depth)
     plan, graph = make_plan(fn, MATRICES, WEIGHT), te_graph(fn)
     assert products(plan) and plan.packs[0].packed.shape == (-(-columns // 32), depth // 2, 32, 2)
     assert "multiply tile" in kernel_text(plan.kernel)
-    for rows in (1, 16, 17, 33, 70):
+    for rows in (1, 16, 17, 33, 70) if depth % 32 == 0 else (1, 17, 33):
         arrays = [
             random((rows, depth), "bfloat16"),
             random((columns, depth), "bfloat16", 1),

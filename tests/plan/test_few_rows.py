@@ -245,9 +245,15 @@ def packs(plan: KernelPlan) -> bool:
     return any(isinstance(s, Alloc) and "panel" in s.buffer.name for s in statements(plan.kernel.body))
 
 
-@pytest.mark.parametrize(("cpu", "block"), [("znver4", 1502), ("sapphirerapids", 1002)])
-@pytest.mark.parametrize("make", [streamed, dotted])
-@pytest.mark.parametrize("columns", [128, 250])
+@pytest.mark.parametrize(
+    ("cpu", "block", "make", "columns"),
+    [
+        ("znver4", 1502, streamed, 250),
+        ("znver4", 1502, dotted, 128),
+        ("sapphirerapids", 1002, streamed, 128),
+        ("sapphirerapids", 1002, dotted, 250),
+    ],
+)
 def test_a_panel_is_packed_by_blocks_of_k(make: object, columns: int, cpu: str, block: int) -> None:
     """Where all of k would not stay in the second-level cache; the last block is shorter."""
     plan = check(make(N, 3001, columns), *({V: n} for n in (49, 257)), target=replace(HOST, cpu=cpu))  # type: ignore[operator]
@@ -290,7 +296,7 @@ def test_the_number_of_threads_changes_nothing(make: object, rows: int) -> None:
         np.testing.assert_array_equal(other, found[0])
 
 
-@pytest.mark.parametrize("columns", [16, 32, 272, 5008])
+@pytest.mark.parametrize("columns", [16, 32, 5008])
 def test_rows_that_begin_behind_lines(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks and panels begin at lines, wherever the operand lies; the evaluator refuses what lies before it."""
     monkeypatch.setattr(unpacked, "_FAR", 0)
@@ -314,7 +320,7 @@ def test_rows_that_begin_behind_lines(columns: int, monkeypatch: pytest.MonkeyPa
     check(pairs, {V: 1}, {V: 5})
 
 
-@pytest.mark.parametrize("depth", [127, 128, 144, 400])
+@pytest.mark.parametrize("depth", [127, 128, 144])
 def test_dot_products_in_lines(depth: int) -> None:
     """Columns that begin equally far behind lines are read in whole ones; the evaluator refuses what lies before them or behind."""
     plan = check(dotted(N, depth, 39), *({V: n} for n in (0, 1, 2, 3, 4, 7, 9)))

@@ -279,8 +279,7 @@ def _without(feature: str) -> Target:
     return replace(host, features=tuple(f for f in host.features if f != feature))
 
 
-@pytest.mark.parametrize("depth", [2, 51, 64, 700])
-@pytest.mark.parametrize("columns", [20, 64, 200])
+@pytest.mark.parametrize(("depth", "columns"), [(2, 200), (51, 64), (64, 20), (700, 200)])
 def test_bfloat16_operands_with_float32_sums(depth: int, columns: int) -> None:
     fn = primitive(
         [tensor((N, depth), "bfloat16"), tensor((columns, depth), "bfloat16")],
@@ -357,8 +356,9 @@ def test_int8_weights(columns: int) -> None:
     assert plan.variant == "matrix" and plan.packs[0].packed.dtype == "int8"
 
 
-@pytest.mark.parametrize(("dtype", "columns"), [("int8", 190), ("int8", 64), ("float16", 70)])
-@pytest.mark.parametrize("l1_bytes", [6 << 10, 48 << 10])
+@pytest.mark.parametrize(
+    ("dtype", "columns", "l1_bytes"), [("int8", 190, 48 << 10), ("int8", 64, 6 << 10), ("float16", 70, 6 << 10)]
+)
 def test_narrow_panels_are_widened_once_for_several_tiles(dtype: str, columns: int, l1_bytes: int) -> None:
     """Processors whose units that multiply also convert: the first tile over a panel, or a block of k of it, leaves behind what it has
     widened. A single tile has nobody to leave it to."""

@@ -38,8 +38,9 @@ def is_grouped(text: str) -> bool:
 
 
 # Columns of one width of panels, of two widths, with a last panel in part, and of more panels than are one group.
-@pytest.mark.parametrize(("columns", "depth"), [(192, 768), (120, 400), (70, 401), (1000, 300)])
-@pytest.mark.parametrize("dear", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "depth", "dear"), [(192, 768, True), (120, 400, False), (70, 401, True), (1000, 300, False)]
+)
 def test_every_number_of_rows(columns: int, depth: int, dear: bool) -> None:
     fn = product(N, columns, depth, dear)
     plan = check(fn, *({V: n} for n in (1, 8, 9, 13, 24, 47, 48, 49)), constants=WEIGHT, target=TARGET)

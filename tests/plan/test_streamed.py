@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from relay.loop.ir import Prefetch
 from relay.loop.target import Target
 from relay.loop.walk import statements
 from relay.plan.graph import te_graph
-from relay.plan.kernel_plan import make_plan
+from relay.plan.kernel_plan import KernelPlan, make_plan
 from tests.plan.harness import Array, Maker, Native, fresh_name, primitive, random, tensor
 
 M = dim_var("m")
@@ -60,10 +61,17 @@ def placed(array: Array, offset: int) -> Array:
     return out
 
 
+@lru_cache(8)
+def compiled(fn: Function, target: Target) -> tuple[KernelPlan, Native]:
+    """One compilation for all rows, offsets and places."""
+    plan = make_plan(fn, target, name=fresh_name())
+    return plan, Native(plan.kernel, target)
+
+
 def results(
     fn: Function, target: Target, rows: int, offset: int, in_place: bool = False, width: int = 96
 ) -> list[bytes]:
-    plan, graph = make_plan(fn, target, name=fresh_name()), te_graph(fn)
+    (plan, native), graph = compiled(fn, target), te_graph(fn)
     env = {v: n for v, n in ((as_var(M), rows), (as_var(W), width)) if v is not None and v in plan.kernel.dims}
     given = [
         placed(random([dim_evaluate(d, env) for d in t.shape], t.dtype, n), offset) for n, t in enumerate(graph.inputs)
@@ -74,7 +82,6 @@ def results(
     ]
     for source, destination in plan.in_place if in_place else ():
         got[destination] = given[source]
-    native = Native(plan.kernel, target)
     assert native.run(native.bind([*given, *got], env)) == 0
     return [g.tobytes() for g in got]
 
