@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 
 import hypothesis
 import pytest
+
+from relay.codegen import workers
 
 # How long an example takes says nothing on a machine that does other things too.
 hypothesis.settings.register_profile("relay", deadline=None)
@@ -17,6 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "programs(count): run for the seeds of so many programs, and more with --fuzz-programs"
     )
+    if hasattr(config, "workerinput"):
+        # Processes that share the tests take all cores: one that helped another to compile would only have to be started.
+        workers._WORTH_HELPERS = math.inf
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

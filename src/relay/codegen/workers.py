@@ -33,7 +33,7 @@ def available_cores() -> int:
 
 
 def compile_all(
-    texts: Iterable[str], count: int, target: Target, processes: int, worth: float = _WORTH_HELPERS
+    texts: Iterable[str], count: int, target: Target, processes: int, worth: float | None = None
 ) -> list[bytes]:
     """The object of each of ``count`` modules, made by ``processes`` processes (this one included), the longest first.
 
@@ -44,6 +44,7 @@ def compile_all(
     done: dict[int, bytes] = {}
     errors: list[BaseException] = []
     more, complete, work = threading.Condition(), False, 0.0
+    worth = _WORTH_HELPERS if worth is None else worth
 
     def following(wait: bool) -> tuple[int, str] | None:
         with more:
