@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from relay import Executable
 from relay.interpreter.evaluation import evaluate
 from relay.ir.expr import Block, Call, Function, OpRef
 from relay.ir.module import Module
 from relay.ir.parser import parse_module
+from relay.pipeline import Compilation
 from relay.plan.graph import te_graph
 from relay.te.evaluate import evaluate as evaluate_te
 from relay.transform import Pass, Pipeline, ToBlocks
@@ -56,6 +58,13 @@ def kernels(module: Module, name: str = "main") -> list[list[str]]:
             calls = [b.value.fn for b in body.bindings if isinstance(b.value, Call)]
             out.append([c.name for c in calls if isinstance(c, OpRef)])
     return out
+
+
+def executable(compilation: Compilation, check_memory: bool = False) -> Executable:
+    """What was built to be looked at, to be run too: compiling it again would take as long again."""
+    exe = Executable.from_bytes(compilation.image.to_bytes(), None)
+    exe.check_memory = check_memory
+    return exe
 
 
 def evaluate_primitive(primitive: Function, arrays: Sequence[Array]) -> Sequence[Array]:

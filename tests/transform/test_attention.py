@@ -13,7 +13,7 @@ from relay.transform import DeadCode, FuseAttention, FuseOps, NameDims, Simplify
 from relay.transform.blocks import body_of
 from relay.typing import infer
 from tests.generator.compare import difference
-from tests.transform.support import VERSION, Array, kernels, operators, run, same_results, typed
+from tests.transform.support import VERSION, Array, executable, kernels, operators, run, same_results, typed
 
 HEAD = "def @main[m: Dim, n: Dim](%q: Tensor[(6, m, 8), float32], %k: Tensor[(6, n, 8), float32], %v: Tensor[(6, n, 5), float32]"
 VALUES = "transpose(%v, axes=[0, 2, 1])"
@@ -353,7 +353,7 @@ def test_gradients_of_what_is_spelled_out(size: str, causal: bool, derivative: s
     compilation = relay.pipeline.build(relay.infer_type(module), Options(cache=False))
     names = {name for f in compilation.module.functions for k in kernels(compilation.module, f) for name in k}
     assert ("nn.attention_cotangents" in names) is fused
-    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+    assert difference(relay.evaluate(module, *operands), executable(compilation)(*operands)) is None
 
 
 @pytest.mark.parametrize(("queries", "fused"), [("8", False), ("100", True), ("n", True)])
@@ -368,7 +368,7 @@ def test_gradients_of_few_queries_of_any_number_of_keys(queries: str, fused: boo
     assert ("nn.attention_cotangents" in names) is fused
     rows = int(queries) if queries.isdecimal() else 7
     operands = arrays((2, rows, 8), (2, 7, 8), (2, 7, 8))
-    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+    assert difference(relay.evaluate(module, *operands), executable(compilation)(*operands)) is None
 
 
 @pytest.mark.parametrize("mask", ["%m", "where(%m > 0f, 0f, -1e30f)"])
@@ -405,7 +405,7 @@ def test_batch_and_heads_that_are_made_one_axis_have_one_kernel_on_the_way_back(
     gradients = [p for p in compilation.plan.kernels if "attention_cotangents" in p.kernel.name]
     assert ["attention" in p.variant for p in gradients] == [True]
     operands = arrays((3, 7, 96))
-    assert difference(relay.evaluate(module, *operands), relay.compile(module)(*operands)) is None
+    assert difference(relay.evaluate(module, *operands), executable(compilation)(*operands)) is None
 
 
 GROUPED = (
@@ -467,8 +467,7 @@ def test_heads_that_share_keys_and_scales_in_any_place(
         assert any(
             "attention" in p.variant for p in compilation.plan.kernels if wanted.replace(".", "_") in p.kernel.name
         )
-        exe = relay.compile(program, check_memory=True)
-        assert difference(relay.evaluate(program, *operands), exe(*operands)) is None
+        assert difference(relay.evaluate(program, *operands), executable(compilation, True)(*operands)) is None
 
 
 @pytest.mark.parametrize(

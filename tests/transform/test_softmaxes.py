@@ -10,7 +10,7 @@ import relay.pipeline
 from relay.options import Options
 from relay.transform import DeadCode, FindSoftmax, FuseAttention, NameDims, Simplify
 from tests.generator.compare import difference
-from tests.transform.support import Array, kernels, operators, run, same_results, typed
+from tests.transform.support import Array, executable, kernels, operators, run, same_results, typed
 
 DATA = "def @main[m: Dim, n: Dim](%x: Tensor[(4, m, n), float32])"
 LARGEST = "max(%x, axis=[{axis}], keepdims=True)"
@@ -116,15 +116,14 @@ def test_attention_with_a_softmax_that_is_spelled_out(body: str) -> None:
         return
     compilation = relay.pipeline.build(module, Options(cache=False))
     assert any("attention" in p.variant for p in compilation.plan.kernels)
-    exe = relay.compile(module, check_memory=True)
-    assert difference(relay.evaluate(module, *operands), exe(*operands)) is None
+    assert difference(relay.evaluate(module, *operands), executable(compilation, True)(*operands)) is None
     start, end = body.rindex("; ") + 2 if "; " in body else 0, len(body)
     scalar = f"{body[:start]}sum(tanh({body[start:end]}))"
     gradient = relay.value_and_grad(typed(f"{HEAD}{more} -> float32 {{ {SCORES} {scalar} }}"), argnums=(0, 1, 2))
     compilation = relay.pipeline.build(relay.infer_type(gradient), Options(cache=False))
     names = {name for f in compilation.module.functions for k in kernels(compilation.module, f) for name in k}
     assert "nn.attention_cotangents" in names
-    assert difference(relay.evaluate(gradient, *operands), relay.compile(gradient)(*operands)) is None
+    assert difference(relay.evaluate(gradient, *operands), executable(compilation)(*operands)) is None
 
 
 def test_exponents_that_overflow_have_an_attention() -> None:
