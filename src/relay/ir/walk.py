@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from relay.ir.expr import (
     Binding,
@@ -39,33 +40,26 @@ from relay.ir.expr import (
 _LEAVES = frozenset((Var, GlobalVar, Constant, OpRef, ConstructorRef))
 
 
+# Looked up, not matched: going over programs is much of the time of passes.
+_CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    **dict.fromkeys(_LEAVES, lambda e: ()),
+    Call: lambda e: (e.fn, *e.args),
+    Function: lambda e: (e.body,),
+    Block: lambda e: (*[b.value for b in e.bindings], e.result),
+    Tuple: lambda e: e.fields,
+    Proj: lambda e: (e.tuple,),
+    If: lambda e: (e.cond, e.then, e.orelse),
+    Match: lambda e: (e.data, *[c.body for c in e.clauses]),
+    RefNew: lambda e: (e.value,),
+    RefRead: lambda e: (e.ref,),
+    RefWrite: lambda e: (e.ref, e.value),
+    Grad: lambda e: (e.fn,),
+}
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """The direct subexpressions, in evaluation order (a block's values, then its result). Binders are not children."""
-    match e:
-        case Var() | GlobalVar() | Constant() | OpRef() | ConstructorRef():
-            return ()
-        case Call():
-            return (e.fn, *e.args)
-        case Function():
-            return (e.body,)
-        case Block():
-            return (*(b.value for b in e.bindings), e.result)
-        case Tuple():
-            return e.fields
-        case Proj():
-            return (e.tuple,)
-        case If():
-            return (e.cond, e.then, e.orelse)
-        case Match():
-            return (e.data, *(c.body for c in e.clauses))
-        case RefNew():
-            return (e.value,)
-        case RefRead():
-            return (e.ref,)
-        case RefWrite():
-            return (e.ref, e.value)
-        case Grad():
-            return (e.fn,)
+    return _CHILDREN[type(e)](e)
 
 
 def rebuild(e: Expr, kids: Sequence[Expr]) -> Expr:
@@ -109,20 +103,19 @@ def rebuild(e: Expr, kids: Sequence[Expr]) -> Expr:
 def post_order(root: Expr) -> Iterator[Expr]:
     """Every node of the graph once, children before parents."""
     seen: set[int] = set()
-    todo: list[tuple[Expr, bool]] = [(root, False)]
+    todo: list[Expr | None] = [root]  # None: the children of the node below it have come
     while todo:
-        node, ready = todo.pop()
-        if ready:
+        node = todo.pop()
+        if node is None:
+            node = todo.pop()
+            assert node is not None
             yield node
         elif id(node) not in seen:
             seen.add(id(node))
             if type(node) in _LEAVES:  # most nodes: they need not come by again
                 yield node
-                continue
-            todo.append((node, True))
-            for kid in reversed(children(node)):
-                if id(kid) not in seen:
-                    todo.append((kid, False))
+            else:
+                todo += (node, None, *reversed(_CHILDREN[type(node)](node)))
 
 
 def rewrite(root: Expr, visit: Callable[[Expr], Expr], memo: dict[int, Expr] | None = None) -> Expr:

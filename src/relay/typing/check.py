@@ -121,12 +121,15 @@ class _Checker:
         bound: set[Var] = set()
         used: dict[Var, None] = {}
         for node in post_order(fn):
-            for v in bound_vars(node):
-                bound.add(v)
-                self._solved(v, v.ty, solved)
             if isinstance(node, Var):
                 used[node] = None
-            self._solved(node, node.ty, solved)
+            else:
+                for v in bound_vars(node):
+                    bound.add(v)
+                    if id(v.ty) not in solved:
+                        self._solved(v, v.ty, solved)
+            if id(node.ty) not in solved:
+                self._solved(node, node.ty, solved)
             self._node(node)
         for v in used:
             if v not in bound:
@@ -135,12 +138,11 @@ class _Checker:
     def _solved(self, e: Expr, t: Type | None, solved: dict[int, Type]) -> None:
         if t is None:
             raise TypeError_(f"{_what(e)} has no type", e.span)
-        if id(t) not in solved:
-            plain = isinstance(t, TensorType) and isinstance(t.dtype, str) and isinstance(t.shape, tuple)
-            for v in () if plain else variables(t):
-                if isinstance(v, TypeVar) and v.flexible:
-                    raise TypeError_(f"the type of {_what(e)} is not solved: {type_text(t)}", e.span)
-            solved[id(t)] = t
+        plain = isinstance(t, TensorType) and isinstance(t.dtype, str) and isinstance(t.shape, tuple)
+        for v in () if plain else variables(t):
+            if isinstance(v, TypeVar) and v.flexible:
+                raise TypeError_(f"the type of {_what(e)} is not solved: {type_text(t)}", e.span)
+        solved[id(t)] = t
 
     def _expect(self, e: Expr, found: TypeArg, expected: TypeArg, what: str) -> None:
         if found is not expected and not consistent(found, expected):

@@ -207,11 +207,13 @@ class Effects:
             kids = children(node)
             if not ready and kids:
                 todo.append((node, True))
-                todo.extend((k, False) for k in kids if id(k) not in memo)
+                todo += [(k, False) for k in kids if id(k) not in memo]
                 continue
             effects = self._direct(node)
             for kid in kids:
-                effects |= memo[id(kid)][1]
+                more = memo[id(kid)][1]
+                if more is not effects:  # mostly both are none
+                    effects |= more
             if isinstance(node, Call) and not isinstance(node.fn, OpRef):
                 effects |= self._coercions(node) | self.of_call(node.fn)
             memo[id(node)] = (node, effects)
