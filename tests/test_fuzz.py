@@ -194,7 +194,7 @@ def test_seeded_faults_are_found(
         pytest.skip("one fault of each room is enough here; continuous integration has all")
     # A fault in code generation is none of what the cache knows kernels by. All others may share what is compiled.
     kernels = None if mutation.name.startswith("codegen") else tmp_path_factory.getbasetemp() / "kernels"
-    for number in range(WITHIN):
+    for number in (mutation.first, *range(WITHIN)):
         p = program(number)
         if mutation.needs and operators(p).isdisjoint(mutation.needs):
             continue
