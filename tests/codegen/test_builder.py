@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from relay.codegen.builder import Builder, ModuleText
 from relay.codegen.llvm import emit
 from relay.codegen.objects import EXPLICIT, PLAIN, optimise
@@ -36,18 +38,25 @@ def test_what_a_loop_computes_in_each_iteration_alike_is_computed_before_it() ->
     assert lines[-2].endswith(f"add i64 {row}, {j}")
 
 
-def test_loads_leave_a_loop_only_from_where_each_iteration_comes() -> None:
+LOADS = (
+    "load float, ptr {}, align 4, !invariant.load !0",
+    "call <8 x i32> @llvm.masked.gather.v8i32.v8p0(<8 x ptr> align 4 {}, <8 x i1> %m, <8 x i32> zeroinitializer), !invariant.load !0",
+)
+
+
+@pytest.mark.parametrize("load", LOADS, ids=["one", "many"])
+def test_loads_leave_a_loop_only_from_where_each_iteration_comes(load: str) -> None:
     b = Builder(ModuleText())
     with b.loop():
         b.start("loop", dominated=True)
-        certain = b.emit("load float, ptr %p, align 4, !invariant.load !0")
+        certain = b.emit(load.format("%p"))
         with b.scope():
             b.start("then")
-            other = b.emit("load float, ptr %q, align 4, !invariant.load !0")
+            other = b.emit(load.format("%q"))
         b.start("join", dominated=True)
         b.leave("void")
         b.start("alive")
-        last = b.emit("load float, ptr %r, align 4, !invariant.load !0")
+        last = b.emit(load.format("%r"))
     lines = _lines(b)
     at = {
         name: next(n for n, line in enumerate(lines) if line.startswith(f"{name} =")) for name in (certain, other, last)

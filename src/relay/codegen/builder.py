@@ -133,7 +133,8 @@ class Builder:
             needed = 0
             for name in _NAME.findall(value):
                 needed = max(needed, self._depth.get(name, 0))
-            if not value.startswith("load"):  # divisions are written so that they divide by nothing that they may not
+            # Divisions are written so that they divide by nothing that they may not; what is read may be there behind a branch only.
+            if not value.startswith("load") and not value.endswith(_INVARIANT):
                 depth = needed
             elif needed < depth and self._scopes[-1] is self._loops[-1] and self._scopes[-1].certain:
                 depth -= 1
