@@ -1,10 +1,10 @@
 """How kernels scale with threads, beside PyTorch: each system and number of threads in a process of its own.
 
-    python benchmarks/many_threads.py [--threads 1,2,4,8,16] [--systems relay,torch] [--only REGEX] [--seconds 0.1]
+    python benchmarks/many_threads.py [--threads 1,2,4,8,16] [--systems relay,torch] [--only REGEX] [--seconds 0.1] [--rounds 2]
 
 In one process the threads of one system spin while the other is timed, which takes their processors where there are no others. Products
 with few panels or few rows, one head of attention, reductions of columns and of everything: what is easily one thread's work.
-Microseconds, the least of many calls.
+Microseconds, the least of many calls in rounds of processes that take turns: a machine's clock changes from one to the next.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--systems", default="relay,torch")
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=0.1, help="for each case")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
@@ -153,7 +154,7 @@ def main() -> None:
         return
     columns: dict[str, dict[str, float]] = {}
     for threads in given.threads.split(","):
-        for system in given.systems.split(","):
+        for system in given.systems.split(",") * given.rounds:
             asked = [
                 "--worker",
                 "--threads",
@@ -173,7 +174,9 @@ def main() -> None:
                 text=True,
                 env={**os.environ, **limits},
             )
-            columns[f"{system} {threads}"] = json.loads(run.stdout)
+            column = columns.setdefault(f"{system} {threads}", {})
+            for name, least in json.loads(run.stdout).items():
+                column[name] = min(least, column.get(name, least))
     print(f"{'us':38}" + "".join(f"{name:>11}" for name in columns))
     for name in next(iter(columns.values())):
         print(f"{name:38}" + "".join(f"{column[name]:11.1f}" for column in columns.values()))
