@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay import te
-from relay.ir.diagnostics import OperatorError
+from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import ANY, dim_floordiv, dim_min, dim_sub, dim_var
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
@@ -201,6 +201,12 @@ def test_routine_types() -> None:
         typed("topk", x, k=dim_sub(n, 4))
     assert typed("non_max_suppression", x, TensorType((n,), "float32")) == TensorType((ANY,), "int64")
     assert typed("device_copy", x, device="fake") == TensorType((n, 4), "float32", "fake")
+    halves = TensorType((n,), "uint4")
+    assert typed("device_copy", halves, device="fake").dtype == "uint4"
+    for name in ("sort", "argsort", "topk", "unique", "nonzero", "argwhere"):
+        with pytest.raises(TypeError_, match=f"{name} does not take tensors of uint4") as refused:
+            typed(name, halves)
+        assert refused.value.hint == 'cast(%x, dtype="uint8") before it'
 
 
 def test_nan_is_the_greatest() -> None:

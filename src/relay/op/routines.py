@@ -26,6 +26,16 @@ def _tensor(op: str, type_: Type, rank: int | None = None) -> TensorType:
     return type_
 
 
+def _elements(op: str, type_: Type, rank: int | None = None) -> TensorType:
+    """The same of what a routine goes through element by element: whole bytes."""
+    data = _tensor(op, type_, rank)
+    if data.dtype in ("int4", "uint4"):
+        raise TypeError_(
+            f"{op} does not take tensors of {data.dtype}", hint=f'cast(%x, dtype="{str(data.dtype)[:-1]}8") before it'
+        )
+    return data
+
+
 def _axis(op: str, type_: TensorType, attrs: Attrs) -> int:
     axis = attrs["axis"]
     assert isinstance(axis, int) and isinstance(type_.shape, tuple)
@@ -56,7 +66,7 @@ def _sorted(data: Array, axis: int, is_ascend: bool) -> Array:
 
 
 def _unique_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    return TensorType((ANY,), _tensor("unique", args[0], 1).dtype)
+    return TensorType((ANY,), _elements("unique", args[0], 1).dtype)
 
 
 def _unique(data: Array) -> Array:
@@ -79,7 +89,7 @@ def unique(data: te.Tensor) -> te.Tensor:
 
 
 def _argwhere_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    shape = _tensor("argwhere", args[0]).shape
+    shape = _elements("argwhere", args[0]).shape
     assert isinstance(shape, tuple)
     return TensorType((ANY, len(shape)), "int64")
 
@@ -97,7 +107,7 @@ def argwhere(condition: te.Tensor) -> te.Tensor:
 
 
 def _nonzero_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    shape = _tensor("nonzero", args[0]).shape
+    shape = _elements("nonzero", args[0]).shape
     assert isinstance(shape, tuple)
     return TensorType((len(shape), ANY), "int64")
 
@@ -116,7 +126,7 @@ def nonzero(data: te.Tensor) -> te.Tensor:
 
 
 def _sort_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    data = _tensor("sort", args[0])
+    data = _elements("sort", args[0])
     _axis("sort", data, registry.get("sort").complete_attrs(attrs))
     return TensorType(data.shape, data.dtype)
 
@@ -132,7 +142,7 @@ def sort(data: te.Tensor, *, axis: int = -1, is_ascend: bool = True) -> te.Tenso
 
 
 def _argsort_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    data, full = _tensor("argsort", args[0]), registry.get("argsort").complete_attrs(attrs)
+    data, full = _elements("argsort", args[0]), registry.get("argsort").complete_attrs(attrs)
     _axis("argsort", data, full)
     return TensorType(data.shape, _index_dtype("argsort", full))
 
@@ -148,7 +158,7 @@ def argsort(data: te.Tensor, *, axis: int = -1, is_ascend: bool = True, dtype: s
 
 
 def _topk_relation(args: Sequence[Type], attrs: Attrs) -> Type:
-    data, full = _tensor("topk", args[0]), registry.get("topk").complete_attrs(attrs)
+    data, full = _elements("topk", args[0]), registry.get("topk").complete_attrs(attrs)
     axis, k = _axis("topk", data, full), full["k"]
     assert isinstance(k, int | SymDim) and isinstance(data.shape, tuple)
     least = dim_bounds(k)[0]
@@ -178,8 +188,8 @@ def topk(
 
 def _suppression_relation(args: Sequence[Type], attrs: Attrs) -> Type:
     op = "non_max_suppression"
-    boxes = _tensor(op, args[0], 2)
-    _tensor(op, args[1], 1)
+    boxes = _elements(op, args[0], 2)
+    _elements(op, args[1], 1)
     assert isinstance(boxes.shape, tuple)
     if isinstance(boxes.shape[1], int) and boxes.shape[1] != 4:
         raise TypeError_(f"the boxes of {op} must have shape (n, 4), not {boxes.shape}")
