@@ -19,34 +19,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
+from relay.ir.dim import dim_add
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
-from relay.plan.build import Builder, allocate, bound, parallel_rows, parallel_tasks, seq, temporary
-from relay.plan.depth_blocks import OuterBlock, few_row_limits, outer_cut
+from relay.loop.ir import Branch, Buffer, Stmt
+from relay.plan.build import Builder
+from relay.plan.depth_blocks import few_row_limits, outer_cut
 from relay.plan.few_rows import few_rows
-from relay.plan.left_block import LeftBlock, cut
+from relay.plan.left_block import cut
 from relay.plan.nests import Member
-from relay.plan.panel_groups import PanelGroup
+from relay.plan.panel_tasks import PanelTasks
 from relay.plan.product import Product, size_of
-from relay.plan.product_nest import (
-    FMA_DISCOUNT,
-    ProductNest,
-)
-from relay.plan.register_tiles import is_direct, variable
-from relay.plan.row_shares import RowShares, part_of
+from relay.plan.product_nest import ProductNest
+from relay.plan.register_tiles import is_direct
 from relay.plan.schedule import MODEL, Case, Schedule
-from relay.plan.task_loops import in_groups, k_outermost
-from relay.plan.task_rows import task_block
-from relay.plan.task_tiles import TaskTiles
-from relay.plan.there_and_back import is_kept_in_part, turned_round
-from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch, tile_height
+from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch
 from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
-from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, minimum
-
-_NOTHING = Const(0, "int64")
-# Reading a panel takes as long as the multiply-adds of so many rows.
-_ROWS_TO_READ = 2
+from relay.te.scalar import compare, extent_of
 
 
 def matrix_nest(
@@ -125,9 +113,7 @@ def _tasks(
 ) -> Stmt:
     """The panels of all runs by blocks of rows: about ``task_rows``, where that is not for the model to say. Of ``fewest`` rows, and
     ``most`` if that is known; ``shallow``: the depth may be little."""
-    p, tile = nest.p, runs[0].tile
-    rows = size_of(p.rows)
-    panels = dim_add(runs[-1].number, runs[-1].count)
+    p, rows, panels = nest.p, size_of(nest.p.rows), dim_add(runs[-1].number, runs[-1].count)
     copied = None
     if task_rows is None and packed is None:
         by_rows = row_cut(nest, panels) if shallow and all(is_direct(nest, run) for run in runs) else None
@@ -147,92 +133,6 @@ def _tasks(
         and all(is_direct(nest, run) for run in runs)
     ):
         deep = outer_cut(nest, packed, panels, rows if isinstance(rows, int) else fewest)
-    block = task_block(nest, tile.rows, packed, deep[0] if deep else task_rows) if copied is None else copied.block
-    parts = ceil_div(rows, block)
-    if most is not None and most <= block:
-        block, parts = most, 1
-    there_and_back = packed is not None and is_kept_in_part(nest, most, panels, runs, packed)
-    shares: RowShares | None = None
-
-    def tiles_of(run: PanelRun) -> TaskTiles:
-        tiles = TaskTiles(
-            replace(nest, p=replace(p, tile=run.tile), env={}), run, packed, fewest, most, there_and_back, shares
-        )
-        if tiles.partial > 1:
-            vectors = ceil_div(run.tile.columns, nest.builder.lanes([p.form.accumulate]))
-            assert isinstance(vectors, int)
-            height = tile_height(nest.builder.target, vectors, tiles.partial)
-            tiles.shared.p.tile = replace(run.tile, rows=min(run.tile.rows, height))
-        return tiles
-
-    gathered = isinstance(panels, int) and panels > 1 and all(tiles_of(run).gathers for run in runs)
-    each = dim_mul(size_of(p.reduced), tile.columns)
-    work = dim_floordiv(dim_mul(each, dim_max(dim_min(rows, block), _ROWS_TO_READ)), FMA_DISCOUNT)
-    outer = size_of([*p.outer, *p.batch])
-    all_work = dim_mul(dim_floordiv(dim_mul(each, dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT), dim_mul(outer, panels))
-    if task_rows is None and p.form.guard is None and not p.form.turned and not gathered:
-        limit = rows if isinstance(rows, int) else most
-        shares = RowShares.of(rows, limit, block, tile.rows, outer if copied else dim_mul(outer, panels), all_work)
-    panel, part = Axis("panel", panels), Axis("part", parts if shares is None else 1 << 16)
-
-    def of(
-        run: PanelRun,
-        left: LeftBlock | None = None,
-        outer: OuterBlock | None = None,
-        group: PanelGroup | None = None,
-    ) -> Stmt:
-        return tiles_of(run).task(variable(panel), variable(part), block, left, outer, group)
-
-    position = Axis("at", panels) if there_and_back else panel
-
-    def of_any(left: LeftBlock | None = None, outer: OuterBlock | None = None, group: PanelGroup | None = None) -> Stmt:
-        body = of(runs[-1], left, outer, group)
-        for run in reversed(runs[:-1]):
-            body = Branch(compare("lt", panel, dim_add(run.number, run.count)), of(run, left, outer, group), body)
-        if not there_and_back:
-            return body
-        return LetScalar(panel, turned_round(position, panels), body)
-
-    if copied is not None:
-        # A task copies its rows and goes through a group of panels.
-        assert isinstance(panels, int)
-        group, inner = Axis("group", copied.groups if shares is None else panels), Axis("inner", copied.panels)
-        several: Scalar = Const(copied.panels, "int64")
-        start, size, names = part_of(variable(part), rows, block, fewest, shares)
-        left = LeftBlock.of(nest, (start, size), block, copied.length)
-        counts: list[tuple[Axis, Scalar]] = []
-        if shares is not None:
-            counts = [shares.wanted(), *shares.groups(panels, copied.panels, extent_of(dim_mul(outer, shares.parts)))]
-            (several, _), (groups, _) = counts[1:]
-            counts.append(shares.counted(binary("mul", groups, extent_of(outer))))
-        first = binary("mul", variable(group), several)
-        count = minimum(several, binary("sub", panels, first))
-        here = binary("add", first, variable(inner))
-        if left.along is None:
-            body = seq([left.copied(), For(inner, count, LetScalar(panel, here, of_any(left)))])
-            body = allocate([left.buffer], body)
-        else:
-            each_panel = block * p.pitch
-            held = temporary(nest.builder.fresh("sums"), copied.panels * each_panel, p.form.accumulate)
-            at = binary("mul", variable(inner), each_panel)
-            through = For(inner, count, LetScalar(panel, here, of_any(left, OuterBlock(*left.along, held, at))))
-            number, _ = left.along
-            blocks = For(number, extent_of(number.extent), seq([left.copied(), through]))
-            body = allocate([left.buffer, held], blocks)
-        body = bound(names, body)
-        if shares is None:
-            return parallel_rows(nest.builder, [*p.outer, *p.batch, group, part], dim_mul(work, copied.panels), body)
-        tasks = parallel_tasks([*p.outer, *p.batch], [(group, groups), (part, shares.number)], all_work, body)
-        return bound(counts, tasks)
-    if deep is not None:
-        assert isinstance(panels, int)
-        return k_outermost(nest, (panel, part, block), deep[1], work, lambda outer: of_any(None, outer), shares)
-    if gathered:
-        assert parts == 1
-        return in_groups(nest, position, block, work, lambda group: of_any(group=group))
-    # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
-    order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
-    if shares is None:
-        return parallel_rows(nest.builder, [*order, part], work, of_any())
-    counts = [shares.wanted(), shares.counted(extent_of(dim_mul(outer, panels)))]
-    return bound(counts, parallel_tasks(order, [(part, shares.number)], all_work, of_any()))
+    tasks = PanelTasks(nest, runs, packed, fewest, most, copied, deep)
+    tasks.divide(task_rows)
+    return tasks.loops()

@@ -13,11 +13,7 @@ from relay.plan.left_block import LeftBlock
 from relay.plan.panel_groups import PanelGroup, are_gathered
 from relay.plan.panels import Panel, is_in_place
 from relay.plan.product import size_of
-from relay.plan.product_nest import (
-    AfterTile,
-    RowTile,
-    balanced,
-)
+from relay.plan.product_nest import AfterTile, RowTile, balanced
 from relay.plan.reduction import initial
 from relay.plan.register_tiles import RegisterTiles, Task
 from relay.plan.row_shares import RowShares, part_of

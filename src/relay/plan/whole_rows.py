@@ -18,11 +18,7 @@ from relay.plan.build import allocate, bound, parallel_rows, parallel_tasks, seq
 from relay.plan.left_block import LeftBlock, is_far_apart
 from relay.plan.panels import Panel
 from relay.plan.product import size_of
-from relay.plan.product_nest import (
-    FMA_DISCOUNT,
-    ProductNest,
-    balanced,
-)
+from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.register_tiles import Task, variable
 from relay.plan.row_shares import RowShares, part_of
 from relay.plan.task_tiles import TaskTiles
