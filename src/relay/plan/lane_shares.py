@@ -51,7 +51,7 @@ class SharedLanes:
         worth = binary("floordiv", extent_of(total), PARALLEL_COST)
         # A whole number for each thread, where these blocks are all that there is.
         rounds = ceiling(ceiling(columns, Const(size, "int64")), threads)
-        enough = binary("mul", rounds, threads) if many == 1 else ceiling(threads, extent_of(many))
+        enough = binary("mul", rounds, threads) if many == 1 else ceiling(threads, maximum(extent_of(many), 1))
         vectors = ceiling(ceiling(columns, wanted), Const(vector, "int64"))
         narrow = minimum(size, binary("mul", vectors, vector))
         start = binary("mul", block, share)
