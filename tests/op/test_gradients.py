@@ -24,7 +24,7 @@ from relay.op import registry
 from relay.op.custom_gradients import RULES
 from relay.op.gradient import differentiable, input_cotangent
 from relay.plan import make_plan
-from relay.te.autodiff import gather, reverse, scalar, solve, stages, terms
+from relay.te.autodiff import borders, gather, reverse, scalar, solve, stages, terms
 from relay.te.reads import OutsideError
 from relay.te.scalar import TRUE
 from relay.typing import op_type
@@ -536,7 +536,7 @@ def _last_use_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shifted_border(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gather, "index_size", lambda d: te.const(d, "int64") + 1 if isinstance(d, int) else te.size(d))
+    patch.setattr(borders, "index_size", lambda d: te.const(d, "int64") + 1 if isinstance(d, int) else te.size(d))
 
 
 def _select_sides(patch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from relay.loop.ir import (
     TURN,
     WORKERS,
     Behind,
+    Between,
     BlockProduct,
     Branch,
     Buffer,
@@ -180,7 +181,9 @@ class _Prover:
             case LetScalar():
                 if self.is_read(stmt.value):
                     self.read.add(stmt.var)
-                if is_integer(stmt.var.dtype):
+                if isinstance(stmt.var, Between) and _is_between(stmt.var, stmt.value):
+                    self.between(stmt.var)
+                elif is_integer(stmt.var.dtype):
                     self.bind(stmt.var, self.named(stmt.var, self.dim(stmt.value)))
                 elif stmt.var.dtype == "bool":
                     self.memo.clear()
@@ -193,6 +196,15 @@ class _Prover:
                 self.block_product(stmt)
             case _:
                 pass
+
+    def between(self, axis: Between) -> None:
+        """A variable of which nothing is known but its ends."""
+        ends = [self.dim(end) for end in axis.high]
+        sure = all(self.facts.implies(dim_sub(end, axis.low), _CLAIM) for end in ends)
+        variable = as_dim(DimVar(axis.name, axis.low if sure else _LEAST_INT64))
+        self.bind(axis, variable)
+        for end in ends:
+            self.facts.assume(dim_sub(end, variable))
 
     def some(self, count: Dim) -> None:
         """Assume what a loop that does anything says of sizes whose product is its number of rounds: none of them is zero."""
@@ -437,6 +449,19 @@ class _Prover:
             facts.append((value, given))
         self.facts.choose(var, *facts)
         return as_dim(var)
+
+
+def _is_between(axis: Between, value: Scalar) -> bool:
+    """Whether a value is kept between the ends of what it is bound to."""
+    for end in reversed(axis.high):
+        if not (isinstance(value, Binary) and value.op == "min" and value.b is end):
+            return False
+        value = value.a
+    if isinstance(value, Const):
+        return int(value.value) >= axis.low
+    low = value.b if isinstance(value, Binary) and value.op == "max" else None
+    low = value.a if isinstance(value, Binary) and isinstance(value.a, Const) else low
+    return isinstance(value, Binary) and value.op == "max" and isinstance(low, Const) and low.value == axis.low
 
 
 def _facts(op: str, a: Dim, b: Dim, holds: bool) -> list[Dim]:

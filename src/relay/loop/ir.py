@@ -24,7 +24,7 @@ from typing import Literal
 
 from relay.ir.dim import Dim, DimVar
 from relay.ir.record import record
-from relay.te.scalar import Axis, Const, Scalar, Source
+from relay.te.scalar import Axis, Binary, Const, Scalar, Source, binary
 
 # How many threads may take part, as a variable that is bound everywhere. For sharing out work only: no result may
 # depend on it.
@@ -61,6 +61,23 @@ class Behind(Axis):
     the buffer is. For the order of memory accesses only: no result may depend on it."""
 
     buffer: Buffer = field(kw_only=True)
+
+
+@record(frozen=True, slots=True, eq=False)
+class Between(Axis):
+    """A number that is found when the kernel runs, of which proofs need to know its ends alone. What is bound to it says them
+    (`between`): it is ``low`` or more, and none of ``high`` is less."""
+
+    low: int = field(kw_only=True)
+    high: tuple[Scalar, ...] = field(kw_only=True)
+
+
+def between(axis: Between, value: Scalar) -> tuple[Axis, Scalar]:
+    """What is bound to such a number: a value, kept between its ends."""
+    held = binary("max", value, axis.low)
+    for end in axis.high:
+        held = Binary("min", held, end, "int64")
+    return axis, held
 
 
 @record(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from relay.ir.dim import (
     shape_size,
 )
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Buffer, For, LetScalar, Seq, Stmt, Store
+from relay.loop.ir import Alloc, Between, Buffer, For, LetScalar, Seq, Stmt, Store, between
 from relay.loop.target import Target
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
@@ -285,9 +285,12 @@ def parallel_tasks(axes: Sequence[Axis], counted: Sequence[tuple[Axis, Scalar]],
     chunk, step, task = Axis("chunk", 1 << 40), Axis("t", 1 << 40), Axis("task", 1 << 40)
     places: list[tuple[Axis, Scalar]] = []
     left: Scalar = task
-    for variable, count in reversed(counted):
-        before = Axis("before", 1 << 40)
-        places.append((before, binary("floordiv", left, count)))
+    last = binary("sub", extent_of(outer), 1)
+    for number, (variable, count) in enumerate(reversed(counted)):
+        outermost = number == len(counted) - 1
+        before = Between("before", 1 << 40, low=0, high=(last,)) if outermost else Axis("before", 1 << 40)
+        value = binary("floordiv", left, count)
+        places.append(between(before, value) if isinstance(before, Between) else (before, value))
         places.append((variable, binary("sub", left, binary("mul", before, count))))
         left = before
     if live:

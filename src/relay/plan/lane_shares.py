@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
-from relay.loop.ir import WORKERS, Stmt
+from relay.loop.ir import WORKERS, Between, Stmt, between
 from relay.plan.build import PARALLEL_COST, Builder, bound, ceiling, parallel_rows, parallel_tasks
 from relay.plan.row_parts import Lanes, lane_blocks
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum, select
@@ -29,6 +29,7 @@ class SharedLanes:
     blocks: tuple[Axis, ...]
     work: Dim
     counts: tuple[tuple[Axis, Scalar], ...] = ()
+    begin: tuple[Axis, Scalar] | None = None
 
     @staticmethod
     def of(rows: Sequence[Axis], most: int, vector: int, work: Dim) -> SharedLanes:
@@ -40,32 +41,34 @@ class SharedLanes:
         few = isinstance(extent, int) and extent <= _FEWEST
         if (
             few
+            or not isinstance(many, int)
             or (isinstance(blocks, int) and blocks >= _MANY)
             or (isinstance(total, int) and total < 2 * PARALLEL_COST)
         ):
             lanes, loops, _ = lane_blocks(last, most)
             start = binary("mul", loops[0], size) if loops else Const(0, "int64")
             return SharedLanes(lanes, start, tuple(others), tuple(loops), dim_mul(work, size))
-        threads, wanted, share, number = (Axis(name, 1 << 40) for name in ("threads", "wanted", "share", "blocks"))
+        threads, wanted, number = (Axis(name, 1 << 40) for name in ("threads", "wanted", "blocks"))
+        share = Between("share", size + 1, low=1, high=(Const(size, "int64"),))
         block, lane, columns = Axis("block", extent), Axis("lane", size), extent_of(extent)
         worth = binary("floordiv", extent_of(total), PARALLEL_COST)
         # A whole number for each thread, where these blocks are all that there is.
         rounds = ceiling(ceiling(columns, Const(size, "int64")), threads)
-        enough = binary("mul", rounds, threads) if many == 1 else ceiling(threads, maximum(extent_of(many), 1))
+        enough = binary("mul", rounds, threads) if many == 1 else ceiling(threads, Const(many, "int64"))
         vectors = ceiling(ceiling(columns, wanted), Const(vector, "int64"))
-        narrow = minimum(size, binary("mul", vectors, vector))
-        start = binary("mul", block, share)
+        start = Between("start", extent, low=0, high=(columns,))
         lanes = Lanes(lane, minimum(share, binary("sub", columns, start)), size)
         return SharedLanes(lanes, start, tuple(others), (block,), total, (
             (threads, maximum(minimum(WORKERS, worth), 1)),
             (wanted, maximum(enough, 1)),
-            (share, select(compare("eq", threads, 1), Const(size, "int64"), narrow)),
+            between(share, select(compare("eq", threads, 1), Const(size, "int64"), binary("mul", vectors, vector))),
             (number, ceiling(columns, share)),
-        ))  # fmt: skip
+        ), between(start, binary("mul", block, share)))  # fmt: skip
 
     def loop(self, builder: Builder, body: Stmt) -> Stmt:
         """The body for all rows."""
         if not self.counts:
             return parallel_rows(builder, [*self.rows, *self.blocks], self.work, body)
+        assert self.begin is not None
         (block,), (number, _) = self.blocks, self.counts[-1]
-        return bound(self.counts, parallel_tasks(self.rows, [(block, number)], self.work, body))
+        return bound(self.counts, parallel_tasks(self.rows, [(block, number)], self.work, bound([self.begin], body)))

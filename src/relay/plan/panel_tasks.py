@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
-from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
+from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, between
 from relay.plan.build import allocate, bound, parallel_rows, parallel_tasks, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
 from relay.plan.left_block import Cut, LeftBlock
@@ -138,7 +138,8 @@ class PanelTasks:
             counts = [shares.wanted(), *shares.groups(panels, cut.panels, others)]
             (several, _), (groups, _) = counts[1:]
             counts.append(shares.counted(binary("mul", groups, extent_of(self.outer))))
-        first = binary("mul", variable(group), several)
+        first = Between("first", panels, low=0, high=(Const(panels, "int64"),))
+        names.append(between(first, binary("mul", variable(group), several)))
         count = minimum(several, binary("sub", panels, first))
         here = binary("add", first, variable(inner))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mul
-from relay.loop.ir import WORKERS
+from relay.loop.ir import WORKERS, Between, between
 from relay.plan.build import PARALLEL_COST, ceiling
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum, select
 
@@ -38,8 +38,8 @@ class RowShares:
     @staticmethod
     def of(rows: Dim, most: int | None, block: int, height: int, others: Dim, work: Dim) -> RowShares | None:
         """Of a product of so many rows (``most``, if that is known) with tiles of this height, whose parts have ``block`` rows at most, in
-        ``others`` tasks for each of them and with so much work in all. None: there are tasks enough, or too little work or too few rows to
-        be shared out."""
+        ``others`` tasks for each of them and with so much work in all. None: there are tasks enough, or it is not known how many, or too
+        little work or too few rows to be shared out."""
         fewest = max(_FEWEST_ROWS, _FEWEST_TILES * height)
         parts = ceil_div(rows, block)
         if most is not None and most < 2 * fewest:
@@ -49,7 +49,7 @@ class RowShares:
         if isinstance(work, int) and work < _LITTLE_WORK * PARALLEL_COST:
             return None
         tasks = dim_mul(others, parts)
-        if isinstance(tasks, int) and tasks >= _MANY_TASKS:
+        if not isinstance(others, int) or (isinstance(tasks, int) and tasks >= _MANY_TASKS):
             return None
         worth = binary("floordiv", extent_of(work), PARALLEL_COST)
         threads = maximum(minimum(WORKERS, worth), 1)
@@ -73,10 +73,10 @@ class RowShares:
 
     def groups(self, panels: int, most: int, others: Scalar) -> list[tuple[Axis, Scalar]]:
         """How many of the panels, ``most`` of them, are one task, and how many such groups there are; of so many tasks for each."""
-        each, groups = Axis("each", most + 1), Axis("groups", panels + 1)
+        each, groups = Between("each", most + 1, low=1, high=(Const(most, "int64"),)), Axis("groups", panels + 1)
         all_panels = Const(panels, "int64")
         enough = minimum(maximum(binary("floordiv", self.tasks, maximum(others, 1)), 1), all_panels)
-        return [(each, minimum(most, ceiling(all_panels, enough))), (groups, ceiling(all_panels, each))]
+        return [between(each, ceiling(all_panels, enough)), (groups, ceiling(all_panels, each))]
 
 
 def part_of(
@@ -98,5 +98,8 @@ def _evenly(part: Scalar, rows: Dim, parts: Scalar, most: int) -> tuple[Scalar, 
     def first(number: Scalar) -> Scalar:
         return binary("floordiv", binary("mul", number, extent_of(rows)), parts)
 
-    start, count = Axis("start", rows), Axis("count", most + 1)
-    return start, count, [(start, first(part)), (count, binary("sub", first(binary("add", part, 1)), start))]
+    whole = extent_of(rows)
+    start = Between("start", rows, low=0, high=(whole,))
+    count = Between("count", most + 1, low=0, high=(Const(most, "int64"), binary("sub", whole, start)))
+    size = binary("sub", first(binary("add", part, 1)), start)
+    return start, count, [between(start, first(part)), between(count, size)]
