@@ -16,6 +16,7 @@ from relay.loop.bounds import unproved
 from relay.loop.ir import (
     Alloc,
     Behind,
+    Between,
     BlockProduct,
     Branch,
     Buffer,
@@ -27,6 +28,7 @@ from relay.loop.ir import (
     Store,
     Switch,
     Transpose,
+    between,
 )
 from relay.loop.target import Target
 from relay.loop.walk import parts, statements
@@ -298,3 +300,17 @@ def test_faults_in_kernels_of_a_program(change: Callable[[Stmt], Stmt | None]) -
     assert changed
     found = [bool(unproved(k)) for k in changed]
     assert all(found), [k.name for k, f in zip(changed, found, strict=True) if not f]
+
+
+def test_what_is_kept_between_ends_is_trusted_and_nothing_else() -> None:
+    def outside(held: bool, end: Scalar) -> list[str]:
+        axis = Between("at", N, low=0, high=(end,))
+        place = Cast(Load(INDEX, (AT,), "int32"), "int64")
+        value = between(axis, place)[1] if held else place
+        read = LetScalar(axis, value, put(x(axis)))
+        return [a.what for a in unproved(kernel(loop(read), (X, INDEX)))]
+
+    last = binary("sub", Size(N), 1)
+    assert outside(True, last) == []
+    assert outside(False, last) == ["read"]
+    assert outside(True, Size(N)) == ["read"]

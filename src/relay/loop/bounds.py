@@ -51,7 +51,7 @@ from relay.loop.ir import (
 from relay.loop.printer import scalar_text
 from relay.loop.walk import expressions, parts
 from relay.te.scalar import Axis, Binary, Cast, Compare, Const, Load, Named, Scalar, Select, Size, Unary, walk
-from relay.te.ways import ways
+from relay.te.ways import comparisons, ways
 
 # Ways from an expression to a node in it that are looked at. Every one of them has to exclude what is outside.
 _MOST_WAYS: Final = 32
@@ -354,23 +354,10 @@ class _Prover:
     # -- conditions
 
     def assume(self, cond: Scalar, truth: bool) -> None:
-        todo = [(cond, truth)]
-        while todo:
-            node, holds = todo.pop()
-            match node:
-                case Binary(op="and") if holds:
-                    todo += [(node.a, True), (node.b, True)]
-                case Binary(op="or") if not holds:
-                    todo += [(node.a, False), (node.b, False)]
-                case Unary(op="not"):
-                    todo.append((node.a, not holds))
-                case Axis() if node in self.values:
-                    todo.append((self.values[node], holds))
-                case Compare() if is_integer(node.a.dtype):
-                    for fact in _facts(node.op, self.dim(node.a), self.dim(node.b), holds):
-                        self.facts.assume(fact)
-                case _:
-                    pass
+        for node, holds in comparisons(((cond, truth),), self.values):
+            if is_integer(node.a.dtype):
+                for fact in _facts(node.op, self.dim(node.a), self.dim(node.b), holds):
+                    self.facts.assume(fact)
 
     # -- expressions as dims
 
@@ -457,11 +444,11 @@ def _is_between(axis: Between, value: Scalar) -> bool:
         if not (isinstance(value, Binary) and value.op == "min" and value.b is end):
             return False
         value = value.a
-    if isinstance(value, Const):
-        return int(value.value) >= axis.low
-    low = value.b if isinstance(value, Binary) and value.op == "max" else None
-    low = value.a if isinstance(value, Binary) and isinstance(value.a, Const) else low
-    return isinstance(value, Binary) and value.op == "max" and isinstance(low, Const) and low.value == axis.low
+    match value:
+        case Const(value=number) | Binary(op="max", a=Const(value=number)) | Binary(op="max", b=Const(value=number)):
+            return number >= axis.low
+        case _:
+            return False
 
 
 def _facts(op: str, a: Dim, b: Dim, holds: bool) -> list[Dim]:

@@ -11,7 +11,7 @@ from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Stor
 from relay.plan.attention import Attention
 from relay.plan.attention_lines import NOTHING, Lines
 from relay.plan.attention_stream import FEW, Stream
-from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, parallel_tasks, seq
+from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, seq
 from relay.plan.nests import Member
 from relay.plan.product import size_of
 from relay.plan.reduction import initial
@@ -68,8 +68,7 @@ class _Tiles(Lines):
         shares = None if self.hides else RowShares.of(rows, known, size, self.height, others, work)
         if shares is not None:
             part = Axis("part", 1 << 16)
-            tasks = parallel_tasks(self.a.batch, [(part, shares.number)], work, self.task(part, size, shares))
-            return bound([shares.wanted(), shares.counted(extent_of(others))], tasks)
+            return shares.loop(self.a.batch, part, others, work, self.task(part, size, shares))
         part = Axis("part", ceil_div(rows, size))
         at: Scalar = Const(0, "int64") if part.extent == 1 else part
         each = dim_mul(dim_min(rows, size), of_row)

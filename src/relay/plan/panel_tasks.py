@@ -121,8 +121,7 @@ class PanelTasks:
         order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
         if shares is None:
             return parallel_rows(self.nest.builder, [*order, self.part], self.work, task())
-        counts = [shares.wanted(), shares.counted(extent_of(dim_mul(self.outer, self.panels)))]
-        return bound(counts, parallel_tasks(order, [(self.part, shares.number)], self.all_work, task()))
+        return shares.loop(order, self.part, dim_mul(self.outer, self.panels), self.all_work, task())
 
     def _copied(self, cut: Cut) -> Stmt:
         """Tasks that copy their rows and go through a group of panels."""

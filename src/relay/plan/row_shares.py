@@ -7,11 +7,12 @@ have a few tiles of rows at least. No sum depends on how rows are shared out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mul
-from relay.loop.ir import WORKERS, Between, between
-from relay.plan.build import PARALLEL_COST, ceiling
+from relay.loop.ir import WORKERS, Between, Stmt, between
+from relay.plan.build import PARALLEL_COST, bound, ceiling, parallel_tasks
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Rows of a part, and tiles of it, at least.
@@ -77,6 +78,11 @@ class RowShares:
         all_panels = Const(panels, "int64")
         enough = minimum(maximum(binary("floordiv", self.tasks, maximum(others, 1)), 1), all_panels)
         return [between(each, ceiling(all_panels, enough)), (groups, ceiling(all_panels, each))]
+
+    def loop(self, axes: Sequence[Axis], part: Axis, others: Dim, work: Dim, body: Stmt) -> Stmt:
+        """A parallel loop over axes, which make ``others`` tasks for each part, and the parts of each; with so much work in all."""
+        tasks = parallel_tasks(axes, [(part, self.number)], work, body)
+        return bound([self.wanted(), self.counted(extent_of(others))], tasks)
 
 
 def part_of(

@@ -22,7 +22,6 @@ from relay.plan.build import (
     bound,
     ceiling,
     parallel_rows,
-    parallel_tasks,
     seq,
     serial,
     temporary,
@@ -203,8 +202,7 @@ class _Tiles:
         order = [*p.outer, *p.batch, panel]
         if shares is None:
             return parallel_rows(shared.builder, order, work, body)
-        counts = [shares.wanted(), shares.counted(extent_of(others))]
-        return bound(counts, parallel_tasks(order, [(part, shares.number)], dim_mul(work, others), body))
+        return shares.loop(order, part, others, dim_mul(work, others), body)
 
     def _by_blocks(self, length: int) -> Stmt:
         """All panels of a task by one block of k after the other; their sums wait in memory. There are as many tasks as threads."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
-from relay.plan.build import allocate, bound, parallel_rows, parallel_tasks, seq, temporary
+from relay.plan.build import allocate, bound, parallel_rows, seq, temporary
 from relay.plan.left_block import LeftBlock, is_far_apart
 from relay.plan.panels import Panel
 from relay.plan.product import size_of
@@ -23,7 +23,7 @@ from relay.plan.register_tiles import Task, variable
 from relay.plan.row_shares import RowShares, part_of
 from relay.plan.task_tiles import TaskTiles
 from relay.plan.tiles import PanelRun
-from relay.te.scalar import Axis, Const, Scalar, binary, compare, minimum
+from relay.te.scalar import Axis, Scalar, binary, compare, minimum
 
 # Up to this depth results take a good part of the time.
 DEEPEST = 128
@@ -117,5 +117,4 @@ def row_by_row(nest: ProductNest, runs: Sequence[PanelRun], by: RowCut) -> Stmt:
     if shares is None:
         work = dim_floordiv(dim_mul(by.panels * by.block * p.pitch, depth), FMA_DISCOUNT)
         return parallel_rows(nest.builder, [group, part], work, body)
-    counts = [shares.wanted(), shares.counted(Const(by.groups, "int64"))]
-    return bound(counts, parallel_tasks([group], [(part, shares.number)], work, body))
+    return shares.loop([group], part, by.groups, work, body)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
-from relay.te.scalar import FALSE, Binary, Compare, Load, Scalar, Select, Unary, children, walk
+from relay.te.scalar import FALSE, Axis, Binary, Compare, Load, Scalar, Select, Unary, children, walk
 
 # Conditions and whether they hold, the outermost first: the choices on a way from an expression to a node in it.
 Way = tuple[tuple[Scalar, bool], ...]
@@ -53,8 +53,9 @@ def _go(ways: list[Way], way: Way) -> None:
     ways.append(way)
 
 
-def comparisons(way: Way) -> Iterator[tuple[Compare, bool]]:
-    """The comparisons that hold, or do not, where all of a way's conditions are what they are said to be."""
+def comparisons(way: Way, values: Mapping[Axis, Scalar] | None = None) -> Iterator[tuple[Compare, bool]]:
+    """The comparisons that hold, or do not, where all of a way's conditions are what they are said to be. ``values``: what variables
+    stand for."""
     todo = list(way)
     while todo:
         node, holds = todo.pop()
@@ -67,6 +68,8 @@ def comparisons(way: Way) -> Iterator[tuple[Compare, bool]]:
                 todo += [(node.cond, True), (node.a, True)]
             case Unary(op="not"):
                 todo.append((node.a, not holds))
+            case Axis() if values is not None and node in values:
+                todo.append((values[node], holds))
             case Compare():
                 yield node, holds
             case _:
