@@ -120,7 +120,9 @@ def test_target_descriptions() -> None:
     assert v4.vector_bits == 512 and v4.masked and v4.vector_registers == 32
     assert "avx512bf16" not in v4.features or not host.triple.startswith("x86")
     v3 = parse_target("x86-64-v3")
-    assert (v3.vector_bits, v3.vector_registers, v3.masked, v3.fma) == (256, 16, False, True)
+    assert (v3.vector_bits, v3.vector_registers, v3.masked, v3.fma) == (256, 16, True, True)
+    assert v4.mask_registers and not v3.mask_registers
+    assert [v3.masks(bits) for bits in (8, 16, 32, 64)] == [False, False, True, True] and v4.masks(8)
     assert parse_target("x86-64-v2").vector_bits == 128 and not parse_target("x86-64-v2").fma
     assert parse_target("aarch64").triple == "aarch64-unknown-linux-gnu"
     assert parse_target("x86-64-v3 -mattr=+avx512f,+avx512bw,+avx512dq,+avx512vl").vector_bits == 512

@@ -230,12 +230,39 @@ def test_depthwise_and_grouped_convolutions(groups: int) -> None:
     check(fn, constants=WEIGHT, tolerance=1e-4)
 
 
-def test_without_masks_and_with_sixteen_registers() -> None:
-    target = replace(HOST, vector_bits=256, vector_registers=16, masked=False)
+@pytest.mark.parametrize("masked", [False, True])
+def test_with_sixteen_registers(masked: bool) -> None:
+    target = replace(HOST, vector_bits=256, vector_registers=16, masked=masked)
     fn = primitive(
         [tensor((N, 64)), tensor((75, 64)), tensor((75,))], lambda m, x, w, b: m("add", m("nn.dense", x, w), b)
     )
     check(fn, *SOME, constants=WEIGHT, target=target)
+
+
+@pytest.mark.parametrize("columns", [4, 7, 14, 38, 149])
+def test_less_than_a_vector_where_masks_take_registers(columns: int) -> None:
+    """AVX2: what there is of a last vector is read under a mask and written in powers of two of lanes."""
+
+    def build(m: Maker, x: Expr, w: Expr, r: Expr) -> Expr:
+        return m("add", m("nn.matmul", x, w), r)
+
+    target = parse_target("x86-64-v3")
+    for rows in (6, 50):
+        fn = primitive([tensor((rows, 33)), tensor((33, columns)), tensor((rows, columns))], build)
+        text = emit(check(fn, {}, target=target).kernel, target)
+        assert "llvm.masked.store" not in text and ("llvm.masked.load" in text or columns == 4)
+
+
+def test_a_tile_that_takes_all_registers_goes_step_by_step() -> None:
+    """Of 4 rows of three vectors of eight, with a vector of the panel and an element, no register of sixteen is left."""
+    fn = primitive([tensor((N, 40)), tensor((72, 40))], lambda m, x, w: m("nn.dense", x, w))
+
+    body = make_plan(fn, parse_target("x86-64-v3"), constants=WEIGHT, name="steps").kernel.body
+    tiles = {
+        s.buffer.shape[0]: s.body for s in statements(body) if isinstance(s, Alloc) and s.buffer.scope == "register"
+    }
+    unrolled = {n: any(isinstance(s, For) and s.kind == "unrolled" for s in statements(tiles[n])) for n in tiles}
+    assert unrolled[4] is False and unrolled[3]
 
 
 @pytest.mark.parametrize("columns", [96, 10])

@@ -121,7 +121,7 @@ class Nans:
     def type(f: Frame, buffer: Buffer, lanes: int) -> str:
         """The LLVM type of the notes."""
         wide = "i64" if register_type(buffer.dtype) == "double" else "i32"
-        return vec("i1" if f.target.masked else wide, lanes)
+        return vec("i1" if f.target.mask_registers else wide, lanes)
 
     @classmethod
     def none(cls, f: Frame, slot: str, buffer: Buffer, lanes: int) -> Nans:

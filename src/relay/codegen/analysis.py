@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from relay.codegen.values import register_bits
-from relay.ir.types import is_float
+from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import (
     Alloc,
     BlockProduct,
@@ -44,7 +44,8 @@ class VectorPlan:
     accumulators.
 
     ``private`` buffers are allocated in the body and hold one element per lane. ``tiles`` are register buffers of the
-    surroundings indexed by the loop's variable: the loop is expanded, so that their indices are constants.
+    surroundings indexed by the loop's variable: the loop is expanded, so that their indices are constants. ``masked``: what is left
+    of a vector is one under a mask.
     """
 
     lanes: int
@@ -53,6 +54,7 @@ class VectorPlan:
     chains: int = 1
     private: set[Buffer] = field(default_factory=set)
     tiles: set[Buffer] = field(default_factory=set)
+    masked: bool = False
 
 
 class _Varying:
@@ -138,7 +140,10 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
         plan.chains = max(1, -(-(_CHAINS if slow else 2) // beside))
     if plan.running:
         plan.chains = 1
-    plan.lanes = _lanes(loop, bits, target)
+    read, written = _memory_touched(loop.body)
+    plan.masked = target.masks(min((max(8, dtype_bits(b.dtype)) for b in read | written), default=64))
+    # What is moved from registers to memory is taken in powers of two where masks take registers, too.
+    plan.lanes = _lanes(loop, bits, target, plan.masked and (target.mask_registers or bool(read)))
     return plan if plan.lanes > 1 else None
 
 
@@ -252,13 +257,21 @@ def _widest(root: Scalar, varies: _Varying) -> int:
     return bits
 
 
-def _lanes(loop: For, bits: int, target: Target) -> int:
+def _memory_touched(body: Stmt) -> tuple[set[Buffer], set[Buffer]]:
+    """The buffers in memory that a body reads and writes."""
+    roots = (root for stmt in statements(body) for root in expressions(stmt))
+    read = {n.source for root in roots for n in walk(root) if isinstance(n, Load) and isinstance(n.source, Buffer)}
+    written = {stmt.buffer for stmt in statements(body) if isinstance(stmt, Store)}
+    return {b for b in read if b.scope not in LOCAL}, {b for b in written if b.scope not in LOCAL}
+
+
+def _lanes(loop: For, bits: int, target: Target, covers: bool) -> int:
     lanes = target.lanes(bits)
     extent = loop.extent
     if isinstance(extent, Const) or (isinstance(extent, Size) and isinstance(extent.dim, int)):
         count = int(extent.value) if isinstance(extent, Const) else extent.dim
         assert isinstance(count, int)
-        # A short loop takes the narrowest vector that covers it, or without masks the widest that it fills.
-        power = 1 << max(0, (count - 1).bit_length() if target.masked else count.bit_length() - 1)
+        # A short loop takes the narrowest vector that covers it, or (for that takes a mask) the widest that it fills.
+        power = 1 << max(0, (count - 1).bit_length() if covers else count.bit_length() - 1)
         lanes = min(lanes, power)
     return lanes

@@ -314,6 +314,13 @@ class Arithmetic:
     def compare(self, op: CompareOp, a: Value, b: Value) -> Value:
         if isinstance(a.const, int) and isinstance(b.const, int) and a.dtype == "int64":
             return self.constant(_COMPARE[op](a.const, b.const), "bool")
+        known = [_lanes_known(v, max(a.lanes, b.lanes)) for v in (a, b)]
+        if known[0] and known[1]:
+            # What is left of a vector of known length: a constant, or all lanes or none, so that code has no mask.
+            bits = [_COMPARE[op](x, y) for x, y in zip(known[0], known[1], strict=True)]
+            if len(set(bits)) == 1:
+                return self.constant(bits[0], "bool")
+            return Value(f"<{', '.join('i1 true' if bit else 'i1 false' for bit in bits)}>", "bool", len(bits))
         lanes, (x, y) = self.together(a, b)
         type_ = vec(register_type(a.dtype), lanes)
         if is_float(a.dtype):
@@ -547,3 +554,14 @@ _COMPARE = {
     "gt": int.__gt__,
     "ge": int.__ge__,
 }
+
+
+def _lanes_known(value: Value, lanes: int) -> list[int]:
+    """The index in every lane, where all are known numbers."""
+    if value.dtype != "int64" or value.run != 1:
+        return []
+    if isinstance(value.const, int) and value.is_uniform:
+        return [value.const] * lanes
+    if value.is_ramp and value.text.lstrip("-").isdigit():
+        return [int(value.text) + n * value.stride for n in range(lanes)]
+    return []

@@ -32,7 +32,7 @@ class Frame:
         self.arith = Arithmetic(self.builder, target)
         self.convert = Conversions(self.arith)
         self.math = Elementary(self.arith)
-        self.memory = Memory(self.builder, self.arith, self.convert, target.masked)
+        self.memory = Memory(self.builder, self.arith, self.convert)
         self.places: dict[Buffer, Place] = {}
         self.axes: dict[Axis, Value] = {}
         self.lanes = 1

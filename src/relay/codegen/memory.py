@@ -54,13 +54,16 @@ def local_bytes(dtype: str) -> int:
     return 4 if is_float(dtype) and dtype_bits(dtype) == 16 else memory_bytes(dtype)
 
 
-class Memory:
-    """Emits accesses. ``mask`` is the mask of active lanes in a vectorized loop ("" when all are); ``masked``: loads with masks
-    are cheap."""
+def _bytes_of(element: str) -> int:
+    """Of LLVM's type of an element in memory."""
+    return {"double": 8, "float": 4, "half": 2, "bfloat": 2}.get(element) or int(element[1:]) // 8
 
-    def __init__(self, builder: Builder, arithmetic: Arithmetic, conversions: Conversions, masked: bool) -> None:
+
+class Memory:
+    """Emits accesses. ``mask`` is the mask of active lanes in a vectorized loop ("" when all are)."""
+
+    def __init__(self, builder: Builder, arithmetic: Arithmetic, conversions: Conversions) -> None:
         self.b = builder
-        self.masked = masked
         self.a = arithmetic
         self.c = conversions
         self._nibbles = Nibbles(builder, arithmetic, self._gather)
@@ -245,7 +248,7 @@ class Memory:
 
     def _apart(self, offset: Value, size: int) -> bool:
         """Whether the lanes are every second, third or fourth element, which masks are worth picking."""
-        return offset.is_ramp and offset.stride in (2, 3, 4) and self.masked and size in (4, 8)
+        return offset.is_ramp and offset.stride in (2, 3, 4) and self.a.target.mask_registers and size in (4, 8)
 
     def _parts(self, offset: Value, mask: str) -> Iterator[tuple[Value, dict[int, int], str]]:
         """The whole vectors around lanes that are apart: where each begins, which lane each of its elements is, and the mask that
@@ -286,7 +289,8 @@ class Memory:
 
     def _in_runs(self, offset: Value, size: int, mask: str) -> bool:
         """Whether the lanes are runs of neighbours that are worth an access each."""
-        return offset.run > 1 and offset.rise == 1 and offset.run * size >= _SHORTEST_RUN and (not mask or self.masked)
+        whole = not mask or self.a.target.masks(8 * size)
+        return offset.run > 1 and offset.rise == 1 and offset.run * size >= _SHORTEST_RUN and whole
 
     def _runs(self, place: Place, offset: Value, mask: str, element: str) -> Iterator[tuple[int, str, str]]:
         """The first lane of each run, where it is in memory, and which of its lanes are active."""
@@ -329,12 +333,37 @@ class Memory:
     def _masked_store(
         self, type_: str, element: str, lanes: int, text: str, pointer: str, align: int, mask: str, metadata: str
     ) -> None:
+        if mask.startswith("<") and not self.a.target.mask_registers:
+            self._store_pieces(type_, element, text, pointer, align, mask, metadata)
+            return
         name, masks = f"llvm.masked.store.{mangled(element, lanes)}.p0", vec("i1", lanes)
         if element in ("i8", "i16", "i32"):
             mask = self._unseen(mask, lanes)
         self.b.module.declare(name, "void", [type_, "ptr", masks])
         given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
         self.b.do(f"call void @{name}({given}){metadata}")
+
+    def _store_pieces(
+        self, type_: str, element: str, text: str, pointer: str, align: int, mask: str, metadata: str
+    ) -> None:
+        """A store under a constant mask as stores of powers of two of lanes: where masks are no bits in registers of their own some
+        processors take more than ten cycles for one."""
+        active = [bit.endswith("true") for bit in mask.strip("<>").split(", ")]
+        lane, lanes, size = 0, len(active), _bytes_of(element)
+        while lane < lanes:
+            if not active[lane]:
+                lane += 1
+                continue
+            count = 1
+            while lane % (2 * count) == 0 and lane + 2 * count <= lanes and all(active[lane : lane + 2 * count]):
+                count *= 2
+            place = self.element(pointer, element, str(lane))
+            if count == 1:
+                part, kind = self.b.emit(f"extractelement {type_} {text}, i64 {lane}"), element
+            else:
+                part, kind = self._slice(text, type_, range(lane, lane + count)), vec(element, count)
+            self.b.do(f"store {kind} {part}, ptr {place}, align {gcd(align, lane * size)}{metadata}")
+            lane += count
 
     def _unseen(self, mask: str, lanes: int) -> str:
         """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores all bits of a value that was

@@ -324,7 +324,7 @@ class Statements:
                 f.places[buffer] = places[chain]
             f.places.update({buffer: one.here for buffer, one in running.items()})
             f.lanes, self._extremes, self._running = lanes, extremes, running
-            self._narrow = f.target.masked and isinstance(loop.var.extent, int) and loop.var.extent < lanes
+            self._narrow = plan.masked and isinstance(loop.var.extent, int) and loop.var.extent < lanes
             index = replace(base, lanes=lanes, stride=1, const=None)
             self.iterate(loop, index)
             f.lanes, self._extremes, self._running, self._narrow = 1, {}, {}, False
@@ -354,18 +354,18 @@ class Statements:
 
                 self.f.counted(a.index(0), start, wide, unrolled)
             self.f.counted(start, whole, lanes, vector_step)
-        if f.target.masked and plan.tiles and not inside and count is not None and 2 * (count % lanes) == lanes > 2:
+        if plan.masked and plan.tiles and not inside and count is not None and 2 * (count % lanes) == lanes > 2:
             # Half a vector of a register tile: processors that take long vectors in halves multiply it in half the time.
             lanes //= 2
             vector_step(a.index(count - lanes))
-        elif f.target.masked and not ends:
+        elif plan.masked and not ends:
             self._masked_rest(extent, lanes, vector_step)
         for buffer, places in inside.items():
             combine(f, plan.reductions[buffer], buffer, outside[buffer], places, extremes.get(buffer))
         for buffer, one in running.items():
             one.end(f, outside[buffer])
         f.places.update(outside)
-        if not f.target.masked and not ends:
+        if not plan.masked and not ends:
             self._scalar_rest(extent, lanes, bool(plan.tiles), scalar_step)
 
     def _masked_rest(self, extent: Value, lanes: int, step: Callable[[Value], None]) -> None:

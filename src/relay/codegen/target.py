@@ -96,7 +96,7 @@ def describe(triple: str, cpu: str, features: Iterable[str]) -> Target:
         return Target(triple, cpu, names, 512, 32, True, True, 32 << 10, 1 << 20, 16 << 20)
     fma = "fma" in names
     if "avx2" in names:
-        return Target(triple, cpu, names, 256, 16, False, fma, 32 << 10, 512 << 10, 8 << 20)
+        return Target(triple, cpu, names, 256, 16, True, fma, 32 << 10, 512 << 10, 8 << 20)
     return Target(triple, cpu, names, 128, 16, False, fma, 32 << 10, 256 << 10, 8 << 20)
 
 

@@ -15,8 +15,8 @@ class Target:
     """A CPU to generate code for. Part of every kernel's cache key.
 
     ``triple``, ``cpu`` and ``features`` are LLVM's names; ``vector_bits`` is the register width to vectorise for and
-    ``vector_registers`` how many there are; ``masked`` says whether masked loads and stores are cheap. Cache sizes
-    are in bytes.
+    ``vector_registers`` how many there are; ``masked`` says whether there are masked loads and stores (`masks`: of what elements).
+    Cache sizes are in bytes.
     """
 
     triple: str
@@ -33,6 +33,17 @@ class Target:
     def lanes(self, bits: int) -> int:
         """Elements of this many bits in a vector register (at least 1)."""
         return max(1, self.vector_bits // max(bits, 8))
+
+    @property
+    def mask_registers(self) -> bool:
+        """Whether masks are bits in registers of their own, and an instruction spreads or gathers lanes as one says (AVX-512);
+        otherwise they take a vector register each (AVX2)."""
+        return self.masked and self.vector_bits >= 512
+
+    def masks(self, bits: int) -> bool:
+        """Whether vectors of elements of this many bits in memory are loaded and stored under a mask: AVX2 has no masks for less than
+        32 bits."""
+        return self.masked and (bits >= 32 or self.mask_registers)
 
     @property
     def outruns_caches(self) -> bool:

@@ -123,7 +123,7 @@ def is_widened(nest: ProductNest, packed: Buffer) -> bool:
     p, target = nest.p, nest.builder.target
     narrow = dtype_bits(packed.dtype) < dtype_bits(p.form.accumulate)
     plain = not p.pairs and p.partial == 1 and not p.form.turned and p.form.guard is None
-    return narrow and plain and target.outruns_caches and target.masked
+    return narrow and plain and target.outruns_caches and target.mask_registers
 
 
 def is_awaited(nest: ProductNest, packed: Buffer) -> bool:

@@ -56,7 +56,7 @@ def elementwise(builder: Builder, nest: Nest) -> Stmt:
     rows = list(nest.members[-1].rows)
     original = list(rows)
     bits = {dtype_bits(d) for m in nest.members for d in m.kept.dtypes}
-    looks_up = builder.target.masked and builder.target.vector_bits == 512 and bits == {_LOOKED_UP}
+    looks_up = builder.target.mask_registers and bits == {_LOOKED_UP}
     space = Space([rows], {}, fewest=builder.lanes(nest.members[-1].kept.dtypes) // 2 if looks_up else 0)
 
     def evaluate(env: Env) -> Accesses:
@@ -110,7 +110,12 @@ def _is_across(builder: Builder, found: Accesses, axes: Sequence[Axis], nest: Ne
     other elements lie near each other."""
     line, last = axes[-2], axes[-1]
     lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
-    if not builder.target.masked or not isinstance(last.extent, int) or last.extent > _NEAR or 2 * last.extent > lanes:
+    if (
+        not builder.target.mask_registers
+        or not isinstance(last.extent, int)
+        or last.extent > _NEAR
+        or 2 * last.extent > lanes
+    ):
         return False
     if isinstance(line.extent, int) and 2 * line.extent < lanes:
         return False

@@ -87,7 +87,7 @@ class Panel:
     def as_it_goes(self) -> bool:
         """Whether the first tile of a panel reads the operand where it is, and packs it for the others: copying runs of it
         costs little beside multiply-adds, and memory is waited for while there is arithmetic to do. Packed elements are widened so."""
-        if self.made is None or self.at is not None or self.nest.p.form.turned or not self.nest.builder.target.masked:
+        if self.made is None or self.at is not None or self.nest.p.form.turned or not self.nest.masked:
             return False
         if self.packed is not None:
             return True

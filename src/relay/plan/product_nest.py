@@ -156,12 +156,19 @@ class ProductNest:
         down = indices.coefficient(poly, p.reduced[-1]) if p.reduced and even(p.reduced) else None
         return along, down
 
+    @property
+    def masked(self) -> bool:
+        """Whether there are masks for less than a vector of the right operand and of the results."""
+        dtypes = [d for m in self.members for d in m.kept.dtypes]
+        loads = (n for n in walk(self.p.form.right) if isinstance(n, Load))
+        return self.builder.target.masks(min(dtype_bits(d) for d in (*dtypes, *(n.dtype for n in loads))))
+
     def behind_line(self, down: bool = False) -> Behind | None:
         """How many elements behind a line every row of the right operand (along the columns; ``down``: every column, along k) begins.
-        None: they begin at lines, or at different places in them, or vectors with masks are dear."""
+        None: they begin at lines, or at different places in them, or masks are dear."""
         p, indices, load = self.p, self.builder.indices, self.p.form.right
         along = self.right_strides()[1 if down else 0]
-        if along != 1 or not isinstance(load, Load) or not self.builder.target.masked:
+        if along != 1 or not isinstance(load, Load) or not self.builder.target.mask_registers:
             return None
         (at,) = self.builder.evaluate([load], original(p, {}, indices))
         assert isinstance(at, Load) and isinstance(at.source, Buffer)
@@ -407,7 +414,7 @@ class ProductNest:
             return self._frames(env), self._given(value)
 
         _, stores = pointwise_values(self.builder, self.members, *at(i))
-        near = (1, 2, 3, 4) if self.builder.target.masked else (1,)
+        near = (1, 2, 3, 4) if self.builder.target.mask_registers else (1,)
         if all(indices.coefficient(indices.poly(place), i) in near for place in stores):
             body = pointwise_statements(self.builder, self.members, *at(i))
             return For(j, across, bound(bindings, hoisted(For(i, count, body, "vectorized"))))
@@ -425,8 +432,9 @@ class ProductNest:
     def across(self, first: Scalar, width: int) -> Scalar:
         """How many of ``width`` columns there are from column ``first`` on."""
         columns = size_of(self.p.columns)
-        if isinstance(columns, int) and columns % width == 0:
-            return Const(width, "int64")
+        if isinstance(columns, int) and (columns % width == 0 or isinstance(first, Const)):
+            before = int(first.value) if isinstance(first, Const) else 0
+            return Const(min(width, columns - before), "int64")
         return minimum(width, binary("sub", extent_of(columns), first))
 
 

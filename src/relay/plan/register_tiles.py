@@ -21,9 +21,10 @@ from relay.plan.reduction import initial
 from relay.plan.tiles import PanelRun
 from relay.te.scalar import Axis, Cast, Const, Load, Scalar, binary, cast, compare, extent_of, minimum
 
-# Steps along k in one iteration of a tile's loop, where its columns are whole vectors: with halves the sums of a high tile would not
-# stay in registers.
-_STEPS = 2
+# Steps along k in one iteration of a tile's loop, where its columns are whole vectors (with halves the sums of a high tile would not
+# stay in registers) and it leaves so many registers: without any the next step's vectors are loaded in place of sums, which go to
+# memory and back.
+_STEPS, _SPARE = 2, 2
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +140,12 @@ class RegisterTiles:
         else:
             start += zeros if block is None else sums
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
-        loop = loops(axes, extent, loop, _STEPS if width % shared.builder.lanes([dtype]) == 0 else 1)
+        lanes_of_one, target = shared.builder.lanes([dtype]), shared.builder.target
+        taken = (height + 1) * (
+            width // lanes_of_one
+        ) + 1  # the sums, a row of the panel and an element of the left operand
+        roomy = width % lanes_of_one == 0 and taken + _SPARE <= target.vector_registers
+        loop = loops(axes, extent, loop, _STEPS if roomy else 1)
         if p.form.guard is not None:
             return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))
         return left.bind(Alloc(tile, seq([*start, loop, *finish(tile)])))
@@ -227,7 +233,7 @@ class RegisterTiles:
 
 def is_direct(nest: ProductNest, run: PanelRun) -> bool:
     """Whether the epilogue of a run's panels takes its elements from the registers."""
-    return (not run.ragged or nest.builder.target.masked) and nest.epilogue_cost() <= CHEAP_EPILOGUE
+    return (not run.ragged or nest.masked) and nest.epilogue_cost() <= CHEAP_EPILOGUE
 
 
 def _neighbour(element: Scalar) -> Scalar:

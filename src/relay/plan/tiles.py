@@ -8,7 +8,8 @@ time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from relay.ir.dim import Dim, ceil_div
 from relay.ir.types import dtype_bits
@@ -70,7 +71,7 @@ def panel_runs(
     uniform = tile_for(target, dtype, rows, columns, vectors)
     count = ceil_div(columns, uniform.columns)
     even = isinstance(columns, int) and columns % uniform.columns == 0
-    one = (PanelRun(0, count, 0, uniform, ragged=not even),)
+    one = _apart(target, (PanelRun(0, count, 0, uniform, ragged=not even),))
     if vectors is not None or not isinstance(columns, int) or columns == 0:
         return one
     lanes = target.lanes(dtype_bits(dtype))
@@ -102,7 +103,18 @@ def panel_runs(
             end = column + times * width
             runs.append(PanelRun(number, times, column, tile, ragged=end > columns))
             number, column = number + times, end
-    return tuple(runs)
+    return _apart(target, runs)
+
+
+def _apart(target: Target, runs: Sequence[PanelRun]) -> tuple[PanelRun, ...]:
+    """The last of several panels as a run of its own if it is not whole, where masks take vector registers and time: the others have
+    none then, and that one's are constants."""
+    *others, last = runs
+    if target.mask_registers or not last.ragged or not isinstance(last.count, int) or last.count < 2:
+        return tuple(runs)
+    whole = last.count - 1
+    ragged = replace(last, number=last.number + whole, count=1, column=last.column + whole * last.tile.columns)
+    return (*others, replace(last, count=whole, ragged=False), ragged)
 
 
 def uniform_runs(target: Target, dtype: str, rows: Dim, columns: Dim) -> tuple[PanelRun, ...]:

@@ -57,7 +57,7 @@ def is_unpacked(nest: ProductNest) -> bool:
     columns = size_of(nest.p.columns)
     tiles = [nest.p.tile, *(_one_tile(nest, rows) for rows in range(FEWEST, most_in_one(nest) + 1))]
     whole = isinstance(columns, int) and all(columns % tile.columns == 0 for tile in tiles)
-    return along == 1 and down is not None and (whole or nest.builder.target.masked)
+    return along == 1 and down is not None and (whole or nest.masked)
 
 
 def _is_larger(nest: ProductNest, size: int) -> bool:
@@ -121,6 +121,10 @@ class Unpacked:
             return most_in_one(self.shared)  # what is put together is put together once
         if target.outruns_caches:
             return most_in_one(self.shared) if block_of_depth(self.shared) is None else most_in_blocks(self.shared)
+        if not target.mask_registers:
+            return most_in_one(
+                self.shared
+            )  # asking for the rows below takes as long as half of the multiply-adds of shorter vectors
         if not isinstance(self.down, int):
             return _MOST
         way = target.l2_bytes // _WAYS
@@ -185,7 +189,7 @@ class _Tiles:
         shares = RowShares.of(rows, self.most, self.most, self.tile.rows, others, dim_mul(work, others))
         part = Axis("part", 1 if shares is None else 1 << 16)
         if behind is None:
-            first = binary("mul", number, width)
+            first = number if isinstance(number, Const) else binary("mul", number, width)
             body = self._panel(first, Const(0, "int64"), shared.across(first, width), part, shares)
         else:
             start, begin = Axis("start", 1 << 62), Axis("begin", behind.extent)
@@ -272,7 +276,7 @@ class _Tiles:
         shared.env = {k: binary("add", begin, step)}
         left = shared.left_rows(row, height, [step])
         right = shared.right_element(binary("add", first, lane))
-        if not isinstance(across, Const):
+        if not self._is_whole(across):
             right = select(compare("lt", lane, across), right, initial("sum", dtype))
         copy, is_first = copied
         reads: list[Stmt] = []
@@ -303,8 +307,14 @@ class _Tiles:
         """What is made for columns ``begin`` to ``across`` of a panel; for whole ones, where most are, it has code of its own."""
         if isinstance(across, Const) or not self.shared.has_known_columns:
             return make(begin, across)
-        full = compare("eq", across if isinstance(begin, Const) else binary("sub", across, begin), self.tile.columns)
-        return Branch(full, make(Const(0, "int64"), Const(self.tile.columns, "int64")), make(begin, across))
+        width, columns = self.tile.columns, size_of(self.shared.p.columns)
+        full = compare("eq", across if isinstance(begin, Const) else binary("sub", across, begin), width)
+        if isinstance(begin, Const) and isinstance(columns, int):
+            across = Const(columns % width, "int64")  # only the last panel is not whole
+        return Branch(full, make(Const(0, "int64"), Const(width, "int64")), make(begin, across))
+
+    def _is_whole(self, across: Scalar) -> bool:
+        return isinstance(across, Const) and across.value == self.tile.columns
 
     def _behind(self) -> Behind | None:
         """How many elements behind a line panels begin that are to begin at lines: neighbouring panels share no line then, which
@@ -357,7 +367,7 @@ class _Tiles:
         lane, lanes = Axis("j", width), Const(width, "int64")
         left = shared.left_rows(row, height, p.reduced)
         right = shared.right_element(binary("add", first, lane))
-        if not isinstance(across, Const):
+        if not self._is_whole(across):
             inside = compare("lt", lane, across)
             if not isinstance(begin, Const):
                 inside = binary("and", compare("ge", lane, begin), inside)
