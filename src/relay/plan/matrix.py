@@ -32,6 +32,7 @@ from relay.plan.product import Product, size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.register_tiles import is_direct
 from relay.plan.schedule import MODEL, Case, Schedule
+from relay.plan.side_by_side import panels_at_once, side_by_side
 from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch
 from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
 from relay.te.scalar import compare, extent_of
@@ -135,4 +136,5 @@ def _tasks(
         deep = outer_cut(nest, packed, panels, rows if isinstance(rows, int) else fewest)
     tasks = PanelTasks(nest, runs, packed, fewest, most, copied, deep)
     tasks.divide(task_rows)
-    return tasks.loops()
+    at_once = panels_at_once(tasks)
+    return tasks.loops() if at_once == 1 else side_by_side(tasks, at_once)

@@ -81,20 +81,24 @@ class PanelTasks:
     def gathers(self) -> bool:
         """Whether results of several panels are written together."""
         many = isinstance(self.panels, int) and self.panels > 1
-        return many and all(self._tiles(run).gathers for run in self.runs)
+        return many and all(self.tiles(run).gathers for run in self.runs)
 
     @property
     def work(self) -> Dim:
         """What a part of the rows takes with a panel."""
-        return self._work(dim_min(self.rows, self.block))
+        return self._work_of_rows(dim_min(self.rows, self.block))
 
     @property
     def all_work(self) -> Dim:
-        return dim_mul(self._work(self.rows), dim_mul(self.outer, self.panels))
+        return dim_mul(self._work_of_rows(self.rows), dim_mul(self.outer, self.panels))
 
-    def _work(self, rows: Dim) -> Dim:
+    def _work_of_rows(self, rows: Dim) -> Dim:
         each = dim_mul(size_of(self.nest.p.reduced), self.runs[0].tile.columns)
         return dim_floordiv(dim_mul(each, dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT)
+
+    def work_of(self, panels: int) -> Dim:
+        """What a part of the rows takes with so many panels."""
+        return dim_mul(self.work, panels)
 
     # -- loops
 
@@ -168,14 +172,15 @@ class PanelTasks:
         """A panel, of whichever run it is, and a part of the rows."""
 
         def of(run: PanelRun) -> Stmt:
-            return self._tiles(run).task(variable(self.panel), variable(self.part), self.block, left, outer, group)
+            return self.tiles(run).task(variable(self.panel), variable(self.part), self.block, left, outer, group)
 
         body = of(self.runs[-1])
         for run in reversed(self.runs[:-1]):
             body = Branch(compare("lt", self.panel, dim_add(run.number, run.count)), of(run), body)
         return body
 
-    def _tiles(self, run: PanelRun) -> TaskTiles:
+    def tiles(self, run: PanelRun) -> TaskTiles:
+        """What a task does with the panels of a run."""
         nest, p = self.nest, self.nest.p
         own = replace(nest, p=replace(p, tile=run.tile), env={})
         tiles = TaskTiles(own, run, self.packed, self.fewest, self.most, self.there_and_back, self.shares)

@@ -37,6 +37,11 @@ class TaskTiles(RegisterTiles):
         return depth_block(self.shared, self.packed, self.most, self.widens)
 
     @property
+    def plain(self) -> bool:
+        """Whether panels are multiplied as they lie, all of k at once, an element in one sum."""
+        return not (self.pairs or self.in_blocks or self.widens) and self.partial == 1 and self._blocks is None
+
+    @property
     def gathers(self) -> bool:
         """Whether results wait for those of the next panels."""
         return (
