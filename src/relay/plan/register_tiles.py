@@ -232,8 +232,10 @@ class RegisterTiles:
 
 
 def is_direct(nest: ProductNest, run: PanelRun) -> bool:
-    """Whether the epilogue of a run's panels takes its elements from the registers."""
-    return (not run.ragged or nest.masked) and nest.epilogue_cost() <= CHEAP_EPILOGUE
+    """Whether the epilogue of a run's panels takes its elements from the registers. Masks that nobody knows would take some of these from
+    the sums where they are vectors themselves."""
+    cheap = nest.builder.target.mask_registers or nest.has_known_columns
+    return (not run.ragged or (nest.masked and cheap)) and nest.epilogue_cost() <= CHEAP_EPILOGUE
 
 
 def _neighbour(element: Scalar) -> Scalar:
