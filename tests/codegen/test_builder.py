@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from llvmlite.binding import Linkage
 
 from relay.codegen.builder import Builder, ModuleText
 from relay.codegen.llvm import emit
-from relay.codegen.objects import EXPLICIT, PLAIN, optimise
+from relay.codegen.objects import EXPLICIT, LINKED, PLAIN, compile_text, elf_symbols, optimise
 from relay.codegen.target import parse_target
 from relay.ir.dim import as_var, dim_var
-from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, Seq, Store
+from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, Seq, Stmt, Store
 from relay.te.scalar import Axis, Const, Load, Scalar, Size, binary, compare, select
 
 
@@ -152,3 +154,41 @@ def test_code_without_conditions_on_indices_does_without_slow_passes() -> None:
     # The sum is in registers.
     assert "alloca" not in str(optimise(plain, target))
     assert not text(select(compare("lt", i, Const(5, "int64")), x, zero)).startswith((PLAIN, EXPLICIT))
+
+
+def test_tiles_beside_what_takes_all_passes_are_a_module_of_their_own_until_both_are_optimised() -> None:
+    n = dim_var("n")
+    variable = as_var(n)
+    assert variable is not None
+    source, tiled, guarded = (Buffer(name, (n, 8), "float32") for name in ("in0", "out0", "out1"))
+    pair, j = Buffer("pair", (1, 8), "float32", "register"), Axis("j", 8)
+
+    def rows(body: Callable[[Axis], Stmt]) -> For:
+        i = Axis("i", n)
+        return For(i, Size(n), body(i), "parallel")
+
+    def read(i: Axis) -> Load:
+        return Load(source, (i, j), "float32")
+
+    def tile(i: Axis) -> Stmt:
+        filled = For(j, Const(8, "int64"), Store(pair, (Const(0, "int64"), j), read(i)), "vectorized")
+        kept = Store(tiled, (i, j), Load(pair, (Const(0, "int64"), j), "float32"))
+        return Alloc(pair, Seq((filled, For(j, Const(8, "int64"), kept, "vectorized"))))
+
+    def guard(i: Axis) -> Stmt:
+        chosen = select(compare("lt", i, Const(5, "int64")), read(i), Const(0.0, "float32"))
+        return For(j, Const(8, "int64"), Store(guarded, (i, j), chosen), "vectorized")
+
+    kernel = Kernel("k", (source,), (tiled, guarded), (variable,), Seq((rows(tile), rows(guard))))
+    target = parse_target("x86-64-v4")
+    text = emit(kernel, target)
+    first, second = text.split(LINKED)
+    assert second.startswith(EXPLICIT) and not first.startswith((EXPLICIT, PLAIN))
+    assert "define hidden i32 @k.part1" in second and "define internal i32 @k.part2" in first
+    assert {
+        f.name for f in optimise(text, target).functions if f.linkage == Linkage.external and not f.is_declaration
+    } == {"k"}
+    assert elf_symbols(compile_text(text, target)) == ({"k"}, set())
+    # Alone neither is split.
+    assert emit(replace(kernel, outputs=(tiled,), body=rows(tile)), target).startswith(EXPLICIT)
+    assert LINKED not in emit(replace(kernel, outputs=(guarded,), body=rows(guard)), target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,6 +16,9 @@ _IMPURE = ("load", "call", "phi", "alloca")
 _INVARIANT = "!invariant.load !0"
 _PURE_CALL = re.compile(r'call (?:\w+|<[^>]*>) (?:@llvm\.(?!masked|mem|prefetch|x86\.t)|asm "")')
 _NAME = re.compile(r"%[\w.]+")
+# What a function's text says of others by name, and the head of one that the module keeps to itself.
+_MENTIONED = re.compile(r'@(?:[\w.]+|"[^"]*")')
+_INTERNAL = re.compile(r'define internal (\w+ (@(?:[\w.]+|"[^"]*")).*) \{')
 
 
 def vec(element: str, lanes: int) -> str:
@@ -42,6 +45,7 @@ class ModuleText:
 
     def __init__(self) -> None:
         self.functions: list[str] = []
+        self.explicit: list[str] = []  # functions in which less is left to find than in the others
         self.declarations: dict[str, str] = {}
         self.metadata: list[str] = []
         self._helpers: set[str] = set()
@@ -66,7 +70,31 @@ class ModuleText:
         return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
 
     def text(self) -> str:
-        lines = [*self.declarations.values(), *self.functions]
+        """The module, but for its ``explicit`` functions."""
+        return self._part(self.functions, self.declarations.values())
+
+    def parts(self) -> tuple[str, str]:
+        """The module as two that are linked to one again: the ``explicit`` functions are the second. What each needs of the other is
+        hidden in place of internal."""
+        heads = {m[2]: m[1] for text in (*self.functions, *self.explicit) if (m := _INTERNAL.match(text))}
+        known = {f"@{name}": text for name, text in self.declarations.items()}
+        known |= {name: f"declare hidden {head}" for name, head in heads.items()}
+
+        def part(functions: Sequence[str], others: Sequence[str]) -> str:
+            wanted = {name for text in others for name in _MENTIONED.findall(text)}
+            own, shown = set[str](), list[str]()
+            for text in functions:
+                if m := _INTERNAL.match(text):
+                    own.add(m[2])
+                    text = text.replace("internal", "hidden", 1) if m[2] in wanted else text
+                shown.append(text)
+            named = dict.fromkeys(name for text in functions for name in _MENTIONED.findall(text))
+            return self._part(shown, [known[name] for name in named if name in known and name not in own])
+
+        return part(self.functions, self.explicit), part(self.explicit, self.functions)
+
+    def _part(self, functions: Iterable[str], declarations: Iterable[str]) -> str:
+        lines = [*declarations, *functions]
         lines += [f"!{n} = {text}" for n, text in enumerate(self.metadata)]
         return "\n".join(lines) + "\n"
 
@@ -242,15 +270,16 @@ class Builder:
             return ""
         return self.emit(f"call {result} @{name}({given})")
 
-    def finish(self, header: str) -> None:
-        """Add the function to the module. ``header`` is everything before the body."""
+    def finish(self, header: str, explicit: bool = False) -> None:
+        """Add the function to the module (to those that are ``explicit``). ``header`` is everything before the body."""
         body = ["entry:", *self.entry, "  br label %start", "start:"]
         for line in self.lines:
             if isinstance(line, str):
                 body.append(line)
             else:
                 body.extend(line)
-        self.module.functions.append("\n".join([header + " {", *body, "}"]))
+        functions = self.module.explicit if explicit else self.module.functions
+        functions.append("\n".join([header + " {", *body, "}"]))
 
 
 def mangled(element: str, lanes: int) -> str:

@@ -9,7 +9,7 @@ from relay.codegen.builder import ModuleText
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices
 from relay.codegen.memory import Place
-from relay.codegen.objects import EXPLICIT, PLAIN
+from relay.codegen.objects import EXPLICIT, LINKED, PLAIN
 from relay.codegen.stmt import Allocate, Statements
 from relay.codegen.target import is_x86
 from relay.codegen.values import Value, memory_bytes, register_type
@@ -49,6 +49,7 @@ class _KernelText:
         self.workspace: Workspace = layout(kernel.body)
         self.alias = self._alias_metadata()
         self.bodies = 0
+        self.amount = _amount(kernel.body)
         self.multiplies = any(isinstance(s, BlockProduct) for s in statements_of(kernel.body))
 
     def text(self) -> str:
@@ -58,8 +59,11 @@ class _KernelText:
         statements.run(self.kernel.body)
         _return(frame, statements.matrices)
         frame.builder.finish(f"define i32 @{_symbol(self.kernel.name)}({_PARAMETERS}) #0")
-        text = f"{self.module.text()}{self._attributes()}\n"
-        return _amount(self.kernel.body) + text
+        attributes = f"{self._attributes()}\n"
+        if not self.module.explicit:
+            return self.amount + self.module.text() + attributes
+        first, second = self.module.parts()
+        return self.amount + first + attributes + LINKED + EXPLICIT + second + attributes
 
     def _attributes(self) -> str:
         target = self.target
@@ -209,7 +213,9 @@ class _KernelText:
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
         inner.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
         _return(inner, body.matrices)
-        ib.finish(f"define internal i32 @{name}({_BODY_PARAMETERS}) #0")
+        # Tiles beside what takes all passes do with a few.
+        explicit = self.amount != EXPLICIT and _amount(loop.body) == EXPLICIT
+        ib.finish(f"define internal i32 @{name}({_BODY_PARAMETERS}) #0", explicit)
 
         env = b.alloca(f"[{len(captured)} x i64]")
         for slot, (type_, value) in enumerate(captured):

@@ -3,7 +3,8 @@
 LLVM is asked for little: the code is explicit (vectors, unrolling, tiles), so the passes only have to put stack
 slots into registers, hoist what loops repeat and clean up. How much is left to find the code says itself, in its first
 line (`relay.codegen.builder` computes nothing twice): in register tiles nothing, which takes a fifth of the time of all passes;
-where no condition is on indices, nothing that takes its slower passes, without which it takes three quarters.
+where no condition is on indices, nothing that takes its slower passes, without which it takes three quarters. Tiles beside code that
+takes all passes are a module of their own, which is linked to the other when both are optimised.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ ALLOWED = frozenset({"memcpy", "memmove", "memset"})
 EXPLICIT = "; explicit\n"
 # That of code without conditions on indices: LLVM's slower passes find nothing in it.
 PLAIN = "; plain\n"
+# Stands between modules that are optimised each by its own first line and become one.
+LINKED = "; linked\n"
 
 
 @cache
@@ -46,7 +49,17 @@ def machine(target: Target) -> llvm.TargetMachine:
 
 
 def optimise(text: str, target: Target) -> llvm.ModuleRef:
-    """Parse and optimise a module. Raises CompileError when the text is not valid LLVM IR (a defect)."""
+    """Parse and optimise a module, or one in parts. Raises CompileError when the text is not valid LLVM IR (a defect)."""
+    module, *others = [_optimised(part, target) for part in text.split(LINKED)]
+    for other in others:
+        module.link_in(other)
+    for function in module.functions if others else ():
+        if not function.is_declaration and function.visibility == llvm.Visibility.hidden:
+            function.linkage = llvm.Linkage.internal
+    return module
+
+
+def _optimised(text: str, target: Target) -> llvm.ModuleRef:
     tm = machine(target)
     try:
         module = llvm.parse_assembly(text)
