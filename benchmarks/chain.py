@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import relay
 from relay import typing
+from relay.codegen.kernels import ObjectCode
 from relay.codegen.target import parse_target
 from relay.ir.parser import parse_module
 from relay.lower.module import lower
@@ -57,7 +58,7 @@ def measure(n: int) -> dict[str, float]:
     for number, transformation in enumerate(passes(options, runner, module)):
         module = timed(f"{number:2} {transformation.name}", partial(relay.Pipeline([transformation]), module))
     plan = timed("plan", lambda: plan_module(module, runner.target, None))
-    timed("lower", lambda: lower(plan, declared, [b""] * len(plan.kernels), runner.target))
+    timed("lower", lambda: lower(plan, declared, [ObjectCode("", b"")] * len(plan.kernels), runner.target))
     return out
 
 

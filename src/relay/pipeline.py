@@ -14,6 +14,7 @@ import numpy.typing as npt
 from relay import typing
 from relay._runtime import available_threads
 from relay.aot.native import with_native_code
+from relay.codegen.kernels import ObjectCode
 from relay.codegen.kernels import build as build_kernels
 from relay.codegen.target import host_target, parse_target, runs_here
 from relay.executable.format import ExecutableImage
@@ -286,7 +287,7 @@ def pass_services() -> dict[str, Any]:
     return {"evaluate": Runner(parse_target(options.target), options).primitive}
 
 
-def objects_of(kernels: Sequence[KernelPlan], target: Target, options: Options) -> list[bytes]:
+def objects_of(kernels: Sequence[KernelPlan], target: Target, options: Options) -> list[ObjectCode]:
     """The object code of kernels, from the cache where it has it."""
     return build_kernels(
         [p.kernel for p in kernels], target, cache=options.directory or False, workers=options.worker_count

@@ -74,12 +74,12 @@ output: .skip OUT_BYTES + 64
 
 def run(kernel: Kernel, given: Array, result: Array, size: int, directory: Path) -> int:
     """Link the kernel with the program above, run it, and read the result. Returns the kernel's code."""
-    (data,) = build([kernel], parse_target("aarch64"), cache=False)
-    text = _START
+    (code,) = build([kernel], parse_target("aarch64"), cache=False)
+    text = _START.replace("bl kernel", f"bl {code.symbol}")
     for name, value in (("IN_BYTES", given.nbytes), ("OUT_BYTES", result.nbytes), ("SIZE", size)):
         text = text.replace(name, str(value))
     (directory / "start.s").write_text(text)
-    (directory / "kernel.o").write_bytes(data)
+    (directory / "kernel.o").write_bytes(code.data)
     for command in (["as", "-o", "start.o", "start.s"], ["ld", "-static", "-o", "program", "start.o", "kernel.o"]):
         subprocess.run([f"aarch64-linux-gnu-{command[0]}", *command[1:]], cwd=directory, check=True)
     program = [TOOLS[0], str(directory / "program")]

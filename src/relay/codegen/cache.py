@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -46,9 +47,9 @@ def sources_hash() -> str:
 
 
 def kernel_key(kernel: Kernel, target: Target) -> str:
-    """The name of a kernel's object in the cache."""
+    """The name of a kernel's object in the cache: what is called otherwise in another program is the same kernel."""
     version = ".".join(str(v) for v in llvm.llvm_version_info)
-    text = "\n".join((sources_hash(), version, repr(target), kernel_text(kernel)))
+    text = "\n".join((sources_hash(), version, repr(target), kernel_text(replace(kernel, name="kernel"))))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

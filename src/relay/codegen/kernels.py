@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relay.codegen.cache import KernelCache, kernel_key
@@ -20,10 +21,19 @@ from relay.loop.verify import verify
 from relay.loop.wraps import unwrapped
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """An ELF relocatable object and its one public symbol, a kernel."""
+
+    symbol: str
+    data: bytes
+
+
 def build(
     kernels: Sequence[Kernel], target: Target, *, cache: Path | bool = True, workers: int | None = None
-) -> list[bytes]:
-    """The ELF relocatable object of each kernel, in order; its one public symbol is the kernel's name.
+) -> list[ObjectCode]:
+    """The object of each kernel, in order. It is named by what the kernel is, so that kernels that differ in their names alone, in one
+    program or in several, are compiled once.
 
     ``cache`` is the directory of the disk cache (True: the user's; False: none). ``workers`` is how many
     processes may compile (None: one for each core). The objects do not depend on either. Raises LoopError for a
@@ -45,7 +55,7 @@ def build(
     with without_collection():
         for kernel in missing.values():
             verify(kernel)
-        texts = (emit(prepared(kernel, target), target) for kernel in missing.values())
+        texts = (emit(replace(prepared(kernel, target), name=_symbol(key)), target) for key, kernel in missing.items())
         objects = compile_all(texts, len(missing), target, processes)
     for key, data in zip(missing, objects, strict=True):
         found[key] = data
@@ -53,7 +63,11 @@ def build(
             store.put(key, data)
     if store is not None and missing:
         store.prune()
-    return [found[key] for key in keys]
+    return [ObjectCode(_symbol(key), found[key]) for key in keys]
+
+
+def _symbol(key: str) -> str:
+    return f"kernel_{key[:32]}"
 
 
 def prepared(kernel: Kernel, target: Target) -> Kernel:

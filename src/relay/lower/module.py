@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from relay.codegen.kernels import ObjectCode
 from relay.executable.bytecode import FunctionCode
 from relay.executable.format import EntryPoint, ExecutableImage, KernelEntry, Operand
 from relay.ir.diagnostics import CompileError
@@ -25,7 +26,7 @@ from relay.typing.relations import located
 
 
 def lower(
-    plan: ModulePlan, signatures: Mapping[str, Function], objects: Sequence[bytes], target: Target
+    plan: ModulePlan, signatures: Mapping[str, Function], objects: Sequence[ObjectCode], target: Target
 ) -> ExecutableImage:
     """Emit every function, an entry wrapper for each of ``signatures`` (the entries as the user declared them) and for what answers
     many requests of them, and the tables.
@@ -54,11 +55,14 @@ def lower(
         info = entry_info(module, declared, name, batches.get(name))
         entries.append(EntryPoint(name, len(codes) - 1, info, tuple(dtypes)))
     code_of = dict(zip(map(id, plan.kernels), objects, strict=True))
+    compiled = [code_of[id(p.plan)] for p in unit.kernels]
+    distinct = {code.symbol: code.data for code in compiled}
+    numbers = {symbol: n for n, symbol in enumerate(distinct)}
     return ExecutableImage(
         functions=tuple(codes),
         constants=tuple(unit.constants),
-        kernels=tuple(_kernel(p, n) for n, p in enumerate(unit.kernels)),
-        objects=tuple(code_of[id(p.plan)] for p in unit.kernels),
+        kernels=tuple(_kernel(p, numbers[c.symbol], c.symbol) for p, c in zip(unit.kernels, compiled, strict=True)),
+        objects=tuple(distinct.values()),
         messages=tuple(unit.messages),
         routines=tuple(unit.routines),
         entries=tuple(entries),
@@ -76,7 +80,8 @@ def _about(function: Function) -> Iterator[None]:
         raise located(error, function.span) from None
 
 
-def _kernel(planned: Planned, index: int) -> KernelEntry:
+def _kernel(planned: Planned, number: int, symbol: str) -> KernelEntry:
+    """The entry of a kernel whose code is object ``number``."""
     kernel = planned.plan.kernel
     shared_with = {out: source for source, out in kernel.in_place}
     operands: list[Operand] = []
@@ -89,8 +94,8 @@ def _kernel(planned: Planned, index: int) -> KernelEntry:
         operands.append(Operand(buffer.dtype, _rank(ty), buffer.alignment, shared_with.get(n, -1)))
     return KernelEntry(
         kernel.name,
-        index,
-        kernel.name,
+        number,
+        symbol,
         tuple(operands),
         len(kernel.outputs),
         len(kernel.dims),
