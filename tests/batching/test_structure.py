@@ -11,10 +11,12 @@ import relay
 from relay import _runtime
 from relay.cli.inspect import VIEWS
 from relay.ir.diagnostics import ExecutionError
-from relay.ir.expr import Function
+from relay.ir.expr import Call, Function, If
 from relay.ir.module import Module
 from relay.options import Options
 from relay.transform.batching import clauses, structure
+from relay.transform.batching.choices import with_both_branches
+from relay.transform.blocks import body_of
 from relay.transform.inline import inline_all
 from tests.batching.programs import (
     CHILD_SUM,
@@ -262,6 +264,24 @@ def test_a_product_is_computed_where_it_is_wanted() -> None:
     choice = "if (%n > 0f) { (%n, nn.dense(concatenate((%s, %s), axis=1), %w)) } else { %a }"
     mod = module(CHOICE.replace("CHOICE", choice))
     assert "`if` decides" in str(notes(mod)["encode"])
+
+
+def test_each_call_is_asked_once_for_what_it_costs_however_many_choices_are_around_it() -> None:
+    body = "%x"
+    for n in range(40):
+        body = f"if (sum(%x) > {n}f) {{ {body} }} else {{ tanh(%x) * {n}f }}"
+    (main,) = lowered(
+        module(f'#[version = "0.0.5"]\ndef @main(%x: Tensor[(4,), float32]) {{ {body} }}')
+    ).functions.values()
+    asked: list[int] = []
+
+    def cheap(call: Call) -> bool:
+        asked.append(id(call))
+        return True
+
+    out = with_both_branches(main, cheap)
+    assert len(asked) == len(set(asked)) > 100
+    assert not any(isinstance(b.value, If) for b in body_of(out).bindings)
 
 
 def test_shared_parts_are_one_node() -> None:

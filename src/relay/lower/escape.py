@@ -147,7 +147,7 @@ def _use(
             tensors.origin[var] = tensors.origin.get(source) if isinstance(source, Var) else None
         case Call(fn=OpRef(name=name)) if only_reads(name):
             pass
-        case If() | Match():
+        case If() | Match() if tensors.start:  # without tensors there is nothing to find inside, however deep it goes
             for inner in nested_blocks(value):
                 for binding in inner.bindings:
                     yield _use(binding.value, binding.var, position, tensors, is_view, only_reads)

@@ -153,7 +153,7 @@ class _Regions:
                     role = self.roles.get(binding.var)
                     as_it_is = role is None or atom not in (*role.tied, *role.free)
                     self.readers[atom].append(None if as_it_is else binding.var)
-            for block in nested_blocks(binding.value):
+            for block in nested_blocks(binding.value) if self.readers else ():
                 self._outside(block)
         if isinstance(result, Var) and result in self.readers:
             self.readers[result].append(None)

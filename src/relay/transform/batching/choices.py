@@ -8,7 +8,7 @@ not done to what is differentiated.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -25,32 +25,39 @@ Cheap = Callable[[Call], bool]
 def with_both_branches(function: Function, cheap: Cheap) -> Function:
     """The function with both branches of each ``if`` computed whose calls are all ``cheap`` calls of operators without effects, and whose
     result is made of tensors."""
-    body = run(_block(body_of(function), cheap))
+    body = run(_block(body_of(function), cheap, {}))
     return function if body is function.body else replace(function, body=body)
 
 
-def _block(block: Block, cheap: Cheap) -> Step[Block]:
+def _block(block: Block, cheap: Cheap, plain: dict[int, Block]) -> Step[Block]:
+    """The block; it is added to those that are ``plain``, by identity, where nothing in it is left that cannot be computed anyway: a
+    choice around it does not ask that of each binding again."""
     out: list[Binding] = []
+    all_plain = True
     changed = False
     for binding in block.bindings:
         value: Expr = binding.value
         if nested_blocks(value):
-            value = yield with_each_nested(value, lambda b: _block(b, cheap))
-        both = _both(value, binding.var, cheap) if isinstance(value, If) else None
+            value = yield with_each_nested(value, lambda b: _block(b, cheap, plain))
+        both = _both(value, binding.var, plain) if isinstance(value, If) else None
         if both is not None:
             out += both
         else:
+            all_plain = all_plain and _is_plain(value, cheap)
             out.append(binding if value is binding.value else replace(binding, value=value))
         changed |= both is not None or value is not binding.value
-    return replace(block, bindings=tuple(out)) if changed else block
+    new = replace(block, bindings=tuple(out)) if changed else block
+    if all_plain:
+        plain[id(new)] = new
+    return new
 
 
-def _both(choice: If, var: Var, cheap: Cheap) -> list[Binding] | None:
+def _both(choice: If, var: Var, plain: Mapping[int, Block]) -> list[Binding] | None:
     """What binds a variable to the value of a choice without making it."""
     then, orelse = as_block(choice.then), as_block(choice.orelse)
-    out = [*then.bindings, *orelse.bindings]
-    if not all(_is_plain(b.value, cheap) for b in out):
+    if id(then) not in plain or id(orelse) not in plain:
         return None
+    out = [*then.bindings, *orelse.bindings]
     return out if _select(choice.cond, then.result, orelse.result, var, out) else None
 
 

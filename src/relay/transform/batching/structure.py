@@ -208,7 +208,7 @@ class BatchStructure(Pass):
     def _together(self, work: _Work, entry: str) -> None:
         """Where an entry goes through several structures (or one for each item of a list), go through all of them at once."""
         members = _recursive_below(work.module, entry, work.names)
-        if entry in members:
+        if not members or entry in members:
             return
         try:
             asked, group, called = work.asked(entry, members, single=True)
