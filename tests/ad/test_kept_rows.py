@@ -11,7 +11,7 @@ import pytest
 import relay
 from relay.differentiate import differentiated
 from relay.transform.ad import kept_rows
-from tests.ad.checks import plain, problem
+from tests.ad.checks import Derivatives, plain, problem
 
 H = 3
 ROW, W = f"Tensor[(1, {H}), float64]", f"Tensor[({H}, {H}), float64]"
@@ -117,10 +117,11 @@ def test_derivatives(name: str, lists: list[kept_rows.Term]) -> None:
     module = relay.parse(HEAD + text)
     rng = np.random.default_rng(0)
     weights = (rng.standard_normal((H, H)) * 0.7, rng.standard_normal((H, H)) * 0.7)
-    for size in (1, 2, 6):
-        args = [_tree(module, size, rng), *weights]
-        for numbers in ((1, 2), (0, 1, 2), (2,)):
-            assert problem(module, args, numbers, compiled=size == 6) is None
+    trees = [_tree(module, size, rng) for size in (1, 2, 6)]
+    for numbers in ((1, 2), (0, 1, 2), (2,)):
+        derivatives = Derivatives(module, numbers)
+        for tree in trees:
+            assert derivatives.problem([tree, *weights], compiled=True) is None
     lists.clear()
     differentiated(relay.value_and_grad(module, (0, 1, 2)))
     assert len(lists) == count

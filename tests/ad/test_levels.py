@@ -13,7 +13,7 @@ from relay.differentiate import differentiated
 from relay.ir.module import Module
 from relay.transform import DeadCode, DeadFunctions, DeadReferences, Inline, PartialEvaluate, Pipeline
 from relay.transform.ad.prepare import goes_by_level
-from tests.ad.checks import problem
+from tests.ad.checks import Derivatives, problem
 from tests.ad.test_loops import first_order
 
 D, H = 3, 4
@@ -57,11 +57,12 @@ def tree(module: Module, leaves: int, random: np.random.Generator) -> Any:
 WEIGHTS = (normal(2 * H, D), normal(3 * H, 2 * H), normal(3 * H))
 
 
-@pytest.mark.parametrize("leaves", [1, 2, 7])
-def test_weights(leaves: int) -> None:
+def test_weights() -> None:
     module = relay.parse(TREE)
-    args = (tree(module, leaves, np.random.default_rng(leaves)), *WEIGHTS)
-    assert problem(module, args, (1, 2, 3), compiled=leaves == 7) is None
+    derivatives = Derivatives(module, (1, 2, 3))
+    for leaves in (1, 2, 7):
+        args = (tree(module, leaves, np.random.default_rng(leaves)), *WEIGHTS)
+        assert derivatives.problem(args, compiled=True) is None
 
 
 def test_it_goes_by_level() -> None:
@@ -139,13 +140,14 @@ def bush(module: Module, nodes: int, random: np.random.Generator) -> Any:
 
 
 @pytest.mark.parametrize("fold", FOLDS)
-@pytest.mark.parametrize("nodes", [1, 9])
-def test_lists_of_parts(fold: str, nodes: int) -> None:
+def test_lists_of_parts(fold: str) -> None:
     """What adds up the items of each node gives each item its node's cotangent, level by level."""
     module = relay.parse(BUSH.replace("FOLD", fold))
     assert goes_by_level(differentiated(relay.grad(module, (1, 2, 3))))
-    args = (bush(module, nodes, np.random.default_rng(nodes)), normal(H, D), normal(H, H), normal(1, H))
-    assert problem(module, args, (1, 2, 3), compiled=nodes == 9 and fold is FOLDS[0]) is None
+    derivatives = Derivatives(module, (1, 2, 3))
+    for nodes in (1, 9):
+        args = (bush(module, nodes, np.random.default_rng(nodes)), normal(H, D), normal(H, H), normal(1, H))
+        assert derivatives.problem(args, compiled=fold is FOLDS[0]) is None
 
 
 @pytest.mark.parametrize("most", ["maximum(%a, %s)", "maximum(%s, %a)", "minimum(%a, %s)"])
@@ -252,9 +254,10 @@ def test_arguments_handed_down() -> None:
     }}"""
     module = relay.parse(text)
     weights = (normal(1, H), normal(H, D), normal(H, H))
+    derivatives = Derivatives(module, (1, 2, 3))
     for leaves in (1, 2, 6):
         args = (tree(module, leaves, np.random.default_rng(leaves)), *weights)
-        assert problem(module, args, (1, 2, 3), compiled=leaves == 6) is None
+        assert derivatives.problem(args, compiled=True) is None
     made = differentiated(relay.grad(module, (1, 2, 3)))
     made = Pipeline([PartialEvaluate(), DeadReferences(), DeadFunctions(), Inline(), DeadCode()])(made)
     assert goes_by_level(made) and first_order(made)
