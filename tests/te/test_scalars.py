@@ -31,6 +31,25 @@ def test_numbers_of_numpy_are_numbers(name: str) -> None:
     assert found.dtype == np.float32 and np.array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "dtype"),
+    [
+        (1.0, 0.0, "float32"),
+        (1, 0.5, "float32"),
+        (np.float32(0.5), 0, "float32"),
+        (2, np.int32(3), "int64"),
+        (True, False, "bool"),
+        (np.True_, False, "bool"),
+    ],
+)
+def test_two_numbers_are_of_the_kind_that_they_are_written_in(a: Any, b: Any, dtype: str) -> None:
+    """Floats without a fraction were int64, as places are, and what a threshold gave could not be multiplied by a weight."""
+    x = te.placeholder("x", (3,), "float32")
+    chosen = te.compute((3,), lambda i: te.select(x[i] > 0.0, a, b))
+    (found,) = evaluate([chosen], {x: X})
+    assert str(found.dtype) == chosen.dtype == dtype and np.array_equal(found, np.where(X > 0, a, b))
+
+
 def test_functions_and_arrays_of_numpy_are_refused() -> None:
     x: Any = te.placeholder("x", (3,), "float32")
     with pytest.raises(TypeError, match="does not support ufuncs"):

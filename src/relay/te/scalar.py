@@ -349,7 +349,12 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar]:
         return a, wrap(b, a.dtype)
     if isinstance(b, _NODES):
         return wrap(a, b.dtype), b
-    return wrap(a, "int64"), wrap(b, "int64")
+    # Two numbers, such as te.select may choose between: of the kind that they are written in.
+    both = [v.item() if isinstance(v, np.generic) else v for v in (a, b)]
+    dtype = "float32" if any(isinstance(v, float) for v in both) else "int64"
+    if all(isinstance(v, bool) for v in both):
+        dtype = "bool"
+    return wrap(both[0], dtype), wrap(both[1], dtype)
 
 
 def binary(op: BinaryOp, a: object, b: object) -> Scalar:
