@@ -14,10 +14,10 @@ from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt
-from relay.loop.walk import buffers_read, statements
+from relay.loop.walk import buffers_read, expressions, statements
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from relay.te.scalar import Const
+from relay.te.scalar import Binary, Const, walk
 from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
@@ -369,6 +369,23 @@ def test_a_long_row_is_asked_for_ahead_as_it_is_summed() -> None:
     plan = check(primitive([tensor((N, 3000))], lambda m, x: m("cumsum", x, axis=1)), {V: 2}, {V: rows}, tolerance=1e-3)
     assert any(isinstance(s, Prefetch) for s in statements(plan.kernel.body))
     assert vector_loops_with_state(plan)
+
+
+def test_rows_of_unknown_number_in_each_head_are_not_divided_by_one_by_one() -> None:
+    """A matrix for each head, whose rows are read by their head's vectors: the two axes are not one."""
+    heads, width = as_dim(H := DimVar("h")), as_dim(W := DimVar("w"))
+    types = [tensor((heads, N, width)), tensor((heads, width)), tensor((heads, width))]
+
+    def build(m: Maker, state: Expr, key: Expr, decay: Expr) -> Expr:
+        k, d = (m("expand_dims", x, axis=1, ty=tensor((heads, 1, width))) for x in (key, decay))
+        read = m("sum", m("multiply", state, k, ty=types[0]), axis=[2], keepdims=True, ty=tensor((heads, N, 1)))
+        return m("subtract", m("multiply", state, d), m("multiply", read, k))
+
+    sizes = ({H: 3, V: 9, W: 21}, {H: 1, V: 1, W: 64}, {H: 4, V: 4, W: 3}, {H: 2, V: 0, W: 5})
+    plan = check(primitive(types, build), *sizes)
+    (several,) = (s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.extent == 4)
+    inside = [n for s in statements(several) for e in expressions(s) for n in walk(e)]
+    assert not any(isinstance(n, Binary) and n.op == "floordiv" for n in inside)
 
 
 def test_running_products_go_step_by_step() -> None:

@@ -258,10 +258,10 @@ def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt)
 
 
 def parallel_lines(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
-    """The same for bodies that may be little: of three axes and more a few iterations along the last one follow each other where its extent
+    """The same for bodies that may be little: of several axes a few iterations along the last one follow each other where its extent
     is not known, because to find out where one of them is takes a division for each of the others."""
     live = [a for a in axes if a.extent != 1]
-    if len(live) < 3 or isinstance(live[-1].extent, int):
+    if len(live) < 2 or isinstance(live[-1].extent, int):
         return parallel_rows(builder, axes, cost, body)
     last = live[-1]
     block, step = Axis(last.name + "b", ceil_div(last.extent, _AT_ONCE)), Axis(last.name + "s", _AT_ONCE)
