@@ -11,7 +11,7 @@ from relay import te
 from relay.codegen.llvm import emit
 from relay.codegen.values import Value
 from relay.codegen.windows import span
-from relay.ir.dim import as_var, dim_var
+from relay.ir.dim import DimVar, as_dim, as_var, dim_var
 from relay.te.scalar import Axis, Binary, Const, Scalar, Select, binary, walk
 from tests.plan.harness import HOST, check, primitive, tensor
 
@@ -119,6 +119,33 @@ def test_rows_at_places_that_rise(step: int, by: int, more: int, width: int, dty
         plan, target = check(fn, *({var: s} for s in (1, 7, 61))), HOST
         if dtype in ("float32", "int32") and "avx512f" in target.features and step <= 2 * by and width >= LANES:
             assert "llvm.x86.avx512.perm" in emit(plan.kernel, target) or "vpermi2var" in emit(plan.kernel, target)
+
+
+@relay.operator("test.mean_of_near")
+def mean_of_near(x: te.Tensor) -> te.Tensor:
+    """The sum of five elements around each, the border's own beyond it, but for the first ones of all."""
+    rows, line = x.shape
+    k, last = te.reduce_axis(5), te.size(line) - 1
+
+    def at(j: te.Scalar) -> te.Scalar:
+        return te.minimum(te.maximum(j + k - 2, 0), last)
+
+    return te.compute((rows, line), lambda i, j: te.sum(te.select(j + k > 3, x[i, at(j)], 0.0), k))
+
+
+def test_under_masks_nothing_is_read_but_between_active_lanes() -> None:
+    """Of lines of unknown length, whose last vector has lanes behind the end, under a condition that leaves out the first ones."""
+    n, m = DimVar("n"), DimVar("m")
+    fn = primitive([tensor((as_dim(n), as_dim(m)))], lambda make, x: make("test.mean_of_near", x))
+    plan, target = check(fn, *({n: 3, m: size} for size in (1, 2, 15, 16, 17, 61))), HOST
+    if "avx512f" in target.features:
+        text = emit(plan.kernel, target)
+        assert "permvar" in text and "masked.gather" not in text
+    module = relay.parse("fn [n: Dim, m: Dim] (%x: Tensor[(n, m), float32]) { test.mean_of_near(%x) }")
+    exe = relay.compile(module, cache=False, check_memory=True)
+    for m_ in (1, 16, 21):
+        x = np.random.default_rng(0).standard_normal((2, m_)).astype(np.float32)
+        np.testing.assert_allclose(np.asarray(exe(x)), np.asarray(relay.evaluate(module, x)), atol=1e-5)
 
 
 def test_images_made_larger_look_up_whole_vectors() -> None:

@@ -97,3 +97,23 @@ def test_what_is_not_read_may_be_anywhere(define: Callable[[te.Tensor], te.Tenso
                 np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
     finally:
         remove("test.last")
+
+
+def _at_multiples_of_a_size(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    (n,), (p,) = x.shape, w.shape
+    last = te.size(p) - 1
+    return te.compute((n // p,), lambda i: x[i * te.size(p)] * w[te.minimum(i, last)])  # type: ignore[operator]
+
+
+def test_a_count_may_be_a_quotient_by_the_size_of_what_is_read() -> None:
+    operator("test.multiples")(_at_multiples_of_a_size)
+    try:
+        module = relay.parse(
+            "fn [n: Dim, p: Dim] (%x: Tensor[(n,), float32], %w: Tensor[(p,), float32]) { test.multiples(%x, %w) }"
+        )
+        exe = relay.compile(module, cache=False, check_memory=True)
+        for n, p in ((7, 2), (3, 3), (2, 5)):
+            x, w = np.arange(n, dtype=np.float32), np.arange(p, dtype=np.float32) + 2
+            np.testing.assert_allclose(np.asarray(exe(x, w)), np.asarray(relay.evaluate(module, x, w)))
+    finally:
+        remove("test.multiples")

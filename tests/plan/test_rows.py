@@ -17,7 +17,7 @@ from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt
 from relay.loop.walk import buffers_read, expressions, statements
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
-from relay.te.scalar import Binary, Const, walk
+from relay.te.scalar import Binary, Compare, Const, Size, walk
 from tests.plan.harness import HOST, Array, Maker, Native, check, fresh_name, primitive, random, tensor
 
 V = DimVar("n")
@@ -594,3 +594,29 @@ def test_lines_of_less_than_a_vector_keep_what_they_pass_on_in_registers() -> No
 
     found = any(held(s.then) and s.orelse is not None and not held(s.orelse) for s in ways)
     assert found == HOST.masked
+
+
+def causal(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """Each column's sum of what came before, with weights of its own that lie behind each other."""
+    (n, c), (_, size) = x.shape, w.shape
+    k = te.reduce_axis(size)
+
+    def body(i: Any, d: Any) -> Any:
+        at = i + k - (te.size(size) - 1)
+        return te.sum(te.select(at >= 0, x[at, d], 0.0) * w[d, k], k)
+
+    return te.compute((n, c), body)
+
+
+def test_where_operands_lie_either_way_lanes_run_across_as_many_columns_as_lanes() -> None:
+    registry.operator("rows.causal")(causal)
+    try:
+        c, k = DimVar("c"), DimVar("k")
+        given = [tensor((N, as_dim(c))), tensor((as_dim(c), as_dim(k)))]
+        sizes = [{V: n, c: columns, k: taps} for n, columns, taps in ((6, 3, 4), (5, 21, 4), (1, 64, 70), (3, 2, 40))]
+        plan = check(primitive(given, lambda m, *x: m("rows.causal", *x)), *sizes, tolerance=1e-4)
+        ways = [s for s in statements(plan.kernel.body) if isinstance(s, Branch) and s.orelse is not None]
+        conditions = [s.cond for s in ways if isinstance(s.cond, Compare)]
+        assert any(isinstance(each.a, Size) and each.a.dim == as_dim(c) for each in conditions)
+    finally:
+        registry.remove("rows.causal")

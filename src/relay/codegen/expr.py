@@ -196,7 +196,7 @@ class Expressions:
     def _near(self, node: Load, place: Place, offset: Value) -> Value | None:
         """What is read from one or two neighbouring vectors, looked up in these; None of other reads."""
         f = self.f
-        if len(node.indices) != 1 or f.mask or f.guarded or not looks_up(f.target, place, offset):
+        if len(node.indices) != 1 or not looks_up(f.target, place, offset):
             return None
 
         def number(e: Scalar) -> int | None:
@@ -214,7 +214,7 @@ class Expressions:
                 start = f.arith.binary("add", start, part)
             else:
                 moving = f.arith.binary("add", moving, part)
-        return looked_up(f.memory, place, start, moving, 1 + far // offset.lanes)
+        return looked_up(f.memory, place, start, moving, 1 + far // offset.lanes, f.mask)
 
     # -- selects whose sides must not both be read
 

@@ -33,6 +33,8 @@ class _Line:
 # An integer: a place that never falls from lane to lane, by as much at most.
 _Form = _Line | int
 _FIXED = _Line(Fraction(0), Fraction(0))
+# What counts the bits that are zero from the first lane on, and from the last.
+_ZEROS = ("cttz", "ctlz")
 
 
 def span(
@@ -108,27 +110,48 @@ def looks_up(target: Target, place: Place, offset: Value) -> bool:
     )
 
 
-def looked_up(memory: Memory, place: Place, start: Value, moving: Value, vectors: int) -> Value:
+def looked_up(memory: Memory, place: Place, start: Value, moving: Value, vectors: int, mask: str) -> Value:
     """The elements at ``start`` and what never falls from lane to lane, and reaches over so many vectors (one or two): these, of which
-    nothing behind the last lane's element is read, and the lanes looked up in them."""
+    nothing before the first active lane's element and behind the last one's is read, and the lanes looked up in them."""
     a, emit, lanes = memory.a, memory.b.emit, moving.lanes
     wide, orders, type_ = vec("i64", lanes), vec("i32", lanes), vec(register_type(place.dtype), lanes)
     moving = a.spread(moving, lanes)
-    first, last = (emit(f"extractelement {wide} {moving.text}, i64 {lane}") for lane in (0, lanes - 1))
+    first = emit(f"extractelement {wide} {moving.text}, i64 0")
     away = emit(f"sub {wide} {moving.text}, {a.splat('i64', first, lanes)}")
     order = emit(f"trunc {wide} {away} to {orders}")
-    far = emit(f"sub i64 {last}, {first}")
+    if mask:
+        bits = emit(f"bitcast {vec('i1', lanes)} {mask} to i{lanes}")
+        active = emit(f"zext i{lanes} {bits} to i32")
+        before, after = (memory.b.call(f"llvm.{name}.i32", "i32", ("i32", active), ("i1", "false")) for name in _ZEROS)
+        low, high = (_lane(memory, order, which) for which in (before, emit(f"sub i32 31, {after}")))
+        order = emit(f"sub {orders} {order}, {a.splat('i32', low, lanes)}")
+        first = emit(f"add i64 {first}, {emit(f'sext i32 {low} to i64')}")
+        far = emit(f"zext i32 {emit(f'sub i32 {high}, {low}')} to i64")
+    else:
+        last = emit(f"extractelement {wide} {moving.text}, i64 {lanes - 1}")
+        far = emit(f"sub i64 {last}, {first}")
     reached = emit(f"sub i64 {emit(f'shl i64 2, {far}')}, 1")
+    if mask:
+        reached = emit(f"select i1 {emit(f'icmp ne i32 {active}, 0')}, i64 {reached}, i64 0")
     base = a.binary("add", start, Value(first, "int64"))
     texts: list[str] = []
     for part in range(vectors):
         bits = emit(f"trunc i64 {emit(f'lshr i64 {reached}, {part * lanes}')} to i{lanes}")
-        mask = emit(f"bitcast i{lanes} {bits} to {vec('i1', lanes)}")
-        texts.append(memory.vector_at(place, a.binary("add", base, a.index(part * lanes)), lanes, mask))
+        read = emit(f"bitcast i{lanes} {bits} to {vec('i1', lanes)}")
+        texts.append(memory.vector_at(place, a.binary("add", base, a.index(part * lanes)), lanes, read))
     floats, given = place.dtype == "float32", [(type_, texts[0]), (orders, order)]
     if vectors == 1:
         text = memory.b.call(f"llvm.x86.avx512.permvar.{'sf' if floats else 'si'}.512", type_, *given)
     else:
         name = f"llvm.x86.avx512.vpermi2var.{'ps' if floats else 'd'}.512"
         text = memory.b.call(name, type_, *given, (type_, texts[1]))
-    return Value(text, place.dtype, lanes)
+    return Value(a.select_text(mask, text, "zeroinitializer", type_, lanes) if mask else text, place.dtype, lanes)
+
+
+def _lane(memory: Memory, vector: str, which: str) -> str:
+    """A lane of 16 numbers of 32 bits, by its number's lowest four bits."""
+    numbers = vec("i32", 16)
+    found = memory.b.call(
+        "llvm.x86.avx512.permvar.si.512", numbers, (numbers, vector), (numbers, memory.a.splat("i32", which, 16))
+    )
+    return memory.b.emit(f"extractelement {numbers} {found}, i64 0")

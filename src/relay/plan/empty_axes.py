@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relay.ir.dim import Dim, SymDim, as_var, dim_bounds, dim_sub, dim_substitute
+from relay.ir.dim_total import dim_total
 from relay.loop.errors import INDEX_OUT_OF_BOUNDS
 from relay.loop.ir import Branch, Fail, Kernel, Seq, Stmt
 from relay.te.reach import all_read
@@ -77,5 +78,5 @@ def _vanishes_with(count: Dim, size: Dim) -> bool:
     variable = as_var(size)
     if variable is None:
         return False
-    _, high = dim_bounds(dim_substitute(count, lambda v: 0 if v == variable else None))
+    _, high = dim_bounds(dim_substitute(dim_total(count), lambda v: 0 if v == variable else None))
     return high is not None and high <= 0

@@ -147,7 +147,7 @@ def _pays(emitter: Emitter, plans: Sequence[MemberPlan], operands: Sequence[Rows
             each, end = each + _SEARCHED, _END_OF_SEARCH
         across += size / lanes * (each + _LINE)
         if isinstance(stage, Scan) and not emitter.runs(plan):
-            along += size * _SCANNED
+            along += size * max(_SCANNED, each)  # no step begins before the one before it ends
         else:
             each += _RUNNING if isinstance(stage, Scan) else 0
             along += -(-size // lanes) * each + (end if reduces else 0)

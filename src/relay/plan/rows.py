@@ -108,7 +108,12 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
     narrow = narrow_rows(emitter, plans, rows, temps, lanes)
     if narrow is None:
         across = _across_rows(builder, lanes, plans, rows, evaluate(space.env))
-        return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
+        if isinstance(across, bool):
+            return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
+        env, storage = dict(emitter.env), dict(builder.storage)
+        wide = _across(emitter, plans, temps, rows, work)
+        emitter.env, builder.storage = env, storage
+        return Branch(across, wide, _along(emitter, plans, temps, rows, work))
     last, env, storage = rows[-1], dict(emitter.env), dict(builder.storage)
     turned = _turned(emitter, narrow, plans, temps, rows, work)
     emitter.env, builder.storage = env, storage  # what other nests read is where it was
@@ -393,9 +398,10 @@ def _work(plans: Sequence[MemberPlan]) -> Dim:
 
 def _across_rows(
     builder: Builder, lanes: int, plans: Sequence[MemberPlan], rows: Sequence[Axis], found: Accesses
-) -> bool:
+) -> bool | Scalar:
     """Whether lanes should run across the last row: it is contiguous where the inner and reduced axes are not, or
-    they are short, or nothing goes along them (a sum of parts, each of which is the same at all places)."""
+    they are short, or nothing goes along them (a sum of parts, each of which is the same at all places). Where as much is
+    contiguous one way as the other, across, whose lanes need not be added up, if there are as many rows as lanes."""
     if not rows:
         return False
     last, indices = rows[-1], builder.indices
@@ -425,6 +431,8 @@ def _across_rows(
                 votes += 1 if short and (near or alone) else -1
             elif along_axis is not None and _is_near(along_row) and not _is_near(along_axis):
                 votes += 1
+    if votes == 0 and not undecided and any(p.reduced for p in plans):
+        return last.extent >= lanes if isinstance(last.extent, int) else compare("ge", extent_of(last.extent), lanes)
     return votes > 0 or (undecided and across)
 
 
