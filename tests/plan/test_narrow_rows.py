@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import relay
+from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, Store, Transpose
 from relay.loop.walk import statements
+from relay.op import registry
 from relay.plan.build import STACK_BYTES
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import HOST, Maker, check, primitive, random, tensor
@@ -87,6 +89,49 @@ def test_long_rows_of_scans_whose_steps_wait() -> None:
         assert scopes == {"stack" if width * 64 <= STACK_BYTES else "worker"} or not WIDE
     plain = check(primitive([tensor((N, 300))], lambda m, x: m("cumsum", x, axis=1)), *SIZES, tolerance=1e-4)
     assert not turns(plain)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_of_unknown_length_are_turned_by_strips(exclusive: bool, reverse: bool) -> None:
+    """A scan whose steps wait, what it reads and what reads it, all rows' numbers at a step, and a number of each row."""
+
+    def define(x: te.Tensor, line: te.Tensor, each: te.Tensor) -> te.Tensor:
+        """A decaying sum of products."""
+        given = te.compute(x.shape, lambda *i: x[i] * line[i[2]])
+        states = te.scan(
+            x.shape, 2, lambda b, i: each[i], lambda s, b, i, j: each[i] * s + te.sin(given[b, i, j]), "float32",
+            reverse=reverse, exclusive=exclusive,
+        )  # fmt: skip
+        return te.compute(x.shape, lambda *i: states[i] + x[i])
+
+    registry.operator("narrow.decayed")(define)
+    try:
+        m = DimVar("m")
+        shapes = [(2, N, as_dim(m)), (as_dim(m),), (N,)]
+        fn = primitive([tensor(s) for s in shapes], lambda make, *given: make("narrow.decayed", *given))
+        sizes = [{V: rows, m: width} for rows, width in ((3, 5), (16, 1), (40, 64), (17, 0), (33, 130))]
+        plan = check(fn, *sizes, tolerance=1e-4)
+        assert turns(plan) or not WIDE
+        lines = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and "_lines" in s.buffer.name]
+        assert all(isinstance(b.shape[0], int) for b in lines)
+    finally:
+        registry.remove("narrow.decayed")
+
+
+def test_a_scan_read_at_other_places_is_not_turned_by_strips() -> None:
+    def define(x: te.Tensor) -> te.Tensor:
+        """Running products beside those of the step before."""
+        states = te.scan(x.shape, 1, lambda i: 1.0, lambda s, i, j: s * x[i, j], "float32")
+        return te.compute(x.shape, lambda i, j: states[i, j] - te.select(j > 0, states[i, j - 1], 0.0))
+
+    registry.operator("narrow.steps")(define)
+    try:
+        m = DimVar("m")
+        fn = primitive([tensor((N, as_dim(m)))], lambda make, x: make("narrow.steps", x))
+        check(fn, *({V: rows, m: width} for rows, width in ((20, 70), (3, 4))), tolerance=1e-4)
+    finally:
+        registry.remove("narrow.steps")
 
 
 def test_rows_of_several_axes_and_an_operand_that_all_rows_share() -> None:

@@ -109,7 +109,7 @@ def narrow_rows(
     waits = any(isinstance(p.member.kept.stage, Scan) and not emitter.runs(p) for p in plans)
     longest = _LONGEST_SCANNED if waits else _LONGEST
     found: dict[int, Rows] = {}
-    for key, where, index, inner, written in _accesses(emitter, plans):
+    for key, where, index, inner, written in accessed(emitter, plans):
         if id(where.buffer) in mine:
             continue
         access = _row_of(emitter.builder, where, index, rows, inner, longest)
@@ -125,7 +125,7 @@ def narrow_rows(
         known.read |= not written
     # One element to a row, or the same for all rows: lanes find them as they are.
     operands = tuple(r for r in found.values() if r.width > 1)
-    if all(r.width <= _NEAR for r in operands) or not all(_turns(r.buffer.dtype) for r in operands):
+    if all(r.width <= _NEAR for r in operands) or not all(turnable(r.buffer.dtype) for r in operands):
         return None
     if not _pays(emitter, plans, operands, lanes):
         return None
@@ -162,12 +162,12 @@ def _reads(plan: MemberPlan, other: MemberPlan) -> bool:
     return any(tensor_key(n.source)[0] == own for b in stage_bodies(plan.member.kept.stage) for n in loads(b))  # type: ignore[arg-type]
 
 
-def _turns(dtype: str) -> bool:
+def turnable(dtype: str) -> bool:
     """Whether elements of a type are turned in registers: those that lie on the stack as they lie in memory."""
     return dtype_bits(dtype) in (32, 64)
 
 
-def _accesses(
+def accessed(
     emitter: Emitter, plans: Sequence[MemberPlan]
 ) -> Iterator[tuple[Key, Storage, list[Scalar], list[Axis], bool]]:
     """What members read and write: the tensor, its memory, the indices and the loops inside a row."""

@@ -44,6 +44,7 @@ from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, targets
 from relay.plan.row_pipeline import pipelined
 from relay.plan.space import Accesses, Space, accesses
+from relay.plan.strips import strips
 from relay.te.scalar import (
     Axis,
     Const,
@@ -105,23 +106,31 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
     space.normalise(builder, evaluate)
     work, emitter = _work(plans), Emitter(builder, aliases, dict(space.env))
     lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
+    env, storage = dict(emitter.env), dict(builder.storage)
+
+    def as_it_was() -> None:
+        """Another way of the nest, and other nests, find what they read where it was."""
+        emitter.env, builder.storage = dict(env), dict(storage)
+
     narrow = narrow_rows(emitter, plans, rows, temps, lanes)
-    if narrow is None:
-        across = _across_rows(builder, lanes, plans, rows, evaluate(space.env))
-        if isinstance(across, bool):
-            return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
-        env, storage = dict(emitter.env), dict(builder.storage)
-        wide = _across(emitter, plans, temps, rows, work)
-        emitter.env, builder.storage = env, storage
-        return Branch(across, wide, _along(emitter, plans, temps, rows, work))
-    last, env, storage = rows[-1], dict(emitter.env), dict(builder.storage)
-    turned = _turned(emitter, narrow, plans, temps, rows, work)
-    emitter.env, builder.storage = env, storage  # what other nests read is where it was
-    if isinstance(last.extent, int):
-        return turned
-    # Few rows have no block to turn.
-    emitter.near = True
-    return Branch(compare("lt", extent_of(last.extent), lanes), _along(emitter, plans, temps, rows, work), turned)
+    if narrow is not None:
+        turned: Stmt | None = _turned(emitter, narrow, plans, temps, rows, work)
+    else:
+        turned = strips(emitter, plans, rows, temps, lanes, work)
+    as_it_was()
+    if turned is not None:
+        if isinstance(rows[-1].extent, int):
+            return turned
+        # Few rows have no block to turn.
+        emitter.near = narrow is not None
+        few = compare("lt", extent_of(rows[-1].extent), lanes)
+        return Branch(few, _along(emitter, plans, temps, rows, work), turned)
+    across = _across_rows(builder, lanes, plans, rows, evaluate(space.env))
+    if isinstance(across, bool):
+        return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
+    wide = _across(emitter, plans, temps, rows, work)
+    as_it_was()
+    return Branch(across, wide, _along(emitter, plans, temps, rows, work))
 
 
 def _along(
