@@ -13,10 +13,13 @@ import relay
 from relay import te
 from relay.ir.diagnostics import ExecutionError, RelayError
 from relay.ir.dim import dim_sub
+from relay.loop.ir import Branch, Fail, For
 from relay.loop.printer import kernel_text
+from relay.loop.walk import statements
 from relay.op.registry import operator, remove
 from relay.options import Options
 from relay.pipeline import build
+from relay.te.scalar import Axis, walk
 
 Array = npt.NDArray[Any]
 
@@ -146,6 +149,40 @@ def test_what_is_bounded_is_not_asked_for() -> None:
     assert "fail" in "".join(texts("test.pick(%x, %i)"))
     assert "fail" not in "".join(texts("test.pick_within(%x, %i)"))
     assert all(text.count("fail") == 1 for text in texts("take(%x, %i, axis=0)"))  # for an axis without elements
+
+
+def test_an_index_is_asked_before_conditions_of_other_variables() -> None:
+    """One that few variables say and that reads nothing: where it is inside, no place is gone through."""
+
+    @operator("test.of_groups")
+    def of_groups(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        (c, n), (g, _) = data.shape, weight.shape
+
+        def near(i: te.Scalar, j: te.Scalar) -> te.Scalar:
+            group = i // (c // g)  # type: ignore[operator]
+            return te.select((j + 1 < te.size(n)), weight[group, j + 1], 0.0)
+
+        return te.compute((c, n), lambda i, j: data[i, j] * near(i, j))
+
+    try:
+        module = relay.parse(
+            "fn [c: Dim, n: Dim, g: Dim] (%x: Tensor[(c, n), float32], %w: Tensor[(g, n), float32]) { test.of_groups(%x, %w) }"
+        )
+        (plan,) = build(module, Options(cache=False, workers=1)).plan.kernels
+        asked = next(s for s in statements(plan.kernel.body) if isinstance(s, Branch) and isinstance(s.then, For))
+        assert any(isinstance(s, Fail) for s in statements(asked.then))
+        assert len({n for n in walk(asked.cond) if isinstance(n, Axis)}) == 1
+        exe = relay.compile(module, cache=False, check_memory=True)
+        for c, g, n, inside in ((6, 3, 4, True), (7, 3, 4, False), (7, 3, 1, True), (2, 3, 4, True)):
+            x, w = np.ones((c, n), np.float32), np.ones((g, n), np.float32)
+            if inside:
+                np.testing.assert_array_equal(np.asarray(exe(x, w)), np.asarray(relay.evaluate(module, x, w)))
+                continue
+            for run in (exe, lambda *given: relay.evaluate(module, *given)):
+                with pytest.raises(ExecutionError, match="outside"):
+                    run(x, w)
+    finally:
+        remove("test.of_groups")
 
 
 def test_a_loop_that_makes_no_step_reads_nothing() -> None:

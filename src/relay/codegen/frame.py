@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import gcd
 
 from relay.codegen.arith import Arithmetic
@@ -86,12 +86,28 @@ class Frame:
 
     def counted(self, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
         """``for i from start to stop by step``: tested at the end, and before where it may be empty."""
+
+        def alone(index: Value, _: Sequence[str]) -> Sequence[str]:
+            body(index)
+            return ()
+
+        self.carrying(start, stop, step, (), alone)
+
+    def carrying(
+        self,
+        start: Value,
+        stop: Value,
+        step: int,
+        first: Sequence[str],
+        body: Callable[[Value, Sequence[str]], Sequence[str]],
+    ) -> None:
+        """The same with indices that each iteration hands to the next: ``first`` are those of the first one."""
         b, a = self.builder, self.arith
         if isinstance(start.const, int) and isinstance(stop.const, int):
             if start.const >= stop.const:
                 return
             if start.const + step >= stop.const:
-                body(start)
+                body(start, first)
                 return
         loop, done = b.name("loop"), b.name("done")
         nonempty = a.compare("lt", start, stop)
@@ -104,12 +120,16 @@ class Frame:
             b.jump(loop)
             b.start(loop, dominated=True)
             index, following = b.local("i"), b.local("next")
+            carried = [b.local("carried") for _ in first]
             at = len(b.lines)
             b.lines.append("")
-            body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg))
+            handed = body(Value(index, "int64", multiple=gcd(start.multiple, step), nonneg=start.nonneg), carried)
             b.do(f"{following} = add nuw nsw i64 {index}, {step}")
             b.branch(b.emit(f"icmp slt i64 {following}, {stop.text}"), loop, done)
-            b.lines[at] = f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{b.block} ]"
+            b.lines[at] = "\n".join(
+                f"  {name} = phi i64 [ {one}, %{before} ], [ {more}, %{b.block} ]"
+                for name, one, more in zip((index, *carried), (start.text, *first), (following, *handed), strict=True)
+            )
         b.start(done, dominated=True)
 
     def workers(self) -> Value:

@@ -211,7 +211,7 @@ class _KernelText:
                 inner.axes[axis] = Value(text, axis.dtype, multiple=bound.multiple, nonneg=bound.nonneg)
         body = Statements(inner, None, self._allocator(Value("%worker", "int64", nonneg=True)))
         begin = Value("%begin", "int64", nonneg=True, multiple=max(1, loop.grain))
-        inner.counted(begin, Value("%end", "int64"), 1, lambda i: body.iterate(loop, i))
+        body.each(loop, begin, Value("%end", "int64"))
         _return(inner, body.matrices)
         # Tiles beside what takes all passes do with a few.
         explicit = self.amount != EXPLICIT and _amount(loop.body) == EXPLICIT

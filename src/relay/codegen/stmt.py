@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from relay.codegen.accumulators import Nans, Running, accumulators, combine, padded_size
 from relay.codegen.analysis import VectorPlan, vector_plan
 from relay.codegen.builder import vec
+from relay.codegen.digits import digits_of
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices, Rows
@@ -33,10 +34,13 @@ from relay.loop.ir import (
     Transpose,
 )
 from relay.loop.running import reduction_step
+from relay.te.scalar import Axis
 
 # Vector iterations that a loop of constant extent is expanded into; loops over register tiles are always expanded.
 _EXPAND = 4
 _EXPAND_TILES = 64
+# What no number of iterations is.
+_NEVER = -(1 << 63)
 
 Parallel = Callable[["Statements", For, Value], None]
 Allocate = Callable[["Statements", Buffer], Place]
@@ -293,7 +297,57 @@ class Statements:
             for step in range(count):
                 self.iterate(loop, f.arith.index(step))
             return
-        self.f.counted(f.arith.index(0), extent, 1, lambda i: self.iterate(loop, i))
+        self.each(loop, f.arith.index(0), extent)
+
+    def each(self, loop: For, begin: Value, end: Value) -> None:
+        """The iterations of a loop from ``begin`` to ``end``, one after the other."""
+        f = self.f
+        found = digits_of(loop) if f.lanes == 1 else None
+        if found is None:
+            f.counted(begin, end, 1, lambda i: self.iterate(loop, i))
+            return
+        carried = {axis: None for digit in found.digits for axis in (digit.quotient, digit.rest)}
+
+        def bind(index: Value, known: Mapping[Axis, Value]) -> None:
+            self.e.forget()
+            f.axes[loop.var] = index
+            for let in found.bindings:
+                f.axes[let.var] = known.get(let.var) or self.e.value(let.value)
+
+        bind(begin, {})
+        sizes = [self.e.value(digit.size) for digit in found.digits]
+        if not all(size.nonneg for size in sizes):
+            f.counted(begin, end, 1, lambda i: self.iterate(loop, i))
+            return
+        # What is divided by nothing is what is left over, and never full.
+        nothing = [f.builder.emit(f"icmp eq i64 {size.text}, 0") for size in sizes]
+        full = [
+            f.builder.emit(f"select i1 {n}, i64 {_NEVER}, i64 {s.text}") for n, s in zip(nothing, sizes, strict=True)
+        ]
+        nonneg = f.axes[found.number].nonneg
+
+        def step(index: Value, texts: Sequence[str]) -> Sequence[str]:
+            bind(index, {a: Value(text, "int64", nonneg=nonneg) for a, text in zip(carried, texts, strict=True)})
+            self.run(found.body)
+            return self._following(texts, full)
+
+        f.carrying(begin, end, 1, [f.axes[axis].text for axis in carried], step)
+
+    def _following(self, texts: Sequence[str], sizes: Sequence[str]) -> list[str]:
+        """Quotients and rests of the next iteration."""
+        emit = self.f.builder.emit
+        out: list[str] = []
+        anew = ""
+        for quotient, rest, size in zip(texts[::2], texts[1::2], sizes, strict=True):
+            more = emit(f"add nsw i64 {rest}, 1")
+            full = emit(f"icmp eq i64 {more}, {size}")
+            grown = emit(f"add nsw i64 {quotient}, {emit(f'zext i1 {full} to i64')}")
+            left = emit(f"select i1 {full}, i64 0, i64 {more}")
+            if anew:
+                grown, left = (emit(f"select i1 {anew}, i64 0, i64 {text}") for text in (grown, left))
+            out += (grown, left)
+            anew = emit(f"or i1 {anew}, {full}") if anew else full
+        return out
 
     def iterate(self, loop: For, value: Value) -> None:
         """One iteration of a loop's body (or, for a ramp, one for every lane)."""

@@ -162,18 +162,21 @@ class _Reads:
         used = {n for e in (where, *(c for c, _ in conditions)) for n in walk(e) if isinstance(n, Axis)}
         if not used <= set(read.over):
             return None  # the state of a recurrence
-        fresh: dict[Axis, Scalar] = {}
-        loops: list[Axis] = []
-        for axis in read.over:
-            if axis in used:
-                loops.append(Axis(axis.name, axis.extent))
-                fresh[axis] = loops[-1]
-        check: Stmt = Branch(substitute(where, fresh), Fail(INDEX_OUT_OF_BOUNDS))
-        for cond, truth in reversed(conditions):
-            cond = substitute(cond, fresh)
-            check = Branch(cond if truth else unary("not", cond), check)
-        for loop in reversed(loops):
-            check = For(loop, wrap(loop.extent, "int64"), check)
+        fresh: dict[Axis, Scalar] = {a: Axis(a.name, a.extent) for a in read.over if a in used}
+        asked = [cond if truth else unary("not", cond) for cond, truth in conditions]
+        # What reads nothing may be asked first, and few variables say most places: of the others nothing is asked where these are inside.
+        asked = [*asked, where] if any(isinstance(n, Load) for n in walk(where)) else [where, *asked]
+        check: Stmt = Fail(INDEX_OUT_OF_BOUNDS)
+        steps: list[tuple[list[Axis], Scalar]] = []
+        for cond in asked:
+            found = {n for n in walk(cond) if isinstance(n, Axis)}
+            steps.append(([a for a in read.over if a in found and not any(a in opened for opened, _ in steps)], cond))
+        for opened, cond in reversed(steps):
+            check = Branch(substitute(cond, fresh), check)
+            for axis in reversed(opened):
+                loop = fresh[axis]
+                assert isinstance(loop, Axis)
+                check = For(loop, wrap(loop.extent, "int64"), check)
         for axis in read.over:  # where one runs over nothing, nothing is read
             low, _ = dim_bounds(axis.extent)
             if axis not in used and isinstance(axis.extent, SymDim) and (low is None or low < 1):

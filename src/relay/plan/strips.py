@@ -179,7 +179,10 @@ def _lines(
 
 def _steps(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) -> tuple[list[Buffer], list[Stmt], list[Stmt]]:
     """The states of scans, what they begin with, and what each member does with the elements at hand."""
-    at, states, starts, body = (lanes.variable,), [], [], []
+    at = (lanes.variable,)
+    states: list[Buffer] = []
+    starts: list[Stmt] = []
+    body: list[Stmt] = []
     for plan in plans:
         stage = plan.member.kept.stage
         if not isinstance(stage, Scan):
