@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import relay
 from relay.ir.expr import Binding, Block, Call, Function, If, OpRef, Tuple, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType
@@ -108,3 +110,27 @@ def test_dominators() -> None:
 def test_components_come_callees_first() -> None:
     graph = {"a": ["b"], "b": ["c", "b"], "c": ["d"], "d": ["c"], "e": ["a", "missing"]}
     assert [sorted(c) for c in components(graph)] == [["c", "d"], ["b"], ["a"], ["e"]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%0 = exp(%p); nn.relu(%0)",
+        "let %a = exp(%p); let %b = nn.relu(%a); %b",
+        "let %a = sort(%p); let %b = %a * %p; %b",
+        "if (sum(%p) > 0f) { %p } else { !ref(%p) }",
+        "@also(%p)",
+    ],
+)
+def test_what_a_text_calls_a_primitive_is_a_function_like_others(body: str) -> None:
+    """Texts that others have fused: what their functions do need not be what a kernel can."""
+    module = relay.parse(f"""#[version = "0.0.5"]
+    def @also(%x: Tensor[(4,), float32], Primitive=1) -> Tensor[(4,), float32] {{ %x + 1f }}
+    def @main(%x: Tensor[(4,), float32]) -> Tensor[(4,), float32] {{
+      %1 = fn (%p: Tensor[(4,), float32], Primitive=1, hash="a1b2") -> Tensor[(4,), float32] {{ {body} }};
+      %1(%x)
+    }}""")
+    x = np.array([1, -2, 0, 3], np.float32)
+    for level in (0, 3):
+        found = relay.compile(module, opt_level=level)(x)
+        np.testing.assert_allclose(np.asarray(found), np.asarray(relay.evaluate(module, x)), rtol=1e-6)

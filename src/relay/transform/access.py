@@ -81,7 +81,7 @@ class AccessTable:
             return None
         name = call.fn.name
         if name not in self._operators:
-            self._operators[name] = _fusible(name)
+            self._operators[name] = fusible(name)
         op = self._operators[name]
         if op is None:
             return None
@@ -98,7 +98,7 @@ class AccessTable:
         return found
 
 
-def _fusible(name: str) -> registry.Operator | None:
+def fusible(name: str) -> registry.Operator | None:
     """The operator, if its calls stand in primitives."""
     if name == DEVICE_COPY or not registry.exists(name):
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, TypeGuard
 
 from relay.ir.expr import (
     Binding,
@@ -15,6 +16,7 @@ from relay.ir.expr import (
     Grad,
     If,
     Match,
+    OpRef,
     Proj,
     RefNew,
     RefRead,
@@ -26,6 +28,7 @@ from relay.ir.module import Module
 from relay.ir.regions import Region
 from relay.ir.trampoline import Step, run
 from relay.ir.walk import children, post_order
+from relay.transform.access import fusible
 from relay.transform.base import Pass
 from relay.transform.blocks import is_atom, is_primitive, map_functions, says_no_less
 
@@ -50,11 +53,31 @@ def to_blocks(function: Function) -> Function:
 
     The body's nodes may be shared within the function, but not with other functions' bodies.
     """
-    if is_primitive(function):
+    if _is_fused(function):
         return function
     places, top = _place(function.body)
-    body = run(_Lowering(places).block(function.body, top))
-    return replace(function, body=body)
+    return _in_blocks(function, run(_Lowering(places).block(function.body, top)))
+
+
+def _is_fused(e: Expr) -> TypeGuard[Function]:
+    """Whether this is a primitive as fusion leaves it."""
+    if not is_primitive(e) or not isinstance(e.body, Block):
+        return False
+    return is_atom(e.body.result) and all(
+        isinstance(b.value, Tuple | Proj) or (isinstance(b.value, Call) and _is_expression(b.value.fn))
+        for b in e.body.bindings
+    )
+
+
+def _is_expression(e: Expr) -> bool:
+    return isinstance(e, OpRef) and fusible(e.name) is not None
+
+
+def _in_blocks(function: Function, body: Block) -> Function:
+    """A function with its body in blocks. A text may call any function a primitive: it is one like others, and what is one kernel
+    is decided anew."""
+    attrs = {name: value for name, value in function.attrs.items() if name != "Primitive"}
+    return replace(function, body=body, attrs=MappingProxyType(attrs))
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +188,7 @@ class _Lowering:
     def _strict(e: Expr) -> tuple[Expr, ...]:
         match e:
             case Call():
-                return e.args if is_primitive(e.fn) else (e.fn, *e.args)
+                return e.args if _is_fused(e.fn) else (e.fn, *e.args)
             case If():
                 return (e.cond,)
             case Match():
@@ -192,7 +215,7 @@ def _operation(e: Expr, kids: list[Expr], blocks: list[Block]) -> Expr:
     """The node over atoms and blocks."""
     match e:
         case Call():
-            if is_primitive(e.fn):
+            if _is_fused(e.fn):
                 return Call(e.fn, tuple(kids), e.attrs, e.type_args, e.ty, e.span)
             return Call(kids[0], tuple(kids[1:]), e.attrs, e.type_args, e.ty, e.span)
         case Tuple():
@@ -213,6 +236,6 @@ def _operation(e: Expr, kids: list[Expr], blocks: list[Block]) -> Expr:
             clauses = tuple(Clause(c.pattern, b) for c, b in zip(e.clauses, blocks, strict=True))
             return Match(kids[0], clauses, e.complete, e.ty, e.span)
         case Function():
-            return replace(e, body=blocks[0])
+            return _in_blocks(e, blocks[0])
         case _:
             raise AssertionError(f"{type(e).__name__} is not an operation")
