@@ -302,6 +302,18 @@ NOT_A_LOOP = {
         }""",
         "what is differentiated goes through a branch",
     ),
+    "a branch that chooses a function": (
+        """def @apply(%f: fn (float64) -> float64, %x: float64, %n: int32) -> float64 {
+          if (%n > 0) { @apply(%f, %f(%x), %n - 1) } else { %x }
+        }
+        def @go(%n: int32, %x: float64) -> float64 {
+          if (%n > 0) {
+            let %f = if (%n > 2) { fn (%y: float64) -> float64 { sin(%y) } } else { fn (%y: float64) -> float64 { %y * %y } };
+            @go(%n - 1, @apply(%f, %x, 2))
+          } else { %x }
+        }""",
+        "what is differentiated goes through",
+    ),
     "a list is the state": (
         """def @go(%l: List[float64], %x: float64) -> float64 {
           match (%l) { Cons(%h, %t) => @go(%t, %x * %h), Nil => %x }

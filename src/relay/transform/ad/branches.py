@@ -16,6 +16,8 @@ from relay.ir.types import TupleType
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.transform.ad.conversions import zeros_like
+from relay.transform.ad.duals import Lifting
+from relay.transform.ad.loops import made_of_tensors
 from relay.transform.ad.terms import project, tuple_of
 from relay.transform.ad.values import Fields, Frame, Other, Tensor, Value
 from relay.transform.blocks import as_block, nested_blocks
@@ -31,7 +33,7 @@ _DEEPEST = 8
 
 def branch_again(reverse: Reverse, var: Var, e: If, frame: Frame) -> Value | None:
     """A branch in this form; None where it does more than compute tensors."""
-    if not _suits(e):
+    if not _suits(e, reverse.lifting):
         return None
     free = free_vars(Block((Binding(var, e),), var, type_of(e)))
     around = {v: reverse.env[v] for v in free}
@@ -92,14 +94,15 @@ def _mirrored(reverse: Reverse, value: Value, frame: Frame) -> Value:
             return value
 
 
-def _suits(e: If) -> bool:
-    """Whether there are only operators without effects, tuples and branches of such in a branch, not nested too deeply."""
+def _suits(e: If, lifting: Lifting) -> bool:
+    """Whether there are only operators without effects, tuples and branches of such in a branch that chooses between tensors, not nested
+    too deeply."""
     todo: list[tuple[Expr, int]] = [(e, 0)]
     while todo:
         value, depth = todo.pop()
         match value:
             case If():
-                if depth >= _DEEPEST:
+                if depth >= _DEEPEST or not made_of_tensors(type_of(value), lifting):
                     return False
                 todo += ((b.value, depth + 1) for block in nested_blocks(value) for b in block.bindings)
             case Call(fn=OpRef(name=name)):
