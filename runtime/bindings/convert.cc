@@ -31,7 +31,7 @@ struct Constructor {
 struct Type {
   enum Kind { unknown, tensor, tuple, adt, other } kind = unknown;
   DType dtype{};
-  std::vector<int64_t> shape;     // -1: any size
+  std::vector<int64_t> shape;     // -1: any size, below: a size with a name or one computed from such (Sizes)
   int64_t bytes = -1;             // where the shape says it
   std::vector<uint32_t> fields;   // of a tuple
   std::string name;               // of a data type; of anything else what it is called
@@ -46,6 +46,28 @@ std::string shown(nb::handle object) {
   return text.size() <= 60 ? text : nb::cast<std::string>(nb::str(object.type().attr("__name__")));
 }
 
+// The sizes of one call that have names, as "n" or "2 * n", by number: size -2 - 2 k of a type is number k, a name, size -3 - 2 k is number
+// k, computed from names, or a name with bounds. The first tensor that has such a size says what it is.
+struct Sizes {
+  std::vector<int64_t> values;  // -1: not known yet
+  bool unsettled = false;       // a computed one was met before the names that it is computed from, or one with bounds
+
+  static bool is_named(int64_t size) { return size < -1; }
+  static bool is_computed(int64_t size) { return size < -1 && (size & 1) != 0; }
+  int64_t& at(int64_t size) {
+    auto number = static_cast<size_t>((-2 - size) / 2);
+    if (number >= values.size()) values.resize(number + 1, -1);
+    return values[number];
+  }
+  // What the type's size is, if that is known: -1 is any.
+  int64_t known(int64_t size) { return is_named(size) ? at(size) : size; }
+  nb::tuple listed() const {
+    nb::list out;
+    for (int64_t value : values) out.append(value);
+    return nb::tuple(out);
+  }
+};
+
 nb::object checked(PyObject* made) {
   if (made == nullptr) throw nb::python_error();
   return nb::steal(made);
@@ -53,9 +75,13 @@ nb::object checked(PyObject* made) {
 
 class Converter {
  public:
-  // `expand(n)` describes type number n; `value` is the class of algebraic values; the errors are classes of exceptions.
-  Converter(nb::object expand, nb::object value, nb::object type_error, nb::object shape_error)
+  // `expand(n)` describes type number n; `computed(k, sizes)` gives size number k from the sizes by number, or None; `settle(sizes)` fails
+  // where one differs from what it is computed to be; `value` is the class of algebraic values; the errors are classes of exceptions.
+  Converter(nb::object expand, nb::object computed, nb::object settle, nb::object value, nb::object type_error,
+            nb::object shape_error)
       : expand_(std::move(expand)),
+        computed_(std::move(computed)),
+        settle_(std::move(settle)),
         value_(std::move(value)),
         type_error_(std::move(type_error)),
         shape_error_(std::move(shape_error)) {
@@ -71,11 +97,14 @@ class Converter {
     }
   }
 
-  nb::object convert(nb::handle object, uint32_t type, const std::string& what) {
-    return wrapped(converted(object, type, what));
+  nb::object convert(nb::handle object, uint32_t type, const std::string& what, nb::handle objects, nb::tuple bound) {
+    Sizes sizes = sizes_of(objects, bound);
+    nb::object out = wrapped(converted(object, type, what, sizes));
+    settle(sizes);
+    return out;
   }
-  nb::object arguments(nb::handle objects, nb::tuple types, nb::tuple whats);
-  nb::object requests(nb::handle each, nb::tuple types, nb::tuple whats);
+  nb::object arguments(nb::handle objects, nb::tuple types, nb::tuple whats, nb::tuple bound);
+  nb::object requests(nb::handle each, nb::tuple types, nb::tuple whats, nb::handle objects, nb::tuple bound);
   nb::object outward(nb::handle object, uint32_t type);
 
  private:
@@ -96,10 +125,11 @@ class Converter {
     std::vector<Step> steps;
     std::unordered_map<PyObject*, std::vector<std::pair<uint32_t, Adt*>>> met;
     const std::string* what;
+    Sizes* sizes;
 
     // What is a leaf, and right, is converted at once.
     void add(nb::handle object, uint32_t number, const Type& type, Step step, Value* slot) {
-      if (type.kind == Type::tensor && convert_leaf(object, type, slot)) return;
+      if (type.kind == Type::tensor && convert_leaf(object, type, slot, *sizes)) return;
       steps.push_back(step);
       tasks.push_back({nb::borrow(object), number, static_cast<uint32_t>(steps.size() - 1), slot});
     }
@@ -115,12 +145,17 @@ class Converter {
     return type;
   }
   void read(Type& type, uint32_t number);
-  Value converted(nb::handle object, uint32_t type, const std::string& what);
+  Value converted(nb::handle object, uint32_t type, const std::string& what, Sizes& sizes);
+  static Sizes sizes_of(nb::handle objects, nb::tuple bound);
+  void settle(const Sizes& sizes) {
+    if (sizes.unsettled) settle_(sizes.listed());
+  }
+  bool fits(int64_t wanted, int64_t found, Sizes& sizes);
   const Value* ready(nb::handle object, uint32_t type);
   void convert_one(Work& work, const Task& task);
   void convert_adt(Work& work, const Task& task, const Type& type);
   void convert_list(Work& work, const Task& task, const Type& type);
-  static bool convert_leaf(nb::handle object, const Type& type, Value* slot);
+  static bool convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes);
   Value convert_tensor(const Work& work, const Task& task, const Type& type);
   bool is_of(Type& type, nb::handle object);
 
@@ -152,7 +187,7 @@ class Converter {
   bool follow(Open& open, nb::object& made, Met& met, const Value*& value, uint32_t& number);
   nb::object algebraic(const Type& type, Adt* adt, nb::object fields);
 
-  nb::object expand_, value_, type_error_, shape_error_;
+  nb::object expand_, computed_, settle_, value_, type_error_, shape_error_;
   nb::object names_[4];         // of the attributes of an algebraic value
   Py_ssize_t places_[4] = {};  // where they lie in it; 0: it has to be asked
   std::deque<Type> types_;
@@ -224,12 +259,15 @@ std::string Converter::place(const Work& work, uint32_t step) {
 }
 
 // An array or a number, where it is what the type says. Runs no Python.
-bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot) {
+bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot, Sizes& sizes) {
   KnownElements found;
   if (known_elements(object, &found)) {
     if (found.dtype != type.dtype || static_cast<size_t>(found.axes) != type.shape.size()) return false;
-    for (size_t i = 0; i < type.shape.size(); ++i)
-      if (type.shape[i] >= 0 && type.shape[i] != found.sizes[i]) return false;
+    for (size_t i = 0; i < type.shape.size(); ++i) {
+      int64_t wanted = sizes.known(type.shape[i]);
+      if (wanted >= 0 ? wanted != found.sizes[i] : Sizes::is_computed(type.shape[i])) return false;
+      if (Sizes::is_named(type.shape[i])) sizes.at(type.shape[i]) = found.sizes[i];
+    }
     *slot = value_of_known(object, found, small_array);
     return true;
   }
@@ -240,6 +278,18 @@ bool Converter::convert_leaf(nb::handle object, const Type& type, Value* slot) {
   } catch (const Error&) {
     return false;
   }
+}
+
+// Whether a size is what a type says.
+bool Converter::fits(int64_t wanted, int64_t found, Sizes& sizes) {
+  if (Sizes::is_named(wanted) && sizes.at(wanted) < 0) {
+    nb::object value = nb::none();
+    if (Sizes::is_computed(wanted)) value = computed_((-2 - wanted) / 2, sizes.listed());
+    if (Sizes::is_computed(wanted) && value.is_none()) sizes.unsettled = true;
+    sizes.at(wanted) = value.is_none() ? found : nb::cast<int64_t>(value);
+  }
+  wanted = sizes.known(wanted);
+  return wanted < 0 || wanted == found;
 }
 
 Value Converter::convert_tensor(const Work& work, const Task& task, const Type& type) {
@@ -261,14 +311,17 @@ Value Converter::convert_tensor(const Work& work, const Task& task, const Type& 
   if (dtype != type.dtype)
     refuse(type_error_, work, task, std::string("has dtype ") + dtype_name(dtype) + ", expected " + dtype_name(type.dtype));
   size_t rank = tensor == nullptr ? 0 : tensor->rank;
-  bool fits = rank == type.shape.size();
-  for (size_t i = 0; fits && i < rank; ++i) fits = type.shape[i] < 0 || type.shape[i] == tensor->shape()[i];
-  if (!fits) {
+  bool is_right = rank == type.shape.size();
+  for (size_t i = 0; is_right && i < rank; ++i) is_right = fits(type.shape[i], tensor->shape()[i], *work.sizes);
+  if (!is_right) {
     std::string found, expected;
     for (size_t i = 0; i < rank; ++i) found += (i ? ", " : "") + std::to_string(tensor->shape()[i]);
-    for (size_t i = 0; i < type.shape.size(); ++i)
-      expected += (i ? ", " : "") + (type.shape[i] < 0 ? std::string("?") : std::to_string(type.shape[i]));
+    for (size_t i = 0; i < type.shape.size(); ++i) {
+      int64_t wanted = work.sizes->known(type.shape[i]);
+      expected += (i ? ", " : "") + (wanted < 0 ? std::string("?") : std::to_string(wanted));
+    }
     if (rank == 1) found += ",";
+    if (type.shape.size() == 1) expected += ",";
     refuse(shape_error_, work, task, "has shape (" + found + "), expected (" + expected + ")");
   }
   return made.take();
@@ -378,10 +431,35 @@ const Value* Converter::ready(nb::handle object, uint32_t type) {
   return type_at(type).kind >= Type::adt && nb::try_cast(object, value, false) && value != nullptr ? &value->get() : nullptr;
 }
 
-Value Converter::converted(nb::handle object, uint32_t type, const std::string& what) {
+// What tensors among the arguments say of sizes with names: `bound` lists argument, axis and size as types have it.
+Sizes Converter::sizes_of(nb::handle objects, nb::tuple bound) {
+  Sizes sizes;
+  for (nb::handle item : bound) {
+    auto number = nb::cast<Py_ssize_t>(nb::object(item[0]));
+    auto axis = nb::cast<Py_ssize_t>(nb::object(item[1]));
+    auto size = nb::cast<int64_t>(nb::object(item[2]));
+    nb::object given = nb::steal(PySequence_GetItem(objects.ptr(), number));
+    if (!given.is_valid()) throw nb::python_error();
+    KnownElements found;
+    int64_t value = -1;
+    if (known_elements(given, &found)) {
+      if (axis < found.axes) value = found.sizes[axis];
+    } else {
+      nb::object shape = nb::getattr(given, "shape", nb::none());
+      if (PySequence_Check(shape.ptr()) && axis < PySequence_Size(shape.ptr())) nb::try_cast(nb::object(shape[axis]), value);
+    }
+    if (value < 0 || sizes.at(size) >= 0) continue;  // what is wrong with it is found where the entry checks it
+    sizes.at(size) = value;
+    sizes.unsettled |= Sizes::is_computed(size);
+  }
+  return sizes;
+}
+
+Value Converter::converted(nb::handle object, uint32_t type, const std::string& what, Sizes& sizes) {
   Owned root;
   Work work;
   work.what = &what;
+  work.sizes = &sizes;
   work.tasks.swap(spare_tasks_);
   work.steps.swap(spare_steps_);
   work.tasks.push_back({nb::borrow(object), type, no_step, &root.slot()});
@@ -400,24 +478,28 @@ Value Converter::converted(nb::handle object, uint32_t type, const std::string& 
 }
 
 // The arguments of a call, of the types with these numbers; what has a negative one stays what it is.
-nb::object Converter::arguments(nb::handle objects, nb::tuple types, nb::tuple whats) {
+nb::object Converter::arguments(nb::handle objects, nb::tuple types, nb::tuple whats, nb::tuple bound) {
   nb::object given = checked(PySequence_Fast(objects.ptr(), "arguments must be a sequence"));
   auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(given.ptr()));
   if (count != types.size() || count != whats.size())
     fail(Status::invalid_argument, "expected %zu arguments and got %zu", types.size(), count);
+  Sizes sizes = sizes_of(given, bound);
   nb::object out = checked(PyTuple_New(static_cast<Py_ssize_t>(count)));
   for (size_t i = 0; i < count; ++i) {
     nb::object item = nb::borrow(PySequence_Fast_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
     auto type = nb::cast<int64_t>(nb::object(types[i]));
     if (type >= 0 && ready(item, static_cast<uint32_t>(type)) == nullptr)
-      item = convert(item, static_cast<uint32_t>(type), nb::cast<std::string>(nb::object(whats[i])));
+      item = wrapped(converted(item, static_cast<uint32_t>(type), nb::cast<std::string>(nb::object(whats[i])), sizes));
     PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
+  settle(sizes);
   return out;
 }
 
-// The list of the tuples of what differs from request to request, of which `each` has the values of every request.
-nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats) {
+// The list of the tuples of what differs from request to request, of which `each` has the values of every request. `objects` are all
+// arguments of one of them.
+nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats, nb::handle objects, nb::tuple bound) {
+  Sizes sizes = sizes_of(objects, bound);
   nb::list all = nb::cast<nb::list>(each);
   Owned out;
   Value* end = &out.slot();
@@ -438,11 +520,12 @@ nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats
         request->fields()[i] = *value;
       } else {
         std::string what = nb::cast<std::string>(nb::object(whats[i])) + " in request " + std::to_string(r);
-        request->fields()[i] = converted(item, type, what);
+        request->fields()[i] = converted(item, type, what, sizes);
       }
     }
   }
   *end = Value::of(new_adt(1, 0));
+  settle(sizes);
   share(out.slot());
   return wrapped(out.take());
 }
@@ -536,13 +619,14 @@ nb::object Converter::outward(nb::handle object, uint32_t type) {
 
 void init_convert(nb::module_& m) {
   nb::class_<Converter>(m, "Converter", "Python values to values of a program, by numbered types.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), nb::arg("expand"), nb::arg("value"),
-           nb::arg("type_error"), nb::arg("shape_error"))
-      .def("convert", &Converter::convert, nb::arg("object").none(), nb::arg("type"), nb::arg("what"),
-           "The value of type number `type`; errors begin with `what`.")
-      .def("arguments", &Converter::arguments, nb::arg("objects"), nb::arg("types"), nb::arg("whats"),
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object>(), nb::arg("expand"),
+           nb::arg("computed"), nb::arg("settle"), nb::arg("value"), nb::arg("type_error"), nb::arg("shape_error"))
+      .def("convert", &Converter::convert, nb::arg("object").none(), nb::arg("type"), nb::arg("what"), nb::arg("objects"),
+           nb::arg("bound"), "The value of type number `type`; errors begin with `what`.")
+      .def("arguments", &Converter::arguments, nb::arg("objects"), nb::arg("types"), nb::arg("whats"), nb::arg("bound"),
            "The values of the types with these numbers; what has a negative one stays what it is.")
-      .def("requests", &Converter::requests, nb::arg("each"), nb::arg("types"), nb::arg("whats"),
+      .def("requests", &Converter::requests, nb::arg("each"), nb::arg("types"), nb::arg("whats"), nb::arg("objects"),
+           nb::arg("bound"),
            "A list of tuples of values of the types with these numbers, one for each request; errors say which.")
       .def("outward", &Converter::outward, nb::arg("object"), nb::arg("type"), "What a value of type number `type` is in Python.");
 }

@@ -59,19 +59,34 @@ class Converter:
     def __init__(
         self,
         expand: Callable[[int], builtins.tuple[Any, ...]],
+        computed: Callable[[int, builtins.tuple[int, ...]], int | None] | None,
+        settle: Callable[[builtins.tuple[int, ...]], None] | None,
         value: type[object],
         type_error: type[BaseException],
         shape_error: type[BaseException],
     ) -> None: ...
-    def convert(self, object: object, type: int, what: str) -> Tensor | Value: ...
+    def convert(
+        self,
+        object: object,
+        type: int,
+        what: str,
+        objects: Sequence[object],
+        bound: builtins.tuple[builtins.tuple[int, int, int], ...],
+    ) -> Tensor | Value: ...
     def arguments(
-        self, objects: Sequence[object], types: builtins.tuple[int, ...], whats: builtins.tuple[str, ...]
+        self,
+        objects: Sequence[object],
+        types: builtins.tuple[int, ...],
+        whats: builtins.tuple[str, ...],
+        bound: builtins.tuple[builtins.tuple[int, int, int], ...],
     ) -> builtins.tuple[object, ...]: ...
     def requests(
         self,
         each: list[builtins.tuple[object, ...]],
         types: builtins.tuple[int, ...],
         whats: builtins.tuple[str, ...],
+        objects: Sequence[object],
+        bound: builtins.tuple[builtins.tuple[int, int, int], ...],
     ) -> Value: ...
     def outward(self, object: object, type: int) -> Any: ...
 

@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[RelayError], str]] = {
     "a shape": (
         {"xs": [np.ones(2, np.float32), np.ones(3, np.float32)]},
         ShapeError,
-        "argument %p of @main, at Both.0[1] has shape (3,), expected (2)",
+        "argument %p of @main, at Both.0[1] has shape (3,), expected (2,)",
     ),
     "a dtype": ({"xs": [np.ones(2)]}, TypeError_, "Both.0[0] has dtype float64, expected float32"),
     "no tensor": ({"xs": ["word"]}, TypeError_, "Both.0[0] must be a tensor of float32"),
@@ -363,7 +363,84 @@ def test_a_class_without_slots_may_stand_for_algebraic_values(program: tuple[Mod
         for made, fields, tag in ((leaf, (np.float32(2),), 0), (node, (leaf, leaf), 1)):
             for name, part in (("adt", "T"), ("constructor", ""), ("tag", tag), ("fields", fields)):
                 object.__setattr__(made, name, part)
-        converter = _runtime.Converter(lambda n: kinds[n], cls, TypeError_, ShapeError)
-        value = cast(Any, converter.convert(node, 0, "it"))
+        converter = _runtime.Converter(lambda n: kinds[n], None, None, cls, TypeError_, ShapeError)
+        value = cast(Any, converter.convert(node, 0, "it", (), ()))
         found.append([float(np.asarray(f.field(0))) for f in value.fields])
     assert found == [[2, 2], [2, 2]]
+
+
+VECTOR = "type Vector[n: Dim] { Of(Tensor[(n,), float32]) }\n"
+SIZES: dict[str, tuple[str, list[tuple[tuple[int, ...], bool]]]] = {
+    "a number": (VECTOR + "def @main(%g: Vector[4]) { match (%g) { Of(%x) => sum(%x) } }", [((4,), True), ((5,), False), ((2,), False)]),
+    "an argument's": (
+        VECTOR
+        + "def @main[n: Dim](%g: Vector[n], %y: Tensor[(n,), float32]) { match (%g) { Of(%x) => sum(%x + %y) } }",
+        [((4, 4), True), ((5, 4), False), ((1, 4), False), ((0, 0), True)],
+    ),
+    "computed": (
+        VECTOR
+        + "def @main[n: Dim](%g: Vector[2*n + 1], %y: Tensor[(n,), float32]) { match (%g) { Of(%x) => sum(%x) + sum(%y) } }",
+        [((5, 2), True), ((4, 2), False), ((1, 0), True)],
+    ),
+    "computed from what is met in data": (
+        VECTOR
+        + "def @main[n: Dim](%g: Vector[n], %y: Tensor[(2*n,), float32]) { match (%g) { Of(%x) => sum(%x) + sum(%y) } }",
+        [((2, 4), True), ((2, 2), False), ((3, 4), False)],
+    ),
+    "of data alone": (
+        VECTOR
+        + "def @main[n: Dim](%g: Vector[n], %h: Vector[n]) { match ((%g, %h)) { (Of(%x), Of(%y)) => sum(%x * %y) } }",
+        [((3, 3), True), ((3, 2), False)],
+    ),
+    "within bounds": (
+        VECTOR + "def @main[n: Dim(2, 4)](%g: Vector[n]) { match (%g) { Of(%x) => sum(%x) } }",
+        [((1,), False), ((2,), True), ((4,), True), ((5,), False)],
+    ),
+    "of a field": (
+        "type Vector[n: Dim] { Of(Tensor[(n - 1,), float32]), Wider(Vector[n + 2]) }\n"
+        "def @main(%g: Vector[3]) { match (%g) { Of(%x) => sum(%x), Wider(_) => 0f } }",
+        [((2,), True), ((3,), False)],
+    ),
+    "a shape and a base type": (
+        "type Vector[s: Shape, b: BaseType] { Of(Tensor[s, b]), Both(Vector[s, b], Vector[s, b]) }\n"
+        "def @main(%g: Vector[(3,), float32]) { match (%g) { Of(%x) => sum(%x), Both(_, _) => 0f } }",
+        [((3,), True), ((2,), False), ((), False)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_sizes_inside_of_values_are_checked(kind: str) -> None:
+    """As the interpreter does: compiled code reads as far as the sizes go that it knows from elsewhere."""
+    text, cases = SIZES[kind]
+    module = relay.parse('#[version = "0.0.5"]\n' + text)
+    exe = relay.compile(module)
+    for sizes, right in cases:
+        arrays: list[Any] = [np.ones(n, np.float32) for n in sizes] or [np.float32(1)]
+        args = [
+            module.adt("Vector").Of(a) if p["type"]["kind"] == "adt" else a
+            for a, p in zip(arrays, exe.signature().params, strict=True)
+        ]
+        if right:
+            np.testing.assert_allclose(np.asarray(exe(*args)), np.asarray(relay.evaluate(module, *args)))
+        else:
+            for run in (exe, lambda *args: relay.evaluate(module, *args)):
+                with pytest.raises(ShapeError):
+                    run(*args)
+
+
+def test_elements_of_a_list_have_one_size() -> None:
+    """A list whose elements' size another argument says, given at once and as one of many requests."""
+    text = """#[version = "0.0.5"]
+    import prelude
+    def @main[n: Dim](%xs: List[Tensor[(n,), float32]], %y: Tensor[(n,), float32]) -> Tensor[(n,), float32] {
+      @foldl(fn (%a: Tensor[(n,), float32], %x: Tensor[(n,), float32]) { %a + %x }, %y, %xs)
+    }"""
+    exe = relay.compile(text)
+    ones = [np.ones(n, np.float32) for n in range(5)]
+    assert np.asarray(exe([ones[4], ones[4]], ones[4])).tolist() == [3, 3, 3, 3]
+    with pytest.raises(ShapeError, match=r"argument %xs of @main, at \[1\] has shape \(3,\), expected \(4,\)"):
+        exe([ones[4], ones[3]], ones[4])
+    answers = exe.run_batch("main", [([ones[2]], ones[2]), ([], ones[3])])
+    assert [np.asarray(a).tolist() for a in answers] == [[2, 2], [1, 1, 1]]
+    assert repr(exe.signature()).startswith("@main(%xs: List[Tensor[(n,), float32]], %y: Tensor[(n,), float32])")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.executable.format import ExecutableImage
+from relay.executable.sizes import size_text
 
 
 def header_text(image: ExecutableImage, name: str, path: Path) -> str:
@@ -64,8 +65,7 @@ def _signature(name: str, info: Mapping[str, Any]) -> str:
 def _type(spec: Mapping[str, Any]) -> str:
     match spec["kind"]:
         case "tensor":
-            dims = ", ".join("?" if d is None else str(d) for d in spec["shape"])
-            return f"{spec['dtype']}[{dims}]"
+            return f"{spec['dtype']}[{', '.join(map(size_text, spec['shape']))}]"
         case "tuple":
             return f"({', '.join(_type(f) for f in spec['fields'])})"
         case "adt":
@@ -73,5 +73,11 @@ def _type(spec: Mapping[str, Any]) -> str:
             return f"{spec['name']}[{arguments}]" if arguments else str(spec["name"])
         case "var":
             return str(spec["name"])
+        case "size":
+            return size_text(spec["size"])
+        case "shape":
+            return f"({', '.join(map(size_text, spec['shape']))})"
+        case "base type":
+            return str(spec["dtype"])
         case kind:
             return str(kind)

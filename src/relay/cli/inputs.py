@@ -114,7 +114,10 @@ def _literal(text: str) -> Any:
 
 
 def _random(name: str, spec: Spec, dtype: np.dtype[Any], sizes: dict[str, int], random: np.random.Generator) -> Array:
-    shape = tuple(d if isinstance(d, int) else sizes.get(d or "", RANDOM_SIZE) for d in spec["shape"])
+    shape = tuple(
+        d if isinstance(d, int) else sizes.get(d, RANDOM_SIZE) if isinstance(d, str) else RANDOM_SIZE
+        for d in spec["shape"]
+    )
     try:
         if dtype.kind == "b":
             return random.random(shape) < 0.5

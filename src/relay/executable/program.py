@@ -264,7 +264,7 @@ class Executable:
     ) -> list[object]:
         """The requests as one batch."""
         assert batch.entry is not None
-        given = [signature.listed(requests, batch.each), *(signature.argument(n, requests[0][n]) for n in shared)]
+        given = [signature.listed(requests, batch.each), *(signature.argument(n, requests[0]) for n in shared)]
         found = self._program.run(batch.entry, given, self._threads, (), self._allowed, None)
         rows = [t.rows() for t in found.fields]
         return rows[0] if signature.is_tensor else [signature.join(parts) for parts in zip(*rows, strict=True)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from relay.executable.bytecode import DTYPE_CODES
 from relay.executable.runtime import _runtime
+from relay.executable.sizes import NamedSizes, Size, names_in, size_text, with_sizes
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.value import AdtValue
 
@@ -33,7 +34,8 @@ class Signature:
         self._all_tensors = all(p["type"]["kind"] == "tensor" for p in self.params)
         # Whether the result is a tuple that the runtime makes a Python tuple of.
         self.tuples = self.result["kind"] == "tuple" and _of_tensors(self.result, _SHALLOW)
-        self._types = _Types(info["adts"])
+        sizes = NamedSizes(name, info["bounds"])
+        self._types = _Types(info["adts"], sizes)
         # For each parameter its type's number, of a tensor -1, and what errors call it.
         kinds = [p["type"] for p in self.params]
         self._wanted = tuple(-1 if kind["kind"] == "tensor" else self._types.number(kind) for kind in kinds)
@@ -43,7 +45,10 @@ class Signature:
         # Whether results come from the runtime as Python sees them; whether nothing is to be done about values at all.
         self.made = self.tuples or self.is_tensor
         self.plain = self._all_tensors and self.made
-        self._converter = _runtime.Converter(self._types.describe, AdtValue, TypeError_, ShapeError)
+        self._bound = () if self._all_tensors else _bound(kinds, sizes)
+        self._converter = _runtime.Converter(
+            self._types.describe, sizes.computed, sizes.settle, AdtValue, TypeError_, ShapeError
+        )
 
     def __repr__(self) -> str:
         """As in a program's text."""
@@ -55,7 +60,7 @@ class Signature:
         for a tensor of another shape inside a tuple or algebraic value."""
         if len(args) != len(self._wanted):
             self.check_count(args)
-        return args if self._all_tensors else self._converter.arguments(args, self._wanted, self._called)
+        return args if self._all_tensors else self._converter.arguments(args, self._wanted, self._called, self._bound)
 
     def check_count(self, args: Sequence[object]) -> None:
         """Raises TypeError_ for a wrong number of arguments."""
@@ -95,16 +100,17 @@ class Signature:
             hint = f"give a NumPy array or a DLPack tensor{f' of {wanted}' if wanted else ''}"
         return type(error)(f"argument %{name} of @{self.name}: {what}", hint=hint)
 
-    def argument(self, number: int, arg: object) -> object:
-        """One argument as the runtime takes it."""
+    def argument(self, number: int, args: Sequence[object]) -> object:
+        """One of the arguments as the runtime takes it."""
         if self._wanted[number] < 0:
-            return arg
-        return self._converter.convert(arg, self._wanted[number], self._called[number])
+            return args[number]
+        return self._converter.convert(args[number], self._wanted[number], self._called[number], args, self._bound)
 
     def listed(self, requests: Sequence[Sequence[object]], each: Sequence[int]) -> object:
         """What differs from request to request, the parameters ``each``, as a list of tuples. Raises what `arguments` does."""
         wanted, called = tuple(self._wanted[n] for n in each), tuple(self._called[n] for n in each)
-        return self._converter.requests([tuple(args[n] for n in each) for args in requests], wanted, called)
+        varying = [tuple(args[n] for n in each) for args in requests]
+        return self._converter.requests(varying, wanted, called, requests[0], self._bound)
 
     def outcome(self, value: object) -> object:
         """A result, as the runtime gave it, as Python sees it."""
@@ -131,8 +137,9 @@ class _Types:
     """Types without variables, by number; a data type's parts get theirs when they are asked for, since a type may contain ever
     larger ones."""
 
-    def __init__(self, adts: Mapping[str, Spec]) -> None:
+    def __init__(self, adts: Mapping[str, Spec], sizes: NamedSizes) -> None:
         self.adts = adts
+        self._sizes = sizes
         self._numbers: dict[str, int] = {}
         self._specs: list[Spec] = []
         self._described: dict[int, tuple[Any, ...]] = {}
@@ -146,8 +153,8 @@ class _Types:
         return found
 
     def describe(self, number: int) -> tuple[Any, ...]:
-        """``("tensor", dtype code, sizes)``, ``("tuple", fields)``, ``("adt", name, ((constructor, fields), ...))``, or what else it
-        is; fields are numbers of types."""
+        """``("tensor", dtype code, codes of sizes)``, ``("tuple", fields)``, ``("adt", name, ((constructor, fields), ...))``, or what
+        else it is; fields are numbers of types."""
         found = self._described.get(number)
         if found is None:
             found = self._described[number] = self._description(self._specs[number])
@@ -156,8 +163,7 @@ class _Types:
     def _description(self, spec: Spec) -> tuple[Any, ...]:
         match spec["kind"]:
             case "tensor":
-                sizes = tuple(d if isinstance(d, int) else None for d in spec["shape"])
-                return "tensor", DTYPE_CODES[spec["dtype"]], sizes
+                return "tensor", DTYPE_CODES[spec["dtype"]], tuple(map(self._sizes.code, spec["shape"]))
             case "tuple":
                 return "tuple", tuple(self.number(f) for f in spec["fields"])
             case "adt":
@@ -177,6 +183,14 @@ def _closed(spec: Spec, types: Mapping[str, Spec]) -> Spec:
     match spec["kind"]:
         case "var":
             return types[spec["name"]]
+        case "tensor":
+            shape, dtype = spec["shape"], spec["dtype"]
+            given = types[dtype]["dtype"] if dtype in types else dtype
+            return {"kind": "tensor", "shape": _closed_shape(shape, types), "dtype": given}
+        case "shape":
+            return {"kind": "shape", "shape": _closed_shape(spec["shape"], types)}
+        case "size":
+            return {"kind": "size", "size": _closed_shape([spec["size"]], types)[0]}
         case "tuple":
             return {**spec, "fields": [_closed(f, types) for f in spec["fields"]]}
         case "adt":
@@ -185,12 +199,52 @@ def _closed(spec: Spec, types: Mapping[str, Spec]) -> Spec:
             return spec
 
 
+def _closed_shape(shape: str | list[Size], types: Mapping[str, Spec]) -> list[Size]:
+    if isinstance(shape, str):
+        given: list[Size] = types[shape]["shape"]
+        return given
+    return [with_sizes(size, lambda name: types[name]["size"] if name in types else name) for size in shape]
+
+
+def _bound(params: Sequence[Spec], sizes: NamedSizes) -> tuple[tuple[int, int, int], ...]:
+    """What tensors among the arguments say of the names in other arguments' types: argument, axis and the size's code. What is
+    computed from a name says something where the name is no axis of a tensor."""
+    wanted = {name for spec in params if spec["kind"] != "tensor" for size in _sizes(spec) for name in names_in(size)}
+    axes = [
+        (number, axis, size)
+        for number, spec in enumerate(params)
+        if spec["kind"] == "tensor"
+        for axis, size in enumerate(spec["shape"])
+    ]
+    named = [a for a in axes if isinstance(a[2], str) and a[2] in wanted]
+    missing = wanted - {size for _, _, size in named}
+    computed = [a for a in axes if isinstance(a[2], list) and not missing.isdisjoint(names_in(a[2]))]
+    return tuple((number, axis, sizes.code(size)) for number, axis, size in (*named, *computed))
+
+
+def _sizes(spec: Spec) -> Iterator[Size]:
+    """The sizes in a type of an entry."""
+    match spec["kind"]:
+        case "tensor" | "shape":
+            yield from spec["shape"]
+        case "size":
+            yield spec["size"]
+        case "tuple" | "adt":
+            for part in spec["fields" if spec["kind"] == "tuple" else "args"]:
+                yield from _sizes(part)
+
+
 def _text(spec: Spec) -> str:
-    """A type as text; sizes that are sums or products are ``?``."""
+    """A type as text."""
     match spec["kind"]:
         case "tensor":
-            sizes = ["?" if d is None else str(d) for d in spec["shape"]]
-            return f"Tensor[({', '.join(sizes)}{',' * (len(sizes) == 1)}), {spec['dtype']}]"
+            return f"Tensor[{_shape_text(spec['shape'])}, {spec['dtype']}]"
+        case "shape":
+            return _shape_text(spec["shape"])
+        case "size":
+            return size_text(spec["size"])
+        case "base type":
+            return str(spec["dtype"])
         case "tuple":
             fields = [_text(f) for f in spec["fields"]]
             return f"({', '.join(fields)}{',' * (len(fields) == 1)})"
@@ -201,3 +255,7 @@ def _text(spec: Spec) -> str:
             return f"Ref[{_text(spec['value'])}]"
         case kind:
             return f"<{kind}>"
+
+
+def _shape_text(shape: Sequence[Size]) -> str:
+    return f"({', '.join(map(size_text, shape))}{',' * (len(shape) == 1)})"

@@ -1,14 +1,19 @@
-"""The type information that travels with an executable, as JSON: what an entry takes and gives, and the data types in it."""
+"""The type information that travels with an executable, as JSON: what an entry takes and gives, the data types in it, and between which
+numbers (the greater may be null) sizes with names lie.
+
+A size is a number, a name, ``[operation, size, size]``, or null where nothing is known of it. A definition's parameters go by their
+serial numbers, in place of types, shapes, base types and sizes.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from relay.ir.dim import Dim, as_var, dim_text
+from relay.ir.dim import AnyDim, Dim, DimFoldOp, DimVar, SymDim, dim_fold, is_any
 from relay.ir.expr import Function
 from relay.ir.module import Module
-from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
+from relay.ir.types import AdtType, FuncType, RefType, Shape, TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.transform.batching.requests import ANSWERS, EACH, IN_TURN
 
 
@@ -18,16 +23,31 @@ def entry_info(module: Module, fn: Function, name: str | None = None, many: str 
     adts: dict[str, Any] = {}
     pending: list[str] = []
 
-    def dim_spec(dim: Dim) -> int | str | None:
-        if isinstance(dim, int):
-            return dim
-        return dim_text(dim) if as_var(dim) is not None else None
+    names: dict[str, DimVar] = {}
+    serials: set[int] = set()  # of the parameters of definitions
+
+    def name_of(v: DimVar) -> Any:
+        if v.serial in serials:
+            return str(v.serial)
+        return v.name if names.setdefault(v.name, v) is v else f"{v.name}.{v.serial}"
+
+    def number(n: int) -> Any:
+        return n
+
+    def applied(op: DimFoldOp, a: Any, b: Any) -> Any:
+        return [op, a, b]
+
+    def dim_spec(dim: Dim) -> Any:
+        return None if is_any(dim) else dim_fold(dim, name_of, number, applied)
+
+    def shape_spec(shape: Shape) -> Any:
+        return str(shape.serial) if isinstance(shape, TypeVar) else [dim_spec(d) for d in shape]
 
     def spec(ty: Type | TypeArg | None) -> dict[str, Any]:
         match ty:
             case TensorType(shape=shape, dtype=dtype):
-                assert isinstance(shape, tuple) and isinstance(dtype, str)
-                return {"kind": "tensor", "shape": [dim_spec(d) for d in shape], "dtype": dtype}
+                base = str(dtype.serial) if isinstance(dtype, TypeVar) else dtype
+                return {"kind": "tensor", "shape": shape_spec(shape), "dtype": base}
             case TupleType(fields=fields):
                 return {"kind": "tuple", "fields": [spec(f) for f in fields]}
             case AdtType(name=name, args=args):
@@ -41,6 +61,12 @@ def entry_info(module: Module, fn: Function, name: str | None = None, many: str 
                 return {"kind": "ref", "value": spec(value)}
             case FuncType():
                 return {"kind": "function"}
+            case str():
+                return {"kind": "base type", "dtype": ty}
+            case tuple():
+                return {"kind": "shape", "shape": shape_spec(ty)}
+            case int() | SymDim() | AnyDim():
+                return {"kind": "size", "size": dim_spec(ty)}
             case _:
                 return {"kind": "other"}
 
@@ -51,11 +77,13 @@ def entry_info(module: Module, fn: Function, name: str | None = None, many: str 
     result = spec(declared)
     while pending:
         definition = module.types[pending.pop()]
+        serials.update(p.serial for p in definition.params if isinstance(p, DimVar))
         adts[definition.name] = {
             "params": [str(p.serial) for p in definition.params],
             "constructors": [{"name": c.name, "fields": [spec(f) for f in c.fields]} for c in definition.constructors],
         }
-    info = {"params": params, "result": result, "adts": adts}
+    bounds = {name: (v.lo, v.hi) for name, v in names.items() if v.lo > 0 or v.hi is not None}
+    info = {"params": params, "result": result, "adts": adts, "bounds": bounds}
     requests = module.functions[name].attrs.get(ANSWERS) if name is not None else None
     if requests is not None:
         each = module.functions[many].attrs[EACH] if many is not None else ()

@@ -1,0 +1,110 @@
+"""Sizes in the types that travel with an executable (`relay.lower.signature`): a number, a name, ``[operation, size, size]``, or None."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from relay.ir.diagnostics import ShapeError
+
+Size = Any
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+}
+_SIGNS = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
+# What no tensor's size is equal to.
+_NEVER = 1 << 62
+
+
+def with_sizes(size: Size, meaning: Callable[[str], Size]) -> Size:
+    """A size with others in place of its names; what is computed from numbers is one, from what is not known or not there None."""
+    if isinstance(size, str):
+        return meaning(size)
+    if not isinstance(size, list):
+        return size
+    name, *operands = size
+    a, b = (with_sizes(o, meaning) for o in operands)
+    if isinstance(a, int) and isinstance(b, int):
+        return None if b == 0 and name in ("floordiv", "mod") else _OPERATIONS[name](a, b)
+    return None if a is None or b is None else [name, a, b]
+
+
+def size_text(size: Size) -> str:
+    """For people: ``2 * n``, ``?``."""
+    if not isinstance(size, list):
+        return "?" if size is None else str(size)
+    name, *operands = size
+    a, b = map(size_text, operands)
+    if name not in _SIGNS:
+        return f"{name}({a}, {b})"
+    a, b = (f"({t})" if isinstance(o, list) else t for o, t in zip(operands, (a, b), strict=True))
+    return f"{a} {_SIGNS[name]} {b}"
+
+
+def names_in(size: Size) -> Iterator[str]:
+    """The names that a size is computed from."""
+    if isinstance(size, str):
+        yield size
+    elif isinstance(size, list):
+        for operand in size[1:]:
+            yield from names_in(operand)
+
+
+class NamedSizes:
+    """The sizes of an entry's parameters that are names or computed from names, by number. Tensors inside of algebraic values are
+    checked against them: what compiled code knows of a size it has from one tensor."""
+
+    def __init__(self, entry: str, bounds: Mapping[str, tuple[int, int | None]]) -> None:
+        self.entry = entry
+        self._bounds = bounds
+        self._sizes: list[Size] = []
+        self._numbers: dict[str, int] = {}
+
+    def code(self, size: Size) -> int:
+        """As `relay._runtime.Converter` takes a size: a number as it is, -1 for any, -2 - 2 k for name k, -3 - 2 k for what is computed
+        from names, or has bounds: when one is met, `settle` is to look at it."""
+        if size is None:
+            return -1
+        if isinstance(size, int):
+            return size if size >= 0 else _NEVER
+        text = json.dumps(size)
+        if text not in self._numbers:
+            self._sizes.append(size)
+            self._numbers.setdefault(text, len(self._sizes) - 1)
+        return -2 - 2 * self._numbers[text] - (isinstance(size, list) or size in self._bounds)
+
+    def computed(self, number: int, known: Sequence[int]) -> int | None:
+        """Size ``number``, if the sizes it is computed from are known (not -1)."""
+
+        def value(name: str) -> int | None:
+            n = self._numbers.get(json.dumps(name), len(known))
+            return known[n] if n < len(known) and known[n] >= 0 else None
+
+        found = with_sizes(self._sizes[number], value)
+        return found if found is None or found >= 0 else _NEVER
+
+    def settle(self, known: Sequence[int]) -> None:
+        """Raises ShapeError where a size is not what it is computed to be, or outside of its bounds."""
+        for number, (size, found) in enumerate(zip(self._sizes, known, strict=False)):
+            if found < 0:
+                continue
+            expected = self.computed(number, known)
+            if expected is not None and expected != found:
+                raise self._wrong(size, found, f"expected {'no size' if expected == _NEVER else expected}")
+            least, most = self._bounds.get(size, (0, None)) if isinstance(size, str) else (0, None)
+            if found < least:
+                raise self._wrong(size, found, f"expected at least {least}")
+            if most is not None and found > most:
+                raise self._wrong(size, found, f"expected at most {most}")
+
+    def _wrong(self, size: Size, found: int, what: str) -> ShapeError:
+        return ShapeError(
+            f"the sizes of the arguments of @{self.entry}: an axis of {size_text(size)} has size {found}, {what}"
+        )
