@@ -112,7 +112,7 @@ class HotExecutable(Executable):
         key = (entry, sizes)
         found = self._table.get(key)
         if isinstance(found, Variant):
-            return _by(found, args, donate, allowed)
+            return _by(found, entry, args, donate, allowed)
         if isinstance(found, _Trial):
             return self._measured(key, found, args, donate, allowed)
         if found is None and key not in self._table and self.specialise:
@@ -178,7 +178,7 @@ class HotExecutable(Executable):
             special = len(trial.special) <= len(trial.general)
             start = time.perf_counter()
             result = (
-                _by(trial.variant, args, donate, allowed)
+                _by(trial.variant, key[0], args, donate, allowed)
                 if special
                 else super()._run(key[0], args, donate, allowed, None)
             )
@@ -259,8 +259,14 @@ class HotExecutable(Executable):
             write_whole(self._record, lambda temporary: temporary.write_text(json.dumps(hot)))
 
 
-def _by(variant: Variant, args: Sequence[object], donate: tuple[int, ...], allowed: Allowed | None) -> object:
-    return variant.executable._run(variant.entry, args, donate, allowed, None)
+def _by(
+    variant: Variant, entry: str, args: Sequence[object], donate: tuple[int, ...], allowed: Allowed | None
+) -> object:
+    try:
+        return variant.executable._run(variant.entry, args, donate, allowed, None)
+    except RelayError as error:  # it names the entry that was called
+        error.message = error.message.replace(f"@{variant.entry}", f"@{entry}")
+        raise
 
 
 def _binders(function: Function) -> tuple[_Binder, ...]:

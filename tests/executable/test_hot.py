@@ -146,8 +146,9 @@ def test_arguments_that_do_not_fit_are_refused_as_before(tmp_path: Path) -> None
     exe.prepare("main", {"n": 5, "m": 7})
     x, y = given()
     for wrong in ((x, y[:, :4]), (x,), (x, 3.0), (x.astype(np.int64), y)):
-        with pytest.raises(relay.RelayError):
+        with pytest.raises(relay.RelayError) as caught:
             exe(*wrong)
+        assert "@main" in str(caught.value) and "@main." not in str(caught.value)
 
 
 def test_a_variant_that_does_not_compile_is_remembered_and_not_tried_again(tmp_path: Path) -> None:
