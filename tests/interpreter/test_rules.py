@@ -496,6 +496,20 @@ def test_arguments_that_do_not_fit(given: object, message: str) -> None:
     assert "%x of @main" in str(caught.value)
 
 
+@pytest.mark.parametrize("size", ["n + m", "n*m", "n*n", "max(n, m)"])
+def test_sizes_are_compared_once_all_arguments_are_known(size: str) -> None:
+    """What is computed from sizes may come before the arguments that say what they are."""
+    params = f"%x: Tensor[({size},), float32], %y: Tensor[(n,), float32], %z: Tensor[(m,), float32]"
+    inner = f"def @f[n: Dim, m: Dim]({params}) {{ sum(%x) + sum(%y) + sum(%z) }}"
+    loose = ", ".join(f"%{p}: Tensor[(?,), float32]" for p in "xyz")
+    right = {"n + m": 5, "n*m": 6, "n*n": 4, "max(n, m)": 3}[size]
+    ones = [np.ones(k, np.float32) for k in range(8)]
+    for text in (inner.replace("@f", "@main"), f"{inner} def @main({loose}) {{ @f(%x, %y, %z) }}"):
+        assert number(run(text, ones[right], ones[2], ones[3])) == right + 5
+        with pytest.raises(ShapeError, match=r"%x of @\w+ has shape \(7,\) where .* with .*n = 2"):
+            run(text, ones[7], ones[2], ones[3])
+
+
 def test_sizes_must_agree_across_arguments() -> None:
     text = "def @main[n: Dim](%x: Tensor[(n,), float32], %p: (Tensor[(n, 2), float32], int32)) { %x }"
     x = np.ones(3, np.float32)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from relay.interpreter.sizes import check_sizes, size_checks
+from relay.interpreter.sizes import Unsettled, check_sizes, settle, size_checks
 from relay.interpreter.values import Array, Closure, ConstructorValue, OperatorValue, Reference, Value
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.dim import DimVar
@@ -34,10 +34,12 @@ def argument_values(module: Module, function: Function, name: str, args: Sequenc
         wanted = ", ".join(f"%{p.name}: {_parameter_text(p.ty or p.annotation)}" for p in function.params)
         raise TypeError_(f"@{name} takes {len(function.params)} arguments ({wanted}), not {len(args)}", function.span)
     reader = _Reader(module)
-    return [
+    values = [
         reader.read(arg, param.ty or param.annotation, f"the argument %{param.name} of @{name}")
         for param, arg in zip(function.params, args, strict=True)
     ]
+    settle(reader.unsettled, reader.dims, None)
+    return values
 
 
 def _parameter_text(type_: Type | None) -> str:
@@ -50,6 +52,7 @@ class _Reader:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.dims: dict[DimVar, int] = {}
+        self.unsettled: list[Unsettled] = []
 
     def read(self, given: object, type_: Type | None, what: str) -> Value:
         return run(self._read(given, type_, what))
@@ -102,7 +105,7 @@ class _Reader:
                 raise ShapeError(
                     f"{what} has rank {array.ndim} (shape {shape_text(array.shape)}) where {type_text(type_)} is expected"
                 )
-            check_sizes(size_checks(type_), array, self.dims, what, None)
+            check_sizes(size_checks(type_), array, self.dims, what, None, self.unsettled)
         return array
 
     def _adt(self, given: object, type_: AdtType, what: str) -> Step[Value]:

@@ -18,7 +18,17 @@ from relay.interpreter.arguments import argument_values, python_value
 from relay.interpreter.operators import apply_operator, check_arity, compose
 from relay.interpreter.patterns import matches
 from relay.interpreter.scopes import ATOMS, analyse
-from relay.interpreter.sizes import SizeCheck, as_precise, check_sizes, concrete_attrs, dim_value, is_known, size_checks
+from relay.interpreter.sizes import (
+    SizeCheck,
+    Unsettled,
+    as_precise,
+    check_sizes,
+    concrete_attrs,
+    dim_value,
+    is_known,
+    settle,
+    size_checks,
+)
 from relay.interpreter.values import (
     Closure,
     ConstructorValue,
@@ -481,11 +491,13 @@ class Machine:
                 if isinstance(parameter, DimVar) and is_known(cast(Dim, given), caller.dims):
                     env.dims[parameter] = dim_value(cast(Dim, given), caller.dims, span)
         values = env.values
+        unsettled: list[Unsettled] = []
         for param, value in zip(function.params, args, strict=True):
             checks = self.checks(param)
             if checks:
-                check_sizes(checks, value, env.dims, f"the argument %{param.name} of {callee.name}", span)
+                check_sizes(checks, value, env.dims, f"the argument %{param.name} of {callee.name}", span, unsettled)
             values[param] = value
+        settle(unsettled, env.dims, span)
         stack = self.stack
         if not (stack and isinstance(stack[-1], Return)):
             self.depth += 1

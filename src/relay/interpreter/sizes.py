@@ -42,11 +42,20 @@ def size_checks(type_: Type | None) -> tuple[SizeCheck, ...]:
     return tuple(out)
 
 
+# A tensor of a size that its type computes from variables without values so far, and what it is called.
+Unsettled = tuple[SizeCheck, object, str]
+
+
 def check_sizes(
-    checks: Iterable[SizeCheck], value: object, dims: dict[DimVar, int], what: str, span: Span | None
+    checks: Iterable[SizeCheck],
+    value: object,
+    dims: dict[DimVar, int],
+    what: str,
+    span: Span | None,
+    unsettled: list[Unsettled] | None = None,
 ) -> None:
-    """Bind the variables that are still free in ``dims``, within their bounds, and check every other axis. Raises ShapeError, which
-    names ``what``."""
+    """Bind the variables that are still free in ``dims``, within their bounds, and check every other axis; what cannot be checked
+    before more variables have values is put into ``unsettled``. Raises ShapeError, which names ``what``."""
     for check in checks:
         tensor: object = value
         for index in check.path:
@@ -67,6 +76,14 @@ def check_sizes(
                     _check_bounds(v, dims.get(v, v.lo), f"{what} has size {shape[axis]} on axis {axis}", span)
             if expected is not None and expected != shape[axis]:
                 raise _mismatch(check, shape, dims, what, span)
+            if expected is None and unsettled is not None:
+                unsettled.append((SizeCheck((), check.type, ((axis, dim),)), tensor, what))
+
+
+def settle(unsettled: Iterable[Unsettled], dims: dict[DimVar, int], span: Span | None) -> None:
+    """Check what could not be checked before all parameters had given variables their values. Raises ShapeError."""
+    for check, tensor, what in unsettled:
+        check_sizes((check,), tensor, dims, what, span)
 
 
 def _check_bounds(variable: DimVar, size: int, found: str, span: Span | None) -> None:
