@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import relay
 from relay import te
-from relay.ir.diagnostics import OperatorError, TypeError_
+from relay.ir.diagnostics import OperatorError, RelayError, TypeError_
 from relay.ir.dim import ANY, dim_floordiv, dim_min, dim_sub, dim_var
 from relay.ir.types import TensorType, TupleType
 from relay.op import registry
@@ -219,3 +220,30 @@ def test_nan_is_the_greatest() -> None:
 def test_sizes_found_while_running_are_checked() -> None:
     with pytest.raises(te.DefinitionError, match=r"sizes of dyn.reshape's operand and result must agree: 6 and 8"):
         h.apply("dyn.reshape", np.ones((2, 3), np.float32), np.array([4, 2]))
+
+
+@pytest.mark.parametrize(
+    ("op", "right", "wrong"),
+    [
+        ("dyn.reshape", [(4, 2), (-1, 4), (8, 1)], [(2, 1), (8, 2), (-1, 3), (-1, -1), (-2, -4)]),
+        ("dyn.broadcast_to", [(8, 2), (8, 1), (8, 0)], [(7, 2), (16, 2), (1, 2), (8, -1)]),
+    ],
+)
+def test_compiled_code_checks_sizes_found_while_running(
+    op: str, right: list[tuple[int, ...]], wrong: list[tuple[int, ...]]
+) -> None:
+    """As the interpreter does: more elements than there are would be read from behind the operand."""
+    text = f"""#[version = "0.0.5"]
+    def @main[n: Dim](%x: Tensor[(n, 1), float32], %to: Tensor[(2,), int64]) {{ {op}(exp(%x), %to) + 1f }}"""
+    module = relay.parse(text)
+    x = np.arange(8, dtype=np.float32).reshape(8, 1)
+    for level in (0, 3):
+        exe = relay.compile(module, opt_level=level)
+        for to in right:
+            expected = np.asarray(relay.evaluate(module, x, np.array(to)))
+            np.testing.assert_allclose(np.asarray(exe(x, np.array(to))), expected, rtol=1e-5)
+        for to in wrong:
+            with pytest.raises(RelayError):
+                relay.evaluate(module, x, np.array(to))
+            with pytest.raises(RelayError, match=r"must agree|would have size"):
+                exe(x, np.array(to))

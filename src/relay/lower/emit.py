@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from relay import te
 from relay.executable.bytecode import DTYPE_CODES, FunctionCode, Label
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import SymDim, dim_sub
@@ -370,21 +371,9 @@ class _Emitter:
 
     def _check(self, call: Call) -> None:
         """What is demanded of two sizes, or the end of the run with a message that shows them."""
-        sides = [self.sizes.register(call.attrs[side]) for side in ("left", "right")]  # type: ignore[arg-type]
-        left, right = sides
-        opcode, shown = "CheckEq", " must agree: {0} and {1}"
-        if call.attrs.get("relation") == "<=":
-            opcode, shown = "CheckLe", ": {0} is more than {1}"
-        elif (sizes := call.attrs.get("sizes")) is not None:
-            # Equal sides let one of the sizes be compared with itself, others the two that must differ then.
-            shown = f" {call.attrs['rule']}: {{0}} and {{1}}"
-            first, second = self.sizes.all(sizes)  # type: ignore[arg-type]
-            same, left, right = self.asm.reg(), self.asm.reg(), second
-            self.asm.emit("ScalarEq", same, "int64", *sides)
-            self.asm.emit("ScalarSelect", left, same, second, first)
-        where = f" ({call.span})" if call.span else ""
-        text = f"{call.attrs['why']}{shown} in @{self.frame.name}{where}"
-        self.asm.emit(opcode, left, right, self.unit.message(text))
+        given = {name: call.attrs[name] for name in ("relation", "sizes", "rule") if name in call.attrs}
+        sides = {side: call.attrs[side] for side in ("left", "right", "why")}
+        self.frame.demand(te.Demand(**sides, **given), call.span)  # type: ignore[arg-type]
 
     def _is_buffer(self, var: Var, name: str, call: Call) -> bool:
         """Whether a view is nothing but an operand of kernels, which read elements and are told sizes: the tensor itself will do."""

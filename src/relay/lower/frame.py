@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Container
 
+from relay import te
 from relay.executable.bytecode import Assembler
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import DimVar, dim_vars
 from relay.ir.expr import Block, Constant, ConstructorRef, Expr, GlobalVar, Tuple, Var
 from relay.ir.module import Module
+from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, is_integer
 from relay.lower.sizes import Sizes
 from relay.lower.unit import Unit
@@ -173,6 +175,22 @@ class Frame:
                         todo.append((out, f))
         for out in fields:
             self.sizes.emit("Kill", out)
+
+    def demand(self, demand: te.Demand, span: Span | None) -> None:
+        """Emit what is demanded of two sizes, or the end of the run with a message that shows them."""
+        left, right = sides = [self.sizes.register(side) for side in (demand.left, demand.right)]
+        opcode, shown = "CheckEq", " must agree: {0} and {1}"
+        if demand.relation == "<=":
+            opcode, shown = "CheckLe", ": {0} is more than {1}"
+        elif demand.sizes is not None:
+            # Equal sides let one of the sizes be compared with itself, others the two that must differ then.
+            shown = f" {demand.rule}: {{0}} and {{1}}"
+            first, second = self.sizes.all(demand.sizes)
+            same, left, right = self.asm.reg(), self.asm.reg(), second
+            self.asm.emit("ScalarEq", same, "int64", *sides)
+            self.asm.emit("ScalarSelect", left, same, second, first)
+        where = f" ({span})" if span else ""
+        self.asm.emit(opcode, left, right, self.unit.message(f"{demand.why}{shown} in @{self.name}{where}"))
 
     def release(self, variables: set[Var] | frozenset[Var]) -> None:
         """Nothing reads these variables any more: release the registers that no other variable shares."""

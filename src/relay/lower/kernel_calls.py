@@ -20,6 +20,7 @@ from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
 from relay.lower.exchange import Result
 from relay.lower.frame import Frame, type_dims
+from relay.lower.planning import result_demands
 from relay.lower.rooms import Room, find_rooms
 from relay.lower.scalars import emit_scalars
 from relay.lower.sizes import said_dims
@@ -168,6 +169,8 @@ class KernelCalls:
         device = self.device(var)
         if id(call.fn) in self.frame.unit.shape_planned:
             self._result_shape(var, self.frame.unit.shape_planned[id(call.fn)], inputs)
+            for demand, span in result_demands(call.fn):
+                self.frame.demand(demand, span)
         origin = keys.get(var)
         origins = origin if isinstance(origin, tuple) else (origin,)
         outputs: list[int] = []

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from relay import te
-from relay.ir.dim import DimVar, dim_vars
+from relay.ir.dim import Dim, DimVar, dim_substitute, dim_vars, known_equal
 from relay.ir.dtypes import dtype_name
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Tuple, Var
 from relay.ir.mapped import release
 from relay.ir.module import Module
-from relay.ir.types import TensorType, TupleType
+from relay.ir.span import Span
+from relay.ir.types import TensorType, TupleType, Type
 from relay.loop.target import Target
 from relay.lower.beginnings import shared_beginnings
 from relay.lower.packing import Packer, carried_operands, rebuild, shared_operands
@@ -31,6 +33,7 @@ from relay.plan.schedule import MODEL, Schedule
 from relay.te.text import definition_text
 from relay.transform.access import access_of
 from relay.transform.blocks import all_blocks, body_of, is_primitive, on_several_devices
+from relay.typing.relations import solved_signature
 
 Array = npt.NDArray[np.generic]
 # Runs a te graph of one input and one output on an array, by compiled code; equal keys mean equal graphs.
@@ -236,6 +239,26 @@ def _shape_function(fn: Function, target: Target, by_key: dict[str, KernelPlan])
         by_key[key.text] = plan
     types = tuple(TensorType(t.shape, t.dtype) for t in inputs)
     return Planned(plan, key.dims, types, (TensorType(result.shape, result.dtype),))
+
+
+def result_demands(fn: Function) -> Iterator[tuple[te.Demand, Span | None]]:
+    """What an operator whose result's sizes are values demands of these, with its place."""
+    call = _only_call(fn)
+    assert call is not None and isinstance(call.fn, OpRef) and isinstance(call.ty, TensorType)
+    shape = call.ty.shape
+    assert isinstance(shape, tuple)
+    types = tuple(cast(Type, a.ty) for a in call.args)
+    signature = solved_signature(registry.get(call.fn.name), types, call.attrs)
+    own = {variable: shape[axis] for variable, (number, axis) in signature.gradual.items() if number < 0}
+
+    def meant(dim: Dim) -> Dim:
+        return dim_substitute(dim, own.get)
+
+    for d in signature.demands:
+        left, right = meant(d.left), meant(d.right)
+        if not known_equal(left, right):
+            sizes = None if d.sizes is None else (meant(d.sizes[0]), meant(d.sizes[1]))
+            yield replace(d, left=left, right=right, sizes=sizes), call.span
 
 
 def _key(fn: Function, target: Target, constants: frozenset[int], weights: Residence = Residence.PART) -> PlanKey:
