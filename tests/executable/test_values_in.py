@@ -401,6 +401,12 @@ SIZES: dict[str, tuple[str, list[tuple[tuple[int, ...], bool]]]] = {
         "def @main(%g: Vector[3]) { match (%g) { Of(%x) => sum(%x), Wider(_) => 0f } }",
         [((2,), True), ((3,), False)],
     ),
+    "parameters of every kind": (
+        "type Vector[s: Shape, b: BaseType, n: Dim, A] { Of(Tensor[(n,), b]), Both(Vector[s, b, n, A], A), Only(Tensor[s, b]) }\n"
+        "def @main[n: Dim](%g: Vector[(2, n), float32, 2*n, float32], %y: Tensor[(n,), float32]) {\n"
+        "  match (%g) { Of(%x) => sum(%x) + sum(%y), Both(_, _) => 0f, Only(%x) => sum(%x) }\n}",
+        [((4, 2), True), ((2, 2), False), ((0, 0), True)],
+    ),
     "a shape and a base type": (
         "type Vector[s: Shape, b: BaseType] { Of(Tensor[s, b]), Both(Vector[s, b], Vector[s, b]) }\n"
         "def @main(%g: Vector[(3,), float32]) { match (%g) { Of(%x) => sum(%x), Both(_, _) => 0f } }",

@@ -28,7 +28,7 @@ def entry_info(module: Module, fn: Function, name: str | None = None, many: str 
 
     def name_of(v: DimVar) -> Any:
         if v.serial in serials:
-            return str(v.serial)
+            return f"#{v.serial}"  # types are counted apart
         return v.name if names.setdefault(v.name, v) is v else f"{v.name}.{v.serial}"
 
     def number(n: int) -> Any:
@@ -79,7 +79,7 @@ def entry_info(module: Module, fn: Function, name: str | None = None, many: str 
         definition = module.types[pending.pop()]
         serials.update(p.serial for p in definition.params if isinstance(p, DimVar))
         adts[definition.name] = {
-            "params": [str(p.serial) for p in definition.params],
+            "params": [name_of(p) if isinstance(p, DimVar) else str(p.serial) for p in definition.params],
             "constructors": [{"name": c.name, "fields": [spec(f) for f in c.fields]} for c in definition.constructors],
         }
     bounds = {name: (v.lo, v.hi) for name, v in names.items() if v.lo > 0 or v.hi is not None}
