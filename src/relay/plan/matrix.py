@@ -16,7 +16,7 @@ few rows still keep all threads busy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relay.ir.dim import dim_add
@@ -32,7 +32,7 @@ from relay.plan.product import Product, size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.register_tiles import is_direct
 from relay.plan.schedule import MODEL, Case, Schedule
-from relay.plan.side_by_side import panels_at_once, side_by_side
+from relay.plan.side_by_side import MOST_ROWS, panels_at_once, side_by_side
 from relay.plan.tiles import PanelRun, narrow_runs, panel_pitch
 from relay.plan.whole_rows import DEEPEST, row_by_row, row_cut
 from relay.te.scalar import compare, extent_of
@@ -86,8 +86,11 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
         return by(schedule.case(rows))
     if packed is not None and fewest == 1 and nest.p.form.guard is None:
         # Of a single row nothing is to be shared out or switched on, which takes as long as a small product itself.
-        one = _tiles(nest.of_one_row(), packed, schedule)
-        return Branch(compare("eq", extent_of(rows), 1), one, _tiles(nest, packed, schedule, 2))
+        exact = [_tiles(nest.of_one_row(), packed, schedule), *(_a_few(nest, packed) if schedule.says_no_rows else ())]
+        more = _tiles(nest, packed, schedule, len(exact) + 1)
+        for count in range(len(exact), 0, -1):
+            more = Branch(compare("eq", extent_of(rows), count), exact[count - 1], more)
+        return more
     limits = few_row_limits(nest, packed) if fewest > 1 and schedule.says_no_rows else ()
     bodies = []
     for most in limits:
@@ -101,6 +104,17 @@ def _tiles(nest: ProductNest, packed: Buffer | None, schedule: Schedule, fewest:
     for most, few in reversed(bodies):
         body = Branch(compare("le", extent_of(rows), most), few, body)
     return body
+
+
+def _a_few(nest: ProductNest, packed: Buffer) -> Iterator[Stmt]:
+    """The loops of two rows, and of more, as far as these have panels side by side."""
+    for rows in range(2, MOST_ROWS + 1):
+        tasks = PanelTasks(nest, nest.p.runs, packed, rows, rows, None, None)
+        tasks.divide(None)
+        at_once = panels_at_once(tasks)
+        if at_once == 1:
+            return
+        yield side_by_side(tasks, at_once)
 
 
 def _tasks(

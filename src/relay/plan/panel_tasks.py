@@ -69,6 +69,13 @@ class PanelTasks:
         return size_of(self.nest.p.rows)
 
     @property
+    def exactly(self) -> int | None:
+        """How many rows there are, where that is known."""
+        if isinstance(self.rows, int):
+            return self.rows
+        return self.most if self.most == self.fewest else None
+
+    @property
     def panels(self) -> Dim:
         return dim_add(self.runs[-1].number, self.runs[-1].count)
 
