@@ -111,7 +111,7 @@ def test_shared_parts_stay_shared(program: tuple[Module, Executable]) -> None:
     tree = mod.adt("Tree").Rose(0.5, [])
     for _ in range(40):
         tree = mod.adt("Tree").Rose(0.5, [tree, tree])  # 2^40 nodes as a tree
-    converted = exe.signature().argument(1, (tree, mod.adt("Grow").Last()))
+    converted = exe.signature().argument(1, (None, (tree, mod.adt("Grow").Last())))
     assert isinstance(converted, _runtime.Value)
 
 
@@ -352,6 +352,10 @@ def test_numbers_and_arrays_of_each_kind_are_what_they_were_given_as() -> None:
         exe([], [base.T])
 
 
+def _unasked(*_: object) -> None:
+    """There are no sizes with names."""
+
+
 def test_a_class_without_slots_may_stand_for_algebraic_values(program: tuple[Module, Executable]) -> None:
     """The converter takes its class from outside, and reads slots only where there are some."""
     plain: Any = type("Plain", (), {})
@@ -363,7 +367,7 @@ def test_a_class_without_slots_may_stand_for_algebraic_values(program: tuple[Mod
         for made, fields, tag in ((leaf, (np.float32(2),), 0), (node, (leaf, leaf), 1)):
             for name, part in (("adt", "T"), ("constructor", ""), ("tag", tag), ("fields", fields)):
                 object.__setattr__(made, name, part)
-        converter = _runtime.Converter(lambda n: kinds[n], None, None, cls, TypeError_, ShapeError)
+        converter = _runtime.Converter(lambda n: kinds[n], _unasked, _unasked, cls, TypeError_, ShapeError)
         value = cast(Any, converter.convert(node, 0, "it", (), ()))
         found.append([float(np.asarray(f.field(0))) for f in value.fields])
     assert found == [[2, 2], [2, 2]]

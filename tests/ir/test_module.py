@@ -20,7 +20,7 @@ from relay.ir.module import Module
 from relay.ir.parser import parse_module
 from relay.ir.serialize import load_module_text
 from relay.ir.types import TensorType
-from relay.ir.value import from_list, from_option, list_value, option_value
+from relay.ir.value import AdtValue, from_list, from_option, list_value, option_value
 from tests.ir.programs import HEADER, LISTS
 
 DENSE = (
@@ -155,6 +155,10 @@ def test_adt_values() -> None:
     deep = list_value(range(50_000))
     assert from_list(deep) == list(range(50_000))
     assert "..." in repr(deep)
+    shared = tree.Leaf(1)
+    for _ in range(60):
+        shared = AdtValue("Tree", "Node", 1, ([shared, shared], (shared,)))
+    assert len(repr(shared)) < 1000, "what is shared through lists is not shown as often as there are ways to it"
     assert from_option(option_value(None)) is None
     assert from_option(option_value(3)) == 3
     with pytest.raises(TypeError_):

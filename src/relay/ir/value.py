@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,18 +27,29 @@ class AdtValue:
             item = todo.pop()
             if isinstance(item, _Piece):
                 out.append(item.text)
-            elif isinstance(item, AdtValue):
-                out.append(item.constructor)
-                if item.fields:
-                    out.append("(")
-                    todo.append(_Piece(")"))
-                    for n in range(len(item.fields) - 1, -1, -1):
-                        todo.append(item.fields[n])
+            elif isinstance(item, AdtValue | tuple | list):
+                # What holds others is taken apart here: parts that are shared would otherwise be shown as often as there are ways to them.
+                name, opened, closed, parts = _taken_apart(item)
+                out.append(name)
+                if parts or not name:
+                    out.append(opened)
+                    todo.append(_Piece(closed))
+                    for n in range(len(parts) - 1, -1, -1):
+                        todo.append(parts[n])
                         if n:
                             todo.append(_Piece(", "))
             else:
                 out.append(repr(item))
         return "".join(out) + (" ..." if todo else "")
+
+
+def _taken_apart(item: AdtValue | tuple[Any, ...] | list[Any]) -> tuple[str, str, str, Sequence[Any]]:
+    """What stands before the parts of a value, around them, and the parts."""
+    if isinstance(item, AdtValue):
+        return item.constructor, "(", ")", item.fields
+    if isinstance(item, list):
+        return "", "[", "]", item
+    return "", "(", ",)" if len(item) == 1 else ")", item
 
 
 @dataclass(frozen=True, slots=True)
