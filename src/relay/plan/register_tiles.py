@@ -140,11 +140,10 @@ class RegisterTiles:
         else:
             start += zeros if block is None else sums
         loop: Stmt = seq([*self._ahead(task, height, offset, axes, block), *updates, *copied])
-        lanes_of_one, target = shared.builder.lanes([dtype]), shared.builder.target
-        taken = (height + 1) * (
-            width // lanes_of_one
-        ) + 1  # the sums, a row of the panel and an element of the left operand
-        roomy = width % lanes_of_one == 0 and taken + _SPARE <= target.vector_registers
+        vectors, rest = divmod(width, shared.builder.lanes([dtype]))
+        # The sums, a row of the panel and an element of the left operand.
+        taken = (height + 1) * vectors + 1
+        roomy = rest == 0 and taken + _SPARE <= shared.builder.target.vector_registers
         loop = loops(axes, extent, loop, _STEPS if roomy else 1)
         if p.form.guard is not None:
             return Alloc(tile, seq([*start, shared.over_taps(left.bind(loop)), *finish(tile)]))

@@ -122,9 +122,8 @@ class Unpacked:
         if target.outruns_caches:
             return most_in_one(self.shared) if block_of_depth(self.shared) is None else most_in_blocks(self.shared)
         if not target.mask_registers:
-            return most_in_one(
-                self.shared
-            )  # asking for the rows below takes as long as half of the multiply-adds of shorter vectors
+            # Asking for the rows below takes as long as half of the multiply-adds of shorter vectors.
+            return most_in_one(self.shared)
         if not isinstance(self.down, int):
             return _MOST
         way = target.l2_bytes // _WAYS
