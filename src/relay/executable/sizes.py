@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from relay.executable.numbered import Numbered
 from relay.ir.diagnostics import ShapeError
 
 Size = Any
@@ -64,8 +65,7 @@ class NamedSizes:
     def __init__(self, entry: str, bounds: Mapping[str, tuple[int, int | None]]) -> None:
         self.entry = entry
         self._bounds = bounds
-        self._sizes: list[Size] = []
-        self._numbers: dict[str, int] = {}
+        self._sizes = Numbered[Size]()
 
     def code(self, size: Size) -> int:
         """As `relay._runtime.Converter` takes a size: a number as it is, -1 for any, -2 - 2 k for name k, -3 - 2 k for what is computed
@@ -74,27 +74,25 @@ class NamedSizes:
             return -1
         if isinstance(size, int):
             return size if size >= 0 else _NEVER
-        text = json.dumps(size)
-        if text not in self._numbers:
-            self._sizes.append(size)
-            self._numbers.setdefault(text, len(self._sizes) - 1)
-        return -2 - 2 * self._numbers[text] - (isinstance(size, list) or size in self._bounds)
+        number = self._sizes.number(json.dumps(size), size)
+        return -2 - 2 * number - (isinstance(size, list) or size in self._bounds)
 
     def computed(self, number: int, known: Sequence[int]) -> int | None:
         """Size ``number``, if the sizes it is computed from are known (not -1)."""
 
         def value(name: str) -> int | None:
-            n = self._numbers.get(json.dumps(name), len(known))
-            return known[n] if n < len(known) and known[n] >= 0 else None
+            n = self._sizes.known(json.dumps(name))
+            return known[n] if n is not None and n < len(known) and known[n] >= 0 else None
 
         found = with_sizes(self._sizes[number], value)
         return found if found is None or found >= 0 else _NEVER
 
     def settle(self, known: Sequence[int]) -> None:
         """Raises ShapeError where a size is not what it is computed to be, or outside of its bounds."""
-        for number, (size, found) in enumerate(zip(self._sizes, known, strict=False)):
+        for number, found in enumerate(known):
             if found < 0:
                 continue
+            size = self._sizes[number]
             expected = self.computed(number, known)
             if expected is not None and expected != found:
                 raise self._wrong(size, found, f"expected {'no size' if expected == _NEVER else expected}")

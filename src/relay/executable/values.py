@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relay.executable.bytecode import DTYPE_CODES
+from relay.executable.numbered import Numbered
 from relay.executable.runtime import _runtime
 from relay.executable.sizes import NamedSizes, Size, names_in, size_text, with_sizes
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
@@ -140,17 +141,11 @@ class _Types:
     def __init__(self, adts: Mapping[str, Spec], sizes: NamedSizes) -> None:
         self.adts = adts
         self._sizes = sizes
-        self._numbers: dict[str, int] = {}
-        self._specs: list[Spec] = []
+        self._specs = Numbered[Spec]()
         self._described: dict[int, tuple[Any, ...]] = {}
 
     def number(self, spec: Spec) -> int:
-        text = json.dumps(spec, sort_keys=True)
-        found = self._numbers.get(text)
-        if found is None:
-            self._specs.append(spec)
-            found = self._numbers.setdefault(text, len(self._specs) - 1)
-        return found
+        return self._specs.number(json.dumps(spec, sort_keys=True), spec)
 
     def describe(self, number: int) -> tuple[Any, ...]:
         """``("tensor", dtype code, codes of sizes)``, ``("tuple", fields)``, ``("adt", name, ((constructor, fields), ...))``, or what
