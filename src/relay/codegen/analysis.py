@@ -140,10 +140,12 @@ def vector_plan(loop: For, target: Target) -> VectorPlan | None:
         plan.chains = max(1, -(-(_CHAINS if slow else 2) // beside))
     if plan.running:
         plan.chains = 1
-    read, written = _memory_touched(loop.body)
-    plan.masked = target.masks(min((max(8, dtype_bits(b.dtype)) for b in read | written), default=64))
-    # What is moved from registers to memory is taken in powers of two where masks take registers, too.
-    plan.lanes = _lanes(loop, bits, target, plan.masked and (target.mask_registers or bool(read)))
+    plan.masked = covers = target.masked
+    if target.masked and not target.mask_registers:
+        read, written = _memory_touched(loop.body)
+        plan.masked = target.masks(min((max(8, dtype_bits(b.dtype)) for b in read | written), default=64))
+        covers = plan.masked and bool(read)  # what is moved from registers to memory is taken in powers of two
+    plan.lanes = _lanes(loop, bits, target, covers)
     return plan if plan.lanes > 1 else None
 
 

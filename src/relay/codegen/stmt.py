@@ -306,7 +306,7 @@ class Statements:
         if found is None:
             f.counted(begin, end, 1, lambda i: self.iterate(loop, i))
             return
-        carried = {axis: None for digit in found.digits for axis in (digit.quotient, digit.rest)}
+        carried = [axis for digit in found.digits for axis in (digit.quotient, digit.rest)]
 
         def bind(index: Value, known: Mapping[Axis, Value]) -> None:
             self.e.forget()

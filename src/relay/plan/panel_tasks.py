@@ -93,19 +93,15 @@ class PanelTasks:
     @property
     def work(self) -> Dim:
         """What a part of the rows takes with a panel."""
-        return self._work_of_rows(dim_min(self.rows, self.block))
+        return self._work(dim_min(self.rows, self.block))
 
     @property
     def all_work(self) -> Dim:
-        return dim_mul(self._work_of_rows(self.rows), dim_mul(self.outer, self.panels))
+        return dim_mul(self._work(self.rows), dim_mul(self.outer, self.panels))
 
-    def _work_of_rows(self, rows: Dim) -> Dim:
+    def _work(self, rows: Dim) -> Dim:
         each = dim_mul(size_of(self.nest.p.reduced), self.runs[0].tile.columns)
         return dim_floordiv(dim_mul(each, dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT)
-
-    def work_of(self, panels: int) -> Dim:
-        """What a part of the rows takes with so many panels."""
-        return dim_mul(self.work, panels)
 
     # -- loops
 

@@ -7,6 +7,7 @@ meanwhile is no less than that. More rows take as long to multiply as a panel to
 
 from __future__ import annotations
 
+from relay.ir.dim import dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
 from relay.plan.build import allocate, bound, parallel_rows, seq, temporary
@@ -62,7 +63,7 @@ def side_by_side(tasks: PanelTasks, at_once: int) -> Stmt:
         body = Branch(compare("lt", at, end), part, body)
     place = turned_round(position, number) if tasks.there_and_back else binary("add", variable(position), 0)
     axes = [*p.outer, *p.batch, position]
-    return parallel_rows(tasks.nest.builder, axes, tasks.work_of(at_once), LetScalar(at, place, body))
+    return parallel_rows(tasks.nest.builder, axes, dim_mul(tasks.work, at_once), LetScalar(at, place, body))
 
 
 def _group(tiles: TaskTiles, run: PanelRun, group: Scalar, at_once: int, rows: int) -> Stmt:
@@ -90,13 +91,15 @@ def _tile(tiles: TaskTiles, first: Scalar, at_once: int, rows: int) -> Stmt:
     clear: list[Stmt] = []
     adds: list[Stmt] = []
     for panel, tile in zip(panels, registers, strict=True):
+        right = panel.element(lane, _NOTHING)
         for i, a in enumerate(left.elements):
             place = (Const(i, "int64"), lane)
-            total = binary("add", Load(tile, place, dtype), p.form.product(a, panel.element(lane, _NOTHING)))
+            total = binary("add", Load(tile, place, dtype), p.form.product(a, right))
             clear.append(For(lane, lanes, Store(tile, place, initial("sum", dtype)), "vectorized"))
             adds.append(For(lane, lanes, Store(tile, place, total), "vectorized"))
     shared.env = {}
     held = temporary(shared.builder.fresh("tile"), at_once * rows * width, dtype)
+    count = Const(rows, "int64")
     ends: list[Stmt] = []
     finished: list[Stmt] = []
     for n, (panel, tile) in enumerate(zip(panels, registers, strict=True)):
@@ -105,7 +108,6 @@ def _tile(tiles: TaskTiles, first: Scalar, at_once: int, rows: int) -> Stmt:
         else:
             base = Const(n * rows * width, "int64")
             ends += shared.hand_over(tile, held, base)
-            count = Const(rows, "int64")
             finished.append(shared.finish_rows(_NOTHING, count, panel.first, panel.across, held, base, width))
     # With more rows no register is left for the next step's vectors.
     body = seq([*clear, loops(axes, None, seq(adds), _STEPS if rows == 1 else 1), *ends])
