@@ -620,3 +620,13 @@ def test_where_operands_lie_either_way_lanes_run_across_as_many_columns_as_lanes
         assert any(isinstance(each.a, Size) and each.a.dim == as_dim(c) for each in conditions)
     finally:
         registry.remove("rows.causal")
+
+
+def test_short_sums_in_long_blocks_do_not_turn_lanes_across_blocks() -> None:
+    """Blocks lie 4 KB apart: each lane across them would be a cache line of its own, all of them in the same set."""
+    attrs: dict[str, Any] = {"pad_width": [[0, 0], [0, 0], [2, 2], [2, 2]], "pad_mode": "edge"}
+    image, like = tensor((3, 7, 28, 28)), tensor((3, 7, 32, 32))
+    plan = check(primitive([image, like], lambda m, x, g: m("nn.pad.vjp0", x, g, ty=image, **attrs)))
+    assert any(
+        s.var.extent == 28 for s in statements(plan.kernel.body) if isinstance(s, For) and s.kind == "vectorized"
+    )

@@ -436,7 +436,7 @@ def _across_rows(
             elif along_axis in _NEIGHBOURS:
                 short = isinstance(axis.extent, int) and axis.extent * 2 <= lanes
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
-                alone = shape_size(tuple(a.extent for a in along)) == axis.extent
+                alone = shape_size(tuple(a.extent for a in (*plan.inner, *plan.reduced))) == axis.extent
                 votes += 1 if short and (near or alone) else -1
             elif along_axis is not None and _is_near(along_row) and not _is_near(along_axis):
                 votes += 1
