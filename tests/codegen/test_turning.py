@@ -24,7 +24,11 @@ SHAPES = [
     (1, 1),
     (3, 40),
     (4, 16),
+    (4, 4),
+    (6, 5),
     (7, 41),
+    (8, 8),
+    (9, 13),
     (10, 31),
     (15, 16),
     (16, 16),
@@ -87,9 +91,11 @@ def test_a_few_rows_go_by_bands(rows: int) -> None:
         assert (got == expected).all(), columns
 
 
-def test_whole_blocks_go_through_registers() -> None:
-    body, source, out = turned(number(64), number(64), 64, 64, "float32")
+@pytest.mark.parametrize("side", [4, 6, 8, 12, 64])
+def test_whole_blocks_go_through_registers(side: int) -> None:
+    """Also of small matrices (the capsules of a network, say)."""
+    body, source, out = turned(number(side), number(side), 64, 64, "float32")
     kernel = Kernel("turn", (source,), (out,), (), body)
-    assert "transpose y[3 by 64] = x[5 by 64] for 64 x 64" in kernel_text(kernel)
+    assert f"transpose y[3 by 64] = x[5 by 64] for {side} x {side}" in kernel_text(kernel)
     if host_target().vector_bits >= 512:
         assert "vunpcklps" in assembly(emit(kernel, host_target()), host_target())

@@ -3,9 +3,10 @@
 A square of ``L`` by ``L`` elements, ``L`` being the lanes of a vector register, is read as groups of 128 bits: vector
 ``(c, r)`` is made of the c-th group of the rows ``r``, ``r + G``, ``r + 2G``, ... (``G`` elements to a group), which
 takes loads and insertions only. Exchanging elements inside the groups is then enough, in ``log2 G`` steps of
-interleaving. A matrix with fewer columns than that goes by strips, ``L`` rows of a group each, one with fewer rows by bands, ``G`` rows
-of a vector each, of which the groups are stored one by one. A last block that is not full begins earlier and overlaps the one before; a
-matrix smaller than these goes element by element. A block is hundreds of instructions, so the module has one function for each kind of
+interleaving. A matrix with fewer columns than that goes by strips, ``L`` rows of a group each, one with fewer rows by
+bands, ``G`` rows of a vector each, of which the groups are stored one by one. One that has no such block goes by smaller
+squares, down to a group a side, and if it is smaller than that, element by element. A last block that is not full begins
+earlier and overlaps the one before. A block is hundreds of instructions, so the module has one function for each kind of
 block, which everything that is turned calls.
 """
 
@@ -39,7 +40,8 @@ def transpose(f: Frame, target: Block, source: Block, rows: Value, columns: Valu
         _one_by_one(f, target, source, rows, columns)
         return
     group = _GROUP_BYTES // memory_bytes(dtype)
-    ways = [(lanes, lanes), (lanes, group), (group, lanes)]
+    squares = [lanes >> n for n in range(1, lanes.bit_length()) if lanes >> n >= group]
+    ways = [(lanes, lanes), (lanes, group), (group, lanes), *((side, side) for side in squares)]
     known = _known(f, rows, columns, ways)
     if known is not None:
         _blocks(f, target, source, rows, columns, known)
