@@ -335,7 +335,7 @@ bool choose_first(const T* x, int64_t n, int64_t wanted, Choice<T>& choice, int6
 }
 
 // Lines of so many elements are sorted by the digits of their keys.
-constexpr int64_t least_by_digits = 64;
+constexpr int64_t least_by_digits = 96;
 
 // Unsigned numbers that compare as elements do in the total order of `before`: equal elements have equal keys.
 template <class T>
@@ -395,46 +395,67 @@ void sort_by_digits(const T* line, int64_t stride, bool descending, Digits<T>& m
   for (size_t i = 0; i < n; ++i) order[i] = from[i].at;
 }
 
-// The positions of a line of fewer elements in order, by how many keys are before each: all are compared with all, many at a time and
-// without a branch. There are whole vectors of keys.
-template <class Key>
-[[gnu::always_inline]] inline void sort_by_ranks(const Key* keys, int64_t n, int64_t* order) {
-  alignas(64) Key places[least_by_digits] = {};
-  auto count = static_cast<Key>(n), padded = static_cast<Key>((n + 15) & ~int64_t{15});
-  for (Key j = 0; j < count; ++j) {
-    Key key = keys[j];
-    for (Key i = 0; i < padded; ++i) {
-      Key earlier = key < keys[i], tied = key == keys[i], behind = j < i;
-      places[i] += earlier | (tied & behind);
+// Lines of fewer elements are taken so many at a time.
+constexpr int64_t lines_together = 16;
+
+// How many keys of a line are before each of its keys, which is its place in order: all are compared with all, without a branch and a lane
+// for each of the lines, in vectors of so many bytes. Equal keys keep the order of positions.
+template <int bytes, class Key>
+[[gnu::always_inline]] inline void places_of_lines(const Key* keys, int64_t n, Key* places) {
+  using Lanes [[gnu::vector_size(bytes)]] = Key;
+  for (int64_t lane = 0; lane < lines_together; lane += bytes / static_cast<int64_t>(sizeof(Key))) {
+    auto load = [&](int64_t i) __attribute__((always_inline)) {
+      Lanes found;
+      std::memcpy(&found, keys + i * lines_together + lane, bytes);
+      return found;
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      Lanes mine = load(i), count = {};
+      for (int64_t j = 0; j < i; ++j) count -= load(j) <= mine;
+      for (int64_t j = i + 1; j < n; ++j) count -= load(j) < mine;
+      std::memcpy(places + i * lines_together + lane, &count, bytes);
     }
   }
-  for (int64_t i = 0; i < n; ++i) order[places[i]] = i;
 }
 
 #if defined(__x86_64__)
 template <class Key>
-[[gnu::target("avx2")]] void sort_by_ranks_in_long_vectors(const Key* keys, int64_t n, int64_t* order) {
-  sort_by_ranks(keys, n, order);
+[[gnu::target("avx2")]] void places_in_long_vectors(const Key* keys, int64_t n, Key* places) {
+  places_of_lines<32>(keys, n, places);
 }
 #endif
 
+// Short lines, up to `lines_together` of them: their keys, lane by lane, and the places of these.
 template <class T>
-void sort_short_line(const T* line, int64_t stride, bool descending, std::vector<int64_t>& order) {
-  // Signed, as processors compare them.
+class ShortLines {
+ public:
+  void take(int64_t lane, const T* line, int64_t n, int64_t stride, bool descending) {
+    for (int64_t i = 0; i < n; ++i) {
+      Bits key = key_of(line[i * stride]);
+      // Signed, as processors compare them.
+      keys_[i * lines_together + lane] = static_cast<Key>((descending ? ~key : key) ^ Bits{1} << (8 * sizeof(Bits) - 1));
+    }
+  }
+
+  void sort(int64_t n) {
+#if defined(__x86_64__)
+    static const bool long_vectors = cpu_has("avx2");
+    if (long_vectors) return places_in_long_vectors(keys_, n, places_);
+#endif
+    places_of_lines<16>(keys_, n, places_);
+  }
+
+  void positions(int64_t lane, std::vector<int64_t>& order) const {
+    for (size_t i = 0; i < order.size(); ++i)
+      order[static_cast<size_t>(places_[static_cast<int64_t>(i) * lines_together + lane])] = static_cast<int64_t>(i);
+  }
+
+ private:
   using Key = std::make_signed_t<typename Digits<T>::Key>;
   using Bits = std::make_unsigned_t<Key>;
-  alignas(64) Key keys[least_by_digits] = {};
-  auto n = static_cast<int64_t>(order.size());
-  for (int64_t i = 0; i < n; ++i) {
-    Bits key = key_of(line[i * stride]);
-    keys[i] = static_cast<Key>((descending ? ~key : key) ^ Bits{1} << (8 * sizeof(Bits) - 1));
-  }
-#if defined(__x86_64__)
-  static const bool long_vectors = cpu_has("avx2");
-  if (long_vectors) return sort_by_ranks_in_long_vectors(keys, n, order.data());
-#endif
-  sort_by_ranks(keys, n, order.data());
-}
+  alignas(64) Key keys_[least_by_digits * lines_together] = {};
+  alignas(64) Key places_[least_by_digits * lines_together] = {};
+};
 
 // For the lines along the axis from one on up to another, their elements' positions in order: f(line's first element, outer
 // and inner number, positions). Only the first `wanted` positions of each line are in order.
@@ -456,9 +477,24 @@ void each_order(const T* x, const Lines& lines, int64_t from, int64_t to, bool d
     return descending ? choose_first<true>(neighbours, lines.size, wanted, choice, order.data())
                       : choose_first<false>(neighbours, lines.size, wanted, choice, order.data());
   };
+  auto first = [&](int64_t number) { return x + number / lines.inner * lines.size * lines.inner + number % lines.inner; };
+  if (wanted == lines.size && lines.size < least_by_digits) {
+    ShortLines<T> block;
+    order.resize(static_cast<size_t>(lines.size));
+    for (; from < to; from += lines_together) {
+      int64_t count = std::min(lines_together, to - from);
+      for (int64_t n = 0; n < count; ++n) block.take(n, first(from + n), lines.size, lines.inner, descending);
+      block.sort(lines.size);
+      for (int64_t n = 0; n < count; ++n) {
+        block.positions(n, order);
+        f(first(from + n), (from + n) / lines.inner, (from + n) % lines.inner, order);
+      }
+    }
+    return;
+  }
   for (int64_t number = from; number < to; ++number) {
     int64_t o = number / lines.inner, i = number % lines.inner;
-    const T* line = x + o * lines.size * lines.inner + i;
+    const T* line = first(number);
     auto strictly = [&](int64_t a, int64_t b) {
       const T &u = line[a * lines.inner], &v = line[b * lines.inner];
       return descending ? before(v, u) : before(u, v);
@@ -478,10 +514,7 @@ void each_order(const T* x, const Lines& lines, int64_t from, int64_t to, bool d
     }
     order.resize(static_cast<size_t>(lines.size));
     if (lines.size <= UINT32_MAX) {
-      if (lines.size < least_by_digits)
-        sort_short_line(line, lines.inner, descending, order);
-      else
-        sort_by_digits(line, lines.inner, descending, memory, order);
+      sort_by_digits(line, lines.inner, descending, memory, order);
       f(line, o, i, order);
       continue;
     }
