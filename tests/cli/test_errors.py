@@ -306,6 +306,27 @@ def test_ctrl_c_while_importing_is_quiet_too() -> None:
     assert child.wait(timeout=60) == 130 and "interrupted" in said and "Traceback" not in said, said
 
 
+@pytest.mark.parametrize(("raised", "code"), [("KeyboardInterrupt", 130), ("SystemExit(143)", 143), ("ValueError", 1)])
+def test_what_interrupts_the_making_of_a_class_is_no_other_error(raised: str, code: int) -> None:
+    """Modules are imported as they are needed; Python before 3.12 says ``RuntimeError`` where a class in one was being made."""
+    program = f"""
+import relay.cli.main as cli
+class Field:
+    def __set_name__(self, owner, name):
+        raise {raised}
+def command(arguments):
+    class Made:
+        field = Field()
+cli.command = command
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("Traceback" in done.stderr) == (code == 1) and (done.stderr == "interrupted\n") == (code == 130), (
+        done.stderr
+    )
+
+
 def _listen() -> None:
     """What starts in the background may have been told to ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

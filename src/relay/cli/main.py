@@ -54,6 +54,13 @@ def main() -> None:
         _stop(1, f"error: {error}")
     except MemoryError:
         _stop(1, "error: out of memory")
+    except RuntimeError as error:
+        # What interrupts the making of a class, as modules are imported, Python before 3.12 hands on as the cause of another error.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            _stop(130, "interrupted")
+        if isinstance(error.__cause__, SystemExit):
+            sys.exit(error.__cause__.code)
+        raise
 
 
 def command(arguments: Sequence[str]) -> None:
