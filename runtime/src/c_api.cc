@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "entry_types.h"
 #include "relay/cycles.h"
 #include "relay/device.h"
 #include "relay/error.h"
@@ -23,6 +24,13 @@ struct relay_value {
 };
 
 namespace {
+
+// What a call that failed before gave is null: used all the same it is an error, not a crash.
+template <class T>
+const T& given(const T* pointer, const char* what) {
+  if (pointer == nullptr) fail(Status::invalid_argument, "%s is a null pointer", what);
+  return *pointer;
+}
 
 thread_local std::string last_error;
 
@@ -55,9 +63,10 @@ struct Layout {
   int64_t bytes;
 };
 Layout layout(const char* name, size_t rank, const int64_t* dims) {
-  int code = dtype_from_name(name);
+  int code = dtype_from_name(&given(name, "the dtype"));
   if (code < 0) fail(Status::invalid_argument, "unknown dtype '%s'", name);
   if (rank > max_rank) fail(Status::invalid_argument, "a tensor has at most %d axes", max_rank);
+  if (rank > 0) given(dims, "the list of sizes");
   auto dtype = static_cast<DType>(code);
   int64_t n = count_elements(static_cast<uint32_t>(rank), dims), bytes = n < 0 ? -1 : packed_bytes(dtype, n);
   if (bytes < 0) fail(Status::invalid_argument, "a tensor cannot have these sizes");
@@ -66,7 +75,7 @@ Layout layout(const char* name, size_t rank, const int64_t* dims) {
 
 // The tensor in a value, if it is one on the host.
 const Tensor* host_tensor(const relay_value* value) {
-  const Tensor* tensor = as_tensor(value->value);
+  const Tensor* tensor = value == nullptr ? nullptr : as_tensor(value->value);
   return tensor != nullptr && tensor->storage->device == host_device ? tensor : nullptr;
 }
 
@@ -85,29 +94,34 @@ extern "C" {
 const char* relay_last_error(void) { return last_error.c_str(); }
 
 relay_executable* relay_load(const char* path) {
-  return guarded([&] { return new relay_executable{Executable::load(path)}; });
+  return guarded([&] { return new relay_executable{Executable::load(&given(path, "the path"))}; });
 }
 relay_executable* relay_open(const relay_program* program) {
-  return guarded([&] { return new relay_executable{Executable::from_library(*program)}; });
+  return guarded([&] { return new relay_executable{Executable::from_library(given(program, "the program"))}; });
 }
 void relay_executable_free(relay_executable* executable) { delete executable; }
 
-size_t relay_entry_count(const relay_executable* executable) { return executable->program->entries.size(); }
+size_t relay_entry_count(const relay_executable* executable) {
+  return executable == nullptr ? 0 : executable->program->entries.size();
+}
 const char* relay_entry_name(const relay_executable* executable, size_t entry) {
+  if (executable == nullptr) return nullptr;
   const auto& entries = executable->program->entries;
   return entry < entries.size() ? entries[entry].name.c_str() : nullptr;
 }
 size_t relay_entry_parameters(const relay_executable* executable, size_t entry) {
+  if (executable == nullptr) return 0;
   const auto& entries = executable->program->entries;
   return entry < entries.size() ? entries[entry].dtypes.size() : 0;
 }
 int64_t relay_find(const relay_executable* executable, const char* name) {
+  if (executable == nullptr || name == nullptr) return -1;
   const Entry* entry = executable->program->find_entry(name);
   return entry == nullptr ? -1 : entry - executable->program->entries.data();
 }
 relay_status relay_set_stack_limit(relay_executable* executable, int64_t bytes) {
   try {
-    executable->program->set_stack_limit(bytes);
+    given(executable, "the executable").program->set_stack_limit(bytes);
     return RELAY_OK;
   } catch (const std::exception& error) {
     return note(error);
@@ -115,15 +129,18 @@ relay_status relay_set_stack_limit(relay_executable* executable, int64_t bytes) 
 }
 
 relay_status relay_run(relay_executable* executable, size_t index, relay_value* const* arguments, size_t count,
-                       const relay_run_options* given, relay_value** result) {
+                       const relay_run_options* chosen, relay_value** result) {
   try {
-    const Executable& program = *executable->program;
+    given(result, "the place of the result");
+    const Executable& program = *given(executable, "the executable").program;
     if (index >= program.entries.size()) fail(Status::invalid_argument, "there is no entry %zu", index);
     const Entry& entry = program.entries[index];
     if (count != entry.dtypes.size())
       fail(Status::invalid_argument, "%s takes %zu arguments and got %zu", entry.name.c_str(), entry.dtypes.size(),
            count);
+    if (count > 0) given(arguments, "the list of arguments");
     for (size_t i = 0; i < count; ++i) {
+      if (arguments[i] == nullptr) fail(Status::invalid_argument, "argument %zu of %s is a null pointer", i, entry.name.c_str());
       const Tensor* tensor = as_tensor(arguments[i]->value);
       if (entry.dtypes[i] == any_dtype) continue;
       auto expected = static_cast<DType>(entry.dtypes[i]);
@@ -132,25 +149,24 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
              dtype_name(expected), tensor == nullptr ? "another value" : dtype_name(tensor->dtype));
     }
     std::vector<Value> values;
-    for (size_t i = 0; i < count; ++i) {
-      values.push_back(arguments[i]->value);
-      retain(values.back());
-    }
+    for (size_t i = 0; i < count; ++i) values.push_back(arguments[i]->value);
+    if (const EntryTypes* types = entry.types()) types->check(values.data(), values.size());
+    for (const Value& value : values) retain(value);
     RunOptions options;
-    if (given != nullptr) {
-      options.threads = given->threads;
-      options.limits = {given->memory_bytes, nanoseconds(given->seconds), given->depth};
-      options.flush_subnormals = given->flush_subnormals != 0;
-      if (given->cancel != nullptr) {
+    if (chosen != nullptr) {
+      options.threads = chosen->threads;
+      options.limits = {chosen->memory_bytes, nanoseconds(chosen->seconds), chosen->depth};
+      options.flush_subnormals = chosen->flush_subnormals != 0;
+      if (chosen->cancel != nullptr) {
         options.poll = cancelled;
-        options.poll_data = const_cast<unsigned char*>(given->cancel);
+        options.poll_data = const_cast<unsigned char*>(chosen->cancel);
       }
     }
     *result = wrap(run(program, entry.function, values.data(), static_cast<uint32_t>(count), options));
     maybe_collect_shared();
     return RELAY_OK;
   } catch (const std::exception& error) {
-    *result = nullptr;
+    if (result != nullptr) *result = nullptr;
     return note(error);
   }
 }
@@ -158,6 +174,7 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
 relay_value* relay_tensor_copy(const char* dtype, size_t rank, const int64_t* dims, const void* data) {
   return guarded([&] {
     Layout l = layout(dtype, rank, dims);
+    if (l.bytes > 0) given(static_cast<const char*>(data), "the data");
     Tensor* tensor = new_host_tensor(l.dtype, static_cast<uint32_t>(rank), dims);
     if (l.bytes > 0) std::memcpy(tensor->data(), data, static_cast<size_t>(l.bytes));
     return wrap(Value::of(tensor));
@@ -168,6 +185,7 @@ relay_value* relay_tensor_borrow(const char* dtype, size_t rank, const int64_t* 
                                  void (*release)(void* user), void* user) {
   return guarded([&]() -> relay_value* {
     Layout l = layout(dtype, rank, dims);
+    if (l.bytes > 0) given(static_cast<const char*>(data), "the data");
     if (reinterpret_cast<uintptr_t>(data) % scalar_bytes(l.dtype) != 0)
       fail(Status::invalid_argument, "borrowed memory must be aligned to its elements");
     Storage* storage = new_external_storage(const_cast<void*>(data), l.bytes, true, release, user);
@@ -178,6 +196,9 @@ relay_value* relay_tensor_borrow(const char* dtype, size_t rank, const int64_t* 
 relay_value* relay_adt(int32_t tag, relay_value* const* fields, size_t count) {
   return guarded([&]() -> relay_value* {
     if (tag < tuple_tag || count > 0xFFFFFFFF) fail(Status::invalid_argument, "no such constructor value");
+    if (count > 0) given(fields, "the list of fields");
+    for (size_t i = 0; i < count; ++i)
+      if (fields[i] == nullptr) fail(Status::invalid_argument, "field %zu is a null pointer", i);
     MutatorScope scope;
     Adt* adt = new_adt(tag, static_cast<uint32_t>(count));
     for (size_t i = 0; i < count; ++i) {
@@ -198,7 +219,7 @@ void relay_value_free(relay_value* value) {
 }
 
 relay_kind relay_value_kind(const relay_value* value) {
-  if (value->value.kind != Kind::object) return RELAY_NIL;
+  if (value == nullptr || value->value.kind != Kind::object) return RELAY_NIL;
   switch (value->value.object->type) {
     case ObjectType::tensor: return RELAY_TENSOR;
     case ObjectType::adt: return RELAY_ADT;
@@ -229,16 +250,16 @@ const char* relay_tensor_dtype(const relay_value* value) {
   return tensor == nullptr ? nullptr : dtype_name(tensor->dtype);
 }
 int32_t relay_value_tag(const relay_value* value) {
-  const Adt* adt = as_adt(value->value);
+  const Adt* adt = value == nullptr ? nullptr : as_adt(value->value);
   return adt == nullptr ? 0 : adt->tag;
 }
 size_t relay_value_field_count(const relay_value* value) {
-  const Adt* adt = as_adt(value->value);
+  const Adt* adt = value == nullptr ? nullptr : as_adt(value->value);
   return adt == nullptr ? 0 : adt->size;
 }
 relay_value* relay_value_field(const relay_value* value, size_t index) {
   return guarded([&]() -> relay_value* {
-    const Adt* adt = as_adt(value->value);
+    const Adt* adt = as_adt(given(value, "the value").value);
     if (adt == nullptr || index >= adt->size) fail(Status::invalid_argument, "there is no field %zu", index);
     MutatorScope scope;
     retain(adt->fields()[index]);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "entry_types.h"
 #include "relay/checksum.h"
 #include "relay/cpu.h"
 #include "relay/device.h"
@@ -349,6 +350,9 @@ class ImageReader {
         entry.dtypes.push_back(code);
       }
       take((4 - entry.dtypes.size() % 4) % 4);
+      bool all_tensors = std::find(entry.dtypes.begin(), entry.dtypes.end(), any_dtype) == entry.dtypes.end();
+      if (!all_tensors && !entry.info.empty()) entry.late_types = std::make_shared<LateTypes>();
+      entry.has_references = entry.info.find(R"("kind":"ref")") != std::string::npos;
       if (entry.function >= out_.functions.size()) bad("an entry names a function that is not there");
       if (entry.dtypes.size() != out_.functions[entry.function].arity)
         bad(format("entry %s lists %zu parameters and its function takes %u", entry.name.c_str(), entry.dtypes.size(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ import relay
 from relay.aot.library import c_name, include_folder, runtime_archive
 from relay.ir.diagnostics import CompileError, FileError
 from relay.ir.dtypes import numpy_dtype
+from tests.executable.test_values_in import SIZES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/c"
@@ -168,3 +171,75 @@ def test_a_header_alone(tmp_path: Path) -> None:
 
 def test_names_are_c_identifiers() -> None:
     assert [c_name(Path(p)) for p in ("libnet.so", "my-net.v2.o", "3d.h", "lib.so")] == ["net", "my_net_v2", "_3d", "_"]
+
+
+HEADER = '#[version = "0.0.5"]\n'
+VALUES = (
+    HEADER
+    + """import prelude
+def @main[n: Dim](%xs: List[Tensor[(n, 3), float32]], %y: Tensor[(n, 3), float32], %p: (int64, (float32,))) -> Tensor[(n, 3), float32] {
+  match (%xs) { Cons(%x, _) => %x, Nil => %y }
+}"""
+)
+
+
+def ones(*shape: int, dtype: str = "float32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape}
+
+
+def called_from_c(folder: Path, runs: list[tuple[Path | None, str, list[Any]]]) -> list[tuple[int, str]]:
+    """The status and error of each run, by the functions for C that a library has."""
+    library = folder / "libnothing.so"
+    if not library.exists():
+        relay.build_library(HEADER + "def @main(%x: float32) { %x }", library)
+    lines = "".join(json.dumps([str(path or ""), entry, args]) + "\n" for path, entry, args in runs)
+    command = [sys.executable, str(Path(__file__).with_name("from_c.py")), str(library)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_values_from_c_are_of_their_types(folder: Path) -> None:
+    """What compiled code trusts: where a size in a list was another one than its argument's, it read outside."""
+    path = folder / "values.rlx"
+    relay.compile(VALUES).save(path)
+    pair, nil = [-1, ones(dtype="int64"), [-1, ones()]], [1]
+    y = ones(2, 3)
+    cases: list[tuple[list[Any], str]] = [
+        ([[0, y, [0, y, nil]], y, pair], ""),
+        ([nil, ones(0, 3), pair], ""),
+        ([[0, y, [0, ones(4, 3), nil]], y, pair], "%xs of @main: a tensor inside of it must be of float32 and shape (2, 3) and is"),
+        ([[0, ones(2), nil], y, pair], "and is a tensor of float32 and shape (2,)"),
+        ([[0, ones(2, 3, dtype="int32"), nil], y, pair], "and is a tensor of int32 and shape (2, 3)"),
+        ([[0, nil, nil], y, pair], "expected a tensor of float32 inside of it, found a constructor value with tag 1"),
+        ([[0, y], y, pair], "expected a value of List, of whose constructor 0 there are 2 fields, found 1"),
+        ([[2], y, pair], "expected a value of List, found a constructor value with tag 2"),
+        ([y, y, pair], "expected a value of List, found a tensor"),
+        ([nil, y, [-1, ones(dtype="int64"), ones()]], "%p of @main: expected a tuple of 1, found a tensor of float32 and shape ()"),
+        ([nil, y, [0, ones(dtype="int64"), [-1, ones()]]], "expected a tuple of 2, found a constructor value"),
+        ([nil, None, pair], "argument 1 of main is a null pointer"),
+        ([nil, ones(2, 3, dtype="float64"), pair], "argument 1 of main: expected a tensor of float32, found float64"),
+        ([nil, [0, None], pair], "argument 1 of main is a null pointer"),
+    ]  # fmt: skip
+    found = called_from_c(folder, [(path, "main", args) for args, _ in cases])
+    for (args, message), (status, said) in zip(cases, found, strict=True):
+        assert (status == 0) == (message == "") and message in said, f"{args}: {status} {said}"
+    assert called_from_c(folder, [(None, "main", [])]) == [(1, "the executable is a null pointer")]
+
+
+def test_sizes_inside_of_values_are_checked_in_c_too(folder: Path) -> None:
+    runs: list[tuple[Path | None, str, list[Any]]] = []
+    expected = []
+    for number, (text, cases) in enumerate(SIZES.values()):
+        path = folder / f"sizes{number}.rlx"
+        exe = relay.compile(HEADER + text)
+        exe.save(path)
+        for sizes, right in cases:
+            tensors = [ones(n) for n in sizes] or [ones()]
+            kinds = [p["type"]["kind"] for p in exe.signature().params]
+            # `Of` is the first constructor.
+            args = [[0, t] if kind == "adt" else t for t, kind in zip(tensors, kinds, strict=True)]
+            runs.append((path, "main", args))
+            expected.append(right)
+    found = called_from_c(folder, runs)
+    assert [status == 0 for status, _ in found] == expected, list(zip(runs, found, strict=True))

@@ -454,3 +454,35 @@ def test_elements_of_a_list_have_one_size() -> None:
     answers = exe.run_batch("main", [([ones[2]], ones[2]), ([], ones[3])])
     assert [np.asarray(a).tolist() for a in answers] == [[2, 2], [1, 1, 1]]
     assert repr(exe.signature()).startswith("@main(%xs: List[Tensor[(n,), float32]], %y: Tensor[(n,), float32])")
+
+
+def test_what_references_hold_is_checked() -> None:
+    """A reference comes from a run that had sizes of its own: what it had fewer of than another argument was read all the same."""
+    header = '#[version = "0.0.5"]\n'
+    made = relay.compile(header + "def @main[n: Dim](%x: Tensor[(n,), float32]) { ref(%x) }")
+    text = "def @main[n: Dim](%r: Ref[Tensor[(n,), float32]], %y: Tensor[(n,), float32]) { !%r + %y }"
+    inside = (
+        "type Kept[n: Dim] { Of(Ref[Tensor[(n,), float32]]), None }\n"
+        "def @main[n: Dim](%r: Kept[n], %y: Tensor[(n,), float32]) { match (%r) { Of(%q) => !%q + %y, None => %y } }"
+    )
+    three = made(np.ones(3, np.float32))
+    for source, value in ((text, three), (inside, relay.AdtValue("Kept", "Of", 0, (three,)))):
+        exe = relay.compile(header + source)
+        assert np.asarray(exe(value, np.ones(3, np.float32))).tolist() == [2, 2, 2]
+        with pytest.raises(
+            RelayError, match=r"argument %r of @main: a tensor inside of it must be of float32 and shape \(4,\)"
+        ):
+            exe(value, np.ones(4, np.float32))
+    other = relay.compile(header + "def @main(%r: Ref[int64]) { !%r }")
+    with pytest.raises(
+        RelayError, match=r"must be of int64 and shape \(\) and is a tensor of float32 and shape \(3,\)"
+    ):
+        other(three)
+    text = "type Grow[A] { Last(Ref[int64], A), Again(Grow[(A, A)]) }\n"
+    text += "def @main(%g: Grow[int64]) { match (%g) { Last(%r, _) => !%r, _ => 2i64 } }"
+    growing = relay.parse(header + text)
+    grow, exe = growing.adt("Grow"), relay.compile(growing)
+    five = relay.compile(header + "def @main(%x: int64) { ref(%x) }")(5)
+    one = np.int64(1)
+    for value, wanted in ((grow.Last(five, one), 5), (grow.Again(grow.Last(five, (one, one))), 2)):
+        assert int(np.asarray(exe(value))) == wanted

@@ -1,8 +1,11 @@
 /* Running saved Relay executables from C.
  *
  * Functions that can fail return a status (RELAY_OK is 0) or a null pointer; relay_last_error() then says why, per
- * thread. A relay_value is one owned reference, given back with relay_value_free; its contents never change. One
- * executable may be run by any number of threads at once. The native code in an executable is trusted. */
+ * thread. A null pointer where none may be is such a failure, or reads as a value that holds nothing: what a call that
+ * failed gave may be handed on, and the run says so. A relay_value is one owned reference, given back with
+ * relay_value_free; its contents never change. One executable may be run by any number of threads at once. The native
+ * code in an executable is trusted; arguments are not: values inside of tuples, algebraic values and references are
+ * compared with the entry's types, too. */
 #ifndef RELAY_C_API_H
 #define RELAY_C_API_H
 

@@ -76,11 +76,18 @@ struct Kernel {
   alignas(64) std::atomic<uint32_t> turn{0};
 };
 
+class EntryTypes;
+struct LateTypes;
+
 struct Entry {
   std::string name;
   uint32_t function;
   std::string info;             // a JSON text for the embedding program
   std::vector<uint8_t> dtypes;  // per parameter: its element type or any_dtype
+  // The types of its parameters, read when they are first asked for; null where all are tensors, or it does not say what they are.
+  const EntryTypes* types() const;
+  std::shared_ptr<LateTypes> late_types;
+  bool has_references = false;  // among what its parameters or its result may hold
 
   // For the bindings to Python: how long runs take, the mean of late (used through std::atomic_ref), and how many there
   // were (under Python's lock).

@@ -1,0 +1,359 @@
+#include "entry_types.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "json.h"
+#include "operations.h"
+#include "relay/cycles.h"
+#include "relay/error.h"
+#include "relay/executable.h"
+#include "relay/object.h"
+
+namespace relay {
+namespace {
+
+// So many types are found without a lock once they are described. A type is described when a value is met that has it: a type may contain ever
+// larger ones.
+constexpr size_t found_at_once = 256;
+
+using Meaning = std::map<std::string, Json>;
+using Known = std::unordered_map<std::string, int64_t>;
+
+Json number(int64_t value) {
+  Json out;
+  out.kind = Json::number;
+  out.value = value;
+  return out;
+}
+
+// A size computed from two; null where there is none, or no 64 bits hold it.
+Json applied(const std::string& operation, int64_t a, int64_t b) {
+  int64_t out = 0;
+  bool overflow = false;
+  if (operation == "add") {
+    overflow = __builtin_add_overflow(a, b, &out);
+  } else if (operation == "mul") {
+    overflow = __builtin_mul_overflow(a, b, &out);
+  } else if (operation == "min" || operation == "max") {
+    out = operation == "min" ? std::min(a, b) : std::max(a, b);
+  } else {
+    if (b == 0 || b == -1) return b == 0 ? Json{} : number(operation == "mod" ? 0 : -a);
+    int64_t rest = a % b;
+    bool down = rest != 0 && (rest < 0) != (b < 0);  // towards minus infinity
+    out = operation == "mod" ? rest + (down ? b : 0) : a / b - (down ? 1 : 0);
+  }
+  return overflow ? Json{} : number(out);
+}
+
+// A size with others in place of its names, computed where it has none left: a number, or null where it is not known.
+template <class NameMeaning>
+Json with_sizes(const Json& size, const NameMeaning& meaning) {
+  if (size.kind == Json::text) return meaning(size.string);
+  if (size.kind != Json::list || size.items.size() != 3) return size;
+  Json out = size;
+  for (size_t i = 1; i < 3; ++i) {
+    out.items[i] = with_sizes(size.items[i], meaning);
+    if (out.items[i].kind == Json::null) return {};
+  }
+  if (out.items[1].kind != Json::number || out.items[2].kind != Json::number) return out;
+  return applied(size.items[0].string, out.items[1].value, out.items[2].value);
+}
+
+Json closed_size(const Json& size, const Meaning& meaning) {
+  return with_sizes(size, [&](const std::string& name) {
+    auto found = meaning.find(name);
+    if (found != meaning.end()) return found->second["size"];
+    Json out;
+    out.kind = Json::text;
+    out.string = name;
+    return out;
+  });
+}
+
+// What has that name in an object; made, where there is nothing.
+Json& member(Json& object, const std::string& key) {
+  for (size_t i = 0; i < object.keys.size(); ++i)
+    if (object.keys[i] == key) return object.items[i];
+  object.keys.push_back(key);
+  return object.items.emplace_back();
+}
+
+Json closed_shape(const Json& shape, const Meaning& meaning) {
+  if (shape.kind == Json::text) {
+    auto found = meaning.find(shape.string);
+    return found == meaning.end() ? Json{} : found->second["shape"];
+  }
+  Json out = shape;
+  for (Json& size : out.items) size = closed_size(size, meaning);
+  return out;
+}
+
+// A type with its variables replaced.
+Json closed(const Json& type, const Meaning& meaning) {
+  const std::string& kind = type["kind"].string;
+  if (kind == "var") {
+    auto found = meaning.find(type["name"].string);
+    return found == meaning.end() ? Json{} : found->second;
+  }
+  Json out = type;
+  if (kind == "tensor" || kind == "shape") member(out, "shape") = closed_shape(type["shape"], meaning);
+  if (kind == "tensor")
+    if (auto found = meaning.find(type["dtype"].string); found != meaning.end())
+      member(out, "dtype") = found->second["dtype"];
+  if (kind == "size") member(out, "size") = closed_size(type["size"], meaning);
+  if (kind == "ref") member(out, "value") = closed(type["value"], meaning);
+  if (kind == "tuple" || kind == "adt")
+    for (Json& part : member(out, kind == "tuple" ? "fields" : "args").items) part = closed(part, meaning);
+  return out;
+}
+
+struct Type {
+  enum Kind { tensor, tuple, adt, ref, other } kind = other;
+  int dtype = -1;
+  bool any_rank = false;                       // nothing is known of the shape
+  std::vector<Json> shape;                     // sizes: numbers, names, what is computed from names, null for any
+  std::vector<std::vector<uint32_t>> fields;   // of a tuple one list; of a data type one for each constructor
+  std::string name;                            // of a data type
+};
+
+std::string shape_of(const Type& type, const Known& known) {
+  if (type.any_rank) return "any";
+  std::string out;
+  for (const Json& size : type.shape) {
+    Json found = with_sizes(size, [&](const std::string& name) {
+      auto at = known.find(name);
+      return at == known.end() ? Json{} : number(at->second);
+    });
+    out += (out.empty() ? "" : ", ") + (found.kind == Json::number ? std::to_string(found.value) : "?");
+  }
+  return "(" + out + (type.shape.size() == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+struct EntryTypes::Parts {
+  std::string entry;
+  Json info;
+  std::vector<std::string> parameters;
+  std::vector<uint32_t> wanted;  // the parameters' types
+  // Types by number, null where they are not described yet: the first by themselves, for whoever finds one, all under the lock.
+  std::vector<std::atomic<const Type*>> first = std::vector<std::atomic<const Type*>>(found_at_once);
+  std::unordered_map<uint32_t, Type> all;
+  std::deque<Json> specs;
+  std::unordered_map<std::string, uint32_t> numbers;
+  std::mutex mutex;
+
+  uint32_t number_of(Json spec) {
+    auto [at, is_new] = numbers.try_emplace(json_text(spec), static_cast<uint32_t>(specs.size()));
+    if (is_new) specs.push_back(std::move(spec));
+    return at->second;
+  }
+  std::vector<uint32_t> numbers_of(const Json& list, const Meaning& meaning) {
+    std::vector<uint32_t> out;
+    for (const Json& item : list.items) out.push_back(number_of(closed(item, meaning)));
+    return out;
+  }
+
+  Type described(uint32_t number) {
+    Json spec = specs[number];
+    const std::string& kind = spec["kind"].string;
+    Type type;
+    if (kind == "tensor") {
+      type.kind = Type::tensor;
+      type.dtype = dtype_from_name(spec["dtype"].string);
+      type.any_rank = spec["shape"].kind != Json::list;
+      type.shape = spec["shape"].items;
+    } else if (kind == "tuple") {
+      type.kind = Type::tuple;
+      type.fields.push_back(numbers_of(spec["fields"], {}));
+    } else if (kind == "ref") {
+      type.kind = Type::ref;
+      type.fields.push_back({number_of(spec["value"])});
+    } else if (kind == "adt") {
+      type.kind = Type::adt;
+      type.name = spec["name"].string;
+      const Json& definition = info["adts"][type.name];
+      Meaning meaning;
+      const auto &names = definition["params"].items, &given = spec["args"].items;
+      for (size_t i = 0; i < std::min(names.size(), given.size()); ++i) meaning[names[i].string] = given[i];
+      for (const Json& constructor : definition["constructors"].items)
+        type.fields.push_back(numbers_of(constructor["fields"], meaning));
+    }
+    return type;
+  }
+
+  const Type& type_at(uint32_t number) {
+    if (number < found_at_once)
+      if (const Type* found = first[number].load(std::memory_order_acquire)) return *found;
+    std::lock_guard<std::mutex> lock(mutex);
+    auto at = all.find(number);
+    if (at == all.end()) at = all.emplace(number, described(number)).first;
+    if (number < found_at_once) first[number].store(&at->second, std::memory_order_release);
+    return at->second;
+  }
+};
+
+namespace {
+
+// One check of the arguments of a call.
+class Check {
+ public:
+  Check(const std::string& entry, const std::vector<std::string>& parameters, const Json& bounds)
+      : entry_(entry), parameters_(parameters), bounds_(bounds) {}
+
+  [[noreturn]] void refuse(size_t argument, const std::string& what) const {
+    fail(Status::invalid_argument, "argument %%%s of @%s: %s", parameters_[argument].c_str(), entry_.c_str(), what.c_str());
+  }
+
+  // What an argument that is a tensor says of sizes with names; the rest is the entry's own to check.
+  void bind(const Type& type, const Value& value, size_t argument) {
+    const Tensor* tensor = as_tensor(value);
+    if (tensor == nullptr || tensor->rank != type.shape.size()) return;
+    for (size_t i = 0; i < type.shape.size(); ++i) {
+      if (type.shape[i].kind == Json::text) known_.try_emplace(type.shape[i].string, tensor->shape()[i]);
+      if (type.shape[i].kind == Json::list) computed_.push_back({&type.shape[i], tensor->shape()[i], argument});
+    }
+  }
+
+  void tensor(const Type& type, const Value& value, size_t argument) {
+    const Tensor* tensor = as_tensor(value);
+    if (tensor == nullptr && value.kind != Kind::scalar)
+      refuse(argument, format("expected a tensor of %s inside of it, found %s", dtype(type), describe(value).c_str()));
+    int found = static_cast<int>(tensor == nullptr ? value.dtype : tensor->dtype);
+    size_t rank = tensor == nullptr ? 0 : tensor->rank;
+    bool right = found == type.dtype && (type.any_rank || rank == type.shape.size());
+    for (size_t i = 0; right && !type.any_rank && i < rank; ++i) {
+      const Json& size = type.shape[i];
+      int64_t has = tensor->shape()[i];
+      if (size.kind == Json::number) right = size.value == has;
+      if (size.kind == Json::text) right = known_.try_emplace(size.string, has).first->second == has;
+      if (size.kind == Json::list) computed_.push_back({&size, has, argument});
+    }
+    if (!right)
+      refuse(argument, format("a tensor inside of it must be of %s and shape %s and is %s", dtype(type),
+                              shape_of(type, known_).c_str(), describe(value).c_str()));
+  }
+
+  // When all is known that is: sizes that are computed from others, and bounds.
+  void settle() {
+    Known computed;
+    for (const Computed& c : computed_) {
+      Json expected = with_sizes(*c.size, [&](const std::string& name) {
+        auto at = known_.find(name);
+        return at == known_.end() ? Json{} : number(at->second);
+      });
+      if (expected.kind != Json::number) expected = number(computed.try_emplace(json_text(*c.size), c.found).first->second);
+      if (expected.value != c.found)
+        refuse(c.argument, format("an axis of a tensor has size %lld, expected %lld", static_cast<long long>(c.found),
+                                  static_cast<long long>(expected.value)));
+    }
+    for (size_t i = 0; i < bounds_.keys.size(); ++i) {
+      auto at = known_.find(bounds_.keys[i]);
+      const auto& ends = bounds_.items[i].items;
+      if (at == known_.end() || ends.size() != 2) continue;
+      if (at->second < ends[0].value || (ends[1].kind == Json::number && at->second > ends[1].value))
+        fail(Status::invalid_argument, "the arguments of @%s: the size %s is %lld, which is outside of its bounds",
+             entry_.c_str(), at->first.c_str(), static_cast<long long>(at->second));
+    }
+  }
+
+ private:
+  struct Computed {
+    const Json* size;
+    int64_t found;
+    size_t argument;
+  };
+  static const char* dtype(const Type& type) {
+    return type.dtype < 0 ? "another dtype" : dtype_name(static_cast<DType>(type.dtype));
+  }
+
+  const std::string& entry_;
+  const std::vector<std::string>& parameters_;
+  const Json& bounds_;
+  Known known_;
+  std::vector<Computed> computed_;
+};
+
+}  // namespace
+
+EntryTypes::EntryTypes(const std::string& name, const std::string& info) : parts_(std::make_unique<Parts>()) {
+  parts_->entry = name;
+  parts_->info = parse_json(info);
+  for (const Json& parameter : parts_->info["params"].items) {
+    parts_->parameters.push_back(parameter["name"].string);
+    parts_->wanted.push_back(parts_->number_of(parameter["type"]));
+  }
+}
+
+EntryTypes::~EntryTypes() = default;
+
+void EntryTypes::check(const Value* arguments, size_t count) const {
+  Parts& parts = *parts_;
+  if (count != parts.wanted.size()) return;  // of an entry that says nothing of its types
+  struct Open {
+    Value value;
+    uint32_t type;
+    size_t argument;
+  };
+  MutatorScope scope;
+  std::vector<Open> open;
+  std::vector<Owned> read_out;  // of references: they hold what is looked at
+  std::unordered_map<const Object*, std::vector<uint32_t>> seen;  // what others may refer to, with the types it was found to be of
+  Check check(parts.entry, parts.parameters, parts.info["bounds"]);
+  for (size_t i = 0; i < count; ++i) {
+    const Type& type = parts.type_at(parts.wanted[i]);
+    if (type.kind == Type::tensor)
+      check.bind(type, arguments[i], i);
+    else
+      open.push_back({arguments[i], parts.wanted[i], i});
+  }
+  std::reverse(open.begin(), open.end());
+  while (!open.empty()) {
+    auto [value, number, argument] = open.back();
+    open.pop_back();
+    const Type& type = parts.type_at(number);
+    if (type.kind == Type::tensor) {
+      check.tensor(type, value, argument);
+      continue;
+    }
+    if (type.kind == Type::other) continue;  // a closure is asked for where it is called
+    if (value.kind == Kind::object && (type.kind == Type::ref || value.object->count.load(std::memory_order_relaxed) > 1)) {
+      auto& types = seen[value.object];
+      if (std::find(types.begin(), types.end(), number) != types.end()) continue;
+      types.push_back(number);
+    }
+    if (type.kind == Type::ref) {
+      Ref* ref = as_ref(value);
+      if (ref == nullptr) check.refuse(argument, format("expected a reference and got %s", describe(value).c_str()));
+      read_out.emplace_back(read(ref));
+      open.push_back({read_out.back().get(), type.fields[0][0], argument});
+      continue;
+    }
+    const Adt* adt = as_adt(value);
+    bool is_tuple = type.kind == Type::tuple;
+    size_t constructor = adt == nullptr || is_tuple ? 0 : static_cast<size_t>(adt->tag);
+    if (adt == nullptr || (is_tuple ? adt->tag != tuple_tag : adt->tag < 0 || constructor >= type.fields.size()) ||
+        adt->size != type.fields[constructor].size())
+      check.refuse(argument, (is_tuple ? format("expected a tuple of %zu", type.fields[0].size())
+                                       : "expected a value of " + type.name) +
+                                 (adt != nullptr && !is_tuple && adt->tag >= 0 && constructor < type.fields.size()
+                                      ? format(", of whose constructor %zu there are %zu fields, found %u", constructor,
+                                               type.fields[constructor].size(), adt->size)
+                                      : ", found " + describe(value)));
+    for (size_t i = adt->size; i-- > 0;) open.push_back({adt->fields()[i], type.fields[constructor][i], argument});
+  }
+  check.settle();
+}
+
+const EntryTypes* Entry::types() const {
+  if (late_types == nullptr) return nullptr;
+  std::call_once(late_types->once, [&] { late_types->types = std::make_unique<EntryTypes>(name, info); });
+  return late_types->types.get();
+}
+
+}  // namespace relay
