@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial, reduce
 
 from relay.ir.dim import (
     Dim,
@@ -18,10 +19,11 @@ from relay.ir.dim import (
     shape_size,
 )
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Between, Buffer, For, LetScalar, Seq, Stmt, Store, between
+from relay.loop.ir import Alloc, Between, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, between
 from relay.loop.target import Target
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
+from relay.plan.jammed import jammed
 from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
@@ -48,6 +50,8 @@ from relay.te.tensor import Tensor
 PARALLEL_COST = 32 << 10
 # Iterations that follow each other where to find out where each of them is takes a division.
 _AT_ONCE = 4
+# The longest lines that go through their loops together only to share what they read.
+_LONGEST = 256
 # A buffer up to this size lives on the stack of its thread, a larger one in the workspace.
 STACK_BYTES = 16 << 10
 
@@ -259,16 +263,53 @@ def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt)
 
 def parallel_lines(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
     """The same for bodies that may be little: of several axes a few iterations along the last one follow each other where its extent
-    is not known, because to find out where one of them is takes a division for each of the others."""
+    is not known, because to find out where one of them is takes a division for each of the others. They go through their loops together
+    where that gains something (`lines_together`)."""
     live = [a for a in axes if a.extent != 1]
-    if len(live) < 2 or isinstance(live[-1].extent, int):
+    if not live or isinstance(live[-1].extent, int):
         return parallel_rows(builder, axes, cost, body)
+    if len(live) > 1:
+        return _in_groups(builder, live, cost, body, _jammed(builder, live[-1], body))
+    together = _jammed(builder, live[-1], body, _LONGEST)
+    if together is None or not together[2]:
+        return parallel_rows(builder, axes, cost, body)
+    return _in_groups(builder, live, cost, body, together)
+
+
+def lines_together(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt | None:
+    """The same, a few iterations along the last axis together; None where they have nothing in common (`relay.plan.jammed`)."""
+    live = [a for a in axes if a.extent != 1]
+    if not live or (isinstance(live[-1].extent, int) and live[-1].extent < _AT_ONCE):
+        return None
+    together = _jammed(builder, live[-1], body)
+    return None if together is None else _in_groups(builder, live, cost, body, together)
+
+
+# The first of a few iterations that go together, what they do, and where that gains something.
+_Jammed = tuple[Axis, Stmt, list[Scalar]]
+
+
+def _jammed(builder: Builder, axis: Axis, body: Stmt, longest: int | None = None) -> _Jammed | None:
+    first = Axis("first", axis.extent)
+    places = [binary("add", first, n) for n in range(_AT_ONCE)]
+    together = jammed(body, axis, places, builder.target.vector_registers, longest)
+    return None if together is None else (first, *together)
+
+
+def _in_groups(builder: Builder, live: Sequence[Axis], cost: Dim, body: Stmt, together: _Jammed | None) -> Stmt:
+    """Iterations along the last axis a few at a time: together, if that is given, where there are as many."""
     last = live[-1]
     block, step = Axis(last.name + "b", ceil_div(last.extent, _AT_ONCE)), Axis(last.name + "s", _AT_ONCE)
     start = binary("mul", block, _AT_ONCE)
     count = minimum(_AT_ONCE, binary("sub", extent_of(last.extent), start))
-    several = For(step, count, LetScalar(last, binary("add", start, step), body))
-    return parallel_rows(builder, [*live[:-1], block], dim_mul(cost, dim_min(_AT_ONCE, last.extent)), several)
+    group: Stmt = For(step, count, LetScalar(last, binary("add", start, step), body))
+    if together is not None:
+        first, whole, where = together
+        if not isinstance(last.extent, int) or last.extent % _AT_ONCE:
+            where = [*where, compare("le", binary("add", start, _AT_ONCE), extent_of(last.extent))]
+        whole = LetScalar(first, start, whole)
+        group = Branch(reduce(partial(binary, "and"), where), whole, group) if where else whole
+    return parallel_rows(builder, [*live[:-1], block], dim_mul(cost, dim_min(_AT_ONCE, last.extent)), group)
 
 
 def parallel_tasks(axes: Sequence[Axis], counted: Sequence[tuple[Axis, Scalar]], work: Dim, body: Stmt) -> Stmt:

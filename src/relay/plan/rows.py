@@ -26,6 +26,7 @@ from relay.plan.build import (
     at_least_one,
     bound,
     ceiling,
+    lines_together,
     parallel_lines,
     parallel_rows,
     row_major,
@@ -139,6 +140,9 @@ def _along(
     """A row at a time, or a few together, lanes along it."""
     builder, together = emitter.builder, _together(plans, rows, temps)
     if together > 1:
+        jammed = lines_together(builder, rows, work, _one_by_one(emitter, plans, temps))
+        if jammed is not None:
+            return jammed
         last, inside = rows[-1], Axis("r", together)
         block = Axis("rows", ceil_div(last.extent, together))
         start = binary("mul", Const(0, "int64") if block.extent == 1 else block, together)
@@ -149,9 +153,12 @@ def _along(
         return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
     if (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
         return skewed
-    buffers = [t for t in temps if t.scope != "operand"]
-    body = allocate(buffers, seq(row_steps(emitter, plans)))
-    return parallel_lines(builder, rows, work, body)
+    return parallel_lines(builder, rows, work, _one_by_one(emitter, plans, temps))
+
+
+def _one_by_one(emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer]) -> Stmt:
+    """All steps of a row."""
+    return allocate([t for t in temps if t.scope != "operand"], seq(row_steps(emitter, plans)))
 
 
 def _across(
