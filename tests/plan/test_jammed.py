@@ -8,7 +8,7 @@ import pytest
 
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
-from relay.loop.ir import For, Store
+from relay.loop.ir import Alloc, For, Store
 from relay.loop.walk import statements
 from relay.plan.kernel_plan import KernelPlan
 from tests.plan.harness import Maker, check, primitive, tensor
@@ -65,3 +65,11 @@ def test_what_is_dear_or_has_nothing_in_common_goes_line_by_line() -> None:
 
     assert lines(check(primitive([tensor(UNKNOWN), tensor((UNKNOWN[0], UNKNOWN[2]))], dear), *SIZES)) == 1
     assert lines(check(primitive([tensor(UNKNOWN), tensor(UNKNOWN[:2])], apart), *SIZES)) == 1
+
+
+def test_short_sums_of_unknown_length_end_together() -> None:
+    def build(m: Maker, x: Expr, weights: Expr) -> Expr:
+        return m("sum", m("multiply", x, weights), axis=[2])
+
+    plan = check(primitive([tensor(UNKNOWN), tensor(UNKNOWN[1:])], build), *SIZES)
+    assert any(isinstance(s, Alloc) and s.buffer.shape == (4,) for s in statements(plan.kernel.body))

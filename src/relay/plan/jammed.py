@@ -18,8 +18,9 @@ from relay.te.scalar import Axis, Const, Load, Named, Scalar, Select, children, 
 # Registers for what is read of a line itself, and made of it.
 _OWN = 4
 # Where lines that are written have less than so many operands in common, or are no sums at all, they gain by what it takes to begin
-# a line alone: up to so many elements. Longer ones are read and written faster one after the other.
-_MANY, _SHORT = 2, 128
+# a line alone: up to so many elements. Longer ones are read and written faster one after the other. So do lines that are summed up and
+# have nothing in common, up to so many.
+_MANY, _SHORT, _SHORT_SUM = 2, 128, 64
 
 
 def jammed(
@@ -28,17 +29,18 @@ def jammed(
     """What ``body`` does for each of several values of its variable, for which it is independent, step by step for all of them, and the
     conditions under which that gains something. ``longest``: that lines are no longer is one of them, and nothing is gained but what lines
     have in common. None where it is nothing that can be done so, where vectors of all do not fit into so many registers, and where nothing
-    is gained: the lines have nothing in common, or to compute an element takes longer than to read it."""
+    is gained: lines that are written have nothing in common, or to compute an element takes longer than to read it."""
     jam = _Jam(variable, places, registers)
     try:
         out = jam.together(body)
     except _ApartError:
         return None
-    if not jam.shares:
+    only_sums = jam.sums and all(common is None for _, common in jam.loops)
+    if not jam.shares and (longest is not None or not only_sums):
         return None
     where: list[Scalar] = []
     for extent, common in jam.loops:
-        most = longest
+        most = longest if jam.shares else _SHORT_SUM
         if common is not None and (common < _MANY or not jam.sums):
             if longest is not None:
                 return None
