@@ -27,7 +27,9 @@ def lines(plan: KernelPlan) -> int:
 UNKNOWN = as_dim(H), as_dim(V), as_dim(W)
 
 
-@pytest.mark.parametrize(("shape", "sizes"), [(UNKNOWN, SIZES), ((3, 9, 40), ({},)), ((2, 8, 64), ({},))])
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [(UNKNOWN, SIZES), ((3, 9, 40), ({},)), ((2, 8, 64), ({},)), ((5, 4, 48), ({},))]
+)
 def test_lines_of_a_state_share_what_multiplies_them(
     shape: tuple[Dim, ...], sizes: Sequence[dict[DimVar, int]]
 ) -> None:

@@ -300,7 +300,7 @@ def _in_groups(builder: Builder, live: Sequence[Axis], cost: Dim, body: Stmt, to
     """Iterations along the last axis a few at a time: together, if that is given, where there are as many."""
     last = live[-1]
     block, step = Axis(last.name + "b", ceil_div(last.extent, _AT_ONCE)), Axis(last.name + "s", _AT_ONCE)
-    start = binary("mul", block, _AT_ONCE)
+    start = binary("mul", Const(0, "int64") if block.extent == 1 else block, _AT_ONCE)
     count = minimum(_AT_ONCE, binary("sub", extent_of(last.extent), start))
     group: Stmt = For(step, count, LetScalar(last, binary("add", start, step), body))
     if together is not None:
