@@ -7,14 +7,27 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay import te
-from relay.ir.dim import DimVar, as_dim, dim_add, dim_bounds, dim_sub
-from relay.loop.ir import For, Kernel
+from relay.ir.dim import Dim, DimVar, as_dim, dim_add, dim_bounds, dim_floordiv, dim_mul, dim_sub
+from relay.loop.ir import Branch, Fail, For, Kernel
 from relay.loop.walk import statements
 from relay.op import registry
+from relay.te.scalar import Compare, Size
 from tests.plan.harness import HOST, check, primitive, tensor
 
 B, C, H, W, P = (DimVar(name) for name in "bchwp")
 b, c, h, w, p = (as_dim(v) for v in (B, C, H, W, P))
+SIZES = [
+    dict(zip((B, C, H, W, P), sizes, strict=True))
+    for sizes in (
+        (2, 3, 6, 8, 2),
+        (1, 2, 7, 40, 3),
+        (1, 1, 9, 50, 20),
+        (2, 1, 3, 3, 5),
+        (1, 2, 4, 0, 2),
+        (1, 1, 5, 4, 0),
+    )
+]
+SOME = [sizes for sizes in SIZES if sizes[P] > 0]
 
 
 def depthwise(x: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -24,18 +37,63 @@ def depthwise(x: te.Tensor, weight: te.Tensor) -> te.Tensor:
     return te.compute((n, m, *places), lambda i, j, u, v: te.sum(x[i, j, u + r, v + s] * weight[j, r, s], (r, s)))
 
 
+def patches(x: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    (n, m, y, z), (o, _, k, _) = x.shape, weight.shape
+    q, r, s = te.reduce_axis(m), te.reduce_axis(k), te.reduce_axis(k)
+    size = te.size(k)
+
+    def body(i: te.Scalar, f: te.Scalar, u: te.Scalar, v: te.Scalar) -> te.Scalar:
+        return te.sum(x[i, q, u * size + r, v * size + s] * weight[f, q, r, s], (q, r, s))
+
+    return te.compute((n, o, dim_floordiv(y, k), dim_floordiv(z, k)), body)
+
+
+def blocks(x: te.Tensor, like: te.Tensor) -> te.Tensor:
+    """Blocks of an image as channels."""
+    (n, m, y, z), (k,) = x.shape, like.shape
+    size = te.size(k)
+
+    def body(i: te.Scalar, j: te.Scalar, u: te.Scalar, v: te.Scalar) -> te.Scalar:
+        return x[i, j // (size * size), u * size + j // size % size, v * size + j % size]
+
+    return te.compute((n, dim_mul(m, dim_mul(k, k)), dim_floordiv(y, k), dim_floordiv(z, k)), body)
+
+
 def vectors(kernel: Kernel) -> list[For]:
     return [s for s in statements(kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
 
 
 @pytest.fixture(autouse=True)
 def _operators() -> Iterator[None]:
-    defined: list[Callable[..., te.Tensor]] = [depthwise]
+    defined: list[Callable[..., te.Tensor]] = [depthwise, patches, blocks]
     for define in defined:
         registry.operator(f"test.{define.__name__}")(define)
     yield
     for define in defined:
         registry.remove(f"test.{define.__name__}")
+
+
+def test_the_gradient_of_patches_is_a_product() -> None:
+    """Places are quotients and remainders by the size of a patch: an axis of each."""
+    result = tensor((b, 4, dim_floordiv(h, p), dim_floordiv(w, p)))
+    fn = primitive(
+        [tensor((b, c, h, w)), tensor((4, c, p, p)), result], lambda m, x, y, g: m("test.patches.vjp0", x, y, g)
+    )
+    assert check(fn, *SOME, tolerance=1e-4).products
+
+
+def test_elements_of_blocks_go_back_to_where_they_were() -> None:
+    """What is read is the same place, and to be inside needs a size that is not zero, nothing that is asked of each place."""
+    made: tuple[Dim, ...] = (b, dim_mul(c, dim_mul(p, p)), dim_floordiv(h, p), dim_floordiv(w, p))
+    fn = primitive(
+        [tensor((b, c, h, w)), tensor((p,)), tensor(made)], lambda m, x, y, g: m("test.blocks.vjp0", x, y, g)
+    )
+    plan = check(fn, *SOME)
+    body = plan.kernel.body
+    asking = [s for s in statements(body) if isinstance(s, Branch) and any(isinstance(k, Fail) for k in statements(s))]
+    loop = [s for s in statements(body) if isinstance(s, For) and any(isinstance(k, Fail) for k in statements(s))]
+    sized = [s for s in asking if isinstance(s.cond, Compare) and isinstance(s.cond.a, Size)]
+    assert all(any(inner in list(statements(s.then)) for s in sized) for inner in loop)
 
 
 def test_an_axis_that_ends_before_it_begins_has_no_lanes() -> None:

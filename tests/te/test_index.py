@@ -154,6 +154,28 @@ def test_a_quotient_by_a_size_is_less_than_what_it_is_multiplied_by() -> None:
     assert not indices.within(indices.poly(binary("floordiv", i + 1, Size(columns))), rows)
 
 
+def test_remainders_by_sizes_are_digits() -> None:
+    """What is taken apart by a size and put together again cancels, and lies where its digits say, unless the size is zero."""
+    rows, p = dim_var("rows"), dim_var("p")
+    i, j, k, indices = Axis("i", rows), Axis("j", dim_var("w")), Axis("k", dim_var("h")), Indices()
+    size = Size(p)
+    both = i * (size * size) + (k % size) * size + j % size
+    assert indices.poly(binary("floordiv", k * size + j % size, size * size)) == indices.poly(
+        binary("floordiv", k, size)
+    )
+    limit = dim_mul(rows, dim_mul(p, p))
+    assert not indices.within(indices.poly(both), limit) and indices.within_if(indices.poly(both), limit) == (p,)
+    assert indices.within_if(indices.poly(both), dim_sub(limit, 1)) is None
+    assert indices.within_if(indices.poly(both - 1), limit) is None
+
+
+def test_a_quotient_by_a_size_is_compared_without_the_division() -> None:
+    p, n, indices = dim_var("p"), dim_var("n"), Indices()
+    i = Axis("i", dim_var("w"))
+    asked = indices.compare("lt", binary("floordiv", i, Size(p)), Size(n))
+    assert not any(isinstance(node, Binary) and node.op == "floordiv" for node in walk(asked))
+
+
 def test_quotients_of_what_may_be_negative() -> None:
     indices = Indices()
     i, j, _ = AXES

@@ -20,6 +20,7 @@ from relay.loop.ir import Branch, Buffer, Fail, For, Kernel, LetScalar, Seq, Stm
 from relay.plan import empty_axes
 from relay.plan.build import Storage
 from relay.plan.graph import TeGraph, tensor_key
+from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Load,
@@ -36,13 +37,13 @@ from relay.te.scalar import (
     wrap,
 )
 from relay.te.tensor import Compute, Placeholder, Stage, Tensor, stage_bodies, stages
-from relay.te.ways import ways
+from relay.te.ways import Way, ways
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A read in a stage that may be outside where ``conditions`` are what they are said to be, for some values of ``over``. ``is_row``: it
-    is one of a tensor's rows, at a place that another tensor says."""
+    is one of a tensor's rows, at a place that another tensor says. ``zero``: it is not unless some size is zero, and whether one is."""
 
     load: Load
     stage: Stage
@@ -50,6 +51,7 @@ class _Read:
     outside: Scalar
     conditions: tuple[tuple[Scalar, bool], ...]
     is_row: bool
+    zero: Scalar | None
 
 
 def checked(
@@ -108,11 +110,14 @@ class _Reads:
                 nest: Stmt = LetScalar(Named("value", expr.dtype), expr, Seq(()))
                 for axis in reversed(axes):
                     nest = For(axis, wrap(axis.extent, "int64"), nest)
-                known = (*assumed, *empty_axes.assured(stage))
+                known, indices = (*assumed, *empty_axes.assured(stage)), Indices()
                 open_ = {id(access.index) for access in unproved(Kernel("reads", (), (), (), nest), known)}
                 order = {id(n): at for at, n in enumerate(loads) if any(id(i) in open_ for i in n.indices)}
                 for load, conditions in sorted(ways(expr, order), key=lambda way: (len(way[1]), order[id(way[0])])):
-                    yield _Read(load, stage, axes, outside(load, open_), conditions, _is_row(load, open_))
+                    sizes = _sizes(load, open_, conditions, indices)
+                    if sizes != ():
+                        found = outside(load, open_)
+                        yield _Read(load, stage, axes, found, conditions, _is_row(load, open_), _is_zero(sizes or ()))
 
     def placed(self, node: Scalar) -> Scalar:
         """A read of a tensor as one of a buffer of its shape."""
@@ -166,6 +171,7 @@ class _Reads:
         asked = [cond if truth else unary("not", cond) for cond, truth in conditions]
         # What reads nothing may be asked first, and few variables say most places: of the others nothing is asked where these are inside.
         asked = [*asked, where] if any(isinstance(n, Load) for n in walk(where)) else [where, *asked]
+        asked = asked if read.zero is None else [read.zero, *asked]
         check: Stmt = Fail(INDEX_OUT_OF_BOUNDS)
         steps: list[tuple[list[Axis], Scalar]] = []
         for cond in asked:
@@ -182,6 +188,28 @@ class _Reads:
             if axis not in used and isinstance(axis.extent, SymDim) and (low is None or low < 1):
                 check = Branch(compare("gt", Size(axis.extent), 0), check)
         return check
+
+
+def _sizes(load: Load, open_: set[int], way: Way, indices: Indices) -> tuple[Dim, ...] | None:
+    """The sizes one of which has to be zero for a read to be outside at its open indices, which are made of quotients and remainders by
+    them; None where that is not known."""
+    out: list[Dim] = []
+    for index, size in zip(load.indices, load.source.shape, strict=True):
+        if id(index) in open_:
+            sizes = indices.follows_if(indices.poly(index), size, way)
+            if sizes is None:
+                return None
+            out += (*sizes, *indices.divided_by(indices.poly(index)))
+    return tuple(dict.fromkeys(out))
+
+
+def _is_zero(sizes: Sequence[Dim]) -> Scalar | None:
+    """Whether one of some sizes is."""
+    found: Scalar | None = None
+    for size in sizes:
+        one = compare("lt", Size(size), 1)
+        found = one if found is None else binary("or", found, one)
+    return found
 
 
 def _is_row(load: Load, open_: set[int]) -> bool:

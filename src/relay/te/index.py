@@ -9,6 +9,7 @@ variable that remembers its expression.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
 
 from relay.ir.dim import (
@@ -29,6 +30,7 @@ from relay.ir.dim import (
     dim_sub,
     dim_substitute,
     is_any,
+    known_equal,
 )
 from relay.ir.inequality import is_count
 from relay.te.scalar import (
@@ -223,6 +225,9 @@ class Indices:
             whole, small, factor = self._common(rest, content(b))
             if factor > 1 and self.within(small, factor):
                 return dim_add(exact, self.floordiv(whole, dim_floordiv(b, factor)))
+            for whole, small, size in self._common_sizes(rest, b):
+                if self.within_if(small, size) is not None:
+                    return dim_add(exact, self.floordiv(whole, dim_floordiv(b, size)))
         inner = _var(rest) if isinstance(rest, SymDim) else None
         if inner is not None and inner in self._divisions and isinstance(b, int):
             numerator, denominator = self._divisions[inner]
@@ -297,6 +302,37 @@ class Indices:
                 whole, small = dim_add(whole, c // factor), dim_add(small, c % factor)
         return whole, small, factor
 
+    def _common_sizes(self, rest: Dim, b: Dim) -> Iterator[tuple[Dim, Dim, Dim]]:
+        """Ways to split ``rest = size * whole + small`` by a size that divides the divisor and some of the terms. A remainder by it
+        stays together: ``(c * i + j - c * (j // c)) // (c * d)`` is ``i // d``."""
+        if not isinstance(rest, SymDim) or not isinstance(b, SymDim) or len(b.terms) != 1:
+            return
+        ((whole_of, _),) = b.terms
+        powers = dict(whole_of)
+        sizes = dict.fromkeys(
+            tuple((atom, min(p, powers[atom])) for atom, p in m if atom in powers) for m, _ in rest.terms
+        )
+        for common in sorted(sizes, key=lambda m: -sum(p for _, p in m)):
+            if not common or common == whole_of:
+                continue
+            size = _term(common, 1)
+            whole, small = self._divide(rest, size)
+            yield whole, small, size
+            for atom in dim_atoms(whole):
+                division = self._divisions.get(atom) if isinstance(atom, DimVar) else None
+                if division is not None and known_equal(division[1], size):
+                    part = self._of(whole, atom)
+                    whole, small = dim_sub(whole, part), dim_add(small, dim_mul(size, part))
+            yield whole, small, size
+
+    def _of(self, a: Dim, wanted: object) -> Dim:
+        """The terms of a polynomial that have a variable."""
+        total: Dim = 0
+        for monomial, c in a.terms if isinstance(a, SymDim) else ():
+            if any(atom is wanted for atom, _ in monomial):
+                total = dim_add(total, _term(monomial, c))
+        return total
+
     def within(self, a: Dim, limit: Dim) -> bool:
         """Whether ``0 <= a < limit`` for all values of the variables."""
         low, high = self.bounds(a)
@@ -305,19 +341,93 @@ class Indices:
         if high is not None and isinstance(limit, int):
             return high < limit
         highest = self._extent(a, upper=True)
-        if highest is None:
+        return highest is not None and _is_positive(dim_sub(limit, highest))
+
+    def within_if(self, a: Dim, limit: Dim) -> tuple[Dim, ...] | None:
+        """The sizes that have to be more than zero so that ``0 <= a < limit`` for all values of the variables; None where that is not
+        known."""
+        if self.within(a, limit):
+            return ()
+        return self.divided_by(a) if self._digits_within(a, limit) else None
+
+    def divided_by(self, a: Dim) -> tuple[Dim, ...]:
+        """The sizes that divide something in a polynomial, at any depth."""
+        found: dict[Dim, None] = {}
+        todo = [a]
+        while todo:
+            for above, by in self.divisions(todo.pop()):
+                todo.append(above)
+                if not isinstance(by, int):
+                    found[by] = None
+        return tuple(found)
+
+    def _digits_within(self, a: Dim, limit: Dim) -> bool:
+        """The same of a sum with remainders by sizes, ``p - c * (p // c)``, each of which is below its divisor."""
+        lowest: Dim = 0
+        highest: Dim = 0
+        rest = a
+        while (found := self._remainder(rest)) is not None:
+            times, rest, below = found
+            span = dim_mul(times, dim_sub(below, 1))
+            if is_count(times):
+                highest = dim_add(highest, span)
+            elif is_count(dim_mul(-1, times)):
+                lowest = dim_add(lowest, span)
+            else:
+                return False
+        if rest == a:
             return False
-        over, _ = dim_bounds(dim_sub(limit, highest))
-        return over is not None and over > 0
+        low, high = self._extent(rest, upper=False), self._extent(rest, upper=True)
+        if low is None or high is None:
+            return False
+        return _is_positive(dim_add(dim_add(low, lowest), 1)) and _is_positive(dim_sub(limit, dim_add(high, highest)))
+
+    def _remainder(self, a: Dim) -> tuple[Dim, Dim, Dim] | None:
+        """A remainder by a size that a polynomial has some times, the polynomial without it, and the size."""
+        for atom in dim_atoms(a):
+            division = self._divisions.get(atom) if isinstance(atom, DimVar) else None
+            if division is None or not isinstance(division[1], SymDim) or self.is_index(division[1]):
+                continue
+            above, below = division
+            count, over = self._divide(self._of(a, atom), as_dim(atom))
+            if over != 0:
+                continue
+            negative, left = self._divide(count, below)
+            if left != 0 or negative == 0 or self.is_index(negative):
+                continue
+            times = dim_mul(-1, negative)
+            rest = dim_sub(a, dim_mul(times, dim_sub(above, dim_mul(below, as_dim(atom)))))
+            if all(other is not atom for other in dim_atoms(rest)) and not self._mentions_any(rest, above):
+                return times, rest, below
+        return None
+
+    def _mentions_any(self, a: Dim, above: Dim) -> bool:
+        """Whether a polynomial has variables of another one left: then what was taken from it was no part of it."""
+        mine = {t for t in dim_atoms(above) if isinstance(t, DimVar) and t in self._scalars}
+        return any(atom in mine for atom in dim_atoms(a))
 
     def reads_inside(self, root: Scalar) -> bool:
         """Whether what an expression reads, where its own choices have it read, is known to be there, whatever is chosen around it."""
         loads = {id(n) for n in walk(root) if isinstance(n, Load)}
+        there = [a.extent for a in walk(root) if isinstance(a, Axis)]
+
+        def inside(index: Dim, limit: Dim, way: Way) -> bool:
+            """A size divides something where some axis has elements only if it is none that is zero."""
+            sizes = self.follows_if(index, limit, way)
+            return sizes is not None and all(any(self._divide(n, size)[1] == 0 for n in there) for size in sizes)
+
         return all(
-            self.within(self.poly(i), extent) or self._follows(self.poly(i), extent, way)
+            inside(self.poly(i), extent, way)
             for load, way in ways(root, loads, _MOST_WAYS)
             for i, extent in zip(load.indices, load.source.shape, strict=True)
         )
+
+    def follows_if(self, index: Dim, limit: Dim, way: Way) -> tuple[Dim, ...] | None:
+        """The sizes that have to be more than zero so that ``0 <= index < limit`` where all conditions of a way hold."""
+        sizes = self.within_if(index, limit)
+        if sizes is None and self._follows(index, limit, way):
+            sizes = self.divided_by(index)
+        return sizes
 
     def _follows(self, index: Dim, limit: Dim, way: Way) -> bool:
         """Whether ``0 <= index < limit`` where all conditions of a way hold: each end by one of the comparisons among them, or without."""
@@ -330,7 +440,8 @@ class Indices:
                     known.append(dim_sub(dim_sub(b, a), int(op == "lt")))
                 if op in ("gt", "ge", "eq"):
                     known.append(dim_sub(dim_sub(a, b), int(op == "gt")))
-        ends = index, dim_sub(dim_sub(limit, 1), index)
+        below, most = self._without_quotient("lt", index, limit)
+        ends = index, dim_sub(dim_sub(most, 1), below)
         return all(any(self._nonnegative_dim(dim_sub(end, fact)) for fact in known) for end in ends)
 
     def _nonnegative_dim(self, a: Dim) -> bool:
@@ -457,12 +568,27 @@ class Indices:
 
     def compare(self, op: CompareOp, a: Scalar, b: Scalar) -> Scalar:
         """A comparison of int64 expressions, decided where the ranges decide it."""
-        left, right = self.poly(a), self.poly(b)
+        left, right = self._without_quotient(op, self.poly(a), self.poly(b))
         low, high = self.bounds(dim_sub(left, right))
         truth = _decide(op, low, high)
+        if truth is None and op in ("lt", "ge") and self.within_if(left, right) is not None:
+            truth = op == "lt"
         if truth is not None:
             return Const(truth, "bool")
         return compare(op, self.scalar(left), self.scalar(right))
+
+    def _without_quotient(self, op: CompareOp, left: Dim, right: Dim) -> tuple[Dim, Dim]:
+        """The sides of a comparison of a quotient by a size with another size, without the division: ``i // c < n`` is ``i < n * c``."""
+        difference = dim_sub(left, right)
+        for atom in dim_atoms(difference):
+            division = self._divisions.get(atom) if isinstance(atom, DimVar) else None
+            if division is None or op not in ("lt", "ge"):
+                continue
+            above, below = division
+            limit = dim_sub(as_dim(atom), difference)
+            if isinstance(below, SymDim) and not self.is_index(below) and not self.is_index(limit) and is_count(below):
+                return above, dim_mul(limit, below)
+        return left, right
 
     # -- taking polynomials apart
 
@@ -566,6 +692,11 @@ def content(a: Dim) -> int:
     if isinstance(a, SymDim):
         return gcd(*(c for _, c in a.terms))
     return abs(a) if isinstance(a, int) else 1
+
+
+def _is_positive(a: Dim) -> bool:
+    low, _ = dim_bounds(a)
+    return low is not None and low > 0
 
 
 def _least(b: SymDim) -> int:

@@ -104,8 +104,9 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
         wide = [a for a in element if a.extent != 1]
         along = bool(wide) and wide[-1] in split and _is_short(inverse.free)
         apart = inverse.uneven or (along and not is_product)
-        if split and apart and prod(r.by for r in split.values()) <= _MOST_CLASSES:
-            return [_by_classes(read, element, {a: r.by for a, r in split.items()})]
+        numbers = _by_numbers(split)
+        if numbers and apart and prod(numbers.values()) <= _MOST_CLASSES:
+            return [_by_classes(read, element, numbers)]
         if split and is_product:
             term = _by_remainders(read, element, split)
             if term is not None:
@@ -116,7 +117,7 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
 def _iterations(read: _Read, parts: Sequence[Inverse], element: tuple[Axis, ...], indices: Indices) -> int:
     """How many products are added up in all (see `work`)."""
     if len(parts) == 1:
-        split = {a: r.by for a, r in _residues(read.value(parts[0], indices), element, indices).items()}
+        split = _by_numbers(_residues(read.value(parts[0], indices), element, indices))
         if split and prod(split.values()) <= _MOST_CLASSES:
             found = [(axes, read.inverses(at, Indices())) for _, axes, at in _classes(element, split)]
             return sum(
@@ -284,9 +285,9 @@ def _reads(value: Scalar) -> list[Load] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Residue:
-    """An axis z of which ``(z + offset) // by`` is read."""
+    """An axis z of which ``(z + offset) // by`` is read; of a size there is no offset."""
 
-    by: int
+    by: Dim
     offset: int
 
 
@@ -295,14 +296,22 @@ def _residues(value: Scalar, element: Sequence[Axis], indices: Indices) -> dict[
     out: dict[Axis, _Residue] = {}
     for load in (n for n in walk(value) if isinstance(n, Load)):
         for index in load.indices:
-            for above, by in indices.divisors(indices.poly(index)):
+            for above, by in indices.divisions(indices.poly(index)):
                 mine = [a for a in element if indices.mentions(above, a)]
-                if len(mine) != 1:
+                if len(mine) != 1 or indices.is_index(by):
                     continue
                 offset = dim_sub(above, indices.axis(mine[0]))
+                if not isinstance(by, int) and offset != 0:
+                    continue
                 if not isinstance(offset, int) or out.setdefault(mine[0], _Residue(by, offset)) != _Residue(by, offset):
                     return {}
     return out
+
+
+def _by_numbers(split: Mapping[Axis, _Residue]) -> dict[Axis, int]:
+    """The divisors, if all are numbers."""
+    found = {a: r.by for a, r in split.items() if isinstance(r.by, int)}
+    return found if len(found) == len(split) else {}
 
 
 def _by_remainders(read: _Read, element: tuple[Axis, ...], split: dict[Axis, _Residue]) -> Term | None:
@@ -320,7 +329,7 @@ def _by_remainders(read: _Read, element: tuple[Axis, ...], split: dict[Axis, _Re
             at.append(axis)
             continue
         by, offset = residue.by, residue.offset
-        first = offset // by
+        first = offset // by if isinstance(by, int) else 0
         last = dim_floordiv(dim_add(axis.extent, offset - 1), by)
         quotient = Axis(axis.name, dim_add(dim_sub(last, first), 1))
         remainder = Axis(f"{axis.name}r", by)
