@@ -59,18 +59,36 @@ def blocks(x: te.Tensor, like: te.Tensor) -> te.Tensor:
     return te.compute((n, dim_mul(m, dim_mul(k, k)), dim_floordiv(y, k), dim_floordiv(z, k)), body)
 
 
+def by_vector(x: te.Tensor, v: te.Tensor) -> te.Tensor:
+    (m, i, j, k), _ = x.shape, v.shape
+    r = te.reduce_axis(j)
+    return te.compute((m, i, k), lambda n, u, z: te.sum(x[n, u, r, z] * v[n, r], r))
+
+
 def vectors(kernel: Kernel) -> list[For]:
     return [s for s in statements(kernel.body) if isinstance(s, For) and s.kind == "vectorized"]
 
 
 @pytest.fixture(autouse=True)
 def _operators() -> Iterator[None]:
-    defined: list[Callable[..., te.Tensor]] = [depthwise, patches, blocks]
+    defined: list[Callable[..., te.Tensor]] = [depthwise, patches, blocks, by_vector]
     for define in defined:
         registry.operator(f"test.{define.__name__}")(define)
     yield
     for define in defined:
         registry.remove(f"test.{define.__name__}")
+
+
+def test_windows_of_each_channel_are_no_product() -> None:
+    """A panel of windows would be made element by element, and read by one row."""
+    fn = primitive([tensor((b, c, h, w)), tensor((c, p, p))], lambda m, x, y: m("test.depthwise", x, y))
+    plan = check(fn, *(s for s in SIZES if 0 < s[P] <= min(s[H], s[W])), tolerance=1e-4)
+    assert not plan.products
+
+
+def test_a_product_of_a_vector_by_lines_that_lie_apart_is_no_matrix_kernel() -> None:
+    fn = primitive([tensor((b, c, h, w)), tensor((b, h))], lambda m, x, y: m("test.by_vector", x, y))
+    assert not check(fn, *SIZES, tolerance=1e-4).products
 
 
 def test_the_gradient_of_patches_is_a_product() -> None:

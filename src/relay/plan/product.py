@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from relay.ir.dim import Dim, dim_add, dim_evaluate, dim_mul, dim_sub, dim_vars, shape_size
+from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_evaluate, dim_mul, dim_sub, dim_vars, known_equal, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
@@ -52,8 +53,8 @@ _WIDEST = 6
 _WIDENED_FOR = 2
 # Vectors of a panel beside each other for matrix registers.
 _BLOCK_VECTORS = 2
-# A size that is not known, where the largest decide.
-_LARGE = 1 << 16
+# A size that is not known, where the largest decide, and one of which an axis is shorter (the window that moves over it).
+_LARGE, _WINDOW = 1 << 16, 1 << 4
 
 
 @dataclass(slots=True, eq=False)
@@ -235,13 +236,27 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     if not isinstance(load, Load) or not isinstance(load.source, Tensor):
         return False
     at = position_read(indices, load)
-    moving = [a for a in (*form.columns, *form.reduced) if a.extent != 1]
+    columns = [a for a in form.columns if a.extent != 1]
+    moving = [*columns, *(a for a in form.reduced if a.extent != 1)]
     strides = [indices.coefficient(at, a) for a in moving]
     reads, there = size_of((*form.batch, *moving)), shape_size(load.source.shape)
     left = dim_sub(reads, there)
     # Of sizes that are not known the largest decide, also those that are quotients of others (the windows of a stride).
-    again = dim_evaluate(left, dict.fromkeys(dim_vars(left), _LARGE)) > 0
-    return 1 in strides and not again and not any(s is None or indices.is_index(s) for s in strides)
+    shorter = {size for a in moving for size in _taken(a.extent)}
+    again = dim_evaluate(left, {size: _WINDOW if size in shorter else _LARGE for size in dim_vars(left)}) > 0
+    if 1 not in strides or again or any(s is None or indices.is_index(s) for s in strides):
+        return False
+    # Columns in lines of unknown length that are not one line are packed element by element.
+    steps = dict(zip(moving, strides, strict=True))
+    apart = pairwise(columns)
+    as_one = all(known_equal(steps[a] or 0, dim_mul(steps[b] or 0, b.extent)) for a, b in apart)
+    return as_one or isinstance(columns[-1].extent, int)
+
+
+def _taken(extent: Dim) -> set[DimVar]:
+    """The sizes by which an extent is shorter than others: of ``n - k + 1`` places of a window, how long it is."""
+    terms = extent.terms if isinstance(extent, SymDim) else ()
+    return {atom for monomial, c in terms if c < 0 for atom, _ in monomial if isinstance(atom, DimVar)}
 
 
 def is_widened_before(p: Product, target: Target) -> bool:
