@@ -59,6 +59,18 @@ def blocks(x: te.Tensor, like: te.Tensor) -> te.Tensor:
     return te.compute((n, dim_mul(m, dim_mul(k, k)), dim_floordiv(y, k), dim_floordiv(z, k)), body)
 
 
+def repeated(x: te.Tensor, like: te.Tensor) -> te.Tensor:
+    (y, z), (k,) = x.shape, like.shape
+    return te.compute((y, dim_mul(z, k)), lambda i, j: x[i, j // te.size(k)])
+
+
+def largest(x: te.Tensor, like: te.Tensor) -> te.Tensor:
+    (y, z), (k,) = x.shape, like.shape
+    r, s, size = te.reduce_axis(k), te.reduce_axis(k), te.size(k)
+    places = (dim_floordiv(y, k), dim_floordiv(z, k))
+    return te.compute(places, lambda i, j: te.max(x[i * size + r, j * size + s], (r, s)))
+
+
 def by_vector(x: te.Tensor, v: te.Tensor) -> te.Tensor:
     (m, i, j, k), _ = x.shape, v.shape
     r = te.reduce_axis(j)
@@ -71,7 +83,7 @@ def vectors(kernel: Kernel) -> list[For]:
 
 @pytest.fixture(autouse=True)
 def _operators() -> Iterator[None]:
-    defined: list[Callable[..., te.Tensor]] = [depthwise, patches, blocks, by_vector]
+    defined: list[Callable[..., te.Tensor]] = [depthwise, patches, blocks, repeated, largest, by_vector]
     for define in defined:
         registry.operator(f"test.{define.__name__}")(define)
     yield
@@ -112,6 +124,17 @@ def test_elements_of_blocks_go_back_to_where_they_were() -> None:
     loop = [s for s in statements(body) if isinstance(s, For) and any(isinstance(k, Fail) for k in statements(s))]
     sized = [s for s in asking if isinstance(s.cond, Compare) and isinstance(s.cond.a, Size)]
     assert all(any(inner in list(statements(s.then)) for s in sized) for inner in loop)
+
+
+def test_what_is_repeated_as_often_as_a_size_says() -> None:
+    """A few times: looked up along a line; often: a loop over those that are alike."""
+    plan = check(primitive([tensor((h, w)), tensor((p,))], lambda m, x, y: m("test.repeated", x, y)), *SIZES)
+    assert not HOST.masked or {dim_mul(w, p), p} <= {loop.var.extent for loop in vectors(plan.kernel)}
+
+
+def test_small_windows_beside_each_other_have_lanes_across() -> None:
+    plan = check(primitive([tensor((h, w)), tensor((p,))], lambda m, x, y: m("test.largest", x, y)), *SOME)
+    assert not HOST.masked or {p, HOST.lanes(32)} <= {loop.var.extent for loop in vectors(plan.kernel)}
 
 
 def test_an_axis_that_ends_before_it_begins_has_no_lanes() -> None:

@@ -14,8 +14,9 @@ from math import ceil, floor
 from relay.codegen.builder import vec
 from relay.codegen.memory import Memory, Place
 from relay.codegen.values import Value, register_type
+from relay.ir.inequality import is_count
 from relay.loop.target import Target
-from relay.te.scalar import Axis, Binary, Scalar, children, walk
+from relay.te.scalar import Axis, Binary, Scalar, Size, children, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ def _form(
             return form * factor if factor >= 0 else None
         case "floordiv":
             divisor = number(node.b)
+            if divisor is None and isinstance(node.b, Size) and is_count(node.b.dim):
+                return _rising(a, lanes)  # the quotient by a size rises no faster, and of none is 0
             if divisor is None or divisor <= 0:
                 return None
             if isinstance(a, _Line):

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, dim_typical, known_equal, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
-from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store, Transpose
+from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.loop.walk import statements
 from relay.plan.build import (
     PARALLEL_COST,
@@ -32,7 +32,21 @@ from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
 from relay.plan.space import Accesses, Space, accesses
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Named, Scalar, always_read, binary, extent_of, minimum, transform, walk
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Named,
+    Scalar,
+    always_read,
+    binary,
+    compare,
+    conjunction,
+    extent_of,
+    minimum,
+    transform,
+    walk,
+)
 from relay.te.tensor import stage_bodies
 
 Frames = Callable[[Member], dict[Axis, Scalar]]
@@ -52,12 +66,25 @@ _TURNED = 64
 
 
 def elementwise(builder: Builder, nest: Nest) -> Stmt:
-    """The loops of an elementwise nest."""
+    """The loops of an elementwise nest. Its last axis is split where elements repeat as often as a size says (``x[j // n]``), unless that
+    turns out to be a few times: then vectors are looked up in vectors."""
+    sizes: list[Dim] = []
+    split = _elementwise(builder, nest, sizes)
+    if not sizes:
+        return split
+    fewest = builder.lanes(nest.members[-1].kept.dtypes) // 2
+    few = conjunction(compare("lt", extent_of(size), fewest) for size in dict.fromkeys(sizes))
+    return Branch(few, _elementwise(builder, nest, None), split)
+
+
+def _elementwise(builder: Builder, nest: Nest, sizes: list[Dim] | None) -> Stmt:
+    """The loops with the last axis split by ``sizes`` where it goes by them, or not (None)."""
     rows = list(nest.members[-1].rows)
     original = list(rows)
     bits = {dtype_bits(d) for m in nest.members for d in m.kept.dtypes}
     looks_up = builder.target.mask_registers and bits == {_LOOKED_UP}
-    space = Space([rows], {}, fewest=builder.lanes(nest.members[-1].kept.dtypes) // 2 if looks_up else 0)
+    fewest = builder.lanes(nest.members[-1].kept.dtypes) // 2 if looks_up else 0
+    space = Space([rows], {}, fewest=fewest, whole_by_sizes=sizes is None, sizes=[] if sizes is None else sizes)
 
     def evaluate(env: Env) -> Accesses:
         return accesses(builder.indices, *pointwise_values(builder, nest.members, row_frames(original, env)))

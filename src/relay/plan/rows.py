@@ -53,6 +53,7 @@ from relay.te.scalar import (
     Scalar,
     binary,
     compare,
+    conjunction,
     extent_of,
     maximum,
     minimum,
@@ -424,6 +425,8 @@ def _across_rows(
     if isinstance(last.extent, int) and last.extent * 2 < lanes:
         return False
     votes, undecided, across = 0, True, False
+    # Windows beside each other, as long as they are apart: across where they turn out to be short.
+    windows: list[Dim] = []
     for plan in plans:
         along = plan.reduced or plan.inner
         if not along:
@@ -445,10 +448,14 @@ def _across_rows(
                 near = isinstance(along_row, int) and along_row <= _NEAR  # windows that lie close to each other
                 alone = shape_size(tuple(a.extent for a in (*plan.inner, *plan.reduced))) == axis.extent
                 votes += 1 if short and (near or alone) else -1
+                if not isinstance(axis.extent, int) and along_row == axis.extent and not alone:
+                    windows.append(axis.extent)
             elif along_axis is not None and _is_near(along_row) and not _is_near(along_axis):
                 votes += 1
     if votes == 0 and not undecided and any(p.reduced for p in plans):
         return last.extent >= lanes if isinstance(last.extent, int) else compare("ge", extent_of(last.extent), lanes)
+    if windows and votes <= 0 < votes + 2 * len(windows):
+        return conjunction(compare("le", extent_of(size), _NEAR) for size in dict.fromkeys(windows))
     return votes > 0 or (undecided and across)
 
 

@@ -4,7 +4,7 @@ gone through as one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_floordiv, dim_mul
 from relay.plan.build import Builder
@@ -23,6 +23,9 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
+
+# A divisor that is not known.
+_SIZE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +67,11 @@ class Space:
     # Axes of these groups are never split.
     whole: frozenset[int] = frozenset()
     # Nor is the last one of a group where fewer elements than these would be left innermost, and places rise with a quotient of it: vectors
-    # are looked up in vectors.
+    # are looked up in vectors. Where ``whole_by_sizes``, of quotients by sizes that are not known, too; else it is split by these, which
+    # ``sizes`` has then.
     fewest: int = 0
+    whole_by_sizes: bool = False
+    sizes: list[Dim] = field(default_factory=list)
 
     def normalise(self, builder: Builder, evaluate: Callable[[Env], Accesses]) -> None:
         """Drop axes of one element, split where an index divides an axis, then join neighbours that are traversed as
@@ -113,13 +119,15 @@ class Space:
             for number, group in enumerate(self.groups)
             if number not in self.whole
             for a in group
-            if a is not group[-1] or not _rises(indices, found.polys, a, self.fewest)
+            if a is not group[-1] or not _rises(indices, found.polys, a, self.fewest, self.whole_by_sizes)
         ]
         wanted = division(indices, found.polys, axes)
         if wanted is None:
             return False
         axis, size = wanted
         group = next(g for g in self.groups if axis in g)
+        if axis is group[-1] and not isinstance(size, int) and _rises(indices, found.polys, axis, self.fewest, True):
+            self.sizes.append(size)
         outer = Axis(axis.name + "o", dim_floordiv(axis.extent, size))
         inner = Axis(axis.name + "i", size)
         n = group.index(axis)
@@ -146,8 +154,8 @@ class Space:
         return None
 
 
-def _rises(indices: Indices, polys: Iterable[Dim], axis: Axis, fewest: int) -> bool:
-    """Whether an axis occurs as it is, or as its quotient by a number below ``fewest``: once in each place, and times nothing."""
+def _rises(indices: Indices, polys: Iterable[Dim], axis: Axis, fewest: int, by_sizes: bool) -> bool:
+    """Whether an axis occurs as it is, or as its quotient by a number below ``fewest`` or by a size: once in each place, times nothing."""
     var, quotients = indices.variable(axis), 0
     for poly in polys if fewest else ():
         found = []
@@ -158,11 +166,12 @@ def _rises(indices: Indices, polys: Iterable[Dim], axis: Axis, fewest: int) -> b
                     found.append(1)
                 elif division is not None and indices.mentions(as_dim(atom), axis):
                     above, by = division
-                    if not (isinstance(by, int) and by < fewest and indices.coefficient(above, axis) == 1):
+                    few = by < fewest if isinstance(by, int) else by_sizes and not indices.is_index(by)
+                    if not few or indices.coefficient(above, axis) != 1:
                         return False
                     if not len(monomial) == power == times == 1:
                         return False
-                    found.append(by)
+                    found.append(_SIZE if not isinstance(by, int) else by)
                 elif atom is var or indices.mentions(as_dim(atom), axis):
                     return False
         if len(found) > 1:

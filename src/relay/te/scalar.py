@@ -573,6 +573,11 @@ def sides(product: Binary, axis: Axis) -> tuple[Scalar, Scalar]:
     return left, right
 
 
+def conjunction(conditions: Iterable[Scalar]) -> Scalar:
+    """Whether all of some conditions hold."""
+    return reduce(lambda a, b: binary("and", a, b), conditions)
+
+
 def conjuncts(cond: Scalar) -> list[Scalar]:
     """The conditions that must all hold for a boolean expression to hold, in order."""
     return chain(cond, "and")
