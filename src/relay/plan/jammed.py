@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from relay.loop.ir import Alloc, Between, Branch, Buffer, For, LetScalar, Prefetch, Seq, Stmt, Store
-from relay.loop.walk import same, statements
+from relay.loop.walk import rewritten, same, statements, with_values
 from relay.plan.expand import is_dear
 from relay.te.scalar import Axis, Const, Load, Named, Scalar, Select, children, compare, transform, walk
 
@@ -216,8 +216,6 @@ class _Jam:
 
 def _with_names(body: Stmt, names: dict[int, Scalar]) -> Stmt:
     """A straight-line body that reads what has a name by it."""
-    from relay.loop.walk import rewritten, with_values
-
-    return (
-        rewritten(body, lambda s: with_values(s, lambda v: transform(v, lambda n: n, dict(names)))) if names else body
-    )
+    if not names:
+        return body
+    return rewritten(body, lambda s: with_values(s, lambda v: transform(v, lambda n: n, dict(names))))
