@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from relay.codegen.objects import EXPLICIT, LINKED, PLAIN, compile_text, elf_sym
 from relay.codegen.target import parse_target
 from relay.ir.dim import as_var, dim_var
 from relay.loop.ir import Alloc, Branch, Buffer, Fail, For, Kernel, Seq, Stmt, Store
+from relay.loop.workspace import workspace_bytes
 from relay.te.scalar import Axis, Const, Load, Scalar, Size, binary, compare, select
 
 
@@ -192,3 +194,18 @@ def test_tiles_beside_what_takes_all_passes_are_a_module_of_their_own_until_both
     # Alone neither is split.
     assert emit(replace(kernel, outputs=(tiled,), body=rows(tile)), target).startswith(EXPLICIT)
     assert LINKED not in emit(replace(kernel, outputs=(guarded,), body=rows(guard)), target)
+
+
+def test_loops_see_one_pointer_to_memory_that_lies_behind_a_sum_of_sizes() -> None:
+    n, m = dim_var("n"), dim_var("m")
+    sizes = as_var(n), as_var(m)
+    assert sizes[0] is not None and sizes[1] is not None
+    given, out = Buffer("in0", (n,), "float32"), Buffer("out0", (n,), "float32")
+    first, second = Buffer("first", (m * n,), "float32", "worker"), Buffer("second", (n,), "float32", "worker")
+    i, j = Axis("i", n), Axis("j", n)
+    there = For(i, Size(n), Store(second, (i,), Load(given, (i,), "float32")), "serial")
+    back = For(j, Size(n), Store(out, (j,), Load(second, (j,), "float32")), "serial")
+    kernel = Kernel("k", (given,), (out,), (sizes[0], sizes[1]), Alloc(first, Alloc(second, Seq((there, back)))))
+    text = emit(replace(kernel, worker_bytes=workspace_bytes(kernel)[1]), parse_target("x86-64-v4"))
+    _, pointer = re.findall(r'(%\w+) = call ptr asm "", "=r,0"\(ptr %\w+\)', text)
+    assert text.count(f"getelementptr float, ptr {pointer}, ") == 2

@@ -192,9 +192,9 @@ class Builder:
         """In how many of the loops around here a name is defined; 0 of numbers and what is computed before all of them."""
         return self._depth.get(name, 0)
 
-    def hidden(self, index: str) -> str:
-        """The same index, of which LLVM does not see what it is."""
-        return self.emit(f'call i64 asm "", "=r,0"(i64 {index})')
+    def hidden(self, value: str, type_: str = "i64") -> str:
+        """The same index or pointer, of which LLVM does not see what it is."""
+        return self.emit(f'call {type_} asm "", "=r,0"({type_} {value})')
 
     def leave(self, value: str) -> None:
         """Return; what follows is another block."""
