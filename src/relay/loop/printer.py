@@ -194,45 +194,45 @@ class _Printer:
         """The statement's own expressions; what is used more than once is named in lines before."""
         roots = expressions(stmt)
         uses: dict[int, int] = {}
-        order: list[Scalar] = []
+        order: list[tuple[Scalar, tuple[Scalar, ...]]] = []
         seen: set[int] = set()
         for root in roots:
             uses[id(root)] = uses.get(id(root), 0) + 1
-            new = walk(root, seen)
-            order += new
-            for node in new:
-                for kid in children(node):
+            for node in walk(root, seen):
+                operands = children(node)
+                order.append((node, operands))
+                for kid in operands:
                     uses[id(kid)] = uses.get(id(kid), 0) + 1
         texts: dict[int, str] = {}
-        for node in order:
-            text = self.node(node, texts)
-            if uses[id(node)] > 1 and children(node):
+        for node, operands in order:
+            text = self.node(node, [texts[id(k)] for k in operands])
+            if operands and uses[id(node)] > 1:
                 self._shared += 1
                 self.line(f"t{self._shared} := {text}", depth)
                 text = f"t{self._shared}"
             texts[id(node)] = text
         return [_bare(texts[id(root)]) for root in roots]
 
-    def node(self, node: Scalar, texts: dict[int, str]) -> str:
-        given = [texts[id(k)] for k in children(node)]
+    def node(self, node: Scalar, given: list[str]) -> str:
+        """A node over the texts of its operands. The kinds that there are most of come first."""
         match node:
+            case Axis():
+                return self.name(node)
+            case Binary():
+                if node.op in _INFIX:
+                    return f"({given[0]} {_INFIX[node.op]} {given[1]})"
+                return f"{node.op}({_bare(given[0])}, {_bare(given[1])})"
             case Const():
                 value = str(node.value).lower() if isinstance(node.value, bool) else repr(node.value)
                 return value if node.dtype in ("int64", "float32", "bool") else f"{value}{node.dtype}"
             case Size():
                 text = dim_text(node.dim, self.name)
                 return text if text.isidentifier() or text.isdecimal() else f"({text})"
-            case Axis():
-                return self.name(node)
             case Load():
                 assert isinstance(node.source, Buffer)
                 return f"{self.name(node.source)}[{', '.join(_bare(t) for t in given)}]"
             case Unary():
                 return f"{node.op}({_bare(given[0])})"
-            case Binary():
-                if node.op in _INFIX:
-                    return f"({given[0]} {_INFIX[node.op]} {given[1]})"
-                return f"{node.op}({_bare(given[0])}, {_bare(given[1])})"
             case Compare():
                 return f"({given[0]} {_COMPARE[node.op]} {given[1]})"
             case Select():

@@ -7,14 +7,13 @@ batched input; what does not is computed once. The axis is an ordinary axis: a d
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay import te
 from relay.ir.diagnostics import OperatorError
 from relay.ir.dim import Dim
-from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get
+from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get, returned
 from relay.te.scalar import Axis, Load, Scalar, transform, walk
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies
 
@@ -53,7 +52,7 @@ def batched(op: Operator) -> Operator:
         return lifted if is_tuple else lifted[0]
 
     # What is derived from this operator reads off this whether its result is a tuple.
-    define.__annotations__["return"] = typing.get_type_hints(op.define).get("return")
+    define.__annotations__["return"] = returned(op.define)
     mask = AttrSpec("mask", tuple[int, ...], None, True)
     # The elements of a row stay together, so a view of every row is a view of all of them.
     return Operator(

@@ -190,7 +190,7 @@ def _expression(name: str) -> Operator:
 
 def _gives_tuple(op: Operator) -> bool:
     """Whether the result is a tuple, as the definition's annotation says."""
-    found = typing.get_type_hints(op.define).get("return")
+    found = registry.returned(op.define)
     if op.shape_mode == "upper_bound":  # the last tensor is the extents, and one other is given as it is
         return len(typing.get_args(found)) > 2
     return typing.get_origin(found) is tuple

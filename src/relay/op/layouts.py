@@ -10,12 +10,11 @@ padded image, lie as that does.
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 from relay import te
 from relay.ir.diagnostics import OperatorError
-from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get, operator
+from relay.op.registry import AttrSpec, Operator, applied, derive_with, exists, get, operator, returned
 from relay.te.layout import Layout, axis_letters, inherited, laid_out, layout_of
 from relay.te.tensor import Placeholder, Stage, Tensor
 
@@ -94,7 +93,7 @@ def laid_out_form(op: Operator) -> Operator:
         return made if is_tuple else made[0]
 
     # What is derived from this operator reads off this whether its result is a tuple.
-    define.__annotations__["return"] = typing.get_type_hints(op.define).get("return")
+    define.__annotations__["return"] = returned(op.define)
     layouts = AttrSpec("layouts", tuple[str, ...], None, True)
     return Operator(
         op.name + SUFFIX, "expression", op.inputs, (*op.attrs, layouts), define, op.effects,

@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from relay import te
 from relay.ir.diagnostics import OperatorError, SyntaxError_
@@ -425,6 +426,15 @@ class Traced:
 
 
 _SEVERAL = tuple[te.Tensor, ...]
+_returned: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+
+
+def returned(define: Callable[..., Any]) -> Any:
+    """What a definition says that it returns, None where it does not say. It is asked for each trace, and compiling annotations that are
+    texts takes longer than some of these."""
+    if define not in _returned:
+        _returned[define] = typing.get_type_hints(define).get("return")
+    return _returned[define]
 
 
 def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[te.Tensor, ...], bool]:
@@ -435,7 +445,7 @@ def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> t
         raise te.DefinitionError(
             f"its definition gives {result!r}, expected a tensor (te.compute makes one) or a tuple of tensors"
         )
-    several, said = not isinstance(result, te.Tensor), typing.get_type_hints(op.define).get("return")
+    several, said = not isinstance(result, te.Tensor), returned(op.define)
     # What is derived from a definition, before there are operands, takes as many cotangents as this says.
     if op.shape_mode != "upper_bound" and said in ((te.Tensor, None) if several else (_SEVERAL,)):
         found, name = ("several tensors", "tuple[te.Tensor, ...]") if several else ("one tensor", "te.Tensor")
