@@ -157,14 +157,16 @@ class _KernelText:
             a = frame.arith
             offset = frame.size(self.workspace.offsets[buffer])
             with b.in_entry():
+                slot = b.emit(f"getelementptr i8, ptr %context, i64 {_WORKSPACE}")
+                pointer = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
                 if buffer.scope == "worker":
                     slices = a.binary("mul", worker, frame.size(self.kernel.worker_bytes))
-                    offset = a.binary("add", offset, a.binary("add", frame.size(self.kernel.shared_bytes), slices))
-                slot = b.emit(f"getelementptr i8, ptr %context, i64 {_WORKSPACE}")
-                base = b.emit(f"load ptr, ptr {slot}, align 8, !invariant.load !0")
+                    slices = a.binary("add", frame.size(self.kernel.shared_bytes), slices)
+                    pointer = b.hidden(frame.memory.element(pointer, "i8", slices.text), "ptr")
+                pointer = frame.memory.element(pointer, "i8", offset.text)
                 # Where it is, is a sum of products of sizes. What LLVM sees of it, it spreads over the addresses of every loop, and tries
-                # in all ways to put together again: a quarter of its time.
-                pointer = b.hidden(frame.memory.element(base, "i8", offset.text), "ptr")
+                # in all ways to put together again: a quarter of its time. Distances that are numbers are parts of addresses.
+                pointer = pointer if offset.const is not None else b.hidden(pointer, "ptr")
             place = self._in_memory(frame, buffer, pointer)
             return replace(place, align=64)
 
