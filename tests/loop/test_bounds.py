@@ -248,18 +248,18 @@ FURTHER: dict[str, Callable[[BlockProduct], BlockProduct]] = {
 @pytest.mark.parametrize("what", FURTHER)
 def test_faults_in_products_by_blocks(what: str) -> None:
     made = make_plan(*PRODUCTS["matrix registers"], "k").kernel
-    body = _first(made.body, lambda stmt: FURTHER[what](stmt) if isinstance(stmt, BlockProduct) else None)
+    body = _last(made.body, lambda stmt: FURTHER[what](stmt) if isinstance(stmt, BlockProduct) else None)
     assert body is not None and unproved(replace(made, body=body))
 
 
-def _first(stmt: Stmt, change: Callable[[Stmt], Stmt | None]) -> Stmt | None:
-    """The statement with the first inner one changed that can be."""
+def _last(stmt: Stmt, change: Callable[[Stmt], Stmt | None]) -> Stmt | None:
+    """The statement with the last inner one changed that can be: of lines that go together, the others have one behind them."""
     made = change(stmt)
     if made is not None:
         return made
     inside = parts(stmt)
-    for n, part in enumerate(inside):
-        new = _first(part, change)
+    for n, part in reversed(list(enumerate(inside))):
+        new = _last(part, change)
         if new is None:
             continue
         match stmt:
@@ -296,7 +296,7 @@ def _always(stmt: Stmt) -> Stmt | None:
 
 @pytest.mark.parametrize("change", [_longer, _moved, _always])
 def test_faults_in_kernels_of_a_program(change: Callable[[Stmt], Stmt | None]) -> None:
-    changed = [replace(k, body=body) for k in kernels() if (body := _first(k.body, change)) is not None]
+    changed = [replace(k, body=body) for k in kernels() if (body := _last(k.body, change)) is not None]
     assert changed
     found = [bool(unproved(k)) for k in changed]
     assert all(found), [k.name for k, f in zip(changed, found, strict=True) if not f]

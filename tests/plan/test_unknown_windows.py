@@ -143,3 +143,24 @@ def test_an_axis_that_ends_before_it_begins_has_no_lanes() -> None:
     given = [tensor((b, c, h, w)), tensor((c, p, p)), tensor(made)]
     plan = check(primitive(given, lambda m, x, y, g: m("test.depthwise.vjp0", x, y, g)), {B: 2, C: 2, H: 5, W: 0, P: 0})
     assert any(dim_bounds(loop.var.extent)[0] == -1 for loop in vectors(plan.kernel)) or not HOST.masked
+
+
+def chosen_by_digits(x: te.Tensor, like: te.Tensor) -> te.Tensor:
+    """What a quotient and a remainder by a size choose, if they are inside: of a size that is zero both are zero."""
+    (n,), (m,) = x.shape, like.shape
+    size, limit = te.size(m), te.size(n)
+
+    def body(i: te.Scalar) -> te.Scalar:
+        there = te.select(i // size < limit, x[i // size], -1.0) + te.select(i // size >= limit, 1.0, 2.0)
+        return there + te.select(i % size < size, like[i % size], -2.0) + te.select(i % size < size + 3, 1.0, 3.0)
+
+    return te.compute((n,), body)
+
+
+def test_quotients_and_remainders_by_a_size_of_zero_are_zero() -> None:
+    registry.operator("test.chosen_by_digits")(chosen_by_digits)
+    try:
+        fn = primitive([tensor((h,)), tensor((p,))], lambda m, x, y: m("test.chosen_by_digits", x, y))
+        check(fn, *({H: n, P: m} for n, m in ((3, 0), (5, 2), (40, 3), (2, 7))))
+    finally:
+        registry.remove("test.chosen_by_digits")

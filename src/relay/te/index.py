@@ -47,9 +47,12 @@ from relay.te.scalar import (
     Unary,
     binary,
     compare,
+    conjunction,
     extent_of,
     rebuild,
+    select,
     substitute,
+    unary,
     walk,
 )
 from relay.te.ways import Way, comparisons, ways
@@ -440,8 +443,8 @@ class Indices:
                     known.append(dim_sub(dim_sub(b, a), int(op == "lt")))
                 if op in ("gt", "ge", "eq"):
                     known.append(dim_sub(dim_sub(a, b), int(op == "gt")))
-        below, most = self._without_quotient("lt", index, limit)
-        ends = index, dim_sub(dim_sub(most, 1), below)
+        above, divisor, most = self._quotient(index, limit) or (index, 1, limit)
+        ends = index, dim_sub(dim_sub(dim_mul(most, divisor), 1), above)
         return all(any(self._nonnegative_dim(dim_sub(end, fact)) for fact in known) for end in ends)
 
     def _nonnegative_dim(self, a: Dim) -> bool:
@@ -568,27 +571,44 @@ class Indices:
 
     def compare(self, op: CompareOp, a: Scalar, b: Scalar) -> Scalar:
         """A comparison of int64 expressions, decided where the ranges decide it."""
-        left, right = self._without_quotient(op, self.poly(a), self.poly(b))
+        left, right = self.poly(a), self.poly(b)
+        found = self._quotient(left, right) if op in ("lt", "ge") else None
+        if found is None:
+            return self._compared(op, left, right)
+        above, divisor, limit = found
+        # Without the division: ``i // c < n`` is ``i < n * c``, unless the divisor is zero, which makes a quotient of zero.
+        some = self._compared(op, above, dim_mul(limit, divisor))
+        if op == "lt" and self._nonnegative_dim(above):
+            return binary("or", some, binary("and", compare("lt", Size(divisor), 1), self._compared(op, 0, limit)))
+        return select(compare("ge", Size(divisor), 1), some, self._compared(op, 0, limit))
+
+    def _compared(self, op: CompareOp, left: Dim, right: Dim) -> Scalar:
         low, high = self.bounds(dim_sub(left, right))
         truth = _decide(op, low, high)
-        if truth is None and op in ("lt", "ge") and self.within_if(left, right) is not None:
-            truth = op == "lt"
+        if truth is None and op in ("lt", "ge"):
+            sizes = self.within_if(left, right)
+            if sizes == ():
+                truth = op == "lt"
+            elif sizes and all(self._divide(right, size)[1] == 0 for size in sizes):
+                # A division by zero gives zero, which is not less than a limit that is a multiple of zero.
+                some = conjunction(compare("ge", Size(size), 1) for size in sizes)
+                return some if op == "lt" else unary("not", some)
         if truth is not None:
             return Const(truth, "bool")
         return compare(op, self.scalar(left), self.scalar(right))
 
-    def _without_quotient(self, op: CompareOp, left: Dim, right: Dim) -> tuple[Dim, Dim]:
-        """The sides of a comparison of a quotient by a size with another size, without the division: ``i // c < n`` is ``i < n * c``."""
+    def _quotient(self, left: Dim, right: Dim) -> tuple[Dim, Dim, Dim] | None:
+        """Where the difference of two sides is a quotient by a size less what no index is in: what is divided, the size, and the latter."""
         difference = dim_sub(left, right)
         for atom in dim_atoms(difference):
             division = self._divisions.get(atom) if isinstance(atom, DimVar) else None
-            if division is None or op not in ("lt", "ge"):
+            if division is None:
                 continue
             above, below = division
             limit = dim_sub(as_dim(atom), difference)
             if isinstance(below, SymDim) and not self.is_index(below) and not self.is_index(limit) and is_count(below):
-                return above, dim_mul(limit, below)
-        return left, right
+                return above, below, limit
+        return None
 
     # -- taking polynomials apart
 
