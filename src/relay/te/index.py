@@ -50,7 +50,6 @@ from relay.te.scalar import (
     conjunction,
     extent_of,
     rebuild,
-    select,
     substitute,
     unary,
     walk,
@@ -578,9 +577,10 @@ class Indices:
         above, divisor, limit = found
         # Without the division: ``i // c < n`` is ``i < n * c``, unless the divisor is zero, which makes a quotient of zero.
         some = self._compared(op, above, dim_mul(limit, divisor))
-        if op == "lt" and self._nonnegative_dim(above):
-            return binary("or", some, binary("and", compare("lt", Size(divisor), 1), self._compared(op, 0, limit)))
-        return select(compare("ge", Size(divisor), 1), some, self._compared(op, 0, limit))
+        none = binary("and", compare("lt", Size(divisor), 1), self._compared(op, 0, limit))
+        if op == "ge" or not self._nonnegative_dim(above):
+            some = binary("and", compare("ge", Size(divisor), 1), some)
+        return binary("or", some, none)
 
     def _compared(self, op: CompareOp, left: Dim, right: Dim) -> Scalar:
         low, high = self.bounds(dim_sub(left, right))

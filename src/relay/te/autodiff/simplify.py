@@ -28,7 +28,8 @@ def simplified(root: Scalar, indices: Indices) -> Scalar:
                 nested = isinstance(node.a, Select) and is_const(node.b, 0) and is_const(node.a.b, 0)
                 if isinstance(node.a, Select) and nested and not any(isinstance(n, Load) for n in walk(node.a.cond)):
                     return Select(both(node.cond, node.a.cond), node.a.a, node.b, node.dtype)
-                return choose(node.cond, node.a, node.b, node.dtype) or node
+                chosen = choose(node.cond, node.a, node.b, node.dtype)
+                return node if chosen is None else chosen
             case _:
                 return node
 
