@@ -16,7 +16,7 @@ from relay.codegen.matrices import Matrices, Rows
 from relay.codegen.memory import Place, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
 from relay.codegen.values import Value
-from relay.ir.dim import Dim, dim_bounds
+from relay.ir.inequality import is_count
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
 from relay.loop.ir import (
@@ -359,7 +359,7 @@ class Statements:
 
     def _vectors(self, loop: For, extent: Value, plan: VectorPlan) -> None:
         f, a, lanes = self.f, self.f.arith, plan.lanes
-        if isinstance(loop.extent, Size) and _may_be_negative(loop.extent.dim):
+        if isinstance(loop.extent, Size) and not is_count(loop.extent.dim):
             # No lanes are left of an axis that ends before it begins: as many as its last bits say would be.
             extent = replace(a.binary("max", extent, a.index(0)), multiple=extent.multiple, nonneg=True)
         count = extent.const if isinstance(extent.const, int) else None
@@ -464,8 +464,3 @@ class Statements:
             return
         first_value = replace(a.binary("and", extent, a.index(-lanes)), nonneg=True)
         self.f.counted(first_value, extent, 1, step)
-
-
-def _may_be_negative(dim: Dim) -> bool:
-    low, _ = dim_bounds(dim)
-    return low is None or low < 0

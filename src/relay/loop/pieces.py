@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
 from itertools import pairwise
 from typing import TypeGuard
 
@@ -26,7 +25,20 @@ from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_linear, dim_m
 from relay.loop.ir import Branch, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store
 from relay.loop.target import Target
 from relay.loop.walk import expressions, rewritten, statements, with_values
-from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, Size, binary, compare, extent_of, transform, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    Compare,
+    Const,
+    Scalar,
+    Size,
+    binary,
+    compare,
+    conjunction,
+    extent_of,
+    transform,
+    walk,
+)
 
 # Vectors of a piece at least: cuts do not fall on whole vectors, so each piece may have one more. And pieces of a loop at most.
 _FEWEST_VECTORS, _MOST_PIECES = 2, 8
@@ -94,7 +106,7 @@ def _unknown_pieces(loop: For, shortest: int) -> Stmt:
         body = LetScalar(loop.var, binary("add", inner, extent_of(first)), _decided(loop.body, known))
         made.append(replace(loop, var=inner, extent=length, body=body))
     lengths = dict.fromkeys(dim_sub(behind, first) for first, behind in pairwise([*cuts, count]))
-    long = reduce(lambda a, b: binary("and", a, b), [compare("ge", extent_of(each), shortest) for each in lengths])
+    long = conjunction(compare("ge", extent_of(each), shortest) for each in lengths)
     return Branch(long, Seq(tuple(made)), loop)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial, reduce
 
 from relay.ir.dim import (
     Dim,
@@ -36,6 +35,7 @@ from relay.te.scalar import (
     binary,
     children,
     compare,
+    conjunction,
     extent_of,  # fmt: skip
     maximum,
     minimum,
@@ -308,7 +308,7 @@ def _in_groups(builder: Builder, live: Sequence[Axis], cost: Dim, body: Stmt, to
         if not isinstance(last.extent, int) or last.extent % _AT_ONCE:
             where = [*where, compare("le", binary("add", start, _AT_ONCE), extent_of(last.extent))]
         whole = LetScalar(first, start, whole)
-        group = Branch(reduce(partial(binary, "and"), where), whole, group) if where else whole
+        group = Branch(conjunction(where), whole, group) if where else whole
     return parallel_rows(builder, [*live[:-1], block], dim_mul(cost, dim_min(_AT_ONCE, last.extent)), group)
 
 

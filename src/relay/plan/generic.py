@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from types import MappingProxyType
 
-from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, dim_typical, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_mul, dim_typical, known_equal, shape_size
+from relay.ir.inequality import is_count
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
@@ -234,8 +235,7 @@ def _may_be_read(root: Scalar, indices: Indices) -> list[Load]:
 
 def _may_be_negative(step: Dim, axes: Sequence[Axis]) -> bool:
     """Whether a step between elements may be one back. The size of axes (``n - 1``) is not, wherever there are elements."""
-    low, _ = dim_bounds(step)
-    if low is not None and low >= 0:
+    if is_count(step):
         return False
     some = (found for n in range(1, len(axes) + 1) for found in combinations(axes, n))
     return not any(known_equal(step, shape_size(tuple(a.extent for a in found))) for found in some)

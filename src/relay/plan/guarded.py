@@ -27,6 +27,7 @@ from relay.te.scalar import (
     chain,
     children,
     compare,
+    conjunction,
     extent_of,
     iteration_count,
     mentioned,
@@ -92,7 +93,7 @@ def _anywhere(load: Scalar) -> Scalar:
             conditions += [compare("ge", index, 0), compare("lt", index, extent_of(size))]
     if not conditions:
         return load
-    inside = reduce(lambda a, b: binary("and", a, b), conditions)
+    inside = conjunction(conditions)
     axes = sorted(mentioned(load), key=lambda a: _places(load, a))
     (read,) = stage_over("read", axes, (select(inside, load, Const(0.0, load.dtype)),))
     return Load(read, tuple(axes), load.dtype)

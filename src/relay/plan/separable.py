@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from relay.plan.graph import TeGraph
 from relay.te.index import Indices
@@ -23,7 +22,7 @@ from relay.te.scalar import (
     Reduce,
     Scalar,
     Select,
-    binary,
+    conjunction,
     conjuncts,
     iteration_count,
     mentioned,
@@ -77,9 +76,9 @@ def _first_step(stage: Stage) -> Stage | None:
     if best is None:
         return None
     own, over, before, left, after = best
-    inner = Reduce("sum", over, select(_all(before), value, zero), body.dtype)
+    inner = Reduce("sum", over, select(conjunction(before), value, zero), body.dtype)
     (made,) = stage_over(f"{stage.name}_along", own, (inner,))
-    sums = select(_all(after), Load(made, tuple(own), body.dtype), zero)
+    sums = select(conjunction(after), Load(made, tuple(own), body.dtype), zero)
     return Compute(stage.name, stage.axes, (Reduce("sum", left, sums, body.dtype),))
 
 
@@ -92,7 +91,3 @@ def _groups(axes: Sequence[Axis], asked: Sequence[set[Axis]]) -> Iterator[list[A
             group |= {a for each in asked if not group.isdisjoint(each) for a in each.intersection(axes)}
         yield [a for a in axes if a in group]
         left = [a for a in left if a not in group]
-
-
-def _all(conditions: Sequence[Scalar]) -> Scalar:
-    return reduce(lambda a, b: binary("and", a, b), conditions)
