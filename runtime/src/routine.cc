@@ -395,15 +395,23 @@ void sort_by_digits(const T* line, int64_t stride, bool descending, Digits<T>& m
   for (size_t i = 0; i < n; ++i) order[i] = from[i].at;
 }
 
-// Lines of fewer elements are taken so many at a time.
-constexpr int64_t lines_together = 16;
+// Lines of fewer elements are taken so many at a time, and one by one where fewer are left than these.
+constexpr int64_t lines_together = 16, least_together = 4;
+
+// A key as processors compare them: signed.
+template <class T>
+auto signed_key(T x, bool descending) {
+  using Bits = typename Digits<T>::Key;
+  Bits key = key_of(x);
+  return static_cast<std::make_signed_t<Bits>>((descending ? ~key : key) ^ Bits{1} << (8 * sizeof(Bits) - 1));
+}
 
 // How many keys of a line are before each of its keys, which is its place in order: all are compared with all, without a branch and a lane
-// for each of the lines, in vectors of so many bytes. Equal keys keep the order of positions.
+// for each of so many lines, in vectors of so many bytes. Equal keys keep the order of positions.
 template <int bytes, class Key>
-[[gnu::always_inline]] inline void places_of_lines(const Key* keys, int64_t n, Key* places) {
+[[gnu::always_inline]] inline void places_of_lines(const Key* keys, int64_t n, int64_t lines, Key* places) {
   using Lanes [[gnu::vector_size(bytes)]] = Key;
-  for (int64_t lane = 0; lane < lines_together; lane += bytes / static_cast<int64_t>(sizeof(Key))) {
+  for (int64_t lane = 0; lane < lines; lane += bytes / static_cast<int64_t>(sizeof(Key))) {
     auto load = [&](int64_t i) __attribute__((always_inline)) {
       Lanes found;
       std::memcpy(&found, keys + i * lines_together + lane, bytes);
@@ -418,43 +426,60 @@ template <int bytes, class Key>
   }
 }
 
+// The same of the keys of one line, which are beside each other: a lane for each key. There are whole vectors of them.
+template <class Key>
+[[gnu::always_inline]] inline void places_of_line(const Key* __restrict keys, int64_t n, Key* __restrict places) {
+  auto count = static_cast<Key>(n), padded = static_cast<Key>((n + 15) & ~int64_t{15});
+  std::fill_n(places, padded, Key{0});
+  for (Key j = 0; j < count; ++j) {
+    Key key = keys[j];
+    for (Key i = 0; i < padded; ++i) {
+      Key earlier = key < keys[i], tied = key == keys[i], behind = j < i;
+      places[i] += earlier | (tied & behind);
+    }
+  }
+}
+
 #if defined(__x86_64__)
 template <class Key>
-[[gnu::target("avx2")]] void places_in_long_vectors(const Key* keys, int64_t n, Key* places) {
-  places_of_lines<32>(keys, n, places);
+[[gnu::target("avx2")]] void places_in_long_vectors(const Key* keys, int64_t n, int64_t lines, Key* places) {
+  if (lines == 1) return places_of_line(keys, n, places);
+  places_of_lines<32>(keys, n, lines, places);
 }
 #endif
 
-// Short lines, up to `lines_together` of them: their keys, lane by lane, and the places of these.
+// Short lines, up to `lines_together` of them: their keys, lane by lane (of one line beside each other), and the places of these.
 template <class T>
 class ShortLines {
  public:
+  void begin(int64_t lines) {
+    lines_ = lines;
+    pitch_ = lines == 1 ? 1 : lines_together;
+  }
+
   void take(int64_t lane, const T* line, int64_t n, int64_t stride, bool descending) {
-    for (int64_t i = 0; i < n; ++i) {
-      Bits key = key_of(line[i * stride]);
-      // Signed, as processors compare them.
-      keys_[i * lines_together + lane] = static_cast<Key>((descending ? ~key : key) ^ Bits{1} << (8 * sizeof(Bits) - 1));
-    }
+    for (int64_t i = 0; i < n; ++i) keys_[i * pitch_ + lane] = signed_key(line[i * stride], descending);
   }
 
   void sort(int64_t n) {
 #if defined(__x86_64__)
     static const bool long_vectors = cpu_has("avx2");
-    if (long_vectors) return places_in_long_vectors(keys_, n, places_);
+    if (long_vectors) return places_in_long_vectors(keys_, n, lines_, places_);
 #endif
-    places_of_lines<16>(keys_, n, places_);
+    if (lines_ == 1) return places_of_line(keys_, n, places_);
+    places_of_lines<16>(keys_, n, lines_, places_);
   }
 
   void positions(int64_t lane, std::vector<int64_t>& order) const {
     for (size_t i = 0; i < order.size(); ++i)
-      order[static_cast<size_t>(places_[static_cast<int64_t>(i) * lines_together + lane])] = static_cast<int64_t>(i);
+      order[static_cast<size_t>(places_[static_cast<int64_t>(i) * pitch_ + lane])] = static_cast<int64_t>(i);
   }
 
  private:
-  using Key = std::make_signed_t<typename Digits<T>::Key>;
-  using Bits = std::make_unsigned_t<Key>;
+  using Key = decltype(signed_key(T{}, false));
+  int64_t lines_ = 0, pitch_ = 0;
   alignas(64) Key keys_[least_by_digits * lines_together] = {};
-  alignas(64) Key places_[least_by_digits * lines_together] = {};
+  alignas(64) Key places_[least_by_digits * lines_together];
 };
 
 // For the lines along the axis from one on up to another, their elements' positions in order: f(line's first element, outer
@@ -481,13 +506,14 @@ void each_order(const T* x, const Lines& lines, int64_t from, int64_t to, bool d
   if (wanted == lines.size && lines.size < least_by_digits) {
     ShortLines<T> block;
     order.resize(static_cast<size_t>(lines.size));
-    for (; from < to; from += lines_together) {
-      int64_t count = std::min(lines_together, to - from);
+    while (from < to) {
+      int64_t count = to - from < least_together ? 1 : std::min(lines_together, to - from);
+      block.begin(count);
       for (int64_t n = 0; n < count; ++n) block.take(n, first(from + n), lines.size, lines.inner, descending);
       block.sort(lines.size);
-      for (int64_t n = 0; n < count; ++n) {
+      for (int64_t n = 0; n < count; ++n, ++from) {
         block.positions(n, order);
-        f(first(from + n), (from + n) / lines.inner, (from + n) % lines.inner, order);
+        f(first(from), from / lines.inner, from % lines.inner, order);
       }
     }
     return;
