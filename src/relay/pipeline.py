@@ -289,9 +289,8 @@ def pass_services() -> dict[str, Any]:
 
 def objects_of(kernels: Sequence[KernelPlan], target: Target, options: Options) -> list[ObjectCode]:
     """The object code of kernels, from the cache where it has it."""
-    return build_kernels(
-        [p.kernel for p in kernels], target, cache=options.directory or False, workers=options.worker_count
-    )
+    cache = options.directory / "kernels" if options.directory else False
+    return build_kernels([p.kernel for p in kernels], target, cache=cache, workers=options.worker_count)
 
 
 class Runner:

@@ -17,6 +17,7 @@ from relay.codegen.target import llvm_identity
 from relay.executable.program import Executable, load
 from relay.ir.diagnostics import FileError
 from relay.ir.expr import Constant
+from relay.ir.files import prune
 from relay.ir.mapped import release
 from relay.ir.module import Module
 from relay.ir.walk import post_order
@@ -118,7 +119,8 @@ class ProgramCache:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             image.save(path)
-            self._trim(path)
+            # Small ones wait for the day to end.
+            prune(self._directory, "*.rlx", self.limit_bytes, now=path.stat().st_size > self.limit_bytes // 64)
         except (OSError, FileError):
             return None
         return path
@@ -126,12 +128,3 @@ class ProgramCache:
     def beside(self, key: str | None, suffix: str) -> Path | None:
         """A file for what is remembered of a program, beside it; None where nothing is kept."""
         return None if self._directory is None or key is None else self._directory / f"{key}.{suffix}"
-
-    def _trim(self, newest: Path) -> None:
-        assert self._directory is not None
-        files = sorted(self._directory.glob("*.rlx"), key=lambda p: p.stat().st_mtime, reverse=True)
-        total = 0
-        for path in files:
-            total += path.stat().st_size
-            if total > self.limit_bytes and path != newest:
-                path.unlink(missing_ok=True)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import relay
+from relay.codegen.cache import KernelCache
+from relay.program_cache import ProgramCache
 
 TEXT = """#[version = "0.0.5"]
 def @main[n: Dim](%x: Tensor[(n, 3), float32]) { nn.relu(%x) + 1f }"""
@@ -102,3 +104,25 @@ def test_a_file_that_is_cut_off_while_it_is_loaded(tmp_path: Path, rows: int) ->
     loaded = relay.load(path)
     os.truncate(path, 100)
     np.testing.assert_array_equal(np.asarray(loaded(X)), [[rows * 64, rows * 64, rows * 64 + 2]])
+
+
+def test_old_kernels_go_and_programs_stay(tmp_path: Path) -> None:
+    compiled(tmp_path)
+    KernelCache(tmp_path / "kernels").prune(0)
+    assert list(tmp_path.rglob("*.o")), "once a day: compiling did"
+    (tmp_path / "kernels" / "pruned").unlink()
+    KernelCache(tmp_path / "kernels").prune(0)
+    assert len(list(tmp_path.rglob("*.o"))) <= 1
+    assert compiled(tmp_path).from_cache
+
+
+def test_large_programs_are_dropped_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TEXT.replace("1f", "2f")
+    monkeypatch.setattr(ProgramCache, "limit_bytes", 1 << 30)
+    compiled(tmp_path)
+    relay.compile(other, cache_dir=tmp_path, workers=1)
+    assert len(list((tmp_path / "programs").glob("*.rlx"))) == 2, "small ones wait for the day to end"
+    monkeypatch.setattr(ProgramCache, "limit_bytes", 64)
+    relay.compile(TEXT.replace("1f", "3f"), cache_dir=tmp_path, workers=1)
+    assert len(list((tmp_path / "programs").glob("*.rlx"))) == 1
+    assert not compiled(tmp_path).from_cache, "the newest is kept"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,14 +21,13 @@ import relay.ir.types
 import relay.loop.ir
 import relay.te.scalar
 from relay.ir.diagnostics import FileError
-from relay.ir.files import cache_directory, write_whole
+from relay.ir.files import cache_directory, prune, write_whole
 from relay.loop.ir import Kernel
 from relay.loop.printer import kernel_text
 from relay.loop.target import Target
 
 _MAGIC = b"relay-object-1\n"
 _MAX_BYTES = 1 << 30
-_PRUNE_SECONDS = 24 * 3600
 
 
 @cache
@@ -89,18 +87,4 @@ class KernelCache:
 
     def prune(self, max_bytes: int = _MAX_BYTES) -> None:
         """Once a day: remove the objects that were not used for longest, until the rest fits."""
-        stamp = self.directory / "pruned"
-        try:
-            if stamp.exists() and time.time() - stamp.stat().st_mtime < _PRUNE_SECONDS:
-                return
-            stamp.touch()
-            files = [(path, path.stat()) for path in self.directory.glob("*/*")]
-        except OSError:
-            return
-        total = sum(info.st_size for _, info in files)
-        for path, info in sorted(files, key=lambda item: item[1].st_mtime):
-            if total <= max_bytes:
-                return
-            with contextlib.suppress(OSError):
-                path.unlink()
-                total -= info.st_size
+        prune(self.directory, "*/*.o", max_bytes)

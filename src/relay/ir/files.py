@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,6 +17,7 @@ from relay.ir.diagnostics import FileError
 
 # Of a program; a device may have no end.
 _MOST_CHARACTERS: Final = 1 << 28
+_PRUNE_SECONDS: Final = 24 * 3600
 
 
 def cache_directory() -> Path:
@@ -68,3 +71,28 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
             raise
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def prune(directory: Path, pattern: str, max_bytes: int, now: bool = False) -> None:
+    """Once a day, or ``now``: remove those files of a cache that were not used for longest, until the rest fits, or one is left.
+
+    Not with every file that is kept: looking at ten thousand takes as long as compiling a small program. What cannot be looked at or
+    removed stays.
+    """
+    stamp = directory / "pruned"
+    files: list[tuple[float, int, Path]] = []
+    with contextlib.suppress(OSError):
+        if not now and stamp.exists() and time.time() - stamp.stat().st_mtime < _PRUNE_SECONDS:
+            return
+        stamp.touch()
+        for path in directory.glob(pattern):
+            with contextlib.suppress(OSError):  # another process has removed it
+                info = path.stat()
+                files.append((info.st_mtime, info.st_size, path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files)[:-1]:
+        if total <= max_bytes:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+            total -= size
