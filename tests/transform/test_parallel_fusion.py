@@ -206,3 +206,15 @@ def test_an_operand_that_only_tells_a_type() -> None:
     }"""
     after = joined(bound(text, v=(16, 12), w=(16, 12)), array(8, 12), array(8, 16))
     assert operators(after).count("nn.dense.vjp0") == 2
+
+
+@pytest.mark.parametrize("rows", ["n", "9"])
+def test_rows_of_an_operand_that_tells_only_its_type(rows: str) -> None:
+    """The cotangent of a cotangent demands as many rows of what it does not read as of what is joined."""
+    tensor = f"Tensor[({rows}, 16), float32]"
+    calls = [f"nn.dense.vjp0.vjp2.vjp3(%a, %w, %g, %g, %d{k})" for k in range(3)]
+    params = ", ".join(f"%{name}: {tensor}" for name in ("a", "g", "d0", "d1", "d2"))
+    head = "def @main[n: Dim]" if rows == "n" else "def @main"
+    text = f"{head}({params}, %w: Tensor[(16, 16), float32]) {{ {' * '.join(calls)} }}"
+    after = joined(bound(text, w=(16, 16)), *(array(9, 16) for _ in range(5)))
+    assert operators(after).count("nn.dense.vjp0.vjp2.vjp3") == 1

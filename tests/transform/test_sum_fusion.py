@@ -123,3 +123,15 @@ def test_rows_and_rows_of_rows_do_not_lie_side_by_side() -> None:
     }"""
     inputs = array(9, 1, 150), array(9, 1, 140), array(140, 150), array(9, 150), array(9, 140)
     assert joined(text, *inputs).count("nn.dense.vjp1") == 2
+
+
+@pytest.mark.parametrize("rows", ["n", "9"])
+def test_rows_of_an_operand_that_tells_only_its_type(rows: str) -> None:
+    """The cotangent of a cotangent demands as many rows of what it does not read as of what is joined."""
+    tensor = f"Tensor[({rows}, 32), float64]"
+    calls = [f"nn.dense.vjp0.vjp2.vjp1(%a, %w, %g, %a{k}, %g{k})" for k in range(4)]
+    params = ", ".join(f"%{name}: {tensor}" for name in ("a", "g", *(f"{c}{k}" for k in range(4) for c in "ag")))
+    head = "def @main[n: Dim]" if rows == "n" else "def @main"
+    text = f"{head}({params}, %w: Tensor[(32, 32), float64]) {{ {' + '.join(calls)} }}"
+    inputs = [*(array(9, 32) for _ in range(10)), array(32, 32)]
+    assert joined(text, *inputs) == ["concatenate", "concatenate", "nn.dense.vjp0.vjp2.vjp1"]

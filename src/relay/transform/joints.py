@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
+from relay import te
+from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import Dim, dim_add, dim_substitute, shape_size
 from relay.ir.expr import Attr, Attrs, Binding, Call, Expr, OpRef, Var
 from relay.ir.types import TensorType
@@ -63,6 +65,42 @@ def without_sizes(call: Call) -> Attrs:
         if op_call(call.fn.name, call.args, fewer).ty == call.ty:
             kept = fewer
     return kept
+
+
+def joint_call(part: Call, args: Sequence[Expr]) -> Call | None:
+    """The operator of a call on operands of which some are joint ones; None where its definition demands of their sizes what that of
+    the part did not: the rows of a cotangent are those of the operand that it is of, which may not be among what was joined.
+
+    An operand of which only the type counts is, where its own does not fit, a joint one of whose part the type is the same."""
+    unread = unread_operands(part)
+    there = {type_of(a): args[n] for n, a in enumerate(part.args) if args[n] is not a and n not in unread}
+    stood_for = [there.get(type_of(part.args[n]), a) if n in unread else a for n, a in enumerate(args)]
+    known = _demands(part)
+    assert isinstance(part.fn, OpRef)
+    for given in (args, stood_for):
+        try:
+            call = op_call(part.fn.name, given, part.attrs, part.span)
+            demanded = _demands(call)
+        except (OperatorError, TypeError_, te.DefinitionError):
+            continue
+        if known is not None and demanded is not None and demanded <= known:
+            return call
+    return None
+
+
+def unread_operands(call: Call) -> frozenset[int]:
+    """The operands, by position, of which no element is read: their types alone count."""
+    traced = traced_call(call)
+    if traced is None:
+        return frozenset()
+    read = set(te.stages(traced.outputs))
+    return frozenset(n for n, t in enumerate(traced.inputs) if t.stage not in read)
+
+
+def _demands(call: Call) -> frozenset[te.Demand] | None:
+    """What the definition of an operator demands of the sizes of its operands, as far as they do not tell."""
+    traced = traced_call(call)
+    return None if traced is None else frozenset(traced.demands)
 
 
 def part_slice(joint: Joint, number: int) -> Call:

@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from relay.ir.diagnostics import OperatorError, TypeError_
 from relay.ir.dim import Dim, dim_add
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
@@ -43,9 +42,11 @@ from relay.transform.joints import (
     dims,
     elements,
     extent,
+    joint_call,
     other_axes,
     part_slice,
     traced_call,
+    unread_operands,
     without_sizes,
 )
 from relay.transform.uses import use_counts
@@ -294,12 +295,13 @@ class _InBlock:
         args: list[Expr] = []
         ready, copied, shared = 0, 0, 0
         known = all(isinstance(size, int) for size in sizes)
+        unread = unread_operands(parts[0].call)
         for n, along in enumerate(reads):
             own = [p.call.args[n] for p in parts]
             if along is None:
-                if len({atom_key(a) for a in own}) != 1:
+                if len({type_of(a) if n in unread else atom_key(a) for a in own}) != 1:
                     return None
-                shared += elements(own[0])
+                shared += 0 if n in unread else elements(own[0])
                 args.append(own[0])
                 ready = max(ready, self._ready(own[:1]))
                 continue
@@ -330,10 +332,9 @@ class _InBlock:
             return None
         if not self._made_of([a for p in parts for a in p.call.args]).isdisjoint(p.var for p in parts):
             return None
-        try:
-            call = op_call(parts[0].op, args, parts[0].attrs, parts[0].call.span)
-        except (OperatorError, TypeError_):
-            return None  # an operand that only tells a type tells that of a part
+        call = joint_call(replace(parts[0].call, attrs=parts[0].attrs), args)
+        if call is None:
+            return None
         shape = dims(parts[0].var)
         total: Dim = 0
         for size in sizes:

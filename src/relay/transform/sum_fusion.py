@@ -28,7 +28,7 @@ from relay.transform.base import Pass
 from relay.transform.blocks import body_of, is_primitive, map_functions, nested_blocks, operands, with_nested_blocks
 from relay.transform.build import constant, op_call, type_of
 from relay.transform.cse import atom_key
-from relay.transform.joints import elements, operand_shapes, other_axes
+from relay.transform.joints import elements, joint_call, operand_shapes, other_axes, unread_operands
 from relay.transform.uses import use_counts
 
 
@@ -193,10 +193,11 @@ class _Adder:
             return None
         needed: list[Binding] = []
         args: list[Expr] = []
+        unread = unread_operands(first)
         for n, axis in enumerate(along):
             parts = [c.args[n] for c in calls]
             if axis is None:
-                if len({atom_key(p) for p in parts}) != 1:
+                if len({type_of(p) if n in unread else atom_key(p) for p in parts}) != 1:
                     return None
                 args.append(parts[0])
                 continue
@@ -215,11 +216,11 @@ class _Adder:
             var = Var("joint", None, joint.ty)
             needed += [Binding(held, whole), Binding(var, joint)]
             args.append(var)
-        joint_call = op_call(first.fn.name, args, first.attrs, first.span)
-        if joint_call.ty != first.ty:
+        call = joint_call(first, args)
+        if call is None or call.ty != first.ty:
             return None
         out += needed
-        return joint_call
+        return call
 
     def _reads(self, call: Call) -> _Reads:
         """Along which axis of each operand the calls can lie side by side so that one call gives their sum."""
