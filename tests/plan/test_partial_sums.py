@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import relay
-from relay.ir.dim import DimVar, as_dim
+from relay import te
+from relay.ir.dim import DimVar, as_dim, dim_add
 from relay.ir.expr import Expr
 from relay.loop.printer import kernel_text
 from relay.plan.kernel_plan import make_plan
@@ -53,3 +56,25 @@ def test_no_bit_depends_on_the_number_of_threads() -> None:
     x = random((300, 512), "float32")
     one, *others = (float(np.asarray(relay.compile(text, threads=threads)(x))) for threads in (1, 2, 16))
     assert others == [one, one]
+
+
+@relay.operator("test.windows_to_one")
+def windows_to_one(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    h, w = y.shape
+    i, a, j, b = (te.reduce_axis(n) for n in (h, 3, w, 3))
+    return te.compute((), lambda: te.sum(te.exp(x[i + a, j + b] - y[i, j]) * y[i, j], (i, a, j, b)))
+
+
+@pytest.mark.parametrize(("h", "w"), [("n", "m"), ("n", 300), (200, 300), (7, 20)])
+def test_taps_of_windows_are_no_vectors(h: int | str, w: int | str) -> None:
+    """Of a sum over places and what a window has at each, the places along a line are what a vector takes."""
+    sizes = {"n": DimVar("n"), "m": DimVar("m")}
+    height, width = (as_dim(sizes[d]) if isinstance(d, str) else d for d in (h, w))
+    operands = [tensor((dim_add(height, 2), dim_add(width, 2))), tensor((height, width))]
+    fn = primitive(operands, lambda m, x, y: m("test.windows_to_one", x, y))
+    bound = [{sizes[d]: n for d, n in ((h, a), (w, b)) if isinstance(d, str)} for a, b in ((1, 1), (5, 40))]
+    text = kernel_text(check(fn, *bound).kernel)
+    assert len(re.findall(r"vectorized k\S* < (m|300|20)\n", text)) >= 1 and not re.search(
+        r"vectorized k\S* < 3\n", text
+    )
+    assert re.search(r"serial k\S* < 3\n", text)
