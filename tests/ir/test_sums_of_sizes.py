@@ -13,6 +13,7 @@ from relay.ir.dim import (
     SymDim,
     as_dim,
     dim_add,
+    dim_bounds,
     dim_evaluate,
     dim_floordiv,
     dim_mul,
@@ -50,3 +51,14 @@ def test_sums_and_products(a: Dim, b: Dim) -> None:
 def test_what_is_not_known_stays_so() -> None:
     for d in DIMS:
         assert dim_add(ANY, d) is ANY is dim_add(d, ANY) and dim_mul(ANY, d) == (0 if d == 0 else ANY)
+
+
+def test_a_quotient_by_a_size_times_the_size_is_at_most_what_was_divided() -> None:
+    m, n = as_dim(M), as_dim(N)
+    whole = dim_mul(m, dim_floordiv(n, m))
+    assert dim_bounds(dim_sub(n, whole))[0] == 0
+    assert dim_bounds(dim_sub(dim_add(n, dim_mul(2, n)), dim_sub(dim_mul(2, whole), 3)))[0] == 4  # n is at least 1
+    assert dim_bounds(dim_sub(m, whole))[0] is None
+    # Nothing of what may be negative: -1 // 2 * 2 is less than -1, and of none, 0, more.
+    short = dim_sub(n, 3)
+    assert dim_bounds(dim_sub(short, dim_mul(m, dim_floordiv(short, m))))[0] is None

@@ -379,6 +379,8 @@ def _bounds(dim: SymDim) -> tuple[int | None, int | None]:
     if low is not None and high is not None:
         return low, high
     below, above = _bounds_by_quotient(dim)
+    if low is None and below is None:
+        below = _least_of_quotients(dim)
     return below if low is None else low, above if high is None else high
 
 
@@ -406,6 +408,24 @@ def _bounds_by_quotient(dim: SymDim) -> tuple[int | None, int | None]:
     least = None if low is None else -((max(left, 0) - low) // divisor)
     most = None if high is None else (high - min(left, 0)) // divisor
     return least, most
+
+
+def _least_of_quotients(dim: SymDim) -> int | None:
+    """A lower bound of a sum less multiples of a quotient by a size: ``b * (a // b)`` is at most ``a``, if neither is negative."""
+    for monomial, times in dim.terms:
+        for atom, power in monomial if times < 0 else ():
+            if not isinstance(atom, DimOp) or atom.op != "floordiv" or power != 1 or not isinstance(atom.b, SymDim):
+                continue
+            counts = [dim_bounds(side)[0] for side in (atom.a, atom.b)]
+            whole = dim_mul(-times, dim_mul(atom.b, as_dim(atom)))
+            if any(low is None or low < 0 for low in counts) or not known_equal(
+                whole, dim_of_terms({monomial: -times})
+            ):
+                continue
+            low = dim_bounds(dim_add(dim_sub(dim, dim_of_terms({monomial: times})), dim_mul(times, atom.a)))[0]
+            if low is not None:
+                return low
+    return None
 
 
 def sum_bounds(dim: SymDim, of: Callable[[Atom], tuple[int | None, int | None]]) -> tuple[int | None, int | None]:

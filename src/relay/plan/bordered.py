@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from relay.ir.dim import Dim
 from relay.plan.graph import TeGraph, loads
+from relay.plan.grouped import is_grouped
 from relay.plan.stages import contraction
+from relay.te.autodiff.arithmetic import is_const
 from relay.te.autodiff.borders import with_borders
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
@@ -34,13 +36,18 @@ def _bordered(stage: Stage, constants: frozenset[int]) -> Stage:
     if not isinstance(body, Reduce) or body.kind != "sum" or not _asks_of_unknown(body.body, stage, constants):
         return stage
     form = contraction(stage, constants)
-    if form is None or not form.rows or form.guard is not None:
+    if form is not None and (not form.rows or form.guard is not None):
         return stage
     covered: set[tuple[Dim, Dim]] = set()
-    product = with_borders(body.body, Indices(), covered)
+    guarded = body.body if form is None and isinstance(body.body, Select) and is_const(body.body.b, 0) else None
+    if guarded is not None:
+        product = with_borders(guarded.a, Indices(), covered, guarded.cond)
+    else:
+        product = with_borders(body.body, Indices(), covered)
     if product is None:
         return stage
-    return Compute(stage.name, stage.axes, (replace(body, body=product),))
+    made = Compute(stage.name, stage.axes, (replace(body, body=product),))
+    return made if form is not None or is_grouped(made, constants) else stage
 
 
 def _asks_of_unknown(root: Scalar, stage: Compute, constants: frozenset[int]) -> bool:

@@ -31,6 +31,11 @@ def grouped(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
     return _split(graph, lambda stage: _of_groups(stage, ids))
 
 
+def is_grouped(stage: Compute, constants: frozenset[int]) -> bool:
+    """Whether a sum is a product, or one of fewer batches, of such axes split. ``constants``: the ids of stages that are."""
+    return _of_groups(stage, constants) is not None
+
+
 def split_for_steps(graph: TeGraph) -> TeGraph:
     """The graph with those axes split that make steps of a sum of several factors (`relay.plan.factored`), or cheaper ones."""
     return _split(graph, _of_steps)

@@ -9,7 +9,7 @@ from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Buffer, Kernel, Shared, Stmt
+from relay.loop.ir import Branch, Buffer, Kernel, Shared, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
 from relay.loop.workspace import buffer_bytes, layout
@@ -22,6 +22,7 @@ from relay.plan.batches import in_batches
 from relay.plan.bordered import bordered
 from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
 from relay.plan.checked_reads import checked
+from relay.plan.divisible import divisible
 from relay.plan.factored import factored
 from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
@@ -57,7 +58,7 @@ from relay.plan.words import in_words
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
-from relay.te.scalar import Axis, Binary, Compare, Const, Load, Unary, children, walk
+from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, Unary, children, walk
 from relay.te.scatter import as_scatter
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
@@ -127,6 +128,48 @@ def plan_graph(
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
+    plan = _planned(graph, target, key, constants, name, schedule, weights)
+    other = divisible(graph)
+    if other is None:
+        return plan
+    buffers = (*plan.kernel.inputs, *plan.kernel.outputs)
+    return _either(other.holds, _planned(other.graph, target, key, constants, name, schedule, weights, buffers), plan)
+
+
+def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan:
+    """A plan that goes by another one where a condition on sizes holds; the plan itself where the other has operands of other kinds."""
+    kernel, other = plan.kernel, one.kernel
+    if (other.inputs, other.outputs) != (kernel.inputs, kernel.outputs) or plan.packs or one.packs:
+        return plan
+    body = Branch(cond, other.body, kernel.body)
+    space = layout(body)
+    in_place = tuple(pair for pair in plan.in_place if pair in one.in_place)
+    both = [(n, rows) for n, rows in zip(kernel.streamed, kernel.rows, strict=True) if n in other.streamed]
+    kernel = replace(
+        kernel,
+        body=body,
+        in_place=in_place,
+        shared_bytes=space.shared,
+        worker_bytes=space.worker,
+        streamed=tuple(n for n, _ in both),
+        rows=tuple(rows for _, rows in both),
+    )
+    variant = "+".join(dict.fromkeys((*one.variant.split("+"), *plan.variant.split("+"))))
+    products = tuple(dict.fromkeys((*one.products, *plan.products)))
+    return replace(plan, kernel=kernel, in_place=in_place, variant=variant, products=products)
+
+
+def _planned(
+    graph: TeGraph,
+    target: Target,
+    key: PlanKey,
+    constants: frozenset[int],
+    name: str,
+    schedule: Schedule,
+    weights: Residence,
+    buffers: tuple[Buffer, ...] = (),
+) -> KernelPlan:
+    """A plan of the graph as it is. ``buffers``: those to use for inputs and outputs, where they are of the same kinds."""
     defined = graph.outputs
     graph = bordered(split_for_steps(term_by_term(graph, constants)), constants)
     graph = factored(separated(before_guards(graph)))
@@ -142,7 +185,9 @@ def plan_graph(
     stages, gradients = find_attention_gradients(stages, graph, indices)
     stages, updates = find_updates(stages, graph, indices)
     together = {id(k.origin) for g in gradients.values() for k in g.stages}
-    outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs)]
+    given = dict(enumerate(buffers))
+    count = len(graph.inputs)
+    outputs = [_operand(builder, t, f"out{n}", given.get(count + n)) for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
     taken = attentions.keys() | together | updates.keys() | sums
     stages, words = in_words(stages, taken, constants, graph, indices, target, not (updates or graph.foreign))
@@ -157,9 +202,9 @@ def plan_graph(
             packed = packs[n].packed
             inputs.append(Buffer(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)))
         elif n in words:
-            inputs.append(_operand(builder, words[n], f"in{n}", _alignment(tensor.dtype)))
+            inputs.append(_operand(builder, words[n], f"in{n}", given.get(n), _alignment(tensor.dtype)))
         else:
-            inputs.append(_operand(builder, tensor, f"in{n}"))
+            inputs.append(_operand(builder, tensor, f"in{n}", given.get(n)))
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
     put = scatters.keys() | updates.keys()
@@ -195,8 +240,8 @@ def plan_graph(
     operands = tuple(inputs), tuple(outputs), key.dims
     kernel = Kernel(name, *operands, body, in_place, space.shared, space.worker, streamed, rows)
     if graph.foreign:
-        given = {tensor_key(t): builder.storage[tensor_key(t)] for n, t in enumerate(graph.inputs) if n not in packs}
-        kernel = checked(kernel, defined, given, graph.assumed)
+        read = {tensor_key(t): builder.storage[tensor_key(t)] for n, t in enumerate(graph.inputs) if n not in packs}
+        kernel = checked(kernel, defined, read, graph.assumed)
     kernel = empty_axes.asked_for(kernel, defined)
     return KernelPlan(
         kernel,
@@ -371,9 +416,13 @@ def _alignment(dtype: str) -> int:
     return max(1, dtype_bits(dtype) // 8)
 
 
-def _operand(builder: Builder, tensor: Tensor, name: str, alignment: int | None = None) -> Buffer:
-    """A kernel operand; nothing is promised of its alignment but an element's (or so much)."""
+def _operand(
+    builder: Builder, tensor: Tensor, name: str, given: Buffer | None = None, alignment: int | None = None
+) -> Buffer:
+    """A kernel operand; nothing is promised of its alignment but an element's (or so much). ``given``: the buffer, if of this kind."""
     where = dense(name, tensor.shape, tensor.dtype, alignment=alignment or _alignment(tensor.dtype))
+    if given is not None and (given.dtype, given.alignment) == (where.buffer.dtype, where.buffer.alignment):
+        where = replace(where, buffer=given)
     builder.storage[tensor_key(tensor)] = where
     return where.buffer
 

@@ -9,7 +9,7 @@ variable that remembers its expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import gcd
 
 from relay.ir.dim import (
@@ -352,6 +352,17 @@ class Indices:
             return ()
         return self.divided_by(a) if self._digits_within(a, limit) else None
 
+    def within_where_any(self, index: Scalar, limit: Dim) -> bool:
+        """Whether ``0 <= index < limit`` for all values of the variables, if there are any: none of the sizes that divide is zero where
+        an axis of a multiple of them has elements."""
+        sizes = self.within_if(self.poly(index), limit)
+        return sizes is not None and self._some_where_any(sizes, [index])
+
+    def _some_where_any(self, sizes: tuple[Dim, ...], roots: Iterable[Scalar]) -> bool:
+        """Whether none of some sizes is zero where all axes in expressions have elements."""
+        there = [a.extent for root in roots for a in walk(root) if isinstance(a, Axis)] if sizes else []
+        return all(any(self._divide(n, size)[1] == 0 for n in there) for size in sizes)
+
     def divided_by(self, a: Dim) -> tuple[Dim, ...]:
         """The sizes that divide something in a polynomial, at any depth."""
         found: dict[Dim, None] = {}
@@ -411,12 +422,10 @@ class Indices:
     def reads_inside(self, root: Scalar) -> bool:
         """Whether what an expression reads, where its own choices have it read, is known to be there, whatever is chosen around it."""
         loads = {id(n) for n in walk(root) if isinstance(n, Load)}
-        there = [a.extent for a in walk(root) if isinstance(a, Axis)]
 
         def inside(index: Dim, limit: Dim, way: Way) -> bool:
-            """A size divides something where some axis has elements only if it is none that is zero."""
             sizes = self.follows_if(index, limit, way)
-            return sizes is not None and all(any(self._divide(n, size)[1] == 0 for n in there) for size in sizes)
+            return sizes is not None and self._some_where_any(sizes, [root])
 
         return all(
             inside(self.poly(i), extent, way)

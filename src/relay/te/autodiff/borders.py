@@ -19,10 +19,10 @@ from relay.te.tensor import Tensor
 _MOST_ROUNDS = 4
 
 
-def with_borders(value: Scalar, indices: Indices, covered: set[tuple[Dim, Dim]]) -> Scalar | None:
-    """A product whose reads are of tensors with borders of zeros, where these are all that the conditions on its factors exclude; None for
-    any other. ``covered`` gets the pairs (index, size) of axes that have borders."""
-    conditions: list[Scalar] = []
+def with_borders(value: Scalar, indices: Indices, covered: set[tuple[Dim, Dim]], guard: Scalar = TRUE) -> Scalar | None:
+    """A product whose reads are of tensors with borders of zeros, where these are all that the conditions on its factors, and a guard of
+    all of it, exclude; None for any other. ``covered`` gets the pairs (index, size) of axes that have borders."""
+    conditions: list[Scalar] = [] if guard is TRUE else conjuncts(guard)
     product: Scalar | None = None
     for factor in factors(value):
         conditions += _conditions(factor)
@@ -94,7 +94,7 @@ def _bordered(load: Load, indices: Indices, covered: set[tuple[Dim, Dim]]) -> Lo
         low, high = indices.ends(poly)
         if turn is not None:
             assert low is not None and high is not None
-        elif indices.within(poly, size):
+        elif indices.within_where_any(index, size):
             low, high = 0, dim_sub(size, 1)
         elif low is None or high is None or indices.opaque_in(poly):
             return None
