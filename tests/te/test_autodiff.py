@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay import te
-from relay.ir.dim import DimVar, as_dim, ceil_div, dim_add
+from relay.ir.dim import DimVar, as_dim, ceil_div, dim_add, dim_mul
 from relay.te.autodiff import jvp, vjp
 from relay.te.autodiff.solve import invert
 from relay.te.evaluate import evaluate
@@ -210,3 +210,12 @@ def test_windows_that_begin_at_quotients_of_a_size_are_found_without_a_loop_over
     read = binary("add", binary("floordiv", binary("mul", k, te.size(n)), 5), o)
     (inverse,) = invert([read], [z], [k, o], Indices(), 1)
     assert [a.extent for a in inverse.free] == [5]
+
+
+def test_an_axis_that_a_size_splits_goes_back_without_a_loop() -> None:
+    """``x[i * 2h + j]`` hits z once at most: the remainder by 2h says which j it is, the one by 2 would leave a loop over the others."""
+    h = as_dim(DimVar("h"))
+    i, j, z = Axis("i", h), Axis("j", dim_mul(2, h)), Axis("z", dim_mul(h, dim_mul(2, h)))
+    read = binary("add", binary("mul", i, te.size(dim_mul(2, h))), j)
+    (inverse,) = invert([read], [z], [i, j], Indices())
+    assert not inverse.free

@@ -346,6 +346,8 @@ class _System:
         terms = {a: c for a, c in coefficients.items() if isinstance(c, int)}
         if len(terms) < len(found):
             known = {a: c for a, c in coefficients.items() if c is not None}
+            if self._digit(known) is not None:
+                return 1, len(found)
             chosen = self._residual(known)
             if chosen is not None:
                 return self._length(chosen[0].extent, chosen[1]), len(found)
@@ -441,23 +443,20 @@ class _System:
 
     def _symbolic(self, terms: dict[Axis, Dim], rest: Dim) -> Dim:
         """The same where sizes are among the coefficients."""
+        digit = self._digit(terms)
+        if digit is not None:
+            axis, shares = digit
+            whole = self.indices.floordiv(rest, axis.extent)
+            self.nonnegative.add(axis)
+            self.below_extent.add(axis)
+            self._set(axis, dim_sub(rest, dim_mul(axis.extent, whole)))
+            return self._left(shares, whole)
         chosen = self._residual(terms)
         if chosen is not None:
             axis, modulus = chosen
             coefficient = terms.pop(axis)
             assert isinstance(coefficient, int)
             return self._by_residue(axis, coefficient, modulus, terms, rest)
-        for axis, coefficient in terms.items():
-            if coefficient != 1:
-                continue
-            by = axis.extent
-            shares = {a: self._share(c, by) for a, c in terms.items() if a is not axis}
-            if shares and all(s is not None for s in shares.values()):
-                whole = self.indices.floordiv(rest, by)
-                self.nonnegative.add(axis)
-                self.below_extent.add(axis)
-                self._set(axis, dim_sub(rest, dim_mul(by, whole)))
-                return self._left({a: s for a, s in shares.items() if s is not None}, whole)
         if self._by_sizes(terms) < self._by_unit(terms):
             numbers = {a: c for a, c in terms.items() if isinstance(c, int)}
             for axis, coefficient in terms.items():
@@ -486,6 +485,20 @@ class _System:
             rest = dim_sub(rest, dim_mul(coefficient, self.indices.axis(axis)))
         self._demand_equal(rest, 0)
         return 0
+
+    def _digit(self, terms: Mapping[Axis, Dim]) -> tuple[Axis, dict[Axis, Dim]] | None:
+        """A variable that stands alone, with an extent that divides the coefficients of all others, which leaves no loop of it (of
+        ``z = 2*h*p + r`` the remainder by ``2*h`` says r, that by 2 its last digit only); and what the others have of that
+        extent."""
+        for axis, coefficient in terms.items():
+            if coefficient != 1 or len(terms) < 2:
+                continue
+            shares = {
+                a: s for a, c in terms.items() if a is not axis and (s := self._share(c, axis.extent)) is not None
+            }
+            if len(shares) == len(terms) - 1:
+                return axis, shares
+        return None
 
     def _residual(self, terms: Mapping[Axis, Dim]) -> tuple[Axis, int] | None:
         """The variable that an equation with sizes among its coefficients leaves the shortest loop of, modulo what divides the
