@@ -261,3 +261,30 @@ def test_arguments_handed_down() -> None:
     made = differentiated(relay.grad(module, (1, 2, 3)))
     made = Pipeline([PartialEvaluate(), DeadReferences(), DeadFunctions(), Inline(), DeadCode()])(made)
     assert goes_by_level(made) and first_order(made)
+
+
+def test_what_no_node_computes_gives_nothing_back() -> None:
+    """Attention to no children is the same for every node without children, and 0 / 0: of a tree that has no such node its slopes are
+    not met."""
+    module = relay.parse(f"""#[version = "0.0.5"]
+import prelude
+type Rose {{ Leaf(Tensor[(1, {H}), float64]), Many(List[Rose]), }}
+def @encode(%t: Rose, %w: Tensor[({H}, {H}), float64], %zero: Tensor[(1, {H}), float64]) -> Tensor[(1, {H}), float64] {{
+  match (%t) {{
+    Leaf(%x) => tanh(%x),
+    Many(%parts) => {{
+      let %sum = @foldl(fn (%a: (Tensor[(1, {H}), float64], Tensor[(1, 1), float64]), %p: Rose) {{
+        let %s = @encode(%p, %w, %zero);
+        let %e = exp(sum(%s, axis=[1], keepdims=True));
+        (%a.0 + %e * %s, %a.1 + %e)
+      }}, (%zero, zeros(shape=[1, 1], dtype="float64")), %parts);
+      tanh(nn.dense(%sum.0 / %sum.1, %w))
+    }},
+  }}
+}}
+def @main(%t: Rose, %w: Tensor[({H}, {H}), float64], %zero: Tensor[(1, {H}), float64]) {{ sum(@encode(%t, %w, %zero)) }}""")
+    t = module.adt("Rose")
+    a, b, c = (t.Leaf(normal(1, H) + n) for n in range(3))
+    derivatives = Derivatives(module, (1, 2))
+    for value in (a, t.Many([a, t.Many([b, c]), c])):
+        assert derivatives.problem((value, normal(H, H), np.zeros((1, H))), compiled=True) is None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
 
+from relay import te
 from relay.ir.dim import Dim, dim_vars, is_any
 from relay.ir.effects import CHECK_EQUAL, Effect
 from relay.ir.expr import (
@@ -31,6 +32,10 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
+from relay.op.gradient import operand_signature
+from relay.te.autodiff.scalar import is_steep
+from relay.te.scalar import walk
+from relay.te.tensor import stage_bodies
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.lifted import (
@@ -309,6 +314,12 @@ class Lifter:
         flat = [v for a in args for v in flat_values(a)]
         stage = self._stage(var, flat)
         ty = type_of(var)
+        if stage == UNIFORM and self.group.differentiated and self._is_steep(call):
+            # What is the same for every node is computed where there is no such node, too; what comes back then is 0 times a slope that
+            # may be infinite. Of no rows it is nothing.
+            args = [self._for_each(a) for a in args]
+            flat = [v for a in args for v in flat_values(a)]
+            stage = self._stage(var, flat)
         if stage == UNIFORM:
             return self._emit(var.name, self._call(call, args, name, call.attrs, stage, ty), ty, stage)
         op = registry.get(name)
@@ -326,6 +337,32 @@ class Lifter:
         if not self.group.differentiated and stage == WHOLE and name == "take" and mask == (0, 1) and _is_matrix(ty):
             self._matrices[made.atom] = emit
         return made
+
+    def _is_steep(self, call: Call) -> bool:
+        """Whether an operator on tensors without matrices among them (of which each node would get a copy) may have infinite slopes."""
+        types = [type_of(a) for a in call.args]
+        if not isinstance(call.fn, OpRef) or any(_is_matrix(t) for ty in types for t in leaves(ty)):
+            return False
+        op, operands = registry.get(call.fn.name), [operand_signature(ty) for ty in types]
+        if not can_batch(op) or None in operands:
+            return False
+        outputs = registry.trace(op, operands, call.attrs).outputs  # type: ignore[arg-type]
+        return any(
+            is_steep(node) for stage in te.stages(outputs) for body in stage_bodies(stage) for node in walk(body)
+        )
+
+    def _for_each(self, value: Lifted) -> Lifted:
+        """A value that is the same for every node as one for each of them, made before any level; constants stay what they are."""
+        if isinstance(value, tuple):
+            return tuple(map(self._for_each, value))
+        if (
+            not isinstance(value, Value)
+            or value.stage != UNIFORM
+            or not isinstance(value.atom, Var)
+            or not isinstance(value.ty, TensorType)
+        ):
+            return value
+        return Value(self.at(value, WHOLE, spread=True), WHOLE, value.ty)
 
     def _call(self, call: Call, args: Sequence[Lifted], name: str, attrs: Attrs, stage: int, ty: Type) -> Call:
         full = ty if stage == UNIFORM else with_rows(ty, self.rows_at(stage))
