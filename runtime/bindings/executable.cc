@@ -192,9 +192,9 @@ nb::object run_entry(const std::shared_ptr<Executable>& self, std::string_view n
       throw Error(error.status, format("argument %zu of %s: %s", i, entry.name.c_str(), error.what()));
     }
   }
-  // What references hold is not converted: it came from a program that had sizes of its own.
-  const EntryTypes* types = entry.has_references ? entry.types() : nullptr;
-  if (types != nullptr) types->check(arguments.data(), count);
+  // What references and closures hold is not converted: it came from a run that had sizes of its own.
+  const EntryTypes* types = entry.holds ? entry.types() : nullptr;
+  if (types != nullptr) types->check(arguments.data(), count, exe->id);
   RunOptions options;
   options.threads = threads;
   options.poll = PythonLock::interrupted;

@@ -150,7 +150,7 @@ relay_status relay_run(relay_executable* executable, size_t index, relay_value* 
     }
     std::vector<Value> values;
     for (size_t i = 0; i < count; ++i) values.push_back(arguments[i]->value);
-    if (const EntryTypes* types = entry.types()) types->check(values.data(), values.size());
+    if (const EntryTypes* types = entry.types()) types->check(values.data(), values.size(), program.id);
     for (const Value& value : values) retain(value);
     RunOptions options;
     if (chosen != nullptr) {

@@ -7,12 +7,14 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "function_types.h"
 #include "json.h"
 #include "operations.h"
 #include "relay/cycles.h"
 #include "relay/error.h"
 #include "relay/executable.h"
 #include "relay/object.h"
+#include "sizes.h"
 
 namespace relay {
 namespace {
@@ -22,47 +24,6 @@ namespace {
 constexpr size_t found_at_once = 256;
 
 using Meaning = std::map<std::string, Json>;
-using Known = std::unordered_map<std::string, int64_t>;
-
-Json number(int64_t value) {
-  Json out;
-  out.kind = Json::number;
-  out.value = value;
-  return out;
-}
-
-// A size computed from two; null where there is none, or no 64 bits hold it.
-Json applied(const std::string& operation, int64_t a, int64_t b) {
-  int64_t out = 0;
-  bool overflow = false;
-  if (operation == "add") {
-    overflow = __builtin_add_overflow(a, b, &out);
-  } else if (operation == "mul") {
-    overflow = __builtin_mul_overflow(a, b, &out);
-  } else if (operation == "min" || operation == "max") {
-    out = operation == "min" ? std::min(a, b) : std::max(a, b);
-  } else {
-    if (b == 0 || b == -1) return b == 0 ? Json{} : number(operation == "mod" ? 0 : -a);
-    int64_t rest = a % b;
-    bool down = rest != 0 && (rest < 0) != (b < 0);  // towards minus infinity
-    out = operation == "mod" ? rest + (down ? b : 0) : a / b - (down ? 1 : 0);
-  }
-  return overflow ? Json{} : number(out);
-}
-
-// A size with others in place of its names, computed where it has none left: a number, or null where it is not known.
-template <class NameMeaning>
-Json with_sizes(const Json& size, const NameMeaning& meaning) {
-  if (size.kind == Json::text) return meaning(size.string);
-  if (size.kind != Json::list || size.items.size() != 3) return size;
-  Json out = size;
-  for (size_t i = 1; i < 3; ++i) {
-    out.items[i] = with_sizes(size.items[i], meaning);
-    if (out.items[i].kind == Json::null) return {};
-  }
-  if (out.items[1].kind != Json::number || out.items[2].kind != Json::number) return out;
-  return applied(size.items[0].string, out.items[1].value, out.items[2].value);
-}
 
 Json closed_size(const Json& size, const Meaning& meaning) {
   return with_sizes(size, [&](const std::string& name) {
@@ -107,18 +68,23 @@ Json closed(const Json& type, const Meaning& meaning) {
       member(out, "dtype") = found->second["dtype"];
   if (kind == "size") member(out, "size") = closed_size(type["size"], meaning);
   if (kind == "ref") member(out, "value") = closed(type["value"], meaning);
+  if (kind == "function") {
+    for (Json& part : member(out, "params").items) part = closed(part, meaning);
+    member(out, "result") = closed(type["result"], meaning);
+  }
   if (kind == "tuple" || kind == "adt")
     for (Json& part : member(out, kind == "tuple" ? "fields" : "args").items) part = closed(part, meaning);
   return out;
 }
 
 struct Type {
-  enum Kind { tensor, tuple, adt, ref, other } kind = other;
+  enum Kind { tensor, tuple, adt, ref, function, other } kind = other;
   int dtype = -1;
   bool any_rank = false;                       // nothing is known of the shape
   std::vector<Json> shape;                     // sizes: numbers, names, what is computed from names, null for any
   std::vector<std::vector<uint32_t>> fields;   // of a tuple one list; of a data type one for each constructor
   std::string name;                            // of a data type
+  Json whole;                                  // of a function
 };
 
 std::string shape_of(const Type& type, const Known& known) {
@@ -127,7 +93,7 @@ std::string shape_of(const Type& type, const Known& known) {
   for (const Json& size : type.shape) {
     Json found = with_sizes(size, [&](const std::string& name) {
       auto at = known.find(name);
-      return at == known.end() ? Json{} : number(at->second);
+      return at == known.end() ? Json{} : json_number(at->second);
     });
     out += (out.empty() ? "" : ", ") + (found.kind == Json::number ? std::to_string(found.value) : "?");
   }
@@ -141,6 +107,11 @@ struct EntryTypes::Parts {
   Json info;
   std::vector<std::string> parameters;
   std::vector<uint32_t> wanted;  // the parameters' types
+  struct Made {
+    const Json* type;                // of the closure
+    std::vector<uint32_t> captured;  // the types of what it holds
+  };
+  std::unordered_map<uint32_t, Made> made;  // by their functions' numbers: what closures may be made of
   // Types by number, null where they are not described yet: the first by themselves, for whoever finds one, all under the lock.
   std::vector<std::atomic<const Type*>> first = std::vector<std::atomic<const Type*>>(found_at_once);
   std::unordered_map<uint32_t, Type> all;
@@ -174,6 +145,9 @@ struct EntryTypes::Parts {
     } else if (kind == "ref") {
       type.kind = Type::ref;
       type.fields.push_back({number_of(spec["value"])});
+    } else if (kind == "function") {
+      type.kind = Type::function;
+      type.whole = std::move(spec);
     } else if (kind == "adt") {
       type.kind = Type::adt;
       type.name = spec["name"].string;
@@ -210,17 +184,25 @@ class Check {
     fail(Status::invalid_argument, "argument %%%s of @%s: %s", parameters_[argument].c_str(), entry_.c_str(), what.c_str());
   }
 
+  Known* entry_scope() { return &known_; }
+  // Sizes in the names of a closure's function, of which each closure has its own.
+  Known* new_scope() { return &scopes_.emplace_back(); }
+
   // What an argument that is a tensor says of sizes with names; the rest is the entry's own to check.
   void bind(const Type& type, const Value& value, size_t argument) {
     const Tensor* tensor = as_tensor(value);
     if (tensor == nullptr || tensor->rank != type.shape.size()) return;
     for (size_t i = 0; i < type.shape.size(); ++i) {
       if (type.shape[i].kind == Json::text) known_.try_emplace(type.shape[i].string, tensor->shape()[i]);
-      if (type.shape[i].kind == Json::list) computed_.push_back({&type.shape[i], tensor->shape()[i], argument});
+      if (type.shape[i].kind == Json::list) computed_.push_back({&type.shape[i], tensor->shape()[i], argument, &known_});
     }
   }
 
-  void tensor(const Type& type, const Value& value, size_t argument) {
+  void function(const Json* found, const Known* of, const Type& type, Known* scope, size_t argument) {
+    functions_.add(found, of, &type.whole, scope, argument);
+  }
+
+  void tensor(const Type& type, const Value& value, Known* scope, size_t argument) {
     const Tensor* tensor = as_tensor(value);
     if (tensor == nullptr && value.kind != Kind::scalar)
       refuse(argument, format("expected a tensor of %s inside of it, found %s", dtype(type), describe(value).c_str()));
@@ -231,35 +213,34 @@ class Check {
       const Json& size = type.shape[i];
       int64_t has = tensor->shape()[i];
       if (size.kind == Json::number) right = size.value == has;
-      if (size.kind == Json::text) right = known_.try_emplace(size.string, has).first->second == has;
-      if (size.kind == Json::list) computed_.push_back({&size, has, argument});
+      if (size.kind == Json::text) right = scope->try_emplace(size.string, has).first->second == has;
+      if (size.kind == Json::list) computed_.push_back({&size, has, argument, scope});
     }
     if (!right)
       refuse(argument, format("a tensor inside of it must be of %s and shape %s and is %s", dtype(type),
-                              shape_of(type, known_).c_str(), describe(value).c_str()));
+                              shape_of(type, *scope).c_str(), describe(value).c_str()));
   }
 
-  // When all is known that is: sizes that are computed from others, and bounds.
+  // When all is known that tensors say: functions, sizes that are computed from others, and bounds.
   void settle() {
-    Known computed;
+    auto wrong = functions_.settle([&](const Known& known) { within_bounds(known); });
+    if (!wrong.empty())
+      refuse(wrong[0].from, format("expected a function of type %s, found a closure of type %s (its sizes are those of the run that made it)",
+                                   wrong[0].wanted.c_str(), wrong[0].found.c_str()));
+    std::map<const Known*, Known> computed;
     for (const Computed& c : computed_) {
       Json expected = with_sizes(*c.size, [&](const std::string& name) {
-        auto at = known_.find(name);
-        return at == known_.end() ? Json{} : number(at->second);
+        auto at = c.scope->find(name);
+        return at == c.scope->end() ? Json{} : json_number(at->second);
       });
-      if (expected.kind != Json::number) expected = number(computed.try_emplace(json_text(*c.size), c.found).first->second);
+      if (expected.kind != Json::number)
+        expected = json_number(computed[c.scope].try_emplace(json_text(*c.size), c.found).first->second);
       if (expected.value != c.found)
         refuse(c.argument, format("an axis of a tensor has size %lld, expected %lld", static_cast<long long>(c.found),
                                   static_cast<long long>(expected.value)));
     }
-    for (size_t i = 0; i < bounds_.keys.size(); ++i) {
-      auto at = known_.find(bounds_.keys[i]);
-      const auto& ends = bounds_.items[i].items;
-      if (at == known_.end() || ends.size() != 2) continue;
-      if (at->second < ends[0].value || (ends[1].kind == Json::number && at->second > ends[1].value))
-        fail(Status::invalid_argument, "the arguments of @%s: the size %s is %lld, which is outside of its bounds",
-             entry_.c_str(), at->first.c_str(), static_cast<long long>(at->second));
-    }
+    within_bounds(known_);
+    for (const Known& known : scopes_) within_bounds(known);
   }
 
  private:
@@ -267,7 +248,18 @@ class Check {
     const Json* size;
     int64_t found;
     size_t argument;
+    const Known* scope;
   };
+  void within_bounds(const Known& known) const {
+    for (size_t i = 0; i < bounds_.keys.size(); ++i) {
+      auto at = known.find(bounds_.keys[i]);
+      const auto& ends = bounds_.items[i].items;
+      if (at == known.end() || at->second < 0 || ends.size() != 2) continue;  // below 0: of a function that is for any
+      if (at->second < ends[0].value || (ends[1].kind == Json::number && at->second > ends[1].value))
+        fail(Status::invalid_argument, "the arguments of @%s: the size %s is %lld, which is outside of its bounds",
+             entry_.c_str(), at->first.c_str(), static_cast<long long>(at->second));
+    }
+  }
   static const char* dtype(const Type& type) {
     return type.dtype < 0 ? "another dtype" : dtype_name(static_cast<DType>(type.dtype));
   }
@@ -276,7 +268,9 @@ class Check {
   const std::vector<std::string>& parameters_;
   const Json& bounds_;
   Known known_;
+  std::deque<Known> scopes_;
   std::vector<Computed> computed_;
+  FunctionTypes functions_;
 };
 
 }  // namespace
@@ -288,50 +282,74 @@ EntryTypes::EntryTypes(const std::string& name, const std::string& info) : parts
     parts_->parameters.push_back(parameter["name"].string);
     parts_->wanted.push_back(parts_->number_of(parameter["type"]));
   }
+  const Json& closures = parts_->info["closures"];
+  for (size_t i = 0; i < closures.keys.size(); ++i) {
+    Parts::Made& made = parts_->made[static_cast<uint32_t>(std::stoul(closures.keys[i]))];
+    made.type = &closures.items[i]["type"];
+    made.captured = parts_->numbers_of(closures.items[i]["captured"], {});
+  }
 }
 
 EntryTypes::~EntryTypes() = default;
 
-void EntryTypes::check(const Value* arguments, size_t count) const {
+void EntryTypes::check(const Value* arguments, size_t count, uint64_t executable) const {
   Parts& parts = *parts_;
   if (count != parts.wanted.size()) return;  // of an entry that says nothing of its types
   struct Open {
     Value value;
     uint32_t type;
     size_t argument;
+    Known* scope;  // of the names in the type
   };
-  MutatorScope scope;
+  using Found = std::pair<uint32_t, const Known*>;
+  MutatorScope mutator;
   std::vector<Open> open;
   std::vector<Owned> read_out;  // of references: they hold what is looked at
-  std::unordered_map<const Object*, std::vector<uint32_t>> seen;  // what others may refer to, with the types it was found to be of
+  std::unordered_map<const Object*, std::vector<Found>> seen;  // what others may refer to, with the types it was found to be of
+  std::unordered_map<const Closure*, Known*> inside;           // what is known in the names of closures' functions
   Check check(parts.entry, parts.parameters, parts.info["bounds"]);
   for (size_t i = 0; i < count; ++i) {
     const Type& type = parts.type_at(parts.wanted[i]);
     if (type.kind == Type::tensor)
       check.bind(type, arguments[i], i);
     else
-      open.push_back({arguments[i], parts.wanted[i], i});
+      open.push_back({arguments[i], parts.wanted[i], i, check.entry_scope()});
   }
   std::reverse(open.begin(), open.end());
   while (!open.empty()) {
-    auto [value, number, argument] = open.back();
+    auto [value, number, argument, scope] = open.back();
     open.pop_back();
     const Type& type = parts.type_at(number);
     if (type.kind == Type::tensor) {
-      check.tensor(type, value, argument);
+      check.tensor(type, value, scope, argument);
       continue;
     }
-    if (type.kind == Type::other) continue;  // a closure is asked for where it is called
+    if (type.kind == Type::other) continue;
     if (value.kind == Kind::object && (type.kind == Type::ref || value.object->count.load(std::memory_order_relaxed) > 1)) {
       auto& types = seen[value.object];
-      if (std::find(types.begin(), types.end(), number) != types.end()) continue;
-      types.push_back(number);
+      Found found{number, scope};
+      if (std::find(types.begin(), types.end(), found) != types.end()) continue;
+      types.push_back(found);
+    }
+    if (type.kind == Type::function) {
+      const Closure* closure = as_closure(value);
+      if (closure == nullptr) check.refuse(argument, format("expected a function and got %s", describe(value).c_str()));
+      auto made = parts.made.find(closure->function);
+      if (closure->executable != executable || made == parts.made.end()) continue;  // nothing calls another program's
+      auto [at, is_new] = inside.try_emplace(closure, nullptr);
+      if (is_new) at->second = check.new_scope();
+      check.function(made->second.type, at->second, type, scope, argument);
+      if (!is_new) continue;
+      const auto& captured = made->second.captured;
+      for (size_t i = std::min<size_t>(closure->size, captured.size()); i-- > 0;)
+        open.push_back({closure->captured()[i], captured[i], argument, at->second});
+      continue;
     }
     if (type.kind == Type::ref) {
       Ref* ref = as_ref(value);
       if (ref == nullptr) check.refuse(argument, format("expected a reference and got %s", describe(value).c_str()));
       read_out.emplace_back(read(ref));
-      open.push_back({read_out.back().get(), type.fields[0][0], argument});
+      open.push_back({read_out.back().get(), type.fields[0][0], argument, scope});
       continue;
     }
     const Adt* adt = as_adt(value);
@@ -345,7 +363,7 @@ void EntryTypes::check(const Value* arguments, size_t count) const {
                                       ? format(", of whose constructor %zu there are %zu fields, found %u", constructor,
                                                type.fields[constructor].size(), adt->size)
                                       : ", found " + describe(value)));
-    for (size_t i = adt->size; i-- > 0;) open.push_back({adt->fields()[i], type.fields[constructor][i], argument});
+    for (size_t i = adt->size; i-- > 0;) open.push_back({adt->fields()[i], type.fields[constructor][i], argument, scope});
   }
   check.settle();
 }

@@ -20,8 +20,9 @@ class EntryTypes {
   ~EntryTypes();
 
   // Error(invalid_argument) where an argument, or a value inside of one, is not of its type, or sizes of one name differ. Tensors that are
-  // arguments themselves only say what sizes with names are: the entry's own code checks them.
-  void check(const Value* arguments, size_t count) const;
+  // arguments themselves only say what sizes with names are: the entry's own code checks them. `executable`: the id of the entry's, whose
+  // closures it knows.
+  void check(const Value* arguments, size_t count, uint64_t executable) const;
 
  private:
   struct Parts;

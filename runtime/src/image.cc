@@ -352,7 +352,8 @@ class ImageReader {
       take((4 - entry.dtypes.size() % 4) % 4);
       bool all_tensors = std::find(entry.dtypes.begin(), entry.dtypes.end(), any_dtype) == entry.dtypes.end();
       if (!all_tensors && !entry.info.empty()) entry.late_types = std::make_shared<LateTypes>();
-      entry.has_references = entry.info.find(R"("kind":"ref")") != std::string::npos;
+      auto mentions = [&](const char* what) { return entry.info.find(what) != std::string::npos; };
+      entry.holds = mentions(R"("kind":"ref")") || mentions(R"("closures":)");
       if (entry.function >= out_.functions.size()) bad("an entry names a function that is not there");
       if (entry.dtypes.size() != out_.functions[entry.function].arity)
         bad(format("entry %s lists %zu parameters and its function takes %u", entry.name.c_str(), entry.dtypes.size(),

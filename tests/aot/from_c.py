@@ -1,7 +1,8 @@
 """Runs saved executables by the functions for C of a shared library, in a process that has no other Relay: ``from_c.py LIBRARY``.
 
 On standard input a line of JSON for each run: the file of the executable, the name of the entry, and its arguments. An argument is null (a
-null pointer), ``{"dtype": ..., "shape": [...]}`` (a tensor of ones) or ``[tag, fields...]``. Prints a line for each: the status, and what
+null pointer), ``{"dtype": ..., "shape": [...]}`` (a tensor of ones), ``[tag, fields...]`` or ``{"entry": ..., "args": [...]}`` (what that
+entry of the same executable gives). Prints a line for each: the status, and what
 the error says.
 """
 
@@ -40,6 +41,10 @@ def main() -> None:
     def value(given: Any) -> Any:
         if given is None:
             return None
+        if isinstance(given, dict) and "entry" in given:
+            status, result = call(given["entry"], given["args"])
+            assert status == 0, c.relay_last_error()
+            return result
         if isinstance(given, dict):
             ones, shape = np.ones(given["shape"], given["dtype"]), given["shape"]
             sizes = (ctypes.c_int64 * len(shape))(*shape)
@@ -50,16 +55,21 @@ def main() -> None:
             c.relay_value_free(field)
         return made
 
-    for line in sys.stdin:
-        path, entry, given = json.loads(line)
-        program, result = c.relay_load(path.encode()) if path else None, P()
-        args = [value(g) for g in given]
+    def call(entry: str, given: list[Any]) -> tuple[int, Any]:
+        result, args = P(), [value(g) for g in given]
         number = max(0, c.relay_find(program, entry.encode()))
         status = c.relay_run(program, number, (P * len(args))(*args), len(args), None, ctypes.byref(result))
+        for arg in args:
+            c.relay_value_free(arg)
+        return status, result
+
+    for line in sys.stdin:
+        path, entry, given = json.loads(line)
+        program = c.relay_load(path.encode()) if path else None
+        status, result = call(entry, given)
         print(json.dumps([status, c.relay_last_error().decode() if status else ""]), flush=True)
         c.relay_value_kind(result), c.relay_tensor_rank(result), c.relay_value_field_count(result)
-        for made in (*args, result):
-            c.relay_value_free(made)
+        c.relay_value_free(result)
         c.relay_executable_free(program)
 
 

@@ -17,7 +17,7 @@ import relay
 from relay.aot.library import c_name, include_folder, runtime_archive
 from relay.ir.diagnostics import CompileError, FileError
 from relay.ir.dtypes import numpy_dtype
-from tests.executable.test_values_in import SIZES
+from tests.executable.test_values_in import CALLS, CLOSURE_ENTRIES, CLOSURES, SIZES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/c"
@@ -243,3 +243,17 @@ def test_sizes_inside_of_values_are_checked_in_c_too(folder: Path) -> None:
             expected.append(right)
     found = called_from_c(folder, runs)
     assert [status == 0 for status, _ in found] == expected, list(zip(runs, found, strict=True))
+
+
+def test_closures_are_checked_in_c_too(folder: Path) -> None:
+    path = folder / "closures.rlx"
+    relay.compile(CLOSURES, entries=CLOSURE_ENTRIES).save(path)
+
+    def value(given: Any) -> Any:
+        if isinstance(given, tuple):
+            return {"entry": given[0], "args": [value(g) for g in given[1:]]}
+        return ones(given) if isinstance(given, int) else ones()
+
+    runs: list[tuple[Path | None, str, list[Any]]] = [(path, c[0], [value(g) for g in c[1:]]) for c, _ in CALLS]
+    for (call, message), (status, said) in zip(CALLS, called_from_c(folder, runs), strict=True):
+        assert (status == 0) == (message == "") and message in said, f"{call}: {status} {said}"

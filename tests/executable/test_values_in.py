@@ -486,3 +486,80 @@ def test_what_references_hold_is_checked() -> None:
     one = np.int64(1)
     for value, wanted in ((grow.Last(five, one), 5), (grow.Again(grow.Last(five, (one, one))), 2)):
         assert int(np.asarray(exe(value))) == wanted
+
+
+V, W = "Tensor[(n,), float32]", "Tensor[(m,), float32]"
+CLOSURES = f"""#[version = "0.0.5"]
+type Box[A] {{ Of(fn (A) -> A), None }}
+def @made[n: Dim](%x: {V}) {{ fn (%y: {V}) {{ %y + %x }} }}
+def @boxed[n: Dim](%x: {V}) {{ Of(fn (%y: {V}) {{ %y + %x }}) }}
+def @kept[n: Dim](%x: {V}) {{ ref(fn (%y: {V}) {{ %y + %x }}) }}
+def @free[n: Dim](%x: {V}) {{ fn (%y: {V}) {{ %y + 1f }} }}
+def @around[n: Dim](%f: fn ({V}) -> {V}, %k: float32) {{ fn (%y: {V}) {{ %f(%y) * %k }} }}
+def @pair[n: Dim](%x: {V}) {{ fn (%u: {V}, %v: {V}) {{ %u + %v }} }}
+def @any(%x: float32) {{ fn (%y: Tensor[(?,), float32]) -> Tensor[(?,), float32] {{ %y + %x }} }}
+def @call[n: Dim](%f: fn ({V}) -> {V}, %y: {V}) {{ %f(%y) }}
+def @unbox[n: Dim](%b: Box[{V}], %y: {V}) {{ match (%b) {{ Of(%f) => %f(%y), None => %y }} }}
+def @read[n: Dim](%r: Ref[fn ({V}) -> {V}], %y: {V}) {{ (!%r)(%y) }}
+def @both[n: Dim](%f: fn ({V}) -> {V}, %g: fn ({V}) -> {V}, %y: {V}) {{ %f(%y) + %g(%y) }}
+def @of_two[n: Dim, m: Dim](%f: fn ({V}, {W}) -> {V}, %y: {V}, %z: {W}) {{ %f(%y, %z) }}
+def @of_any(%f: fn (Tensor[(?,), float32]) -> Tensor[(?,), float32], %y: Tensor[(?,), float32]) {{ %f(%y) }}
+"""
+CLOSURE_ENTRIES = [
+    "made",
+    "boxed",
+    "kept",
+    "free",
+    "around",
+    "pair",
+    "any",
+    "call",
+    "unbox",
+    "read",
+    "both",
+    "of_two",
+    "of_any",
+]
+# A call is an entry and what it is given: a size is a tensor of so many ones, a call what that gives. With each what is wrong.
+Called = tuple[Any, ...]
+MADE: Called = ("made", 3)
+FREE: Called = ("free", 3)
+CALLS: list[tuple[Called, str]] = [
+    (("call", MADE, 3), ""),
+    (("call", MADE, 100_000), "expected a function of type fn (Tensor[(100000,), float32]) -> Tensor[(100000,), float32], found"),
+    (("unbox", ("boxed", 3), 3), ""),
+    (("unbox", ("boxed", 3), 4), "found a closure of type fn (Tensor[(3,), float32]) -> Tensor[(3,), float32]"),
+    (("read", ("kept", 3), 3), ""),
+    (("read", ("kept", 3), 4), "argument %r of @read: expected a function of type fn (Tensor[(4,), float32]) -> Tensor[(4,), float32]"),
+    (("call", FREE, 5), ""),  # it captured nothing of that size
+    (("call", ("around", MADE, 1.0), 3), ""),
+    (("call", ("around", MADE, 1.0), 4), "found a closure of type fn (Tensor[(3,), float32])"),
+    (("call", ("around", FREE, 1.0), 4), ""),
+    (("both", FREE, MADE, 3), ""),
+    (("both", FREE, MADE, 4), "argument %g of @both"),
+    (("of_two", ("pair", 2), 4, 4), ""),
+    (("of_two", ("pair", 2), 4, 5), "fn (Tensor[(4,), float32], Tensor[(5,), float32])"),
+    (("of_any", ("any", 1.0), 4), ""),
+    (("of_any", MADE, 3), "expected a function of type fn (Tensor[(?,), float32])"),
+    (("call", ("any", 1.0), 3), "Tensor[(?,), float32]"),
+    (("call", ("pair", 3), 3), "fn (Tensor[(n,), float32], Tensor[(n,), float32])"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_closures_go_by_the_sizes_of_the_entry_that_calls_them(executor: Any) -> None:
+    """A closure made of tensors of 3 and given to an entry with one of 100,000 was called, and read behind what it had captured."""
+    exe = relay.compile(CLOSURES, entries=CLOSURE_ENTRIES, executor=executor)
+
+    def value(given: Any) -> Any:
+        if isinstance(given, int):
+            return np.ones(given, np.float32)
+        return exe.run(given[0], *map(value, given[1:])) if isinstance(given, tuple) else given
+
+    for call, message in CALLS:
+        if message:
+            with pytest.raises(RelayError) as caught:
+                value(call)
+            assert message in str(caught.value), call
+        else:
+            assert np.asarray(value(call)).shape == (call[-1],), call

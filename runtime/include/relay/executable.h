@@ -87,7 +87,7 @@ struct Entry {
   // The types of its parameters, read when they are first asked for; null where all are tensors, or it does not say what they are.
   const EntryTypes* types() const;
   std::shared_ptr<LateTypes> late_types;
-  bool has_references = false;  // among what its parameters or its result may hold
+  bool holds = false;  // whether references or closures are among what its parameters may hold
 
   // For the bindings to Python: how long runs take, the mean of late (used through std::atomic_ref), and how many there
   // were (under Python's lock).

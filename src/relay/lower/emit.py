@@ -352,7 +352,9 @@ class _Emitter:
         if name == CLOSURE:
             fn, *captured = call.args
             assert isinstance(fn, GlobalVar)
-            self.asm.emit("AllocClosure", out, self.unit.functions[fn.name], [self.frame.value(c) for c in captured])
+            self.asm.emit(
+                "AllocClosure", out, self.unit.closure(fn.name, len(captured)), [self.frame.value(c) for c in captured]
+            )
         elif name == DEVICE_COPY:
             self.asm.emit("DeviceCopy", out, self.frame.value(call.args[0]), self.kernels.device(var))
         elif name == "rows.row":

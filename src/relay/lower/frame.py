@@ -77,7 +77,7 @@ class Frame:
                 return self.constant(self.unit.constant(atom))
             case GlobalVar(name=name):
                 out = self.temporary()
-                self.asm.emit("AllocClosure", out, self.unit.functions[name], [])
+                self.asm.emit("AllocClosure", out, self.unit.closure(name, 0), [])
                 return out
             case ConstructorRef(name=name):
                 out = self.temporary()

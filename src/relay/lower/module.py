@@ -52,7 +52,7 @@ def lower(
             if dtype is not None and not isinstance(dtype, str):
                 raise CompileError(f"@{name} is an entry, so the type of %{param.name} must be known", declared.span)
             dtypes.append(dtype)
-        info = entry_info(module, declared, name, batches.get(name))
+        info = entry_info(module, declared, name, batches.get(name), unit.closures)
         entries.append(EntryPoint(name, len(codes) - 1, info, tuple(dtypes)))
     code_of = dict(zip(map(id, plan.kernels), objects, strict=True))
     compiled = [code_of[id(p.plan)] for p in unit.kernels]

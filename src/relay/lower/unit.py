@@ -36,7 +36,8 @@ class Planned:
 @dataclass(slots=True, eq=False)
 class Unit:
     """Tables under construction. ``planned`` maps the id of a primitive `Function` to its plan, ``scalars`` to its instructions,
-    ``recurrences`` the name of a loop that is one kernel to that."""
+    ``recurrences`` the name of a loop that is one kernel to that. ``closures``: the functions that closures are made of, by their
+    numbers, and how many of their parameters those capture."""
 
     functions: Mapping[str, int]
     planned: Mapping[int, Planned]
@@ -47,6 +48,7 @@ class Unit:
     messages: list[str] = field(default_factory=list)
     kernels: list[Planned] = field(default_factory=list)
     routines: list[str] = field(default_factory=list)
+    closures: dict[int, tuple[str, int]] = field(default_factory=dict)
     _constant_of: dict[tuple[str, tuple[int, ...], bytes], int] = field(default_factory=dict)
     _by_identity: dict[int, tuple[Array, int]] = field(default_factory=dict)
     _message_of: dict[str, int] = field(default_factory=dict)
@@ -69,6 +71,12 @@ class Unit:
             self.constants.append((data, constant.dtype))
         self._by_identity[id(constant.data)] = (constant.data, index)
         return index
+
+    def closure(self, name: str, captured: int) -> int:
+        """The number of a function of which a closure is made."""
+        number = self.functions[name]
+        self.closures[number] = (name, captured)
+        return number
 
     def message(self, text: str) -> int:
         """The number of a message."""

@@ -1,0 +1,32 @@
+#include "sizes.h"
+
+#include <algorithm>
+
+namespace relay {
+
+Json json_number(int64_t value) {
+  Json out;
+  out.kind = Json::number;
+  out.value = value;
+  return out;
+}
+
+Json computed_size(const std::string& operation, int64_t a, int64_t b) {
+  int64_t out = 0;
+  bool overflow = false;
+  if (operation == "add") {
+    overflow = __builtin_add_overflow(a, b, &out);
+  } else if (operation == "mul") {
+    overflow = __builtin_mul_overflow(a, b, &out);
+  } else if (operation == "min" || operation == "max") {
+    out = operation == "min" ? std::min(a, b) : std::max(a, b);
+  } else {
+    if (b == 0 || b == -1) return b == 0 ? Json{} : json_number(operation == "mod" ? 0 : -a);
+    int64_t rest = a % b;
+    bool down = rest != 0 && (rest < 0) != (b < 0);  // towards minus infinity
+    out = operation == "mod" ? rest + (down ? b : 0) : a / b - (down ? 1 : 0);
+  }
+  return overflow ? Json{} : json_number(out);
+}
+
+}  // namespace relay
