@@ -12,6 +12,8 @@ import relay
 from relay._runtime import pool_reset_peak, pool_statistics
 from relay.executable.bytecode import decode
 from relay.executable.program import Executable
+from relay.ir.expr import Expr
+from relay.lower import escape
 
 HEAD = '#[version = "0.0.5"]\n'
 TENSOR = "Tensor[(n, 128), float32]"
@@ -166,3 +168,23 @@ def test_loops_without_calls_keep_their_memory() -> None:
         names = [i.opcode.name for f in built.image.functions for i in decode(f.code)]
         assert opcode in names
         assert ("KeepStorage" in names) == (not call)
+
+
+def test_blocks_inside_of_others_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may take memory was asked of every block anew for each one around it: conditions inside of each other took quadratic time."""
+
+    def asked(depth: int) -> int:
+        count = 0
+
+        def counted(value: Expr) -> bool:
+            nonlocal count
+            count += 1
+            return False
+
+        monkeypatch.setattr(escape, "_makes_tensors", counted)
+        conditions = "".join(f"if (%x < {n}i64) {{ {n}i64 }} else {{" for n in range(depth))
+        text = f"def @main(%x: int64) -> int64 {{ {conditions} %x {'}' * depth} }}"
+        relay.compile('#[version = "0.0.5"]\n' + text, cache=False)
+        return count
+
+    assert 0 < asked(80) < 3 * asked(40)

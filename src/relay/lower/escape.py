@@ -44,15 +44,20 @@ def is_primitive_call(e: Expr) -> bool:
     return isinstance(e, Call) and isinstance(e.fn, Function)
 
 
-def barriers(block: Block, tail: bool, keeps: bool) -> list[int]:
+def barriers(block: Block, tail: bool, keeps: bool, known: dict[Block, bool] | None = None) -> list[int]:
     """The positions at which what is dead should not be held: calls, whose functions may take much memory and call this one again, and
     branches that make tensors. Not what the block ends with in ``tail`` position, if it is a call, which takes the frame's place, or if
-    the function ``keeps`` its memory."""
+    the function ``keeps`` its memory. ``known``: what was found of blocks inside before, for whoever asks of these too."""
+    known = {} if known is None else known
     count = len(block.bindings)
     if tail and count and block.result is block.bindings[-1].var:
         value = block.bindings[-1].value
         count -= keeps or not isinstance(value, If | Match)
-    return [n for n, b in enumerate(block.bindings[:count]) if _is_barrier(b.value)]
+    return [
+        n
+        for n, b in enumerate(block.bindings[:count])
+        if _leaves(b.value) or any(_holds(i, known) for i in nested_blocks(b.value))
+    ]
 
 
 def keeps_memory(
@@ -77,19 +82,28 @@ def keeps_memory(
     return makers <= 1
 
 
-def _is_barrier(value: Expr) -> bool:
-    """Whether a binding's value is a call that leaves the function, or has one inside, or makes tensors inside."""
-    inside = False
-    todo = [value]
+def _leaves(value: Expr) -> bool:
+    """Whether a value is a call that leaves the function."""
+    return isinstance(value, Call) and not isinstance(value.fn, Function | OpRef | ConstructorRef)
+
+
+def _holds(root: Block, known: dict[Block, bool]) -> bool:
+    """Whether a block, or one inside of it, has a call that leaves the function, or makes tensors; each block is looked at once."""
+    todo = [root]
     while todo:
-        e = todo.pop()
-        if isinstance(e, Call) and not isinstance(e.fn, Function | OpRef | ConstructorRef):
-            return True
-        if inside and _makes_tensors(e):
-            return True
-        inside = True
-        todo += [b.value for inner in nested_blocks(e) for b in inner.bindings]
-    return False
+        block = todo[-1]
+        if block in known:
+            todo.pop()
+            continue
+        if any(_leaves(b.value) or _makes_tensors(b.value) for b in block.bindings):
+            known[block] = True
+            continue
+        inner = [i for b in block.bindings for i in nested_blocks(b.value)]
+        missing = [i for i in inner if i not in known]
+        if not missing:
+            known[block] = any(known[i] for i in inner)
+        todo += missing
+    return known[root]
 
 
 def _makes_tensors(e: Expr) -> bool:

@@ -56,6 +56,7 @@ class KernelCalls:
         self.frame = frame
         self.devices = devices
         self.rooms: dict[tuple[Var, int], Room] = {}  # by the variable of the call and the result's number
+        self.barriers: dict[Block, bool] = {}  # what is known of blocks inside of others
         self.exchanged: frozenset[Result] = frozenset()  # results whose registers hold the memory that they are made in
 
     def device(self, var: Var) -> int:
@@ -99,7 +100,7 @@ class KernelCalls:
                 continue
             reuse = self._reusable(call, index, ty, tensors, position_of[var])
             intervals.append(Interval(key, tensor_bytes(ty), tensors.start[key], tensors.end[key], reuse))
-        at = escape.barriers(block, tail, keeps)
+        at = escape.barriers(block, tail, keeps, self.barriers)
         arenas: list[Arena] = []
         for number, stretch in enumerate(stretches(intervals, at)):
             for part in begun_together(stretch, ready):
