@@ -201,8 +201,8 @@ def closed(command: str, path: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [
-        ("relay run GOOD -d n=2 > /dev/full", 1, "No space left on device"),
-        ("relay --help > /dev/full", 1, "No space left on device"),
+        ("relay run GOOD -d n=2 > /dev/full", 1, "error: cannot write the output: No space left on device"),
+        ("relay --help > /dev/full", 1, "error: cannot write the output: No space left on device"),
         ("relay run GOOD -d n=2 -o /dev/full", 2, "No space left on device"),
         ("relay run GOOD -d n=2 <&- >&- 2>&-", 0, ""),
         ("relay run none.relay 2>&-", 2, ""),

@@ -51,7 +51,9 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:  # of the output, or of what nobody thought of
         _discard_output()
-        _stop(1, f"error: {error}")
+        # Of a write that fails the system does not say where it went; files are written by what does say.
+        what = str(error) if error.filename is not None else f"cannot write the output: {error.strerror or error}"
+        _stop(1, f"error: {what}")
     except MemoryError:
         _stop(1, "error: out of memory")
     except RuntimeError as error:
