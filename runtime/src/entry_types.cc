@@ -91,10 +91,7 @@ std::string shape_of(const Type& type, const Known& known) {
   if (type.any_rank) return "any";
   std::string out;
   for (const Json& size : type.shape) {
-    Json found = with_sizes(size, [&](const std::string& name) {
-      auto at = known.find(name);
-      return at == known.end() ? Json{} : json_number(at->second);
-    });
+    Json found = known_size(size, known);
     out += (out.empty() ? "" : ", ") + (found.kind == Json::number ? std::to_string(found.value) : "?");
   }
   return "(" + out + (type.shape.size() == 1 ? ",)" : ")");
@@ -229,10 +226,7 @@ class Check {
                                    wrong[0].wanted.c_str(), wrong[0].found.c_str()));
     std::map<const Known*, Known> computed;
     for (const Computed& c : computed_) {
-      Json expected = with_sizes(*c.size, [&](const std::string& name) {
-        auto at = c.scope->find(name);
-        return at == c.scope->end() ? Json{} : json_number(at->second);
-      });
+      Json expected = known_size(*c.size, *c.scope);
       if (expected.kind != Json::number)
         expected = json_number(computed[c.scope].try_emplace(json_text(*c.size), c.found).first->second);
       if (expected.value != c.found)

@@ -43,13 +43,6 @@ std::string text_of(const Json& type, const Sizes& sizes) {
   return kind == "base type" ? type["dtype"].string : "_";
 }
 
-Json known_in(const Json& size, const Known& known) {
-  return with_sizes(size, [&](const std::string& name) {
-    auto at = known.find(name);
-    return at == known.end() ? Json{} : json_number(at->second);
-  });
-}
-
 // What a closure holds says of a size; one that nobody knows there may be any here.
 Json known_of(const Json& size, const Known& own, const Known& of) {
   return with_sizes(size, [&](const std::string& name) {
@@ -76,7 +69,7 @@ bool FunctionTypes::pass(Stage stage) {
       if (auto at = pair.of->find(name); at != pair.of->end() && at->second >= 0 && at->second != value) right = false;
     if (right || stage != strict) continue;
     auto found = text_of(*pair.found, [&](const Json& size) { return known_of(size, pair.own, *pair.of); });
-    wrong_.push_back({pair.from, found, text_of(*pair.wanted, [&](const Json& size) { return known_in(size, *pair.in); })});
+    wrong_.push_back({pair.from, found, text_of(*pair.wanted, [&](const Json& size) { return known_size(size, *pair.in); })});
   }
   return news_;
 }
@@ -134,7 +127,7 @@ bool FunctionTypes::size(Pair& pair, const Json& own, const Json& other, Flow fl
     pair.own[own.string] = unknown();
     return true;
   }
-  Json wanted = known_in(other, *pair.in);
+  Json wanted = known_size(other, *pair.in);
   if (wanted.kind != Json::number) {
     bool is_name = other.kind == Json::text;
     if (is_name && found.kind == Json::number && found.value >= 0) {

@@ -11,6 +11,13 @@ Json json_number(int64_t value) {
   return out;
 }
 
+Json known_size(const Json& size, const Known& known) {
+  return with_sizes(size, [&](const std::string& name) {
+    auto at = known.find(name);
+    return at == known.end() ? Json{} : json_number(at->second);
+  });
+}
+
 Json computed_size(const std::string& operation, int64_t a, int64_t b) {
   int64_t out = 0;
   bool overflow = false;

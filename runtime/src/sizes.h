@@ -15,6 +15,9 @@ Json json_number(int64_t value);
 // A size computed from two; null where there is none, or no 64 bits hold it.
 Json computed_size(const std::string& operation, int64_t a, int64_t b);
 
+// A size by those that are known: a number, or null where it is not.
+Json known_size(const Json& size, const Known& known);
+
 // A size with others in place of its names, computed where it has none left: a number, or null where it is not known.
 template <class NameMeaning>
 Json with_sizes(const Json& size, const NameMeaning& meaning) {

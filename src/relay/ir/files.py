@@ -1,4 +1,4 @@
-"""Where caches are, reading programs' texts, and writing files whole or not at all."""
+"""Where caches are and what becomes of what is old in them, reading programs' texts, and writing files whole or not at all."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ def is_primitive_call(e: Expr) -> bool:
     return isinstance(e, Call) and isinstance(e.fn, Function)
 
 
-def barriers(block: Block, tail: bool, keeps: bool, known: dict[Block, bool] | None = None) -> list[int]:
+def barriers(block: Block, tail: bool, keeps: bool, known: dict[Block, bool]) -> list[int]:
     """The positions at which what is dead should not be held: calls, whose functions may take much memory and call this one again, and
     branches that make tensors. Not what the block ends with in ``tail`` position, if it is a call, which takes the frame's place, or if
-    the function ``keeps`` its memory. ``known``: what was found of blocks inside before, for whoever asks of these too."""
-    known = {} if known is None else known
+    the function ``keeps`` its memory. ``known``: what was found of blocks inside, before and now: who asks of a block asks of
+    those inside of it, too."""
     count = len(block.bindings)
     if tail and count and block.result is block.bindings[-1].var:
         value = block.bindings[-1].value
@@ -66,8 +66,9 @@ def keeps_memory(
     """Whether a loop's memory should stay for its next iteration, from the blocks in tail position: where a single one makes tensors that
     stay in it, and nothing in any is a barrier, so that all that is kept is used again by every iteration that comes to it."""
     makers = 0
+    known: dict[Block, bool] = {}
     for block in tails:
-        if barriers(block, True, True):
+        if barriers(block, True, True, known):
             return False
         made: list[Var] = []
 

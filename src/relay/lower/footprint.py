@@ -29,6 +29,7 @@ class _Footprint:
     def __init__(self, plan: ModulePlan, workers: int) -> None:
         self.plan = plan
         self.workers = workers
+        self.barriers: dict[Block, bool] = {}  # what is known of blocks inside of others
 
     def block(self, block: Block) -> Step[int]:
         info: list[TensorType] = []
@@ -53,7 +54,7 @@ class _Footprint:
                 change[tensors.start[key]] += pooled(size)
             else:
                 intervals.append(Interval(key, size, tensors.start[key], tensors.end[key]))
-        at = escape.barriers(block, False, False)
+        at = escape.barriers(block, False, False, self.barriers)
         for stretch in stretches(intervals, at):
             if stretch:
                 size = pooled(_most(place(stretch).total))

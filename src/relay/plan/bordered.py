@@ -18,7 +18,7 @@ from relay.te.autodiff.arithmetic import is_const
 from relay.te.autodiff.borders import with_borders
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
-from relay.te.scalar import Reduce, Scalar, Select, mentioned, walk
+from relay.te.scalar import TRUE, Reduce, Scalar, Select, mentioned, walk
 from relay.te.tensor import Compute, Stage, Tensor
 
 
@@ -39,11 +39,11 @@ def _bordered(stage: Stage, constants: frozenset[int]) -> Stage:
     if form is not None and (not form.rows or form.guard is not None):
         return stage
     covered: set[tuple[Dim, Dim]] = set()
-    guarded = body.body if form is None and isinstance(body.body, Select) and is_const(body.body.b, 0) else None
-    if guarded is not None:
-        product = with_borders(guarded.a, Indices(), covered, guarded.cond)
-    else:
-        product = with_borders(body.body, Indices(), covered)
+    value: Scalar = body.body
+    guard: Scalar = TRUE
+    if form is None and isinstance(value, Select) and is_const(value.b, 0):
+        guard, value = value.cond, value.a
+    product = with_borders(value, Indices(), covered, guard)
     if product is None:
         return stage
     made = Compute(stage.name, stage.axes, (replace(body, body=product),))

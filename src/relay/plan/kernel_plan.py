@@ -129,7 +129,7 @@ def plan_graph(
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
     plan = _planned(graph, target, key, constants, name, schedule, weights)
-    other = divisible(graph)
+    other = None if plan.packs else divisible(graph)
     if other is None:
         return plan
     buffers = (*plan.kernel.inputs, *plan.kernel.outputs)
@@ -139,7 +139,7 @@ def plan_graph(
 def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan:
     """A plan that goes by another one where a condition on sizes holds; the plan itself where the other has operands of other kinds."""
     kernel, other = plan.kernel, one.kernel
-    if (other.inputs, other.outputs) != (kernel.inputs, kernel.outputs) or plan.packs or one.packs:
+    if (other.inputs, other.outputs) != (kernel.inputs, kernel.outputs) or one.packs:
         return plan
     body = Branch(cond, other.body, kernel.body)
     space = layout(body)

@@ -9,7 +9,7 @@ variable that remembers its expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import gcd
 
 from relay.ir.dim import (
@@ -356,11 +356,11 @@ class Indices:
         """Whether ``0 <= index < limit`` for all values of the variables, if there are any: none of the sizes that divide is zero where
         an axis of a multiple of them has elements."""
         sizes = self.within_if(self.poly(index), limit)
-        return sizes is not None and self._some_where_any(sizes, [index])
+        return sizes is not None and self._some_where_any(sizes, index)
 
-    def _some_where_any(self, sizes: tuple[Dim, ...], roots: Iterable[Scalar]) -> bool:
-        """Whether none of some sizes is zero where all axes in expressions have elements."""
-        there = [a.extent for root in roots for a in walk(root) if isinstance(a, Axis)] if sizes else []
+    def _some_where_any(self, sizes: tuple[Dim, ...], root: Scalar) -> bool:
+        """Whether none of some sizes is zero where all axes in an expression have elements."""
+        there = [a.extent for a in walk(root) if isinstance(a, Axis)] if sizes else []
         return all(any(self._divide(n, size)[1] == 0 for n in there) for size in sizes)
 
     def divided_by(self, a: Dim) -> tuple[Dim, ...]:
@@ -425,7 +425,7 @@ class Indices:
 
         def inside(index: Dim, limit: Dim, way: Way) -> bool:
             sizes = self.follows_if(index, limit, way)
-            return sizes is not None and self._some_where_any(sizes, [root])
+            return sizes is not None and self._some_where_any(sizes, root)
 
         return all(
             inside(self.poly(i), extent, way)
