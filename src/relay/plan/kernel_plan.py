@@ -28,6 +28,7 @@ from relay.plan.generic import elementwise
 from relay.plan.graph import TeGraph, loads, te_graph, tensor_key
 from relay.plan.grouped import grouped, split_for_rows, split_for_steps
 from relay.plan.guarded import before_guards
+from relay.plan.karatsuba import in_fewer_products
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.lifted import lifted
 from relay.plan.line_sums import line_sums
@@ -171,7 +172,7 @@ def _planned(
 ) -> KernelPlan:
     """A plan of the graph as it is. ``buffers``: those to use for inputs and outputs, where they are of the same kinds."""
     defined = graph.outputs
-    graph = bordered(split_for_steps(term_by_term(graph, constants)), constants)
+    graph = bordered(split_for_steps(term_by_term(in_fewer_products(graph, target), constants)), constants)
     graph = factored(separated(before_guards(graph)))
     graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
     graph = in_parts(graph, constants)

@@ -164,11 +164,11 @@ def _rows_by_reads(
 
 def _against_memory(kept: Kept, rows: list[Axis | None]) -> bool:
     """Whether a stage that is computed element by element would run over its elements in another order than they lie in memory:
-    an inverse deviation of each channel, applied to images."""
+    an inverse deviation of each channel, applied to images; a transpose, which alone is turned in registers."""
     if isinstance(kept.stage, Scan) or kept.is_reduction:
         return False
-    left = {a for a in rows if a is not None}
-    return not left.issuperset(own_rows(kept)[: len(left)])
+    own, left = own_rows(kept), [a for a in rows if a is not None]
+    return not set(left).issuperset(own[: len(left)]) or (len(left) == len(own) and left[-1:] != own[-1:])
 
 
 def _epilogue(

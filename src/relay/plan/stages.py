@@ -41,6 +41,8 @@ from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bod
 
 # How much of a stage is evaluated again for an element at most, in nodes of its expression: what it costs to keep it.
 _AGAIN = 64
+# What is turned once in registers, if it is read at so many places, or made of so many: each of them would be read across memory.
+_TURNED_READS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,6 +241,15 @@ def is_index_map(stage: Stage) -> bool:
     return isinstance(stage, Compute) and len(stage.bodies) == 1 and isinstance(stage.bodies[0], Load)
 
 
+def _turns(stage: Stage) -> bool:
+    """Whether an index map runs across memory where its result runs along it (a transpose)."""
+    (load,) = stage_bodies(stage)
+    assert isinstance(load, Load)
+    wide = [a for a in _index_variables(stage) if a.extent != 1]
+    along = mentioned(load.indices[-1]) if load.indices else set()
+    return bool(wide) and wide[-1] not in along and any(a in along for a in wide)
+
+
 def _goes_round(stage: Stage) -> bool:
     """Whether a stage reads along an axis beyond its end from the start again: a division of an index that splitting the axis
     would not take away, and that would be made for every element by all who read through it."""
@@ -350,6 +361,10 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         if not must and is_index_map(stage) and _goes_round(stage):
             must = any(_repeats(by_id[u], stage) for u in mine)
         places[key] = sum(_reads(r, key) * (1 if id(r) in chosen else places[id(r)]) for r in readers.get(key, ()))
+        if not must and is_index_map(stage) and places[key] >= _TURNED_READS and _turns(stage):
+            must = not all(isinstance(b, Reduce) for u in mine for b in stage_bodies(by_id[u]))
+        if not must and not is_index_map(stage) and _is_turned_whole(stage):
+            must = any(is_index_map(r) and _turns(r) for r in readers.get(key, ()))
         if not must and not is_index_map(stage):
             must = (places[key] - 1) * sum(len(walk(b)) for b in stage_bodies(stage)) > _AGAIN
         if must:
@@ -370,6 +385,14 @@ def _reads(reader: Stage, producer: int) -> int:
         if isinstance(load.source, Tensor) and id(load.source.stage) == producer
     }
     return len(found)
+
+
+def _is_turned_whole(stage: Stage) -> bool:
+    """Whether its elements, not what they are made of, are turned by who reads it across memory: that is much, or read under conditions."""
+    bodies = stage_bodies(stage)
+    if sum(len(loads(b)) for b in bodies) >= _TURNED_READS:
+        return True
+    return any(isinstance(n, Select) and loads(n) for b in bodies for n in walk(b))
 
 
 def _repeats(consumer: Stage, producer: Stage) -> bool:

@@ -1,0 +1,225 @@
+"""Sums over windows: which places of one operand count for an element, with which taps of the other.
+
+    y[h, c] = sum(select(h - r + f is a multiple of s, and (h - r + f) / s a place, x[(h - r + f) / s, k] * w[r, k, c], 0), (r, k))
+
+is a window of steps ``s``: whatever a definition has for index and guard, what both are everywhere says whether they are this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relay.te.evaluate import evaluate
+from relay.te.index import Indices
+from relay.te.scalar import (
+    Axis,
+    Const,
+    Load,
+    Reduce,
+    Scalar,
+    Select,
+    chain,
+    conjunction,
+    conjuncts,
+    mentioned,
+    select,
+    substitute,
+    walk,
+)
+from relay.te.tensor import Compute, Stage, Tensor, stage_over
+
+# Pairs of an element and a tap that are looked at.
+_MOST_PAIRS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An axis of the result and the taps that hit it: ``axis = step * place + tap - first``, for ``count`` taps and ``places`` places;
+    ``at`` is the index of the sliding operand that is the place. ``turned``: taps count backwards."""
+
+    axis: Axis
+    tap: Axis
+    at: int
+    step: int
+    first: int
+    places: int
+    turned: bool
+
+    @property
+    def count(self) -> int:
+        assert isinstance(self.tap.extent, int)
+        return self.tap.extent
+
+    @property
+    def size(self) -> int:
+        assert isinstance(self.axis.extent, int)
+        return self.axis.extent
+
+    def hits(self) -> int:
+        """How many pairs of place and tap there are that hit an element."""
+        at = (self.step * p + t - self.first for p in range(self.places) for t in range(self.count))
+        return sum(0 <= h < self.size for h in at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowSum:
+    """A sum of products of an operand that slides over places and one of taps. ``depth`` are the other axes summed over."""
+
+    stage: Compute
+    dtype: str
+    sliding: Load
+    taps: Load
+    windows: tuple[Window, ...]
+    depth: tuple[Axis, ...]
+
+    @property
+    def rows(self) -> list[Axis]:
+        """The axes of the result but the windows' and those that only the taps move with."""
+        own = mentioned(self.taps) - mentioned(self.sliding)
+        return [a for a in self.stage.axes if a not in own and all(a is not w.axis for w in self.windows)]
+
+    @property
+    def shared(self) -> list[Axis]:
+        """Those of the rows that the taps move with, too: there is a product for each."""
+        return [a for a in self.rows if a in mentioned(self.taps)]
+
+    @property
+    def columns(self) -> list[Axis]:
+        """The axes of the result that only the taps move with."""
+        return [a for a in self.stage.axes if a in mentioned(self.taps) - mentioned(self.sliding)]
+
+    @property
+    def last(self) -> Axis:
+        """The axis along which the result lies in memory."""
+        return next((a for a in reversed(self.stage.axes) if a.extent != 1), self.stage.axes[-1])
+
+
+def window_sum(stage: Stage) -> WindowSum | None:
+    """See a stage as such a sum, of known size but the rows, which reads inside of its tensors; None where it is none."""
+    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+        return None
+    (body,) = stage.bodies
+    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
+        return None
+    for through in (True, False):
+        guard: list[Scalar] = []
+        loads = [_unguarded(f, guard, through) for f in chain(_unguarded(body.body, guard, False), "mul")]
+        if len(loads) != 2:
+            return None
+        for sliding, taps in (loads, reversed(loads)):
+            if not isinstance(sliding, Load) or not isinstance(taps, Load):
+                return None
+            windows = _windows(stage, body, sliding, taps, guard)
+            if windows:
+                depth = tuple(a for a in body.axes if all(a is not w.tap for w in windows))
+                found = WindowSum(stage, body.dtype, sliding, taps, windows, depth)
+                if _is_product(found):
+                    return found
+    return None
+
+
+def _unguarded(value: Scalar, guard: list[Scalar], through: bool) -> Scalar:
+    """A value without the conditions under which it is not zero, which go to ``guard``; ``through`` the borders of zeros that it has from a
+    stage of its own."""
+    while True:
+        if isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == 0:
+            guard += conjuncts(value.cond)
+            value = value.a
+            continue
+        inside = _bordered(value) if through else None
+        if inside is None:
+            return value
+        value = inside
+
+
+def _bordered(value: Scalar) -> Scalar | None:
+    """What a read of a stage that is another tensor with a border is."""
+    if (
+        not isinstance(value, Load)
+        or not isinstance(value.source, Tensor)
+        or not isinstance(value.source.stage, Compute)
+    ):
+        return None
+    stage = value.source.stage
+    (body, *others) = stage.bodies
+    if others or not isinstance(body, Select) or not isinstance(body.a, Load) or not isinstance(body.b, Const):
+        return None
+    return substitute(body, dict(zip(stage.axes, value.indices, strict=True))) if body.b.value == 0 else None
+
+
+def _windows(
+    stage: Compute, body: Reduce, sliding: Load, taps: Load, guard: Sequence[Scalar]
+) -> tuple[Window, ...] | None:
+    """The windows of a sum in which the one operand slides and the other has the taps; None where anything but them is guarded, or moves
+    with what they consist of."""
+    out: list[Window] = []
+    left = list(guard)
+    for at, index in enumerate(sliding.indices):
+        named = [a for a in mentioned(index) if a.extent != 1]
+        own, over = [a for a in named if a in stage.axes], [a for a in named if a in body.axes]
+        if len(own) != 1 or len(over) != 1 or len(named) != 2 or over[0] not in mentioned(taps):
+            continue
+        mine = [c for c in left if mentioned(c) <= {*own, *over}]
+        left = [c for c in left if c not in mine]
+        window = _window(own[0], over[0], at, index, mine, sliding.source.shape[at])
+        if window is None:
+            return None
+        out.append(window)
+    alone = {a for w in out for a in (w.axis, w.tap)}
+    if left or len(alone) != 2 * len(out):
+        return None
+    others = mentioned(*(i for n, i in enumerate(sliding.indices) if all(n != w.at for w in out)))
+    if others & alone or mentioned(taps) & {w.axis for w in out}:
+        return None
+    return tuple(out)
+
+
+def _window(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scalar], places: object) -> Window | None:
+    """The window whose place is an index under a guard."""
+    if not isinstance(axis.extent, int) or not isinstance(tap.extent, int) or not isinstance(places, int):
+        return None
+    if any(isinstance(n, Load) for c in (index, *guard) for n in walk(c)) or axis.extent * tap.extent > _MOST_PAIRS:
+        return None
+    place, hit = _everywhere((axis, tap), index), np.ones((axis.extent, tap.extent), bool)
+    if guard:
+        hit = _everywhere((axis, tap), select(conjunction(guard), Const(1, "int64"), Const(0, "int64"))) > 0
+    h, r = np.nonzero(hit)
+    p = place[h, r]
+    if p.size == 0 or p.min() < 0 or p.max() >= places or p.min() == p.max():
+        return None
+    low, high = int(p.argmin()), int(p.argmax())
+    for turned, t in ((False, r), (True, tap.extent - 1 - r)):
+        rest = h - t
+        step, odd = divmod(int(rest[high] - rest[low]), int(p[high] - p[low]))
+        if odd or step < 1:
+            continue
+        window = Window(axis, tap, at, step, step * int(p[low]) - int(rest[low]), places, turned)
+        # Each pair that falls on an element must count for it.
+        if np.array_equal(rest, step * p - window.first):
+            return window if window.hits() == p.size else None
+    return None
+
+
+def _everywhere(axes: tuple[Axis, Axis], value: Scalar) -> npt.NDArray[np.int64]:
+    """What an expression of two axes is at each index."""
+    (found,) = evaluate(stage_over("at", axes, (value,)), {})
+    return np.asarray(found, np.int64)
+
+
+def _is_product(found: WindowSum) -> bool:
+    """Whether the rest of a sum is a product of matrices, of known size but the rows, and reads inside of its tensors."""
+    sliding, taps = mentioned(found.sliding), mentioned(found.taps)
+    if not found.columns or not all(isinstance(a.extent, int) for a in (*found.depth, *found.columns)):
+        return False
+    if not all(a in sliding and a in taps for a in found.depth if a.extent != 1):
+        return False
+    indices = Indices()
+    places = {w.at for w in found.windows}
+    slides = enumerate(zip(found.sliding.indices, found.sliding.source.shape, strict=True))
+    reads = [read for at, read in slides if at not in places]
+    reads += zip(found.taps.indices, found.taps.source.shape, strict=True)
+    return all(indices.within(indices.poly(i), size) for i, size in reads)

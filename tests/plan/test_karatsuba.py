@@ -1,0 +1,171 @@
+"""Sums over windows with fewer products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import pytest
+
+from relay import te
+from relay.ir.dim import Dim, DimVar, as_dim
+from relay.loop.ir import Transpose
+from relay.loop.walk import statements
+from relay.op import registry
+from relay.plan import karatsuba
+from relay.plan.graph import te_graph
+from relay.plan.karatsuba import in_fewer_products
+from relay.te.scalar import Reduce, conjunction
+from relay.te.tensor import stages
+from tests.plan.harness import HOST, check, primitive, tensor
+
+V = DimVar("n")
+N = as_dim(V)
+
+
+@pytest.fixture
+def declare() -> Iterator[Callable[..., object]]:
+    yield lambda define: registry.operator("karatsuba.op")(define)
+    registry.remove("karatsuba.op")
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it costs, however small."""
+    monkeypatch.setattr(karatsuba, "_GAIN", -1e9)
+    monkeypatch.setattr(karatsuba, "_LEAST", -1e9)
+
+
+Define = Callable[[te.Tensor, te.Tensor], te.Tensor]
+
+
+def windows(sizes: tuple[int, int], steps: tuple[int, int], firsts: tuple[int, int], grouped: bool = False) -> Define:
+    """Each place of images ``x[b, p, q, i, k]`` adds its product with the taps ``w[r, s, k, c]`` to the elements of its window (rows
+    ``i`` may have taps of their own)."""
+
+    def define(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        taps = [te.reduce_axis(n) for n in w.shape[:2]]
+        k = te.reduce_axis(x.shape[-1])
+
+        def element(b: Any, h: Any, v: Any, i: Any, c: Any) -> Any:
+            moved = [a + first - r for a, first, r in zip((h, v), firsts, taps, strict=True)]
+            at = [m // step for m, step in zip(moved, steps, strict=True)]
+            hit = [(m % step).equal(0) for m, step in zip(moved, steps, strict=True) if step > 1]
+            hit += [c for a, n in zip(at, x.shape[1:3], strict=True) for c in (a >= 0, a < te.size(n))]
+            weight = w[(*taps, i, k, c)] if grouped else w[(*taps, k, c)]
+            return te.sum(te.select(conjunction(hit), x[b, at[0], at[1], i, k] * weight, 0.0), (*taps, k))
+
+        return te.compute((x.shape[0], *sizes, x.shape[3], w.shape[-1]), element)
+
+    return define
+
+
+def correlated(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+    """Windows of 3 x 2 without a border, as a convolution forward: taps count backwards."""
+    r, s, k = te.reduce_axis(3), te.reduce_axis(2), te.reduce_axis(x.shape[-1])
+    b, h, v, i, _ = x.shape
+    assert isinstance(h, int) and isinstance(v, int)
+    return te.compute(
+        (b, h - 2, v - 1, i, w.shape[-1]),
+        lambda z, p, q, m, c: te.sum(x[z, p + r, q + s, m, k] * w[r, s, k, c], (r, s, k)),
+    )
+
+
+def capsule(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """A capsule convolution: windows two places apart."""
+    (n, c, h, w, i, inner), (k, _, r, s, _, j) = data.shape, weight.shape
+    o = tuple(te.reduce_axis(d) for d in (c, r, s, inner))
+    return te.compute(
+        (n, k, (h - r) // 2 + 1, (w - s) // 2 + 1, i, j),  # type: ignore[operator]
+        lambda b, m, p, q, x, y: te.sum(data[b, o[0], 2 * p + o[1], 2 * q + o[2], x, o[3]] * weight[m, *o, y], o),
+    )
+
+
+def products(fn: Any) -> list[int]:
+    """How many products there are of each class of elements, of those with any."""
+    graph = in_fewer_products(te_graph(fn), HOST)
+    found = [s for s in stages(graph.outputs) if s.name == "products"]
+    assert all(isinstance(s.bodies[0], Reduce) for s in found)  # type: ignore[union-attr]
+    return sorted(prod(a.extent for a in s.axes if a.name in ("t0", "t1")) for s in found)  # type: ignore[union-attr, misc]
+
+
+@pytest.mark.parametrize(
+    ("define", "x", "w", "pairs"),
+    [
+        (windows((13, 14), (2, 2), (0, 0)), (2, 6, 6, 4, 5), (3, 3, 5, 16), [3, 3, 9]),
+        (windows((11, 12), (2, 2), (1, 1)), (1, 5, 7, 4, 3), (3, 3, 3, 16), [3, 3, 9]),
+        (windows((9, 7), (1, 1), (1, 0)), (N, 8, 5, 1, 4), (3, 2, 4, 16), [18]),
+        (windows((16, 9), (2, 3), (3, 0)), (1, 7, 3, 2, 4), (5, 4, 4, 17), [3, 3, 6, 6, 9, 18]),
+        (windows((9, 7), (1, 1), (-1, 0), True), (2, 6, 5, 3, 4), (3, 2, 3, 4, 16), [18]),
+        (correlated, (N, 7, 6, 2, 5), (3, 2, 5, 16), [18]),
+    ],
+)
+def test_windows_take_fewer_products(
+    declare: Callable[..., object],
+    always: None,
+    define: Define,
+    x: tuple[Dim, ...],
+    w: tuple[Dim, ...],
+    pairs: list[int],
+) -> None:
+    declare(define)
+    fn = primitive([tensor(x), tensor(w)], lambda m, *a: m("karatsuba.op", *a))
+    assert products(fn) == pairs
+    check(fn, {V: 1}, {V: 3}, tolerance=1e-5)
+
+
+def test_a_gradient_that_asks_which_taps_hit_takes_fewer_products(declare: Callable[..., object], always: None) -> None:
+    declare(capsule)
+    given = [tensor((1, 4, 8, 11, 4, 4)), tensor((4, 4, 3, 3, 4, 4)), tensor((1, 4, 3, 5, 4, 4))]
+    fn = primitive(given, lambda m, *a: m("karatsuba.op.vjp0", *a))
+    assert products(fn) == [1, 3, 3, 9]
+    check(fn, {}, tolerance=1e-5)
+
+
+def test_shallow_and_small_sums_stay_as_they_are(declare: Callable[..., object]) -> None:
+    """What is put together at the end takes longer than the products; and so does compiling it."""
+    declare(capsule)
+    for channels, size in ((16, 2), (4, 4)):
+        given = [tensor((1, channels, 14, 14, size, size)), tensor((channels, channels, 3, 3, size, size))]
+        fn = primitive([*given, tensor((1, channels, 6, 6, size, size))], lambda m, *a: m("karatsuba.op.vjp0", *a))
+        assert products(fn) == []
+    given = [tensor((1, 16, 14, 14, 8, 8)), tensor((32, 16, 3, 3, 8, 8)), tensor((1, 32, 6, 6, 8, 8))]
+    assert products(primitive(given, lambda m, *a: m("karatsuba.op.vjp0", *a))) == [1, 3, 3, 9]
+
+
+@pytest.mark.parametrize("border", [1, 2])
+def test_what_is_guarded_beside_windows_stays_as_it_is(
+    declare: Callable[..., object], always: None, border: int
+) -> None:
+    """A window of which some places count for nothing is none; nor is a sum with a condition of its own."""
+
+    def define(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        r, k = te.reduce_axis(3), te.reduce_axis(x.shape[-1])
+
+        def element(h: Any, c: Any) -> Any:
+            at = h - r
+            hit = (at >= 0) & (at < te.size(x.shape[0]))
+            hit &= k < 3 if border == 1 else at.not_equal(4)
+            return te.sum(te.select(hit, x[at, k] * w[r, k, c], 0.0), (r, k))
+
+        return te.compute((x.shape[0] + 2, w.shape[-1]), element)  # type: ignore[operator]
+
+    declare(define)
+    fn = primitive([tensor((9, 5)), tensor((3, 5, 16))], lambda m, *a: m("karatsuba.op", *a))
+    assert products(fn) == []
+    check(fn, {}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(("padding", "places"), [((1, 1), 7), ((0, 0), 7)])
+def test_images_of_which_channels_lie_apart_are_turned(always: None, padding: tuple[int, int], places: int) -> None:
+    """Into places, and back into images; a border of zeros has no places."""
+    fn = primitive(
+        [tensor((2, 16, places, places)), tensor((20, 16, 3, 3))],
+        lambda m, x, w: m("nn.conv2d", x, w, padding=padding),
+    )
+    assert products(fn) == [36]
+    plan = check(fn, {}, tolerance=1e-5)
+    assert sum(isinstance(s, Transpose) for s in statements(plan.kernel.body)) == 3
+    blocks = [s for s in stages(in_fewer_products(te_graph(fn), HOST).outputs) if s.name == "places"]
+    assert [s.shape[2:5] for s in blocks] == [(2, 3, 3)]
