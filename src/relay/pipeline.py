@@ -124,7 +124,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     fold: list[Pass] = [FoldConstants(runner.primitive)] if level >= 2 else []
     tidy: list[Pass] = [Simplify(), *fold, CommonSubexpressions(), DeadCode()] if level >= 3 else fold
     # Higher-order functions meet their arguments: what is lifted is specialised and inlined again.
-    inline: list[Pass] = [Inline()] if level >= 3 else []
+    inline: list[Pass] = [Inline(entries=options.entries)] if level >= 3 else []
     fuse = FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False)
     measure = None if tuner is None else lambda modules: tuner.seconds([Pipeline([*fold, fuse])(m) for m in modules])
     # What becomes one kernel although fusion by itself would not see it.
@@ -135,7 +135,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.
-    loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60), DeadCode()]
+    loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60, entries=options.entries), DeadCode()]
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [BatchStructure(entries=options.entries), dead, HoistOverTime()]

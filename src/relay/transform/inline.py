@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
 
+from relay.ir.dim import Dim, DimVar
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.walk import free_vars
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, all_bindings, body_of, is_primitive
 from relay.transform.copying import Copier, solve_dims
+from relay.transform.dead_code import BESIDE
 from relay.transform.dims import DimUses
-from relay.transform.uses import components, globals_used, use_counts
+from relay.transform.uses import ClosureUses, components, globals_used
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +35,37 @@ class Inline(Pass):
     max_bindings: int = 12
     max_with_constants: int = 1000
     max_growth: int = 50_000
+    entries: tuple[str, ...] | str = "main"
 
     def __call__(self, module: Module) -> Module:
         names = {n: globals_used(f) for n, f in module.functions.items()}
         uses = Counter(name for used in names.values() for name in used)
+        entries = {self.entries} if isinstance(self.entries, str) else set(self.entries)
+        inliner = _Inliner(self)
         done: dict[str, Function] = {}
-        ready: dict[str, Function] = {}
-        always: set[str] = set()
-        grown = 0
+        waiting: list[str] = []
         for component in components(names):
-            for name in component:
-                inliner = _Inliner(self, ready, always, self.max_growth - grown)
-                done[name] = inliner.function(module.functions[name])
-                grown += inliner.grown
             name = component[0]
-            if len(component) == 1 and name not in names[name] and not is_primitive(done[name]):
-                function = done[name]
-                if function.attrs.get("inline") != 0:
-                    ready[name] = function
-                    if self.small(function) or uses[name] == 1:
-                        always.add(name)
+            function = module.functions[name]
+            apart = (
+                len(component) > 1 or name in names[name] or is_primitive(function) or function.attrs.get("inline") == 0
+            )
+            if not apart and uses[name] == 1 and name not in entries and BESIDE not in function.attrs:
+                # Its one call takes the body as it is written, what that calls with it: so nothing is copied from level to level.
+                inliner.ready[name] = function
+                inliner.once.add(name)
+                waiting.append(name)
+                continue
+            for n in component:
+                done[n] = inliner.function(module.functions[n])
+            if not apart:
+                inliner.ready[name] = done[name]
+                if self.small(done[name]) or uses[name] == 1:
+                    inliner.always.add(name)
+        for name in reversed(waiting):  # callers first: a call that is left takes what is called there
+            done[name] = (
+                module.functions[name] if name not in inliner.once else inliner.function(module.functions[name])
+            )
         return module.with_functions({n: done[n] for n in module.functions})
 
     def small(self, function: Function, limit: int | None = None) -> bool:
@@ -69,53 +82,57 @@ def inline_all(module: Module, names: Mapping[str, Sequence[str]], name: str, ke
         if n not in wanted:
             wanted.add(n)
             todo += (m for m in names.get(n, ()) if m not in keep)
-    ready: dict[str, Function] = {}
-    inliner = _Inliner(Inline(), ready, always=wanted, budget=Inline().max_growth)
+    inliner = _Inliner(Inline(), always=wanted)
     if wanted:
         for component in components({n: list(names[n]) for n in wanted if n in names}):
             function = module.functions[component[0]]
             if len(component) == 1 and component[0] not in names[component[0]] and not is_primitive(function):
-                ready[component[0]] = inliner.function(function)
+                inliner.ready[component[0]] = inliner.function(function)
     return inliner.function(module.functions[name])
 
 
 @dataclass(slots=True, eq=False)
 class _Inliner:
+    """``once`` names the functions whose only call has not been found yet, ``always`` others that are inlined whatever their size."""
+
     options: Inline
-    ready: dict[str, Function]
-    always: set[str]
-    budget: int
+    ready: dict[str, Function] = field(default_factory=dict)
+    always: set[str] = field(default_factory=set)
+    once: set[str] = field(default_factory=set)
     grown: int = 0
     closures: dict[Var, Function] = field(default_factory=dict)
-    uses: Counter[Var] = field(default_factory=Counter)
+    known: ClosureUses = field(default_factory=ClosureUses)
+    moved: set[Var] = field(default_factory=set)
 
     def function(self, function: Function) -> Function:
         if is_primitive(function):
             return function
-        self.uses = use_counts(body_of(function))
+        self.known.add(body_of(function))
         return Forward(self.visit).function(function)
 
     def visit(self, scope: Scope, var: Var, value: Expr) -> Expr:
         if isinstance(value, Function):
-            if not is_primitive(value) and not _mentions(value, var):
-                self.closures[var] = value
-            return value
+            if is_primitive(value) or var in self.known.recursive:
+                return value
+            self.closures[var] = value
+            # The body of a closure with one call goes there, and nothing is bound here.
+            return var if var in self.known.called_once else value
         if not isinstance(value, Call):
             return value
         match value.fn:
-            case GlobalVar():
-                function = self.ready.get(value.fn.name)
-                own_dims = True
-                if function is not None and value.fn.name not in self.always:
+            case GlobalVar(name=name):
+                function = self.ready.get(name)
+                if function is not None and name not in self.always and name not in self.once:
                     weights = any(isinstance(a, Constant) and a.data.ndim > 0 for a in value.args)
                     if not weights or not self.options.small(function, self.options.max_with_constants):
                         function = None
             case Var():
                 function = self.closures.get(value.fn)
+                if function is not None and value.fn in self.known.called_once:
+                    return self.body(function, value, {}, move=value.fn not in self.moved)
                 # A closure's other dim variables are its surroundings', so its body is copied only where it has none
                 # of its own.
-                own_dims = False
-                once = self.uses[value.fn] == 1
+                once = self.known.counts[value.fn] == 1
                 if function is not None and not (once or (self.options.small(function) and not _binds_dims(function))):
                     function = None
             case _:
@@ -123,21 +140,29 @@ class _Inliner:
         if function is None or len(function.params) != len(value.args):
             return value
         dims = solve_dims(function, value, [a.ty for a in value.args])
-        if dims is None:
+        if dims is None or self.grown + len(body_of(function).bindings) > self.options.max_growth:
             return value
+        return self.body(function, value, dims)
+
+    def body(self, function: Function, call: Call, dims: dict[DimVar, Dim], move: bool = False) -> Block:
+        """What takes the place of a call: the body after its parameters, itself or in a copy."""
+        params: Sequence[Var] = function.params
         body = body_of(function)
-        if self.grown + len(body.bindings) > self.budget:
-            return value
-        self.grown += len(body.bindings)
-        copier = Copier(dims=dims, own_dims=own_dims)
-        params = [copier.bind(p) for p in function.params]
-        copy = copier.copy(body)
-        given = tuple(Binding(p, a) for p, a in zip(params, value.args, strict=True))
-        return Block((*given, *copy.bindings), copy.result, copy.ty, value.span)
-
-
-def _mentions(function: Function, var: Var) -> bool:
-    return use_counts(body_of(function))[var] > 0
+        if move:
+            assert isinstance(call.fn, Var)
+            self.moved.add(call.fn)
+        else:
+            self.grown += len(body.bindings)
+            copier = Copier(dims=dims, own_dims=isinstance(call.fn, GlobalVar))
+            params = [copier.bind(p) for p in params]
+            body = copier.copy(body)
+            if isinstance(call.fn, GlobalVar) and call.fn.name in self.once:
+                self.once.remove(call.fn.name)
+                self.known.add(body)
+            else:
+                self.known.copied(copier.atoms)
+        given = tuple(Binding(p, a) for p, a in zip(params, call.args, strict=True))
+        return Block((*given, *body.bindings), body.result, body.ty, call.span)
 
 
 def _binds_dims(function: Function) -> bool:

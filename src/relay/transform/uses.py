@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from relay.ir.expr import Binding, Block, Expr, Function, GlobalVar, Var
-from relay.transform.blocks import all_blocks, is_primitive, operands
+from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Var
+from relay.transform.blocks import all_blocks, is_primitive, nested_blocks, operands
 
 
 def use_counts(root: Block) -> Counter[Var]:
@@ -20,6 +21,60 @@ def use_counts(root: Block) -> Counter[Var]:
         if isinstance(block.result, Var):
             counts[block.result] += 1
     return counts
+
+
+@dataclass(slots=True, eq=False)
+class ClosureUses:
+    """How the closures of functions in blocks are used, each function being gone through once: how often variables are mentioned
+    (``counts``), the closures that mention themselves (``recursive``) and those whose one mention is a call of them (``called_once``)."""
+
+    counts: Counter[Var] = field(default_factory=Counter)
+    recursive: set[Var] = field(default_factory=set)
+    called_once: set[Var] = field(default_factory=set)
+
+    def add(self, root: Block) -> None:
+        """Go through a function's body."""
+        closures: dict[Var, Function] = {}
+        called: list[tuple[Var, Call]] = []
+        inside: set[Var] = set()  # the closures whose bodies are open
+        todo: list[tuple[Block, Var | None] | Var] = [(root, None)]
+        while todo:
+            top = todo.pop()
+            if isinstance(top, Var):
+                inside.discard(top)
+                continue
+            block, of = top
+            if of is not None:
+                inside.add(of)
+                todo.append(of)
+            mentioned = [block.result]
+            for binding in block.bindings:
+                var, value = binding.var, binding.value
+                mentioned += operands(value)
+                todo += ((inner, var if isinstance(value, Function) else None) for inner in nested_blocks(value))
+                if isinstance(value, Function):
+                    closures[var] = value
+                elif isinstance(value, Call) and isinstance(value.fn, Var):
+                    called.append((value.fn, value))
+            for atom in mentioned:
+                if isinstance(atom, Var):
+                    self.counts[atom] += 1
+                    if atom in inside:
+                        self.recursive.add(atom)
+        for var, call in called:
+            function = closures.get(var)
+            once = self.counts[var] == 1 and var not in self.recursive
+            if once and function is not None and not function.type_params and len(function.params) == len(call.args):
+                self.called_once.add(var)
+
+    def copied(self, atoms: Mapping[Var, Expr]) -> None:
+        """Take note of a copy of blocks: what has become of the variables bound there."""
+        for old, new in atoms.items():
+            if isinstance(new, Var):
+                if old in self.recursive:
+                    self.recursive.add(new)
+                elif old in self.called_once:
+                    self.called_once.add(new)
 
 
 def needed(bindings: Sequence[Binding], results: Iterable[Expr]) -> list[Binding]:

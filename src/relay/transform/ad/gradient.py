@@ -94,8 +94,8 @@ class Gradient(Pass):
         chooses, then what is known of the program runs, and if all of this leaves some unknown, functions become data."""
         if _known(module):
             return module
-        dead = DeadFunctions(self.entries)
-        meeting: tuple[Pass, ...] = (Inline(), LambdaLift(), Specialise(), Inline(), dead)
+        dead, inline = DeadFunctions(self.entries), Inline(entries=self.entries)
+        meeting: tuple[Pass, ...] = (inline, LambdaLift(), Specialise(), inline, dead)
         met = _after(module, meeting)
         for ways in ((), (ChooseInside(),), (_EVALUATION, DeadReferences(), *meeting)):
             found = _after(met, ways)

@@ -53,11 +53,11 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     """The module after the passes by which functions meet those that they are given, so that a recursion over time is a loop of
     tensors, and what does not depend on its state is computed in front of it. ``levels``: recursion over a structure becomes a loop
     over its levels too."""
-    dead = DeadFunctions(entries)
+    dead, inline = DeadFunctions(entries), Inline(entries=entries)
     passes: list[Pass] = [
-        Inline(), CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), Inline(), dead, FixInvariants(), dead,
-        Inline(max_bindings=60), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
-        *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(), dead, Inline(), DeadCode(),
+        inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
+        Inline(max_bindings=60, entries=entries), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
+        *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
         module = transformation(module)

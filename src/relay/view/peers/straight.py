@@ -66,7 +66,7 @@ Nested = Value | Constant | tuple["Nested", ...]
 def straight(module: Module, entry: str = "main") -> Straight:
     """The entry as straight-line code. Raises CompileError for what other frameworks' graphs cannot say."""
     passes = [
-        ToBlocks(), EtaExpand(), Inline(max_growth=1_000_000), Simplify(), CommonSubexpressions(), DeadCode(), NameDims(),
+        ToBlocks(), EtaExpand(), Inline(max_growth=1_000_000, entries=(entry,)), Simplify(), CommonSubexpressions(), DeadCode(), NameDims(),
         FuseAttention(), DeadCode(), DeadFunctions(entries=(entry,)),
     ]  # fmt: skip
     function = Pipeline(passes)(typing.monomorphise(module, (entry,))).function(entry)
