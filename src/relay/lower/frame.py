@@ -7,7 +7,6 @@ read for the last time.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Container
 
 from relay import te
@@ -18,6 +17,7 @@ from relay.ir.expr import Block, Constant, ConstructorRef, Expr, GlobalVar, Tupl
 from relay.ir.module import Module
 from relay.ir.span import Span
 from relay.ir.types import TensorType, TupleType, Type, is_integer
+from relay.lower.scoped import Scoped
 from relay.lower.sizes import Sizes
 from relay.lower.unit import Unit
 from relay.transform.blocks import all_bindings
@@ -46,8 +46,8 @@ class Frame:
         self.asm = Assembler(name, arity)
         self.sizes = Sizes(self.asm, name)
         self.places: dict[Var, Place] = {}
-        self.owners: ChainMap[int, frozenset[Var]] = ChainMap()  # who still reads a register; forked in branches
-        self.constants: ChainMap[int, int] = ChainMap()
+        self.owners: Scoped[int, frozenset[Var]] = Scoped()  # who still reads a register; forked in branches
+        self.constants: Scoped[int, int] = Scoped()
         self.temporaries: list[int] = []
         self._marks: list[int] = []
         self.kept: set[int] = set()  # registers that are not released: the next iteration finds there what it wants
@@ -56,15 +56,15 @@ class Frame:
         """A branch begins: what it reads off and releases is forgotten at its end, where its registers are free again."""
         self._marks.append(self.asm.mark())
         self.sizes.enter()
-        self.owners = self.owners.new_child()
-        self.constants = self.constants.new_child()
+        self.owners.enter()
+        self.constants.enter()
 
     def leave(self) -> None:
         mark = self._marks.pop()
         if not self.sizes.looping:  # what is computed ahead of a loop, or kept, has registers from anywhere
             self.asm.reuse(mark)
-        self.owners = self.owners.parents
-        self.constants = self.constants.parents
+        self.owners.leave()
+        self.constants.leave()
         self.sizes.leave()
 
     def place(self, atom: Expr) -> Place:
@@ -95,8 +95,8 @@ class Frame:
             found = self.asm.reg()
             if self.sizes.looping:
                 self.asm.emit_first("LoadConst", found, number)
-                self.constants.maps[-1][number] = found
-                self.owners.maps[-1][found] = _PROGRAM
+                self.constants.keep(number, found)
+                self.owners.keep(found, _PROGRAM)
             else:
                 self.asm.emit("LoadConst", found, number)
                 self.constants[number] = found

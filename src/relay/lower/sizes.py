@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Container, Sequence
 
 from relay.executable.bytecode import Assembler, EmitOperand, scalar_bits
 from relay.ir.diagnostics import CompileError
 from relay.ir.dim import Dim, DimOp, DimVar, SymDim, as_var, dim_linear, dim_text, dim_vars
 from relay.ir.types import TensorType, TupleType, Type
+from relay.lower.scoped import Scoped
 
 _OPCODE = {"floordiv": "IFloorDiv", "mod": "IMod", "min": "IMin", "max": "IMax"}
 
@@ -23,18 +23,18 @@ class Sizes:
     def __init__(self, asm: Assembler, function: str) -> None:
         self._asm = asm
         self._function = function
-        self._registers: ChainMap[Dim | DimVar, int] = ChainMap()
-        self._numbers: ChainMap[tuple[str, int], int] = ChainMap()
+        self._registers: Scoped[Dim | DimVar, int] = Scoped()
+        self._numbers: Scoped[tuple[str, int], int] = Scoped()
         self._fixed: frozenset[DimVar] | None = None
         self.ahead = False
 
     def enter(self) -> None:
-        self._registers = self._registers.new_child()
-        self._numbers = self._numbers.new_child()
+        self._registers.enter()
+        self._numbers.enter()
 
     def leave(self) -> None:
-        self._registers = self._registers.parents
-        self._numbers = self._numbers.parents
+        self._registers.leave()
+        self._numbers.leave()
 
     @property
     def looping(self) -> bool:
@@ -104,7 +104,8 @@ class Sizes:
             out = self._registers[dim] = self._polynomial(dim)
             return out
         before, self.ahead = self.ahead, True
-        out = self._registers.maps[-1][dim] = self._polynomial(dim)
+        out = self._polynomial(dim)
+        self._registers.keep(dim, out)
         self.ahead = before
         return out
 
@@ -116,7 +117,7 @@ class Sizes:
             found = self._asm.reg(dtype)
             if self.looping or self.ahead:
                 self._asm.emit_first("LoadConsti", found, dtype, value)
-                self._numbers.maps[-1][key] = found
+                self._numbers.keep(key, found)
             else:
                 self._asm.emit("LoadConsti", found, dtype, value)
                 self._numbers[key] = found
