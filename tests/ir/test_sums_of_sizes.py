@@ -19,6 +19,7 @@ from relay.ir.dim import (
     dim_mul,
     dim_of_terms,
     dim_sub,
+    dim_sum,
 )
 
 M, N = DimVar("m"), DimVar("n", 1)
@@ -62,3 +63,9 @@ def test_a_quotient_by_a_size_times_the_size_is_at_most_what_was_divided() -> No
     # Nothing of what may be negative: -1 // 2 * 2 is less than -1, and of none, 0, more.
     short = dim_sub(n, 3)
     assert dim_bounds(dim_sub(short, dim_mul(m, dim_floordiv(short, m))))[0] is None
+
+
+@pytest.mark.parametrize("parts", list(itertools.product(DIMS, repeat=3)))
+def test_sums_of_many(parts: tuple[Dim, ...]) -> None:
+    assert dim_sum(parts) == dim_add(dim_add(parts[0], parts[1]), parts[2])
+    assert dim_sum([*parts, ANY]) is ANY

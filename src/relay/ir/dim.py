@@ -9,7 +9,7 @@ sizes and plans all use this algebra. Arithmetic is Python's: ``//`` and ``%`` r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import lru_cache
 from typing import Final, Literal, TypeGuard, TypeVar
@@ -201,6 +201,20 @@ def dim_add(a: Dim, b: Dim) -> Dim:
     for monomial, coefficient in _terms(b).items():
         out[monomial] = out.get(monomial, 0) + coefficient
     return dim_of_terms(out)
+
+
+def dim_sum(parts: Iterable[Dim]) -> Dim:
+    """The sum of dims, put in order once."""
+    number, terms = 0, dict[Monomial, int]()
+    for part in parts:
+        if isinstance(part, int):
+            number += part
+        elif isinstance(part, SymDim):
+            for monomial, coefficient in part.terms:
+                terms[monomial] = terms.get(monomial, 0) + coefficient
+        else:
+            return ANY
+    return dim_add(dim_of_terms(terms), number) if terms else number
 
 
 def _plus(a: SymDim, number: int) -> SymDim:

@@ -29,6 +29,7 @@ from relay.ir.dim import (
     dim_mul,
     dim_sub,
     dim_substitute,
+    dim_sum,
     is_any,
     known_equal,
 )
@@ -510,7 +511,7 @@ class Indices:
         """The polynomial with each index variable at the end of its range that makes it largest (or smallest)."""
         if not isinstance(a, SymDim):
             return None if is_any(a) else a
-        total: Dim = 0
+        parts: list[Dim] = []
         for monomial, coefficient in a.terms:
             product: Dim = coefficient
             ends = self._upper if upper == (coefficient > 0) else self._lower
@@ -528,7 +529,8 @@ class Indices:
                     return None
                 for _ in range(power):
                     product = dim_mul(product, value)
-            total = dim_add(total, product)
+            parts.append(product)
+        total = dim_sum(parts)
         # Ends may themselves be index polynomials (a clamped loop); sizes are the fixed point.
         return total if not self.is_index(total) else self._extent(total, upper)
 
@@ -548,11 +550,12 @@ class Indices:
             return Const(a, "int64")
         if not isinstance(a, SymDim):
             raise ValueError("an index cannot be made of an unknown dimension")
-        groups: dict[tuple[tuple[DimVar, int], ...], Dim] = {}
+        parts: dict[tuple[tuple[DimVar, int], ...], list[Dim]] = {}
         for monomial, coefficient in a.terms:
             mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
             sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
-            groups[mine] = dim_add(groups.get(mine, 0), _term(sizes, coefficient))
+            parts.setdefault(mine, []).append(_term(sizes, coefficient))
+        groups = {mine: dim_sum(terms) for mine, terms in parts.items()}
         out: Scalar | None = None
         for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):
             part = extent_of(size)
