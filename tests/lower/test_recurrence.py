@@ -151,8 +151,6 @@ def test_constants_are_operands() -> None:
 @pytest.mark.parametrize(
     ("state", "following", "element", "more"),
     [
-        # Two numbers that depend on what they were.
-        ("%p: float32, %q: float32", "%q, %p + 0.5f * %q", "%p", "1f, 2f"),
         # A number that depends on what the vector holds.
         ("%p: float32", "%p + 1f", "take(%out, 0i64, axis=0) + %p", "1f"),
         # A vector that changes.
@@ -167,3 +165,85 @@ def test_other_loops_stay_as_they_are(state: str, following: str, element: str, 
     def @main(%first: Tensor[(1,), float32]) {{ @go(0i64, {more}, %first) }}"""
     assert recurrences(text) == []
     check(text, (np.ones(1, "float32"),))
+
+
+# Numbers that depend on each other: a filter of second order, whose gradient goes back through the steps.
+BIQUAD = """
+def @go[n: Dim, k: Dim](%i: int64, %s: float32, %r: float32, %x: Tensor[(n,), float32], %a: Tensor[(2,), float32],
+    %out: Tensor[(k,), float32]) -> (Tensor[(?,), float32], float32, int64) {
+  if (%i < Dim[n]) {
+    let %v = take(%x, %i, axis=0);
+    let %y = 0.5f * %v + %s;
+    @go(%i + 1i64, %v - take(%a, 0, axis=0) * %y + %r, 0.25f * %v - take(%a, 1, axis=0) * %y, %x, %a,
+      concatenate((%out, expand_dims(%y, axis=0)), axis=0))
+  } else { (%out, %r, %i) }
+}
+def @main[n: Dim](%x: Tensor[(n,), float32], %a: Tensor[(2,), float32]) { @go(0i64, 0.5f, -1f, %x, %a, zeros(shape=[0])) }"""
+
+# Nothing but numbers, of several types, that are read in the end; one is what another was two steps before.
+PENDULUM = """
+def @main(%steps: int32, %p: float32, %q: float64) -> (float32, float64, float32, float32, int32, bool) {
+  let %loop = fn (%i: int32, %p: float32, %q: float64, %one: float32, %two: float32, %turns: int32, %up: bool)
+      -> (float32, float64, float32, float32, int32, bool) {
+    if (%i <= 0) { (%p, %q, %one, %two, %turns, %up) } else {
+      let %v = 0.99f * cast(%q, dtype="float32") - 0.1f * sin(%p);
+      let %next = %p + 0.1f * %v;
+      %loop(%i - 1, %next, cast(%v, dtype="float64"), %p, %one, if (%next > 0f) { %turns + 1 } else { %turns }, %v > 0f)
+    }
+  };
+  %loop(%steps, %p, %q, 0f, -1f, 0, False)
+}"""
+
+
+def test_numbers_that_depend_on_each_other() -> None:
+    assert recurrences(BIQUAD) == [(1, 2)]
+    check(BIQUAD, *((vector(n), vector(2, 1) / 4) for n in (0, 1, 2, 33)))
+
+
+def test_gradients_of_numbers_that_depend_on_each_other() -> None:
+    text = (
+        BIQUAD.replace("@main", "@filter")
+        + """
+    def @main[n: Dim](%x: Tensor[(n,), float32], %a: Tensor[(2,), float32]) -> float32 { mean(tanh(@filter(%x, %a).0)) }"""
+    )
+    slope = relay.grad(relay.parse(HEAD + text), argnums=(0, 1))
+    # The steps forward, with what they keep, and back.
+    assert [len(p.rows) for p, _ in build(slope, Options()).plan.recurrences.values()] == [3, 1]
+    x, a = vector(33), vector(2, 1) / 4
+    found, expected = relay.compile(slope, cache=False)(x, a), relay.evaluate(slope, x, a)
+    for one, other in zip(flat(found), flat(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+def test_a_loop_that_puts_nothing_behind_a_vector() -> None:
+    assert recurrences(PENDULUM) == [(0, 6)]
+    check(PENDULUM, *((np.int32(n), np.float32(1), np.float64(0.5)) for n in (-1, 0, 1, 2, 50)))
+
+
+def test_numbers_and_vectors_in_tuples() -> None:
+    text = """
+    def @go[n: Dim, k: Dim](%i: int64, %s: (float32, (float32, Tensor[(k,), float32]), float32), %x: Tensor[(n,), float32])
+        -> (Tensor[(?,), float32], float32, (float32, float32)) {
+      if (%i < Dim[n]) {
+        let %in = %s.1;
+        let %next = %s.0 - 0.5f * %in.0 + take(%x, %i, axis=0);
+        @go(%i + 1i64, (%next, (%s.0, concatenate((%in.1, expand_dims(%next, axis=0)), axis=0)), %s.2), %x)
+      } else { (%s.1.1, %s.1.0, (%s.2, %s.0)) }
+    }
+    def @main[n: Dim](%x: Tensor[(n,), float32]) { @go(0i64, (1f, (2f, zeros(shape=[1])), 3f), %x) }"""
+    assert recurrences(text) == [(1, 2)]
+    check(text, *((vector(n),) for n in (0, 1, 2, 33)))
+
+
+def test_the_state_of_a_loop_of_the_prelude() -> None:
+    text = """
+    def @main[n: Dim](%y: Tensor[(n,), float32], %a: float32) -> (float32, float32, float32) {
+      @for(0i64, Dim[n], fn (%i: int64, %s: (float32, float32, float32)) -> (float32, float32, float32) {
+        let %p = %a * %a * %s.1 + 0.1f;
+        let %v = take(%y, %i, axis=0) - %a * %s.0;
+        let %k = %p / (%p + 0.5f);
+        (%a * %s.0 + %k * %v, (1f - %k) * %p, %s.2 - log(%p) - %v * %v)
+      }, (0f, 1f, 0f))
+    }"""
+    assert recurrences(text) == [(0, 3)]
+    check(text, *((vector(n), np.float32(0.9)) for n in (0, 1, 33)))

@@ -30,6 +30,7 @@ from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.plan.schedule import MODEL, Schedule
+from relay.plan.steps import plan_steps
 from relay.te.text import definition_text
 from relay.transform.access import access_of
 from relay.transform.blocks import all_blocks, body_of, is_primitive, on_several_devices
@@ -173,10 +174,17 @@ def _recurrences(
         if loop is None:
             continue
         graph, dims = loop.graph, loop.dims
-        key = PlanKey(f"recurrence {definition_text(graph.inputs, graph.outputs)}\n{target!r}", dims)
-        if key.text not in by_key:
-            by_key[key.text] = plan_graph(graph, target, key, name=f"k{len(by_key)}_recurrence")
-        types = [[TensorType(t.shape, t.dtype) for t in tensors] for tensors in (graph.inputs, graph.outputs)]
+        key = PlanKey(
+            f"recurrence {len(loop.rows)} {len(loop.last)} {definition_text(graph.inputs, graph.outputs)}\n{target!r}",
+            dims,
+        )
+        called = f"k{len(by_key)}_recurrence"
+        if key.text not in by_key and loop.handed is not None:
+            by_key[key.text] = plan_steps(loop.handed, target, key, called)
+        elif key.text not in by_key:
+            by_key[key.text] = plan_graph(graph, target, key, name=called)
+        results = graph.outputs[: len(loop.rows) + len(loop.last)]
+        types = [[TensorType(t.shape, t.dtype) for t in tensors] for tensors in (graph.inputs, results)]
         out[name] = loop, Planned(by_key[key.text], dims, tuple(types[0]), tuple(types[1]))
     return out
 

@@ -1,26 +1,29 @@
-"""Loops whose steps are a few numbers, and that put one behind a vector in each of them, become one kernel each.
+"""Loops whose steps are a few numbers, and may put one behind a vector in each of them, become one kernel each.
 
 A row of a dynamic program (the edit distance, time warping, an alignment), a filter, a tape of numbers: as a loop of the program a step is
-a dozen instructions and an element that is appended, as a kernel it is what it computes. The kernel is a scan (`relay.te.tensor.Scan`):
-of all that changes from step to step one number may depend on what it was before. What else is handed on is known of each step by
-itself: a counter by the step's number, a number that was read in the step before (the element above and to the left) by reading it again.
+a dozen instructions and an element that is appended, as a kernel it is what it computes. Where of all that changes from step to step
+each number depends on what it was itself, and on none that depends on it, the kernel is made of scans (`relay.te.tensor.Scan`), and what
+else there is goes in vectors: what is handed on is known of each step by itself, a counter by the step's number, a number that was read
+in the step before (the element above and to the left) by reading it again. Numbers that depend on each other in a circle, and loops
+that put nothing behind a vector, are one loop with all of them in registers (`relay.plan.steps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from relay import te
 from relay.ir.dim import DimVar, as_dim, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import run
-from relay.ir.types import TensorType, is_integer
+from relay.ir.types import TensorType, TupleType, is_integer
 from relay.lower.liveness import Uses
 from relay.lower.scalars import ScalarCode, can_be_instructions, elements
 from relay.lower.sizes import said_dims
 from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
+from relay.plan.steps import Steps
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -53,23 +56,30 @@ _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
+# A variable, or those of a tuple's fields.
+Fields = Var | tuple["Fields", ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Recurrence:
     """A function that is such a loop.
 
-    ``operands`` are what the kernel of ``graph`` reads: parameters and constants. Its outputs are the elements that are put behind
-    the vectors ``rows``, ``steps`` many of each, and then what the parameters ``last`` are in the end. ``trips`` is how many steps
-    there are, of ``counted`` operands. ``on``: whether the steps go on where their condition holds.
+    ``operands`` are what the kernel of ``graph`` (or of the steps ``handed`` on) reads: parameters and constants. Its outputs are the
+    elements that are put behind the vectors ``rows``, ``steps`` many of each, and then what the parameters ``last`` are in the end.
+    ``trips`` is how many steps there are, of ``counted`` operands. ``on``: whether the steps go on where their condition holds.
+    In the place of a parameter that is a tuple stand its ``fields``, which are variables by themselves.
     """
 
     operands: tuple[Var | Constant, ...]
     graph: TeGraph
+    handed: Steps | None
     steps: DimVar
     trips: ScalarCode
     counted: tuple[Var | Constant, ...]
     rows: tuple[Var, ...]
     last: tuple[Var, ...]
     on: bool
+    fields: Mapping[Var, Fields]
 
     def leave(self, function: Function) -> Block:
         """The block of the function that goes on with what the kernel has made."""
@@ -117,6 +127,8 @@ class _Reader:
     name: str
     function: Function
     values: dict[Var, _Value] = field(default_factory=dict)
+    # The parameters that are tuples.
+    fields: dict[Var, Fields] = field(default_factory=dict)
     # The parameters that are numbers, as variables of expressions.
     numbers: dict[Var, Named] = field(default_factory=dict)
     placeholders: dict[Var | Constant, Tensor] = field(default_factory=dict)
@@ -129,9 +141,7 @@ class _Reader:
         if last is None or not isinstance(last.value, If) or body.result is not last.var:
             raise _Unsuited
         for param in self.function.params:
-            if isinstance(param.ty, TensorType) and param.ty.shape == () and isinstance(param.ty.dtype, str):
-                self.numbers[param] = Named(param.name, param.ty.dtype)
-            self.values[param] = self.numbers.get(param, param)
+            self.values[param] = self._given(param, param)
         for binding in before:
             self.values[binding.var] = self._value(binding.value)
         then, orelse = as_block(last.value.then), as_block(last.value.orelse)
@@ -143,6 +153,17 @@ class _Reader:
             raise _Unsuited
         condition = self._number(last.value.cond)
         return self._made(condition, on, self._next(again), leave)
+
+    def _given(self, param: Var, part: Var) -> _Value:
+        """What a parameter, or a part of one, is before a step."""
+        if isinstance(part.ty, TupleType):
+            own = tuple(Var(f"{part.name}.{n}", None, ty) for n, ty in enumerate(part.ty.fields))
+            values = tuple(self._given(param, v) for v in own)
+            self.fields[part] = tuple(self.fields.pop(v, v) for v in own)
+            return values
+        if isinstance(part.ty, TensorType) and part.ty.shape == () and isinstance(part.ty.dtype, str):
+            self.numbers[part] = Named(part.name, part.ty.dtype)
+        return self.numbers.get(part, part)
 
     def _goes_on(self, block: Block) -> bool:
         """Whether a block in tail position ends with the next step, whatever it chooses."""
@@ -279,7 +300,12 @@ class _Reader:
         states: dict[Axis, Scalar] = {}
         counters: dict[Axis, int] = {}
         fixed: set[Var] = set()
-        for param, value in zip(self.function.params, following, strict=True):
+        parts = [
+            pair
+            for param, value in zip(self.function.params, following, strict=True)
+            for pair in _parts(self.fields.get(param, param), value)
+        ]
+        for param, value in parts:
             number = self.numbers.get(param)
             if value is param or (number is not None and value is number):
                 fixed.add(param)
@@ -291,21 +317,28 @@ class _Reader:
                 counters[number] = by
             else:
                 states[number] = value
-        if not rows or any(isinstance(p, Var) and p not in fixed for p in self.placeholders):
+        if any(isinstance(p, Var) and p not in fixed for p in self.placeholders):
             raise _Unsuited
         given: dict[Axis, Scalar] = {n: Load(self._operand(p), (), n.dtype) for p, n in self.numbers.items()}
         unchanged: dict[Axis, Scalar] = {n: given[n] for p, n in self.numbers.items() if p in fixed}
         trips = _trips(condition, on, counters, given, unchanged)
-        outside = _free(leave)
+        read = _free(leave)
+        outside = {v for p in self.function.params if p in read for v in variables_of(self.fields.get(p, p))}
         wanted = tuple(p for p, n in self.numbers.items() if p in outside and p not in fixed)
-        made = _Steps(DimVar("steps"), self.shared, given, states, rows)
-        made.solve(unchanged, counters, {self.numbers[p] for p in wanted})
-        outputs = (*(made.row(p) for p in rows), *(made.last(self.numbers[p]) for p in wanted))
-        return self._checked(outputs, trips, made.count, fixed, tuple(rows), wanted, on)
+        count, ends = DimVar("steps"), tuple(self.numbers[p] for p in wanted)
+        made = _Steps(count, self.shared, given, dict(states), dict(rows))
+        if rows and made.solve(unchanged, counters, set(ends)):
+            outputs = (*(made.row(p) for p in rows), *map(made.last, ends))
+            whole, handed = TeGraph((), outputs), None
+        else:
+            handed = _handed_on(_Steps(count, self.shared, given, states, rows), unchanged, counters, ends)
+            whole = handed.graph()
+        return self._checked(whole, handed, trips, count, fixed, tuple(rows), wanted, on)
 
     def _checked(
         self,
-        outputs: tuple[Tensor, ...],
+        whole: TeGraph,
+        handed: Steps | None,
         trips: Scalar,
         steps: DimVar,
         fixed: set[Var],
@@ -314,19 +347,34 @@ class _Reader:
         on: bool,
     ) -> Recurrence:
         """The loop, if what it is made of is known before it begins and its steps are short."""
-        bodies = _bodies(outputs)
+        bodies = _bodies(whole.outputs)
         read, counted = _read(bodies), _read([trips])
         operands = tuple(v for v, t in self.placeholders.items() if id(t) in read)
-        graph = TeGraph(tuple(self.placeholders[v] for v in operands), outputs)
+        graph = replace(whole, inputs=tuple(self.placeholders[v] for v in operands))
+        handed = None if handed is None else replace(handed, inputs=graph.inputs)
         count = tuple(v for v, t in self.placeholders.items() if id(t) in counted)
         code = ScalarCode(tuple(self.placeholders[v] for v in count), (trips,))
-        made = Recurrence(operands, graph, steps, code, count, rows, wanted, on)
+        made = Recurrence(operands, graph, handed, steps, code, count, rows, wanted, on, self.fields)
         said = {v for p in fixed for v in said_dims(p.ty)} | {steps}
         needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
         cost = len({id(n) for b in bodies for n in walk(b) if not isinstance(n, Const | Size | Axis)})
         if cost > _MOST_OPERATIONS or not needed <= said or not can_be_instructions(code):
             raise _Unsuited
         return made
+
+
+def _handed_on(
+    steps: _Steps, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int], wanted: Sequence[Axis]
+) -> Steps:
+    """The loop with all numbers that are not known of each step as states. Raises where there are none: it does nothing but count."""
+    steps.know(unchanged, counters)
+    steps.drop(set(wanted))
+    if not steps.updates:
+        raise _Unsuited
+    last = tuple(steps.ends.get(n, n) for n in wanted)
+    first = tuple(steps.given[n] for n in steps.updates)
+    following, pushed = tuple(steps.updates.values()), tuple(steps.pushed.values())
+    return Steps((), steps.time, tuple(steps.updates), first, following, pushed, last)
 
 
 @dataclass(slots=True, eq=False)
@@ -349,14 +397,18 @@ class _Steps:
     def __post_init__(self) -> None:
         self.time = Axis("t", as_dim(self.count))
 
-    def solve(self, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int], wanted: set[Axis]) -> None:
-        """Find all numbers of each step; ``wanted`` are those that are read in the end. Raises where numbers depend on each other."""
+    def know(self, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int]) -> None:
+        """Put in the place of numbers what is known of each step by itself."""
         counts = extent_of(as_dim(self.count))
         for n, by in counters.items():
             self.ends[n] = self.given[n] + cast(counts, n.dtype) * by
         self._replace({id(n): e for n, e in unchanged.items()})
         self._replace({id(n): self.given[n] + cast(self.time, n.dtype) * by for n, by in counters.items()})
-        self._drop(wanted)
+
+    def solve(self, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int], wanted: set[Axis]) -> bool:
+        """Find all numbers of each step by scans; ``wanted`` are those read in the end. False where numbers depend on each other."""
+        self.know(unchanged, counters)
+        self.drop(wanted)
         while self.updates:
             alone = next((n for n in self.updates if not self._read(n)), None)
             if alone is not None:
@@ -364,8 +416,9 @@ class _Steps:
                 continue
             alone = next((n for n in self.updates if self._read(n) == {n}), None)
             if alone is None:
-                raise _Unsuited
+                return False
             self._scanned(alone)
+        return True
 
     def row(self, vector: Var) -> Tensor:
         """What is put behind a vector, a result of the kernel."""
@@ -380,7 +433,7 @@ class _Steps:
         """What a number is after the last step, a result of the kernel."""
         return te.compute((), lambda: self.ends[number], "last")
 
-    def _drop(self, wanted: set[Axis]) -> None:
+    def drop(self, wanted: set[Axis]) -> None:
         """Forget the numbers that nothing depends on."""
         counts: set[Axis] = set()
         more = (wanted | {n for e in self.pushed.values() for n in mentioned(e)}) & self.updates.keys()
@@ -460,6 +513,22 @@ def _trips(
     first, end = cast(given[at], "int64"), cast(bound, "int64")
     way = end - first if counters[at] > 0 else first - end
     return maximum(way + 1 if op.endswith("e") else way, 0)
+
+
+def variables_of(fields: Fields) -> list[Var]:
+    """The variables of a tuple's fields; of a variable that is none, itself."""
+    return [fields] if isinstance(fields, Var) else [v for f in fields for v in variables_of(f)]
+
+
+def _parts(fields: Fields, value: _Value) -> Iterator[tuple[Var, _Value]]:
+    """These variables with their values in a tuple."""
+    if isinstance(fields, Var):
+        yield fields, value
+        return
+    if not isinstance(value, tuple) or len(value) != len(fields):
+        raise _Unsuited
+    for field_, part in zip(fields, value, strict=True):
+        yield from _parts(field_, part)
 
 
 def _is_vector(value: _Value) -> TypeGuard[Var]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from relay.ir.expr import Block, Function
-from relay.lower.frame import Frame
+from relay.ir.expr import Block, Function, Var
+from relay.lower.frame import Frame, Place
 from relay.lower.kernel_calls import HOST, KernelCalls
 from relay.lower.liveness import Uses
-from relay.lower.recurrence import Recurrence
+from relay.lower.recurrence import Fields, Recurrence, variables_of
 from relay.lower.scalars import emit_scalars
 from relay.lower.storage import tensor_bytes
 from relay.lower.unit import Planned
@@ -20,10 +20,9 @@ def emit_recurrence(
     The vectors that grow have no variable before they have grown: their sizes are those that they have then.
     """
     asm, sizes = frame.asm, frame.sizes
-    registers = {param: register for register, param in enumerate(function.params)}
-    for param, register in registers.items():
-        if param not in loop.rows:
-            frame.assign(param, register)
+    grows: dict[Var, int] = {}
+    for register, param in enumerate(function.params):
+        _begin(loop.fields.get(param, param), register, loop, frame, grows)
     counted = [frame.value(a) for a in loop.counted]
     sizes.set(loop.steps, emit_scalars(loop.trips, counted, asm.reg, asm.emit, sizes)[0])
     inputs = [frame.value(a) for a in loop.operands]
@@ -40,12 +39,35 @@ def emit_recurrence(
     dies = sizes.number("int64", 1)
     for param, more in zip(loop.rows, outputs, strict=False):
         grown = asm.reg()
-        asm.emit("InvokeRoutine", grown, frame.unit.routine("append"), [registers[param], more, dies])
-        asm.emit("Kill", registers[param])
+        before = grows[param]
+        asm.emit("InvokeRoutine", grown, frame.unit.routine("append"), [before, more, dies])
+        asm.emit("Kill", before)
         asm.emit("Kill", more)
         frame.assign(param, grown)
     for param, value in zip(loop.last, outputs[len(loop.rows) :], strict=True):
         frame.assign(param, value)
+    for param, fields in loop.fields.items():
+        frame.assign(param, _places(fields, frame))
+        frame.release(set(variables_of(fields)))  # what they hold is the tuple's now
     leave = loop.leave(function)
     frame.release(set(function.params) - uses.of_block[id(leave)])
     return leave
+
+
+def _begin(fields: Fields, register: int, loop: Recurrence, frame: Frame, grows: dict[Var, int]) -> None:
+    """What a register holds is a variable, or those of a tuple. Vectors that grow are noted: they have no variable yet."""
+    if isinstance(fields, Var):
+        if fields in loop.rows:
+            grows[fields] = register
+        else:
+            frame.assign(fields, register)
+        return
+    for index, part in enumerate(fields):
+        held = frame.asm.reg()
+        frame.asm.emit("GetField", held, register, index)
+        _begin(part, held, loop, frame, grows)
+    frame.asm.emit("Kill", register)
+
+
+def _places(fields: Fields, frame: Frame) -> Place:
+    return frame.places[fields] if isinstance(fields, Var) else tuple(_places(f, frame) for f in fields)
