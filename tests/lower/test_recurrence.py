@@ -247,3 +247,16 @@ def test_the_state_of_a_loop_of_the_prelude() -> None:
     }"""
     assert recurrences(text) == [(0, 3)]
     check(text, *((vector(n), np.float32(0.9)) for n in (0, 1, 33)))
+
+
+def test_two_loops_that_differ_in_which_number_is_which() -> None:
+    def go(name: str, r: str, q: str) -> str:
+        return f"""
+        def @{name}(%n: int64, %s: float32, %r: float32, %q: float32) -> float32 {{
+          if (%n <= 0i64) {{ %s }} else {{ @{name}(%n - 1i64, %s + {r} * 3f - {q}, {r} * 1.1f, {q} * 2f) }}
+        }}"""
+
+    text = f"""{go("a", "%r", "%q")}{go("b", "%q", "%r")}
+    def @main(%n: int64, %s: float32, %r: float32, %q: float32) {{ (@a(%n, %s, %r, %q), @b(%n, %s, %r, %q)) }}"""
+    assert recurrences(text) == [(0, 1), (0, 1)]
+    check(text, (np.int64(5), np.float32(2), np.float32(3), np.float32(7)))

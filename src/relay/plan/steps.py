@@ -43,8 +43,8 @@ class Steps:
     last: tuple[Scalar, ...]
 
     def graph(self) -> TeGraph:
-        """What is computed, as stages: the results, and then what the states are first and in each step. What the states are is not said
-        there, they stand as variables; so the graph tells what is read, and one loop from another, and is no definition."""
+        """What is computed, as stages: the results, and then what the states are first and in each step, and which variable is which
+        of them. They stand as variables there: the graph tells what is read, and one loop from another, and is no definition."""
         step = Compute("step", (self.time,), (*self.pushed, *self.following))
         ends = (*self.last, *self.first)
         numbers = [Compute("number", (), (e,)) for e in ends]
@@ -52,7 +52,8 @@ class Steps:
         single = [Tensor(stage, 0, (), e.dtype) for stage, e in zip(numbers, ends, strict=True)]
         pushed, following = results[: len(self.pushed)], results[len(self.pushed) :]
         last, first = single[: len(self.last)], single[len(self.last) :]
-        return TeGraph(self.inputs, (*pushed, *last, *following, *first))
+        states = Compute("states", (), self.states)
+        return TeGraph(self.inputs, (*pushed, *last, *following, *first, Tensor(states, 0, (), self.states[0].dtype)))
 
     @property
     def results(self) -> int:
