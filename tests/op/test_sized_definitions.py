@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import relay
+from relay import te
 from relay.op import registry
 from tests.generator.sized_definitions import INTEGERS, SizedDefinition
 
@@ -63,3 +64,23 @@ def test_its_derivative(declared: SizedDefinition) -> None:
         ]
         said = sum(float((s * v).sum()) for s, v in zip(slopes, moves, strict=True))
         assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(said, rel=1e-4, abs=1e-5)
+
+
+def test_a_diagonal_of_no_rows_has_a_derivative() -> None:
+    """What is read at one column only is made for that column alone, which has an element where the tensor has none."""
+
+    def squares(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        k, again = te.reduce_axis(2 * y.shape[0]), te.reduce_axis(x.shape[0] + 1)  # type: ignore[operator]
+        value = te.select((k < te.size(x.shape[0])) & (k < 1), x[k, k], 0.0)
+        return te.compute((), lambda: te.sum(value * value, (again, k)))
+
+    registry.operator("sized.diagonal")(squares)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+        def @main[n: Dim, m: Dim](%x: Tensor[(n, 1), float64], %y: Tensor[(m,), float64]) { sized.diagonal.vjp0(%x, %y, 1f64) }""")
+        exe = relay.compile(module)
+        for n in (0, 1, 3):
+            given = np.ones((n, 1)), np.ones(3)
+            assert np.array_equal(np.asarray(exe(*given)), np.asarray(relay.evaluate(module, *given)))
+    finally:
+        registry.remove("sized.diagonal")

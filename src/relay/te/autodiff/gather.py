@@ -19,7 +19,7 @@ from relay.te.autodiff.borders import load_of, with_borders
 from relay.te.autodiff.contributions import contributions
 from relay.te.autodiff.simplify import equalities, simplified
 from relay.te.autodiff.solve import Inverse, invert
-from relay.te.autodiff.stages import axes_of, source_of, stage
+from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.autodiff.taps import over_taps
 from relay.te.autodiff.terms import Term, added
 from relay.te.index import Indices
@@ -34,6 +34,7 @@ from relay.te.scalar import (
     Scalar,
     Select,
     binary,
+    compare,
     conjuncts,
     iteration_count,
     substitute,
@@ -200,7 +201,13 @@ def _term(element: tuple[Axis, ...], inverse: Inverse, value: Scalar, indices: I
         return _sum(element, inverse.free, guarded)
     narrow = tuple(Axis(a.name, 1 if a in fixed else a.extent) for a in element)
     own: dict[Axis, Scalar] = {a: fixed.get(a, n) for a, n in zip(element, narrow, strict=True)}
-    body = simplified(substitute(guarded, own), indices)
+    there: Scalar = TRUE  # is there such an element at all: the stage of its own has one for sizes of zero, too
+    for a, place in fixed.items():
+        there = both(there, both(compare("ge", place, 0), compare("lt", place, index_size(a.extent))))
+    body = choose(simplified(there, indices), substitute(guarded, own), None, guarded.dtype)
+    if body is None:
+        return None
+    body = simplified(body, indices)
     alone = added([_sum(narrow, inverse.free, body)], tuple(a.extent for a in narrow), body.dtype, "edge")
     at = tuple(Const(0, "int64") if a in fixed else a for a in element)
     chosen = choose(outside, alone[at], None, body.dtype)
