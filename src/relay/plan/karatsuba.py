@@ -47,7 +47,7 @@ _MOST_TAPS = 3
 # stored and read again (one thread, from the second-level cache: 0.18, 0.20 and 0.33 ns, a multiply-add 0.017).
 _PLACES, _TAPS, _PRODUCTS = 12, 12, 20
 # So many times as much has to be saved, and so many multiply-adds: four products in place of one take a second more to compile.
-_GAIN, _LEAST = 1.5, 1 << 22
+_GAIN, _LEAST = 1.05, 1 << 22
 # Elements of the products and the sums of places at most: beyond that they are in memory.
 _MOST_ELEMENTS = 1 << 21
 # Vectors side by side in a product's tile.
