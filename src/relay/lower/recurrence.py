@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from relay import te
-from relay.ir.dim import DimVar, as_dim, dim_vars
+from relay.ir.dim import DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, is_integer
 from relay.lower.liveness import Uses
 from relay.lower.scalars import ScalarCode, can_be_instructions, elements
 from relay.lower.sizes import said_dims
+from relay.lower.step_numbers import StepNumbers
 from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
 from relay.plan.steps import Steps
 from relay.te.scalar import (
@@ -35,17 +36,14 @@ from relay.te.scalar import (
     Scalar,
     Size,
     cast,
-    compare,
-    extent_of,
     maximum,
-    mentioned,
     select,
     substitute,
     transform,
     walk,
 )
 from relay.te.shared import Shared
-from relay.te.tensor import Placeholder, Scan, Tensor, stage_bodies
+from relay.te.tensor import Placeholder, Tensor, stage_bodies
 from relay.transform.blocks import as_block, body_of, is_primitive
 
 # A step of more operations is long enough for what is around it not to matter, and might be computed several times here.
@@ -326,12 +324,14 @@ class _Reader:
         outside = {v for p in self.function.params if p in read for v in variables_of(self.fields.get(p, p))}
         wanted = tuple(p for p, n in self.numbers.items() if p in outside and p not in fixed)
         count, ends = DimVar("steps"), tuple(self.numbers[p] for p in wanted)
-        made = _Steps(count, self.shared, given, dict(states), dict(rows))
+        made = StepNumbers(count, self.shared, given, dict(states), dict(rows))
         if rows and made.solve(unchanged, counters, set(ends)):
             outputs = (*(made.row(p) for p in rows), *map(made.last, ends))
             whole, handed = TeGraph((), outputs), None
         else:
-            handed = _handed_on(_Steps(count, self.shared, given, states, rows), unchanged, counters, ends)
+            handed = StepNumbers(count, self.shared, given, states, rows).handed_on(unchanged, counters, ends)
+            if handed is None:
+                raise _Unsuited
             whole = handed.graph()
         return self._checked(whole, handed, trips, count, fixed, tuple(rows), wanted, on)
 
@@ -361,120 +361,6 @@ class _Reader:
         if cost > _MOST_OPERATIONS or not needed <= said or not can_be_instructions(code):
             raise _Unsuited
         return made
-
-
-def _handed_on(
-    steps: _Steps, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int], wanted: Sequence[Axis]
-) -> Steps:
-    """The loop with all numbers that are not known of each step as states. Raises where there are none: it does nothing but count."""
-    steps.know(unchanged, counters)
-    steps.drop(set(wanted))
-    if not steps.updates:
-        raise _Unsuited
-    last = tuple(steps.ends.get(n, n) for n in wanted)
-    first = tuple(steps.given[n] for n in steps.updates)
-    following, pushed = tuple(steps.updates.values()), tuple(steps.pushed.values())
-    return Steps((), steps.time, tuple(steps.updates), first, following, pushed, last)
-
-
-@dataclass(slots=True, eq=False)
-class _Steps:
-    """The numbers of each step as expressions of which step it is, and of what scans have made.
-
-    ``given`` is what numbers are before the first step, ``updates`` what they become in a step and ``pushed`` what is put behind vectors,
-    in terms of what numbers are before it.
-    """
-
-    count: DimVar
-    shared: Shared
-    given: Mapping[Axis, Scalar]
-    updates: dict[Axis, Scalar]
-    pushed: dict[Var, Scalar]
-    time: Axis = field(init=False)
-    ends: dict[Axis, Scalar] = field(default_factory=dict)  # what numbers are after the last step
-    taken: set[Tensor] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.time = Axis("t", as_dim(self.count))
-
-    def know(self, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int]) -> None:
-        """Put in the place of numbers what is known of each step by itself."""
-        counts = extent_of(as_dim(self.count))
-        for n, by in counters.items():
-            self.ends[n] = self.given[n] + cast(counts, n.dtype) * by
-        self._replace({id(n): e for n, e in unchanged.items()})
-        self._replace({id(n): self.given[n] + cast(self.time, n.dtype) * by for n, by in counters.items()})
-
-    def solve(self, unchanged: Mapping[Axis, Scalar], counters: Mapping[Axis, int], wanted: set[Axis]) -> bool:
-        """Find all numbers of each step by scans; ``wanted`` are those read in the end. False where numbers depend on each other."""
-        self.know(unchanged, counters)
-        self.drop(wanted)
-        while self.updates:
-            alone = next((n for n in self.updates if not self._read(n)), None)
-            if alone is not None:
-                self._seen_before(alone)
-                continue
-            alone = next((n for n in self.updates if self._read(n) == {n}), None)
-            if alone is None:
-                return False
-            self._scanned(alone)
-        return True
-
-    def row(self, vector: Var) -> Tensor:
-        """What is put behind a vector, a result of the kernel."""
-        element = self.pushed[vector]
-        whole = element.source if isinstance(element, Load) and element.indices == (self.time,) else None
-        if isinstance(whole, Tensor) and isinstance(whole.stage, Scan) and whole not in self.taken:
-            self.taken.add(whole)
-            return whole
-        return te.compute((as_dim(self.count),), lambda t: substitute(element, {self.time: t}), "element")
-
-    def last(self, number: Axis) -> Tensor:
-        """What a number is after the last step, a result of the kernel."""
-        return te.compute((), lambda: self.ends[number], "last")
-
-    def drop(self, wanted: set[Axis]) -> None:
-        """Forget the numbers that nothing depends on."""
-        counts: set[Axis] = set()
-        more = (wanted | {n for e in self.pushed.values() for n in mentioned(e)}) & self.updates.keys()
-        while more:
-            counts |= more
-            more = {m for n in more for m in self._read(n)} - counts
-        self.updates = {n: e for n, e in self.updates.items() if n in counts}
-
-    def _read(self, number: Axis) -> set[Axis]:
-        """The numbers that decide what one becomes, of those that are not known of each step."""
-        return mentioned(self.updates[number]) & self.updates.keys()
-
-    def _replace(self, by: Mapping[int, Scalar]) -> None:
-        """Replace expressions, by their ids."""
-        memo = dict(by)
-        updates = {n: transform(e, self.shared.of, memo) for n, e in self.updates.items()}
-        self.pushed = {p: transform(e, self.shared.of, memo) for p, e in self.pushed.items()}
-        self.updates = updates
-
-    def _seen_before(self, number: Axis) -> None:
-        """What no other number decides is what it became in the step before."""
-        update = self.updates.pop(number)
-        self._replace({id(number): self._first_or(number, self.time, substitute(update, {self.time: self.time - 1}))})
-        self._ends(number, update)
-
-    def _scanned(self, number: Axis) -> None:
-        """What depends on what it was is made by a scan; others read there what it was and what it becomes."""
-        update = self.updates.pop(number)
-        scan = Scan("recurrence", (self.time,), 0, number, self.given[number], update)
-        made = Tensor(scan, 0, scan.shape, number.dtype)
-        now, before = (Load(made, (at,), number.dtype) for at in (self.time, self.time - 1))
-        self._replace({id(update): now, id(number): self._first_or(number, self.time, before)})
-        self._ends(number, now)
-
-    def _ends(self, number: Axis, update: Scalar) -> None:
-        last = extent_of(as_dim(self.count)) - 1
-        self.ends[number] = self._first_or(number, last + 1, substitute(update, {self.time: last}))
-
-    def _first_or(self, number: Axis, step: Scalar, value: Scalar) -> Scalar:
-        """A number before a step, given what it is where that is not the first."""
-        return select(compare("lt", 0, step), value, self.given[number])
 
 
 def _counts(number: Axis, value: Scalar) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from relay.ir.dim import (
@@ -141,6 +141,22 @@ def dense(name: str, shape: Sequence[Dim], dtype: str, scope: str = "operand", a
     """A dense tensor in a flat buffer of its own."""
     buffer = Buffer(name, (shape_size(tuple(shape)),), dtype, scope, alignment)  # type: ignore[arg-type]
     return Storage(buffer, row_major(shape))
+
+
+def own_alignment(dtype: str) -> int:
+    """The alignment of an element, in bytes."""
+    return max(1, dtype_bits(dtype) // 8)
+
+
+def operand(
+    builder: Builder, tensor: Tensor, name: str, given: Buffer | None = None, alignment: int | None = None
+) -> Buffer:
+    """A kernel operand; nothing is promised of its alignment but an element's (or so much). ``given``: the buffer, if of this kind."""
+    where = dense(name, tensor.shape, tensor.dtype, alignment=alignment or own_alignment(tensor.dtype))
+    if given is not None and (given.dtype, given.alignment) == (where.buffer.dtype, where.buffer.alignment):
+        where = replace(where, buffer=given)
+    builder.storage[tensor_key(tensor)] = where
+    return where.buffer
 
 
 def temporary(name: str, size: Dim, dtype: str) -> Buffer:

@@ -18,7 +18,7 @@ from itertools import combinations
 from relay.plan.graph import TeGraph
 from relay.te.rewrite import result_of, rewritten
 from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, chain, iteration_count, substitute, walk
-from relay.te.tensor import Compute, Stage
+from relay.te.tensor import Compute, Stage, float_sum
 
 # Factors beyond which not all orders are compared.
 _MOST_FACTORS = 5
@@ -67,11 +67,10 @@ class _Way:
 
 def _way(stage: Stage) -> _Way | None:
     """The best way to make a sum; None of what is none of products of a few factors."""
-    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+    summed = float_sum(stage)
+    if summed is None:
         return None
-    (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
-        return None
+    stage, body = summed
     kept, over = frozenset(stage.axes), frozenset(body.axes)
     literals, factors = _factors(body.body, kept | over)
     if not 2 <= len(factors) <= _MOST_FACTORS:

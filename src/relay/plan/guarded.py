@@ -33,7 +33,7 @@ from relay.te.scalar import (
     mentioned,
     select,
 )
-from relay.te.tensor import Compute, Stage, stage_over
+from relay.te.tensor import Compute, Stage, float_sum, stage_over
 
 # How many times as much work there has to be for all that the guard asks about.
 _GAIN = 2
@@ -50,11 +50,10 @@ def is_apart(stage: Compute) -> bool:
 
 
 def _apart(stage: Stage) -> Stage | None:
-    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+    summed = float_sum(stage)
+    if summed is None:
         return None
-    (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
-        return None
+    stage, body = summed
     guard = body.body
     if not isinstance(guard, Select) or not isinstance(guard.b, Const) or guard.b.value != 0:
         return None

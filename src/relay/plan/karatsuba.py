@@ -182,9 +182,11 @@ class _Columns:
         """The index of ``axes`` of the result among those of the columns."""
         at: list[Scalar] = []
         for axis in axes:
-            parts = self.split.get(axis)
-            inside = None if parts is None else parts[1].extent
-            at += [axis] if inside is None else [binary("floordiv", axis, inside), binary("mod", axis, inside)]
+            if axis in self.split:
+                inside = self.split[axis][1].extent
+                at += (binary("floordiv", axis, inside), binary("mod", axis, inside))
+            else:
+                at.append(axis)
         return at
 
     def inside(self) -> dict[Axis, Scalar]:

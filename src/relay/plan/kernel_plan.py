@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
-from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, Kernel, Shared, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
@@ -20,7 +19,7 @@ from relay.plan.attention_gradient_nest import attention_gradient_nest
 from relay.plan.attention_nest import attention_nest
 from relay.plan.batches import in_batches
 from relay.plan.bordered import bordered
-from relay.plan.build import Builder, Residence, Storage, allocate, dense, row_major, seq
+from relay.plan.build import Builder, Residence, Storage, allocate, operand, own_alignment, row_major, seq
 from relay.plan.checked_reads import checked
 from relay.plan.divisible import divisible
 from relay.plan.factored import factored
@@ -188,7 +187,7 @@ def _planned(
     together = {id(k.origin) for g in gradients.values() for k in g.stages}
     given = dict(enumerate(buffers))
     count = len(graph.inputs)
-    outputs = [_operand(builder, t, f"out{n}", given.get(count + n)) for n, t in enumerate(graph.outputs)]
+    outputs = [operand(builder, t, f"out{n}", given.get(count + n)) for n, t in enumerate(graph.outputs)]
     stages = _woven(builder, graph, stages)
     taken = attentions.keys() | together | updates.keys() | sums
     stages, words = in_words(stages, taken, constants, graph, indices, target, not (updates or graph.foreign))
@@ -201,11 +200,11 @@ def _planned(
     for n, tensor in enumerate(graph.inputs):
         if n in packs:
             packed = packs[n].packed
-            inputs.append(Buffer(f"in{n}", packed.shape, packed.dtype, alignment=_alignment(packed.dtype)))
+            inputs.append(Buffer(f"in{n}", packed.shape, packed.dtype, alignment=own_alignment(packed.dtype)))
         elif n in words:
-            inputs.append(_operand(builder, words[n], f"in{n}", given.get(n), _alignment(tensor.dtype)))
+            inputs.append(operand(builder, words[n], f"in{n}", given.get(n), own_alignment(tensor.dtype)))
         else:
-            inputs.append(_operand(builder, tensor, f"in{n}", given.get(n)))
+            inputs.append(operand(builder, tensor, f"in{n}", given.get(n)))
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
     scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
     put = scatters.keys() | updates.keys()
@@ -411,21 +410,6 @@ def _layout_key(source: Tensor, packed: Tensor) -> str:
         op = node.op if isinstance(node, Unary | Binary | Compare) else ""
         parts.append(f"{type(node).__name__} {op}{own} {node.dtype} {[numbers[id(k)] for k in children(node)]}")
     return "; ".join(parts)
-
-
-def _alignment(dtype: str) -> int:
-    return max(1, dtype_bits(dtype) // 8)
-
-
-def _operand(
-    builder: Builder, tensor: Tensor, name: str, given: Buffer | None = None, alignment: int | None = None
-) -> Buffer:
-    """A kernel operand; nothing is promised of its alignment but an element's (or so much). ``given``: the buffer, if of this kind."""
-    where = dense(name, tensor.shape, tensor.dtype, alignment=alignment or _alignment(tensor.dtype))
-    if given is not None and (given.dtype, given.alignment) == (where.buffer.dtype, where.buffer.alignment):
-        where = replace(where, buffer=given)
-    builder.storage[tensor_key(tensor)] = where
-    return where.buffer
 
 
 def _shared(builder: Builder, nests: list[Nest]) -> list[Buffer]:

@@ -28,7 +28,7 @@ from relay.te.scalar import (
     mentioned,
     select,
 )
-from relay.te.tensor import Compute, Stage, stage_over
+from relay.te.tensor import Compute, Stage, float_sum, stage_over
 
 # How many times as much work a sum over all axes at once has to be: what is between the two takes memory.
 _GAIN = 2
@@ -47,11 +47,10 @@ def _apart(stage: Stage) -> Stage:
 
 def _first_step(stage: Stage) -> Stage | None:
     """The stage as a sum over some of its axes of sums over the others; None: there is no guard for either, or nothing is gained."""
-    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+    summed = float_sum(stage)
+    if summed is None:
         return None
-    (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
-        return None
+    stage, body = summed
     value, zero = body.body, Const(0.0, body.dtype)
     asked: list[tuple[Scalar, set[Axis]]] = []
     while isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == 0:

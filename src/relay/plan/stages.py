@@ -363,8 +363,8 @@ def _choose(order: list[Compute | Scan], graph: TeGraph, constants: frozenset[in
         places[key] = sum(_reads(r, key) * (1 if id(r) in chosen else places[id(r)]) for r in readers.get(key, ()))
         if not must and is_index_map(stage) and places[key] >= _TURNED_READS and _turns(stage):
             must = not all(isinstance(b, Reduce) for u in mine for b in stage_bodies(by_id[u]))
-        if not must and not is_index_map(stage) and _is_turned_whole(stage):
-            must = any(is_index_map(r) and _turns(r) for r in readers.get(key, ()))
+        if not must and not is_index_map(stage):
+            must = any(is_index_map(r) and _turns(r) for r in readers.get(key, ())) and _is_turned_whole(stage)
         if not must and not is_index_map(stage):
             must = (places[key] - 1) * sum(len(walk(b)) for b in stage_bodies(stage)) > _AGAIN
         if must:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from relay.ir.types import dtype_bits
 from relay.loop.ir import Buffer, For, Kernel, Store
 from relay.loop.target import Target
 from relay.plan import empty_axes
-from relay.plan.build import Builder, allocate, bound, dense, seq
-from relay.plan.graph import TeGraph, tensor_key
+from relay.plan.build import Builder, allocate, bound, operand, seq
+from relay.plan.graph import TeGraph
 from relay.plan.kernel_plan import KernelPlan
 from relay.plan.key import PlanKey
 from relay.plan.stages import Kept
@@ -65,8 +64,8 @@ def plan_steps(steps: Steps, target: Target, key: PlanKey, name: str) -> KernelP
     """The plan of such a loop: its results are what is put behind each vector, and then the numbers of the end."""
     graph = steps.graph()
     builder = Builder(target, Indices())
-    inputs = [_operand(builder, t, f"in{n}") for n, t in enumerate(steps.inputs)]
-    outputs = [_operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs[: steps.results])]
+    inputs = [operand(builder, t, f"in{n}") for n, t in enumerate(steps.inputs)]
+    outputs = [operand(builder, t, f"out{n}") for n, t in enumerate(graph.outputs[: steps.results])]
     rows, numbers = outputs[: len(steps.pushed)], outputs[len(steps.pushed) :]
     zero = (Const(0, "int64"),)
     registers = [Buffer(builder.fresh("state"), (1,), s.dtype, "register") for s in steps.states]
@@ -100,9 +99,3 @@ def plan_steps(steps: Steps, target: Target, key: PlanKey, name: str) -> KernelP
     kept = [Kept(s, s, output_dtypes(s)) for s in stages if isinstance(s, Compute)]
     moved = traffic(replace(graph, outputs=graph.outputs[: steps.results]), kept, {})
     return KernelPlan(kernel, (), arithmetic(kept, {}), moved, "steps", key)
-
-
-def _operand(builder: Builder, tensor: Tensor, name: str) -> Buffer:
-    where = dense(name, tensor.shape, tensor.dtype, alignment=max(1, dtype_bits(tensor.dtype) // 8))
-    builder.storage[tensor_key(tensor)] = where
-    return where.buffer

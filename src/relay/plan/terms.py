@@ -18,7 +18,7 @@ from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
 from relay.te.rewrite import rewritten
 from relay.te.scalar import Binary, Const, Load, Reduce, Scalar, Unary, binary, children, walk
-from relay.te.tensor import Compute, Stage, stage_over
+from relay.te.tensor import Compute, Stage, float_sum, stage_over
 
 # Terms of a sum at most, and products among them: each of these is a pass over its operands.
 _TERMS, _PRODUCTS = 64, 16
@@ -39,11 +39,10 @@ def term_by_term(graph: TeGraph, constants: frozenset[int]) -> TeGraph:
 
 
 def _apart(stage: Stage, constants: frozenset[int]) -> Stage:
-    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+    summed = float_sum(stage)
+    if summed is None:
         return stage
-    (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
-        return stage
+    stage, body = summed
     if contraction(stage, constants) is not None:
         return stage
     # A factor that is a sum is one operand of a product, unless that makes none.

@@ -22,15 +22,16 @@ from relay.te.scalar import (
     Reduce,
     Scalar,
     Select,
-    chain,
+    Size,
     conjunction,
     conjuncts,
+    guarded_factors,
     mentioned,
     select,
     substitute,
     walk,
 )
-from relay.te.tensor import Compute, Stage, Tensor, stage_over
+from relay.te.tensor import Compute, Stage, Tensor, float_sum, stage_over
 
 # Pairs of an element and a tap that are looked at.
 _MOST_PAIRS = 1 << 16
@@ -70,11 +71,15 @@ class WindowSum:
     """A sum of products of an operand that slides over places and one of taps. ``depth`` are the other axes summed over."""
 
     stage: Compute
-    dtype: str
     sliding: Load
     taps: Load
     windows: tuple[Window, ...]
     depth: tuple[Axis, ...]
+
+    @property
+    def dtype(self) -> str:
+        """Of both operands, and of the sum."""
+        return self.sliding.dtype
 
     @property
     def rows(self) -> list[Axis]:
@@ -100,55 +105,50 @@ class WindowSum:
 
 def window_sum(stage: Stage) -> WindowSum | None:
     """See a stage as such a sum, of known size but the rows, which reads inside of its tensors; None where it is none."""
-    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+    summed = float_sum(stage)
+    if summed is None:
         return None
-    (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
+    stage, body = summed
+    guard: list[Scalar] = []
+    factors = _factors(body.body, guard)
+    more = list(guard)
+    within = [each for factor in factors for each in _within_borders(factor, more)]
+    found = None if within == factors else _found(stage, body, within, more)
+    return found or _found(stage, body, factors, guard)
+
+
+def _found(stage: Compute, body: Reduce, factors: Sequence[Scalar], guard: Sequence[Scalar]) -> WindowSum | None:
+    """The sum of products of these factors where a guard holds, if it is one over windows."""
+    loads = [f for f in factors if isinstance(f, Load) and f.dtype == body.dtype]
+    if len(factors) != 2 or len(loads) != 2:
         return None
-    for through in (True, False):
-        guard: list[Scalar] = []
-        loads = [_unguarded(f, guard, through) for f in chain(_unguarded(body.body, guard, False), "mul")]
-        if len(loads) != 2:
-            return None
-        for sliding, taps in (loads, reversed(loads)):
-            if not isinstance(sliding, Load) or not isinstance(taps, Load):
-                return None
-            windows = _windows(stage, body, sliding, taps, guard)
-            if windows:
-                depth = tuple(a for a in body.axes if all(a is not w.tap for w in windows))
-                found = WindowSum(stage, body.dtype, sliding, taps, windows, depth)
-                if _is_product(found):
-                    return found
+    for sliding, taps in (loads, reversed(loads)):
+        windows = _windows(stage, body, sliding, taps, guard)
+        if windows:
+            depth = tuple(a for a in body.axes if all(a is not w.tap for w in windows))
+            found = WindowSum(stage, sliding, taps, windows, depth)
+            if _is_product(found):
+                return found
     return None
 
 
-def _unguarded(value: Scalar, guard: list[Scalar], through: bool) -> Scalar:
-    """A value without the conditions under which it is not zero, which go to ``guard``; ``through`` the borders of zeros that it has from a
-    stage of its own."""
-    while True:
-        if isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == 0:
-            guard += conjuncts(value.cond)
-            value = value.a
-            continue
-        inside = _bordered(value) if through else None
-        if inside is None:
-            return value
-        value = inside
+def _factors(product: Scalar, guard: list[Scalar]) -> list[Scalar]:
+    """The factors of a product, the conditions under which it is not zero added to ``guard``."""
+    conditions, operands = guarded_factors(product)
+    guard += (c for condition in conditions for c in conjuncts(condition))
+    return operands
 
 
-def _bordered(value: Scalar) -> Scalar | None:
-    """What a read of a stage that is another tensor with a border is."""
-    if (
-        not isinstance(value, Load)
-        or not isinstance(value.source, Tensor)
-        or not isinstance(value.source.stage, Compute)
-    ):
-        return None
-    stage = value.source.stage
-    (body, *others) = stage.bodies
-    if others or not isinstance(body, Select) or not isinstance(body.a, Load) or not isinstance(body.b, Const):
-        return None
-    return substitute(body, dict(zip(stage.axes, value.indices, strict=True))) if body.b.value == 0 else None
+def _within_borders(factor: Scalar, guard: list[Scalar]) -> list[Scalar]:
+    """What a factor reads through stages that put borders of zeros around a tensor, where it is inside of these."""
+    source = factor.source if isinstance(factor, Load) else None
+    if not isinstance(factor, Load) or not isinstance(source, Tensor) or not isinstance(source.stage, Compute):
+        return [factor]
+    body = source.stage.bodies[source.index]
+    if not isinstance(body, Select) or not isinstance(body.a, Load):
+        return [factor]
+    inside = substitute(body, dict(zip(source.stage.axes, factor.indices, strict=True)))
+    return [each for f in _factors(inside, guard) for each in _within_borders(f, guard)]
 
 
 def _windows(
@@ -182,7 +182,10 @@ def _window(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scala
     """The window whose place is an index under a guard."""
     if not isinstance(axis.extent, int) or not isinstance(tap.extent, int) or not isinstance(places, int):
         return None
-    if any(isinstance(n, Load) for c in (index, *guard) for n in walk(c)) or axis.extent * tap.extent > _MOST_PAIRS:
+    # What sizes that are not known say, or other tensors, is not the same in every run.
+    if any(isinstance(n, Load | Size) for c in (index, *guard) for n in walk(c)):
+        return None
+    if axis.extent * tap.extent > _MOST_PAIRS:
         return None
     place, hit = _everywhere((axis, tap), index), np.ones((axis.extent, tap.extent), bool)
     if guard:
@@ -205,8 +208,9 @@ def _window(axis: Axis, tap: Axis, at: int, index: Scalar, guard: Sequence[Scala
 
 
 def _everywhere(axes: tuple[Axis, Axis], value: Scalar) -> npt.NDArray[np.int64]:
-    """What an expression of two axes is at each index."""
-    (found,) = evaluate(stage_over("at", axes, (value,)), {})
+    """What an expression of two axes is at each index (others in it have one element)."""
+    single: dict[Axis, Scalar] = {a: Const(0, "int64") for a in mentioned(value) - {*axes}}
+    (found,) = evaluate(stage_over("at", axes, (substitute(value, single),)), {})
     return np.asarray(found, np.int64)
 
 

@@ -578,6 +578,21 @@ def conjunction(conditions: Iterable[Scalar]) -> Scalar:
     return reduce(lambda a, b: binary("and", a, b), conditions)
 
 
+def guarded_factors(product: Scalar) -> tuple[list[Scalar], list[Scalar]]:
+    """The conditions under which a product is not zero, and what it is the product of where they hold."""
+    conditions: list[Scalar] = []
+    operands: list[Scalar] = []
+    todo = [product]
+    while todo:
+        for factor in chain(todo.pop(), "mul"):
+            if isinstance(factor, Select) and isinstance(factor.b, Const) and factor.b.value == 0:
+                conditions.append(factor.cond)
+                todo.append(factor.a)
+            else:
+                operands.append(factor)
+    return conditions, operands
+
+
 def conjuncts(cond: Scalar) -> list[Scalar]:
     """The conditions that must all hold for a boolean expression to hold, in order."""
     return chain(cond, "and")

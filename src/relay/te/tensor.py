@@ -528,6 +528,16 @@ def stages(outputs: Sequence[Tensor]) -> list[Stage]:
     return order
 
 
+def float_sum(stage: Stage) -> tuple[Compute, Reduce] | None:
+    """See a stage as a sum of floats, and nothing else; None where it is none."""
+    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+        return None
+    (body,) = stage.bodies
+    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
+        return None
+    return stage, body
+
+
 def stage_bodies(stage: Stage) -> tuple[Scalar, ...]:
     """The scalar expressions of a stage."""
     match stage:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from relay.te.autodiff.arithmetic import choose, factors
+from relay.te.autodiff.arithmetic import choose
 from relay.te.autodiff.stages import source_of, stage
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, Select, binary, iteration_count, mentioned
+from relay.te.scalar import Axis, Load, Reduce, Scalar, binary, guarded_factors, iteration_count, mentioned
 
 # So many multiply-adds have to be saved for each contribution, which is stored and read again: from a cache, or from memory where
 # there are more than so many.
@@ -46,10 +46,11 @@ def contributions(
         return None
     placed = mentioned(*load.indices)
     hidden = [a for a in (*axes, *over) if a not in placed]
-    conditions, operands = _operands(adjoint)
+    conditions, operands = guarded_factors(adjoint)
     own = [mentioned(o) for o in operands]
     if (
-        not 2 <= len(own) <= _MOST_FACTORS
+        not all(isinstance(o, Load) for o in operands)
+        or not 2 <= len(own) <= _MOST_FACTORS
         or not all({a for a in hidden if a.extent != 1} <= mine for mine in own)
         or not mentioned(*conditions) <= placed
     ):
@@ -69,21 +70,6 @@ def contributions(
         value = choose(condition, value, None, adjoint.dtype)
     assert value is not None
     return Contributions(value, tuple(a for a in axes if a in placed), tuple(a for a in over if a in placed))
-
-
-def _operands(adjoint: Scalar) -> tuple[list[Scalar], list[Scalar]]:
-    """The conditions under which an adjoint is not zero, and the reads that it is the product of."""
-    conditions: list[Scalar] = []
-    operands: list[Scalar] = []
-    todo = [adjoint]
-    while todo:
-        for factor in factors(todo.pop()):
-            if isinstance(factor, Select) and isinstance(factor.b, Const) and factor.b.value == 0:
-                conditions.append(factor.cond)
-                todo.append(factor.a)
-            else:
-                operands.append(factor)
-    return conditions, operands if all(isinstance(o, Load) for o in operands) else []
 
 
 def is_inside(load: Scalar) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_floordiv, dim_mul, dim_sub
-from relay.te.autodiff.arithmetic import factors, is_const
+from relay.te.autodiff.arithmetic import is_const
 from relay.te.autodiff.gather import summed_at
 from relay.te.autodiff.simplify import simplified
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
-from relay.te.scalar import Axis, Binary, Compare, Const, Reduce, Scalar, Select, binary, conjuncts, substitute, walk
-from relay.te.tensor import Compute, Stage, Tensor
+from relay.te.scalar import Axis, Binary, Compare, Const, Scalar, binary, conjuncts, guarded_factors, substitute, walk
+from relay.te.tensor import Stage, Tensor, float_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,12 +37,12 @@ def over_multiples(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _over_multiples(stage: Stage) -> Stage:
-    if not isinstance(stage, Compute) or len(stage.bodies) != 1:
+    summed = float_sum(stage)
+    if summed is None:
         return stage
-    (body,) = stage.bodies
-    if not isinstance(body, Reduce) or body.kind != "sum" or body.dtype not in ("float32", "float64"):
-        return stage
-    conditions = _conditions(body.body)
+    stage, body = summed
+    # What has to hold for the product not to be zero.
+    conditions = [c for cond in guarded_factors(body.body)[0] for c in conjuncts(cond)]
     found = _multiples(conditions, stage.axes)
     if not found:
         return stage
@@ -62,18 +62,6 @@ def _over_multiples(stage: Stage) -> Stage:
     axes = [n for at in place for n in walk(at) if isinstance(n, Axis) and n not in body.axes]
     made = summed_at(stage.shape, place, value, tuple(dict.fromkeys(axes)), body.axes, stage.name)
     return made.stage
-
-
-def _conditions(value: Scalar) -> list[Scalar]:
-    """What has to hold for a product not to be zero."""
-    out: list[Scalar] = []
-    todo = [value]
-    while todo:
-        for factor in factors(todo.pop()):
-            if isinstance(factor, Select) and is_const(factor.b, 0):
-                out += conjuncts(factor.cond)
-                todo.append(factor.a)
-    return out
 
 
 def _multiples(conditions: Sequence[Scalar], axes: Sequence[Axis]) -> list[_Multiple]:
