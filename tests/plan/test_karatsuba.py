@@ -194,3 +194,18 @@ def test_windows_by_what_is_known(declare: Callable[..., object], always: None, 
     )
     assert products(fn) == ([6] if what == "an axis of one element" else [])
     check(fn, {V: 4}, {V: 9}, tolerance=1e-5 if dtype == "float32" else 1e-2)
+
+
+def test_windows_of_three_axes_stay_as_they_are(declare: Callable[..., object], always: None) -> None:
+    def define(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        over = [te.reduce_axis(n) for n in w.shape[:4]]
+
+        def element(*i: Any) -> Any:
+            at = [a + r for a, r in zip(i, over[:3], strict=False)]
+            return te.sum(x[(*at, over[3])] * w[(*over, i[3])], over)
+
+        return te.compute((4, 4, 4, w.shape[-1]), element)
+
+    declare(define)
+    fn = primitive([tensor((5, 5, 5, 16)), tensor((2, 2, 2, 16, 16))], lambda m, *a: m("karatsuba.op", *a))
+    assert products(fn) == []
