@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from relay import te
 from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Expr
-from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt
+from relay.loop.ir import Alloc, Branch, For, LetScalar, Prefetch, Stmt, Store
 from relay.loop.walk import buffers_read, expressions, statements
 from relay.op import registry
 from relay.plan.kernel_plan import KernelPlan, make_plan
@@ -155,6 +156,33 @@ def test_exponentials_and_their_sum_share_a_loop_and_lie_in_the_result() -> None
 
 def _in_flight(plan: KernelPlan) -> bool:
     return any(isinstance(s, For) and s.var.name == "turn" for s in statements(plan.kernel.body))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("width", [257, 400])
+def test_two_rows_of_a_norm_at_a_time(width: int, dtype: str) -> None:
+    """Their sums beside the results of the two rows before: every number of rows in the last turns, on each of three workers."""
+    sizes = [{V: rows} for rows in (0, 1, 7, 8, 9, 10, 17, 61, 62)]
+    norms: list[Callable[[Maker, Expr, Expr], Expr]] = [
+        lambda m, x, g: m("nn.layer_norm", x, g, g),
+        lambda m, x, g: m(
+            "multiply", m("multiply", x, m("rsqrt", m("mean", m("multiply", x, x), axis=-1, keepdims=True))), g
+        ),
+        lambda m, x, g: m("multiply", m("subtract", x, m("max", x, axis=-1, keepdims=True)), g),
+    ]
+    for norm in norms[dtype == "float16" :]:  # moments of float16 rows take two passes
+        types = [tensor((N, width), dtype), tensor((width,), dtype)]
+        plan = check(primitive(types, norm), *sizes, tolerance=4e-3 if dtype == "float16" else 2e-5)
+        turns = [s for s in statements(plan.kernel.body) if isinstance(s, For) and s.var.name == "turn"]
+        assert len(turns) == 1
+        stores = [s for s in statements(turns[0]) if isinstance(s, Store) and s.buffer.scope == "operand"]
+        assert len(stores) == 4, "two rows, where all are there and where some are"
+
+
+@pytest.mark.parametrize(("rows", "width", "paired"), [(7, 300, False), (64, 300, True), (64, 2000, False)])
+def test_few_and_long_rows_go_one_by_one(rows: int, width: int, paired: bool) -> None:
+    types = [tensor((rows, width)), tensor((width,))]
+    assert _in_flight(check(primitive(types, lambda m, x, g: m("nn.layer_norm", x, g, g)))) is paired
 
 
 @pytest.mark.parametrize("width", [300, 301, 1000, DimVar("w")])

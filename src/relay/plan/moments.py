@@ -25,7 +25,7 @@ from relay.loop.ir import Buffer, For, LetScalar, Stmt, Store
 from relay.loop.walk import same
 from relay.plan.build import allocate, seq
 from relay.plan.row_members import Emitter
-from relay.plan.row_parts import MemberPlan
+from relay.plan.row_parts import MemberPlan, Reductions
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -53,14 +53,14 @@ def row_steps(emitter: Emitter, plans: Sequence[MemberPlan]) -> list[Stmt]:
     out: list[Stmt] = []
     at = 0
     while at < len(groups):
-        found = _moments(emitter, groups[at:])
+        found = moments(emitter, groups[at:])
         out.append(emitter.step(groups[at]) if found is None else _one_pass(emitter, found))
-        at += 1 if found is None else len(found.between) + 2
+        at += 1 if found is None else len(found.plans)
     return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Moments:
+class Moments:
     """``total`` is a sum, ``spread`` the sum of squared distances of the same elements from ``centre``, which is known after the
     members ``between`` them."""
 
@@ -69,9 +69,14 @@ class _Moments:
     spread: MemberPlan
     centre: Scalar
 
+    @property
+    def plans(self) -> list[MemberPlan]:
+        """The members, in the order of their steps."""
+        return [self.total, *self.between, self.spread]
 
-def _moments(emitter: Emitter, groups: Sequence[list[MemberPlan]]) -> _Moments | None:
-    """Whether a sum and what follows it are the moments of a row."""
+
+def moments(emitter: Emitter, groups: Sequence[list[MemberPlan]]) -> Moments | None:
+    """Whether a sum and what follows it are the moments of a row: the first of some steps."""
     (total, *others), between = groups[0], list[MemberPlan]()
     element = None if others else _summed(emitter, total, axis := Axis("j", 1))
     if element is None:
@@ -85,7 +90,7 @@ def _moments(emitter: Emitter, groups: Sequence[list[MemberPlan]]) -> _Moments |
             continue
         square = _summed(emitter, plan, axis)
         centre = _centre(square, element, axis) if square is not None and _as_long(emitter, total, plan) else None
-        return None if centre is None else _Moments(total, between, plan, centre)
+        return None if centre is None else Moments(total, between, plan, centre)
     return None
 
 
@@ -123,15 +128,24 @@ def _centre(square: Scalar, element: Scalar, axis: Axis) -> Scalar | None:
     return None
 
 
-def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
+def _one_pass(emitter: Emitter, found: Moments) -> Stmt:
+    along = emitter.along(found.total)
+    assert along is not None
+    every = Axis("j", along.extent)
+    parts, element = summed_once(emitter, found, every)
+    loop = where_far(For(every, extent_of(every.extent), element, "vectorized"), emitter.builder.target)
+    return allocate(parts.buffers, seq([*parts.starts, loop, *parts.ends]))
+
+
+def summed_once(emitter: Emitter, found: Moments, every: Axis) -> tuple[Reductions, Stmt]:
+    """What the one pass does with the element at ``every``, and what around its loop; the first elements of the row are read before it."""
     along = emitter.along(found.total)
     assert along is not None
     builder, zero, dtype = emitter.builder, Const(0, "int64"), found.centre.dtype
     one, few = Axis("one", dim_min(along.extent, 1)), Axis("few", _part(along.extent, builder.lanes([dtype])))
-    every = Axis("j", along.extent)
-    names = ("origin", "part", "first", "second")
-    origin, part, first, second = sums = [Buffer(builder.fresh(n), (1,), dtype, "register") for n in names]
-    start, near, apart, off = (Named(builder.fresh(n), dtype) for n in ("start", "near", "apart", "off"))
+    names = ("origin", "part", "near", "first", "second")
+    origin, part, near, first, second = sums = [Buffer(builder.fresh(n), (1,), dtype, "register") for n in names]
+    start, apart, off = (Named(builder.fresh(n), dtype) for n in ("start", "apart", "off"))
 
     def now(buffer: Buffer) -> Scalar:
         return Load(buffer, (zero,), dtype)
@@ -157,12 +171,11 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
 
     mean = binary("add", now(origin), over(now(part), few))
     guess = select(compare("lt", unary("abs", mean), Const(math.inf, dtype)), mean, Const(0.0, dtype))
-    pass_ = LetScalar(
-        apart, binary("sub", at(every), near), seq([more(first, apart), more(second, binary("mul", apart, apart))])
-    )
-    total = binary("add", binary("mul", near, count(every)), now(first))
+    distance = binary("sub", at(every), now(near))
+    element = LetScalar(apart, distance, seq([more(first, apart), more(second, binary("mul", apart, apart))]))
+    total = binary("add", binary("mul", now(near), count(every)), now(first))
     # A mean is rounded to a number; what it differs from ``near`` by is known better than that: from the sum of distances.
-    given = binary("sub", found.centre, near)
+    given = binary("sub", found.centre, now(near))
     precise = binary("add", over(now(first), every), binary("sub", found.centre, binary("div", total, count(every))))
     precise = select(compare("lt", unary("abs", total), Const(math.inf, dtype)), precise, given)
     twice = binary("sub", binary("mul", now(first), Const(2.0, dtype)), binary("mul", off, count(every)))
@@ -172,32 +185,19 @@ def _one_pass(emitter: Emitter, found: _Moments) -> Stmt:
     spread = select(compare("lt", now(second), Const(math.inf, dtype)), right, beyond)
     if not isinstance(along.extent, int):  # a row of nothing has no centre, and no distance from it
         spread = select(compare("lt", zero, extent_of(along.extent)), spread, Const(0.0, dtype))
-    return allocate(
-        sums,
-        seq(
-            [
-                *(put(b, Const(0.0, dtype)) for b in sums),
-                For(one, extent_of(one.extent), put(origin, at(one))),
-                LetScalar(
-                    start,
-                    now(origin),
-                    For(few, extent_of(few.extent), more(part, binary("sub", at(few), start)), "vectorized"),
-                ),
-                LetScalar(
-                    near,
-                    guess,
-                    seq(
-                        [
-                            where_far(For(every, extent_of(every.extent), pass_, "vectorized"), builder.target),
-                            emitter.store(found.total, 0, total),
-                            *(emitter.member(p, None) for p in found.between),
-                            LetScalar(off, precise, emitter.store(found.spread, 0, spread)),
-                        ]
-                    ),
-                ),
-            ]
-        ),
-    )
+    ahead = For(few, extent_of(few.extent), more(part, binary("sub", at(few), start)), "vectorized")
+    starts = [
+        *(put(b, Const(0.0, dtype)) for b in sums),
+        For(one, extent_of(one.extent), put(origin, at(one))),
+        LetScalar(start, now(origin), ahead),
+        put(near, guess),
+    ]
+    ends = [
+        emitter.store(found.total, 0, total),
+        *(emitter.member(p, None) for p in found.between),
+        LetScalar(off, precise, emitter.store(found.spread, 0, spread)),
+    ]
+    return Reductions(sums, starts, [], [], ends), element
 
 
 def _part(extent: Dim, lanes: int) -> Dim:

@@ -6,8 +6,10 @@ second of the row before, the third of the row before that (software pipelining:
 once for all of them at its end, reads from memory while another row's arithmetic goes on, and is left once a row.
 Between so much arithmetic a processor does not look far enough ahead to the lines that are read and written, so they are asked for.
 
-That is done where a step computes something dear of each element: norms, which read and add, gain little while their rows
-are in a cache, and lose a quarter when they are not, because memory is read fastest in one run at a time.
+That is done where a step computes something dear of each element, and two rows at a time (`paired`) where one loop sums a row up and
+another makes its results (norms), if all that is read and written stays in the caches: two rows share what both read, and the ends of
+their sums, the quotients and roots, go beside each other. Rows from memory would lose a quarter, which is read fastest in one run at a
+time.
 
 What a step passes on to a later one is kept for as many turns as lie between them: a number in registers that move on
 from turn to turn, elements in as many places as rows are in flight.
@@ -18,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, known_equal, shape_size
+from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
 from relay.loop.walk import statements
+from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
     PARALLEL_COST,
     Builder,
@@ -33,12 +37,18 @@ from relay.plan.build import (
     temporary,
     unflattened,
 )  # fmt: skip
+from relay.plan.graph import loads
+from relay.plan.moments import Moments, moments, summed_once
 from relay.plan.row_members import Emitter
-from relay.plan.row_parts import MemberPlan, Reductions
-from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, minimum
+from relay.plan.row_parts import MemberPlan, Reductions, targets
+from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, mentioned, minimum
 
 # Steps of more rows at once are not worth the registers; rows up to so many elements stay in the second-level cache.
 _MOST_STEPS, _LONGEST = 4, 16384
+# Rows of which two are taken at a time: there are so many at least, and those at hand take so much of the first-level cache at most.
+_FEWEST, _SHARE = 8, (3, 4)
+# And the share of the last cache that all they read and write takes at most.
+_NEAR = 3, 8
 # Rows that a task has at least, where there are enough for all threads: the first and last few are not all in flight.
 _ROWS_OF_TASK, _TASKS_OF_THREAD = 16, 4
 # Places of elements in turn begin at whole vectors.
@@ -47,10 +57,11 @@ _WHOLE = 64
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A loop over a row's elements, and the members of one element each that follow it."""
+    """A loop over a row's elements, and the members of one element each that follow it. ``moments``: the loop's members are these."""
 
     loop: list[MemberPlan]
     after: list[MemberPlan]
+    moments: Moments | None = None
 
 
 def pipelined(
@@ -59,24 +70,95 @@ def pipelined(
     """The loops of a nest with rows in flight; None where its steps do not run over the same elements. ``work`` is what
     one row costs in simple operations."""
     live = [a for a in rows if a.extent != 1]
-    steps = _steps(emitter, plans)
+    steps = _steps(emitter, emitter.groups(plans))
     if not live or steps is None or not any(emitter.computes(p) for step in steps for p in step.loop):
         return None
-    along = emitter.along(steps[0].loop[0])
+    return _Pipeline(emitter, live, steps, temps, 1).tasks(work)
+
+
+def paired(
+    emitter: Emitter, rows: Sequence[Axis], plans: Sequence[MemberPlan], temps: Sequence[Buffer], work: Dim
+) -> tuple[list[Scalar], Stmt] | None:
+    """The loops of a nest that makes sums of a row and then its results, two rows at a time, and under which conditions that is worth
+    while; None where it never is."""
+    live = [a for a in rows if a.extent != 1]
+    steps = _steps(emitter, emitter.groups(plans), summed=True)
+    if not live or steps is None or len(steps) != 2:
+        return None
+    sums, results = steps
+    if sums.moments is None and any(not p.member.kept.is_reduction for p in sums.loop):
+        return None
+    if results.after or any(p.member.kept.is_reduction for p in results.loop):
+        return None
+    worth = _worth_pairs(emitter, live, steps)
+    return None if worth is None else (worth, _Pipeline(emitter, live, steps, temps, 2).tasks(work))
+
+
+def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step]) -> list[Scalar] | None:
+    """That there are rows enough, and all that the loops read and write stays in the caches, as far as it is not known; None where it is
+    known not to be so."""
+    target = emitter.builder.target
+    sums, results = (_operands(emitter, step, rows) for step in steps)
+    extent = _along(emitter, steps[0]).extent
+    at_hand = sum(
+        dtype_bits(b.dtype) // 8 * (2 if own else 1) for found in (sums, results) for b, own in found.values()
+    )
+    (part, whole) = _SHARE
+    if not isinstance(extent, int) or extent * at_hand * whole > part * target.l1_bytes:
+        return None
+    bytes_: Dim = 0
+    for buffer, _ in (sums | results).values():
+        bytes_ = dim_add(bytes_, buffer_bytes(buffer))
+    total = shape_size(tuple(a.extent for a in rows))
+    conditions: list[Scalar] = []
+    for value, least, most in ((total, _FEWEST, None), (bytes_, None, target.l3_bytes * _NEAR[0] // _NEAR[1])):
+        low, high = dim_bounds(value)
+        if (least is not None and high is not None and high < least) or (
+            most is not None and low is not None and low > most
+        ):
+            return None
+        if least is not None and (low is None or low < least):
+            conditions.append(compare("ge", extent_of(value), Const(least, "int64")))
+        if most is not None and (high is None or high > most):
+            conditions.append(compare("le", extent_of(value), Const(most, "int64")))
+    return conditions
+
+
+def _operands(emitter: Emitter, step: _Step, rows: Sequence[Axis]) -> dict[int, tuple[Buffer, bool]]:
+    """The operands that a step's loop reads and writes, by their ids, and whether each row has elements of its own there."""
+    found: dict[int, tuple[Buffer, bool]] = {}
+    for plan in step.loop:
+        if emitter.along(plan) is None:
+            continue
+        read = [load for value in emitter.values(plan) for load in loads(value)]
+        for load in read:
+            if isinstance(load.source, Buffer) and load.source.scope == "operand":
+                own = not mentioned(*load.indices).isdisjoint(rows) or found.get(id(load.source), (None, False))[1]
+                found[id(load.source)] = load.source, own
+        for where in targets(emitter.builder, plan):
+            if where.buffer.scope == "operand":
+                found[id(where.buffer)] = where.buffer, True
+    return found
+
+
+def _along(emitter: Emitter, step: _Step) -> Axis:
+    along = emitter.along(step.loop[0])
     assert along is not None
-    return _Pipeline(emitter, live, steps, along.extent, temps).tasks(work)
+    return along
 
 
-def _steps(emitter: Emitter, plans: Sequence[MemberPlan]) -> list[_Step] | None:
+def _steps(emitter: Emitter, groups: Sequence[list[MemberPlan]], summed: bool = False) -> list[_Step] | None:
+    """``summed``: moments of a row are made in one pass."""
     steps: list[_Step] = []
-    for group in emitter.groups(plans):
+    at = 0
+    while at < len(groups):
+        group, found = groups[at], moments(emitter, groups[at:]) if summed else None
+        at += 1 if found is None else len(found.plans)
         along = emitter.along(group[0])
         if along is not None:
-            first = emitter.along(steps[0].loop[0]) if steps else along
-            assert first is not None
-            if not known_equal(along.extent, first.extent):
+            if steps and not known_equal(along.extent, _along(emitter, steps[0]).extent):
                 return None
-            steps.append(_Step(group, []))
+            steps.append(_Step(group if found is None else found.plans, [], found))
         elif steps and not any(p.inner or p.reduced for p in group):
             steps[-1].after += group
         else:
@@ -87,23 +169,24 @@ def _steps(emitter: Emitter, plans: Sequence[MemberPlan]) -> list[_Step] | None:
 
 
 class _Pipeline:
-    """The loops of one nest."""
+    """The loops of one nest. Each turn takes a step of ``width`` rows, that of ``width`` rows before, and so on."""
 
     def __init__(
-        self, emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step], extent: Dim, temps: Sequence[Buffer]
+        self, emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step], temps: Sequence[Buffer], width: int
     ) -> None:
         self.emitter = emitter
         self.builder: Builder = emitter.builder
         self.rows = rows
         self.steps = steps
-        self.extent = extent
+        self.width = width
+        self.extent = _along(emitter, steps[0]).extent
         self.turn, self.count = Axis("turn", 1 << 62), Axis("count", 1 << 62)
         self.numbers: list[tuple[Buffer, int]] = []
         self.places: list[Buffer] = []
-        # For each step, where what is kept between steps lies for the row that it is at.
-        self.storage: list[dict[tuple[int, int], Storage]] = [{} for _ in steps]
-        self.slots: list[list[tuple[Axis, Scalar]]] = [[] for _ in steps]
-        self.at = [Axis("row", 1 << 62) for _ in steps]
+        # For each step and each of its rows, where what is kept between steps lies.
+        self.at = [Axis("row", 1 << 62) for _ in range(len(steps) * width)]
+        self.storage: list[dict[tuple[int, int], Storage]] = [{} for _ in self.at]
+        self.slots: list[list[tuple[Axis, Scalar]]] = [[] for _ in self.at]
         self._keep(temps)
 
     def _keep(self, temps: Sequence[Buffer]) -> None:
@@ -125,21 +208,22 @@ class _Pipeline:
 
     def _place(self, key: tuple[int, int], where: Storage, number: int, flight: int) -> None:
         (size,) = where.buffer.shape
+        first, rows = number * self.width, flight * self.width
         if where.buffer.scope == "register":
-            buffer = replace(where.buffer, shape=(flight,))
-            self.numbers.append((buffer, flight))
-            for age in range(flight):
-                self.storage[number + age][key] = Storage(buffer, where.strides, age)
+            buffer = replace(where.buffer, shape=(rows,))
+            self.numbers.append((buffer, rows))
+            for n in range(rows):
+                self.storage[first + n][key] = Storage(buffer, where.strides, n)
             return
         pitch = dim_mul(ceil_div(size, _WHOLE), _WHOLE)
-        buffer = temporary(where.buffer.name, dim_mul(pitch, flight), where.buffer.dtype)
+        buffer = temporary(where.buffer.name, dim_mul(pitch, rows), where.buffer.dtype)
         self.places.append(buffer)
-        for step in range(number, number + flight):
+        for n in range(first, first + rows):
             # A row has the same place in every step.
-            slot = Axis("slot", flight)
-            self.slots[step].append((slot, binary("mod", self.at[step], Const(flight, "int64"))))
+            slot = Axis("slot", rows)
+            self.slots[n].append((slot, binary("mod", self.at[n], Const(rows, "int64"))))
             offset = dim_mul(self.builder.indices.poly(slot), pitch)
-            self.storage[step][key] = Storage(buffer, where.strides, offset)
+            self.storage[n][key] = Storage(buffer, where.strides, offset)
 
     def tasks(self, work: Dim) -> Stmt:
         """Tasks of rows that follow one another: enough for all threads, long enough to fill the pipeline."""
@@ -159,7 +243,7 @@ class _Pipeline:
 
     def _task(self, start: Scalar, count: Scalar) -> Stmt:
         last = len(self.steps) - 1
-        turns = For(self.turn, binary("add", self.count, last), self._turn(start))
+        turns = For(self.turn, binary("add", ceiling(self.count, Const(self.width, "int64")), last), self._turn(start))
         body = bound([(self.count, count)], turns)
         return allocate([*(b for b, _ in self.numbers), *self.places], body)
 
@@ -171,30 +255,38 @@ class _Pipeline:
         return [(at, row), *unflattened(own, at)]
 
     def _turn(self, start: Scalar) -> Stmt:
-        """Each step at its row, then what is kept moves on."""
+        """Each step at its rows, then what is kept moves on."""
         bindings: list[tuple[Axis, Scalar]] = []
         parts: list[tuple[Reductions, Stmt, list[Stmt]]] = []
+        inside: list[Scalar] = []
         shared = Axis("j", self.extent)
         before, storage = self.emitter.env, dict(self.builder.storage)
-        for number, step in enumerate(self.steps):
-            bindings += self._go_to(self.at[number], binary("add", start, binary("sub", self.turn, number)))
-            bindings += self.slots[number]
-            self.builder.storage.update(self.storage[number])
-            reductions, element = self.emitter.element(step.loop, shared)
+        for n, at in enumerate(self.at):
+            step, behind = self.steps[n // self.width], n % self.width
+            # Of the task's rows.
+            row = binary("mul", binary("sub", self.turn, n // self.width), self.width)
+            row = binary("add", row, behind) if behind else row
+            bindings += self._go_to(at, binary("add", start, row))
+            bindings += self.slots[n]
+            self.builder.storage.update(self.storage[n])
+            if step.moments is None:
+                reductions, element = self.emitter.element(step.loop, shared)
+            else:
+                # Found again, for what they pass on is in another place in each row.
+                found = moments(self.emitter, [[plan] for plan in step.moments.plans])
+                assert found is not None
+                reductions, element = summed_once(self.emitter, found, shared)
             parts.append((reductions, element, [self.emitter.member(p, None) for p in step.after]))
             self.emitter.env = before
+            begun = compare("ge", self.turn, Const(n // self.width, "int64"))
+            inside.append(binary("and", begun, compare("lt", row, self.count)))
         self.builder.storage.clear()
         self.builder.storage.update(storage)
         last = len(self.steps) - 1
-        inside = [
-            binary(
-                "and",
-                compare("ge", self.turn, Const(number, "int64")),
-                compare("lt", self.turn, binary("add", self.count, number)),
-            )
-            for number in range(last + 1)
-        ]
-        full = binary("and", compare("ge", self.turn, Const(last, "int64")), compare("lt", self.turn, self.count))
+        newest = (
+            binary("mul", binary("add", self.turn, 1), self.width) if self.width > 1 else binary("add", self.turn, 1)
+        )
+        full = binary("and", compare("ge", self.turn, Const(last, "int64")), compare("le", newest, self.count))
 
         def loop(body: Sequence[Stmt]) -> Stmt:
             return For(shared, extent_of(self.extent), seq(body), "vectorized")
@@ -205,20 +297,23 @@ class _Pipeline:
         # Rows mostly follow one another, so what lies behind an element is written later.
         stores = [s for element in every for s in statements(element) if isinstance(s, Store)]
         target = self.builder.target
-        asked = [*operands_ahead(every[0], shared, target), *results_ahead(stores, target)]
+        asked = [*operands_ahead(every[0], shared, target), *results_ahead(stores, target)] if self.width == 1 else []
         elements = Branch(
             full,
             loop([*asked, *every]),
             loop([Branch(cond, e) for cond, (_, e, _) in zip(inside, parts, strict=True)]),
         )
-        starts = [s for reductions, _, _ in parts for s in reductions.starts]
+        starts = [
+            Branch(cond, seq(r.starts)) if self.steps[n // self.width].moments is not None else seq(r.starts)
+            for n, (cond, (r, _, _)) in enumerate(zip(inside, parts, strict=True))
+        ]
         ends = [
             Branch(c, seq([*r.ends, *after])) for c, (r, _, after) in zip(inside, parts, strict=True) if r.ends or after
         ]
         moves = [
-            Store(b, (Const(age, "int64"),), Load(b, (Const(age - 1, "int64"),), b.dtype))
-            for b, flight in self.numbers
-            for age in reversed(range(1, flight))
+            Store(b, (Const(n, "int64"),), Load(b, (Const(n - self.width, "int64"),), b.dtype))
+            for b, rows in self.numbers
+            for n in reversed(range(self.width, rows))
         ]
         accumulators = [b for reductions, _, _ in parts for b in reductions.buffers]
         return bound(bindings, allocate(accumulators, seq([*starts, elements, *ends, *moves])))

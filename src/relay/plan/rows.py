@@ -43,7 +43,7 @@ from relay.plan.nests import Nest
 from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, targets
-from relay.plan.row_pipeline import pipelined
+from relay.plan.row_pipeline import paired, pipelined
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.strips import strips
 from relay.te.scalar import (
@@ -154,7 +154,13 @@ def _along(
         return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
     if (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
         return skewed
-    return parallel_lines(builder, rows, work, _one_by_one(emitter, plans, temps))
+    env, storage = dict(emitter.env), dict(builder.storage)
+    pairs = paired(emitter, rows, plans, temps, work)
+    if pairs is not None and not pairs[0]:
+        return pairs[1]
+    emitter.env, builder.storage = env, storage
+    alone = parallel_lines(builder, rows, work, _one_by_one(emitter, plans, temps))
+    return alone if pairs is None else Branch(conjunction(pairs[0]), pairs[1], alone)
 
 
 def _one_by_one(emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer]) -> Stmt:
