@@ -47,7 +47,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_o
 _MOST_STEPS, _LONGEST = 4, 16384
 # Rows of which two are taken at a time: there are so many at least, and those at hand take so much of the first-level cache at most.
 _FEWEST, _SHARE = 8, (3, 4)
-# And the share of the last cache that all they read and write takes at most.
+# And the share of the last cache that all they read and write takes at most (of the second-level one, all of it, where a processor outruns
+# what is behind that).
 _NEAR = 3, 8
 # Rows that a task has at least, where there are enough for all threads: the first and last few are not all in flight.
 _ROWS_OF_TASK, _TASKS_OF_THREAD = 16, 4
@@ -111,7 +112,9 @@ def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step])
         bytes_ = dim_add(bytes_, buffer_bytes(buffer))
     total = shape_size(tuple(a.extent for a in rows))
     conditions: list[Scalar] = []
-    for value, least, most in ((total, _FEWEST, None), (bytes_, None, target.l3_bytes * _NEAR[0] // _NEAR[1])):
+    # What outruns its caches waits for all that is behind the second level as for memory.
+    near = target.l2_bytes if target.outruns_caches else target.l3_bytes * _NEAR[0] // _NEAR[1]
+    for value, least, most in ((total, _FEWEST, None), (bytes_, None, near)):
         low, high = dim_bounds(value)
         if (least is not None and high is not None and high < least) or (
             most is not None and low is not None and low > most
