@@ -50,6 +50,7 @@ from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
 from relay.plan.separable import separated
+from relay.plan.spread import spread_nest
 from relay.plan.stages import Kept, contraction, keep
 from relay.plan.terms import term_by_term
 from relay.plan.turned import arranged, with_panels
@@ -60,6 +61,7 @@ from relay.te.index import Indices
 from relay.te.interleave import as_interleave
 from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, Unary, children, walk
 from relay.te.scatter import as_scatter
+from relay.te.spans import as_spread
 from relay.te.tensor import Compute, Tensor, stage_bodies
 
 
@@ -206,8 +208,9 @@ def _planned(
         else:
             inputs.append(operand(builder, tensor, f"in{n}", given.get(n)))
     empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
+    spreads = {id(k.origin): parts for k in stages if (parts := as_spread(k.stage, indices)) is not None}
     scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
-    put = scatters.keys() | updates.keys()
+    put = scatters.keys() | spreads.keys() | updates.keys()
     alone = products.keys() | attentions.keys() | put | together
     nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
     nests = [part for n in nests for part in _parted(n, put | together)]
@@ -218,6 +221,8 @@ def _planned(
 
     def nest(found: Nest) -> Stmt:
         first = id(found.members[0].kept.origin)
+        if first in spreads:
+            return spread_nest(builder, found.members[0].kept, spreads[first])
         if first in scatters:
             return scatter_nest(builder, found.members[0].kept, scatters[first])
         if first in updates:

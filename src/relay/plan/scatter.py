@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from relay.ir.dim import ceil_div, dim_mul, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import Branch, Buffer, LetScalar, Stmt, Store
 from relay.plan.build import Builder, Storage, allocate, parallel, parallel_rows, seq, serial, vectorized
@@ -51,15 +51,18 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
     (value,) = builder.evaluate([form.value], visit.there)
     for guard in lanewise:
         value = select(guard, value, initial(form.kind, dtype))
-    made = _wide(builder, where, form.kind)
+    made = wide(builder, where, form.kind)
     now = Load(made, (at,), made.dtype)
     body: Stmt = Store(made, (at,), combine(form.kind, now, cast(value, made.dtype)))
-    steps = [
-        _everywhere(builder, made, lambda _: initial(form.kind, made.dtype)),
-        visit.loops(before, visit.across(body), max(1, cost(value))),
-    ]
+    return collected(builder, where, made, form.kind, visit.loops(before, visit.across(body), max(1, cost(value))))
+
+
+def collected(builder: Builder, where: Storage, made: Buffer, kind: ReduceKind, loops: Stmt) -> Stmt:
+    """What loops combine in a buffer that begins with what adds nothing, and then where the result is."""
+    steps = [_everywhere(builder, made, lambda _: initial(kind, made.dtype)), loops]
     if made is where.buffer:
         return seq(steps)
+    dtype = where.buffer.dtype
     narrowed = _everywhere(builder, where.buffer, lambda at: cast(Load(made, (at,), made.dtype), dtype))
     return allocate([made], seq([*steps, narrowed]))
 
@@ -107,7 +110,7 @@ class Visit:
         """What is done with an element, in all lanes."""
         return body if self.lane is None else vectorized(self.lane, self._count, body)
 
-    def loops(self, before: Sequence[Scalar], body: Stmt, work: int) -> Stmt:
+    def loops(self, before: Sequence[Scalar], body: Stmt, work: Dim) -> Stmt:
         """``body`` at every place that is inside, where all that is asked ``before`` holds; ``work``: of an element."""
         place = self.builder.evaluate([self.places[a] for a in self._names], self.env)
         for (axis, name), index in zip(self._names.items(), place, strict=True):
@@ -116,13 +119,26 @@ class Visit:
         for guard in reversed(before):
             if not (isinstance(guard, Const) and guard.value):
                 body = Branch(guard, body)
-        total = dim_mul(shape_size(tuple(a.extent for a in self.over)), work)
+        total = dim_mul(self.iterations, work)
         if self.lane is not None:
             total = dim_mul(total, _BLOCK)
-        return parallel_rows(self.builder, self.tasks, total, serial(list(self.over), body))
+        return self.shared(total, self.through(body))
+
+    def shared(self, work: Dim, body: Stmt) -> Stmt:
+        """All tasks, each of so much work."""
+        return parallel_rows(self.builder, self.tasks, work, body)
+
+    @property
+    def iterations(self) -> Dim:
+        """How many iterations a task has."""
+        return shape_size(tuple(a.extent for a in self.over))
+
+    def through(self, body: Stmt) -> Stmt:
+        """All iterations of a task."""
+        return serial(self.over, body)
 
 
-def _wide(builder: Builder, where: Storage, kind: ReduceKind) -> Buffer:
+def wide(builder: Builder, where: Storage, kind: ReduceKind) -> Buffer:
     """Where values are combined: sums and products of sixteen bits in float32, as everywhere (a sum would stop growing at 256 times
     what is added); anything else where the result is."""
     buffer = where.buffer

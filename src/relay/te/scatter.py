@@ -55,25 +55,53 @@ class Scatter:
 
 def as_scatter(stage: Stage, indices: Indices) -> Scatter | None:
     """See a stage as such a reduction; None where it is not one, or where its indices can be computed by arithmetic alone."""
+    given = conditional(stage)
+    if given is None:
+        return None
+    stage, found = given
+    where = located(found.conditions, stage.axes, indices, found.reduce.axes)
+    if where is None:
+        return None
+    kind, value = found.reduce.kind, found.asking(where.inside)
+    return Scatter(kind, where.places, where.through(stage.axes), found.reduce.axes, value, where.guard)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditional:
+    """A reduction of a ``value`` that counts where all ``conditions`` hold. What one of them reads, or the value, may be inside only
+    where those before it do."""
+
+    reduce: Reduce
+    conditions: tuple[Scalar, ...]
+    value: Scalar
+
+    def asking(self, conditions: Sequence[Scalar]) -> Scalar:
+        """The value where some conditions hold, else what adds nothing."""
+        value = self.value
+        for part in reversed(conditions):
+            value = select(part, value, Const(_neutral(self.reduce), value.dtype))
+        return value
+
+
+def conditional(stage: Stage) -> tuple[Compute, Conditional] | None:
+    """See a stage as such a reduction of elements that come together one by one."""
     if not isinstance(stage, Compute) or len(stage.bodies) != 1:
         return None
     (body,) = stage.bodies
     if not isinstance(body, Reduce) or body.kind not in _KINDS or not isinstance(body.body, Select):
         return None
-    neutral = numeric.identity(body.kind, body.dtype).astype(object).item()
+    neutral = _neutral(body)
     value: Scalar = body.body
     conditions: list[Scalar] = []
-    # What a condition reads may be inside only where those around it hold.
     while isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == neutral:
         conditions += conjuncts(value.cond)
         value = value.a
-    where = located(conditions, stage.axes, indices, body.axes)
-    if where is None:
-        return None
-    # What reads at the place is asked where that is inside.
-    for part in reversed(where.inside):
-        value = select(part, value, Const(neutral, body.dtype))
-    return Scatter(body.kind, where.places, where.through(stage.axes), body.axes, value, where.guard)
+    return stage, Conditional(body, tuple(conditions), value)
+
+
+def _neutral(body: Reduce) -> bool | int | float:
+    neutral: bool | int | float = numeric.identity(body.kind, body.dtype).astype(object).item()
+    return neutral
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +133,17 @@ def located(
             places[found[0]] = found[1]
     if not places or any(_mentions(place, places) for place in places.values()):
         return None
+    guard = guard_of([p for p in rest if not _mentions(p, places)])
+    return Located(places, tuple(p for p in rest if _mentions(p, places)), guard)
+
+
+def guard_of(conditions: Sequence[Scalar]) -> Scalar:
+    """Whether all conditions hold; what one of them reads is read where those before it do."""
     guard: Scalar = TRUE
-    for part in (p for p in rest if not _mentions(p, places)):
+    for part in conditions:
         reads = any(isinstance(n, Load) for n in walk(part))
         guard = part if guard is TRUE else select(guard, part, FALSE) if reads else binary("and", guard, part)
-    return Located(places, tuple(p for p in rest if _mentions(p, places)), guard)
+    return guard
 
 
 def _mentions(root: Scalar, axes: Container[Scalar]) -> bool:
