@@ -260,3 +260,88 @@ def test_two_loops_that_differ_in_which_number_is_which() -> None:
     def @main(%n: int64, %s: float32, %r: float32, %q: float32) {{ (@a(%n, %s, %r, %q), @b(%n, %s, %r, %q)) }}"""
     assert recurrences(text) == [(0, 1), (0, 1)]
     check(text, (np.int64(5), np.float32(2), np.float32(3), np.float32(7)))
+
+
+# Filters of second order beside each other: the state is two rows of numbers.
+CHANNELS = """
+def @biquad[t: Dim, c: Dim](%xs: Tensor[(t, c), float32], %b: Tensor[(3, c), float32], %a: Tensor[(2, c), float32]) {
+  let %zero = zeros(shape=[Dim[c]]);
+  @scan_rows(fn (%s: (Tensor[(c,), float32], Tensor[(c,), float32]), %x: Tensor[(c,), float32])
+      -> ((Tensor[(c,), float32], Tensor[(c,), float32]), Tensor[(c,), float32]) {
+    let %y = take(%b, 0, axis=0) * %x + %s.0;
+    ((take(%b, 1, axis=0) * %x - take(%a, 0, axis=0) * %y + %s.1, take(%b, 2, axis=0) * %x - take(%a, 1, axis=0) * %y), %y)
+  }, (%zero, %zero), %zero, %xs)
+}
+def @main[t: Dim, c: Dim](%xs: Tensor[(t, c), float32], %b: Tensor[(3, c), float32], %a: Tensor[(2, c), float32]) {
+  let %all = @biquad(%xs, %b, %a);
+  (%all.1, %all.0.0, %all.0.1)
+}
+def @loss[t: Dim, c: Dim](%xs: Tensor[(t, c), float32], %b: Tensor[(3, c), float32], %a: Tensor[(2, c), float32]) -> float32 {
+  let %all = @biquad(%xs, %b, %a);
+  sum(tanh(%all.1)) + sum(%all.0.0 * %all.0.1)
+}"""
+
+
+@pytest.mark.parametrize("channels", ["c", "5", "40", "70"])
+def test_tensors_whose_elements_are_loops_by_themselves(channels: str) -> None:
+    text = CHANNELS.replace("c: Dim", "x: Dim").replace("c)", f"{channels})") if channels != "c" else CHANNELS
+    if channels != "c":
+        text = text.replace("(c,)", f"({channels},)").replace("Dim[c]", channels)
+    widths = (1, 3, 16, 300) if channels == "c" else (int(channels),)
+    assert sorted(recurrences(text))[-1][0] == 1
+    check(text, *((rows(t, c), rows(3, c), rows(2, c) * 0.2) for c in widths for t in (0, 1, 7)))
+
+
+def rows(t: int, c: int) -> np.ndarray:
+    return vector(t * c, t).reshape(t, c)
+
+
+def test_gradients_of_tensors_whose_elements_are_loops() -> None:
+    module = relay.parse(HEAD + CHANNELS)
+    derived = relay.value_and_grad(module, argnums=(0, 1, 2), entry="loss")
+    given = rows(6, 20), rows(3, 20), rows(2, 20) * 0.2
+    found = relay.compile(derived, entries=["loss"], cache=False, threads=2).run("loss", *given)
+    for a, b in zip(flat(found), flat(relay.evaluate(derived, *given, entry="loss")), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+
+
+# Of two axes and of several kinds: a count at each place, a choice by a number, rows that are read backward, what does not change read at
+# another place, and a weight that all places have.
+PARTICLES = """
+def @go[b: Dim, d: Dim, n: Dim](%left: int64, %x: Tensor[(b, d), float32], %v: Tensor[(b, d), float32], %hits: Tensor[(b, d), int32],
+    %force: Tensor[(n, b, d), float32], %pull: Tensor[(b, d), float32], %w: float32)
+    -> (Tensor[(b, d), float32], Tensor[(b, d), int32], int64) {
+  if (%left > 0i64) {
+    let %f = take(%force, %left - 1i64, axis=0) + %w * reverse(%pull, axis=1);
+    let %u = if (%w > 0.5f) { %v + 0.1f * %f } else { %v - %f };
+    let %y = %x + 0.1f * %u;
+    let %out = abs(%y) > 1f;
+    @go(%left - 1i64, where(%out, %x, %y), where(%out, negative(%u), %u), where(%out, %hits + 1, %hits), %force, %pull, %w)
+  } else { (%x + %v, %hits, %left) }
+}
+def @main[b: Dim, d: Dim, n: Dim](%x: Tensor[(b, d), float32], %force: Tensor[(n, b, d), float32], %w: float32) {
+  @go(Dim[n], %x, zeros_like(%x), cast(zeros_like(%x), dtype="int32"), %force, %x, %w)
+}"""
+
+
+def test_tensors_of_two_axes() -> None:
+    assert recurrences(PARTICLES) == [(0, 4)]
+    for b, d, n in ((4, 3, 9), (1, 40, 2), (2, 1, 0)):
+        check(PARTICLES, *((vector(b * d).reshape(b, d), vector(n * b * d).reshape(n, b, d), w) for w in (1.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "%x + reverse(%x, axis=0)",  # of other places
+        "%x * sum(%x)",
+        'where(equal(arange(stop=Dim[n], dtype="int64"), %i), 2f * %x, %x)',  # of one place: nothing else is touched
+    ],
+)
+def test_steps_that_are_no_loops_of_elements(step: str) -> None:
+    text = f"""
+def @main[n: Dim](%x: Tensor[(n,), float32], %k: int64) {{
+  @for(0i64, %k, fn (%i: int64, %x: Tensor[(n,), float32]) -> Tensor[(n,), float32] {{ {step} }}, %x)
+}}"""
+    assert recurrences(text) == []
+    check(text, (vector(5), 3))

@@ -1,21 +1,22 @@
-"""Loops whose steps are a few numbers, and may put one behind a vector in each of them, become one kernel each.
+"""Loops whose steps are a few numbers, and may put one behind a vector in each of them, become one kernel each; so do loops whose steps are
+tensors of one shape, of which each element is such a loop by itself.
 
 A row of a dynamic program (the edit distance, time warping, an alignment), a filter, a tape of numbers: as a loop of the program a step is
 a dozen instructions and an element that is appended, as a kernel it is what it computes. Where of all that changes from step to step
 each number depends on what it was itself, and on none that depends on it, the kernel is made of scans (`relay.te.tensor.Scan`), and what
 else there is goes in vectors: what is handed on is known of each step by itself, a counter by the step's number, a number that was read
 in the step before (the element above and to the left) by reading it again. Numbers that depend on each other in a circle, and loops
-that put nothing behind a vector, are one loop with all of them in registers (`relay.plan.steps`).
+that put nothing behind a vector, are one loop with all of them in registers (`relay.plan.steps`). Elements of tensors (the channels of a
+filter, the neurons of a layer that fire by themselves, particles that do not meet) always are: lanes go across them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
 
 from relay import te
-from relay.ir.dim import DimVar, dim_vars
+from relay.ir.dim import Dim, DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, is_integer
@@ -25,6 +26,7 @@ from relay.lower.sizes import said_dims
 from relay.lower.step_numbers import StepNumbers
 from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
 from relay.plan.steps import Steps
+from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -34,9 +36,11 @@ from relay.te.scalar import (
     Named,
     Reduce,
     Scalar,
+    Select,
     Size,
     cast,
     maximum,
+    mentioned,
     select,
     substitute,
     transform,
@@ -44,7 +48,7 @@ from relay.te.scalar import (
 )
 from relay.te.shared import Shared
 from relay.te.tensor import Placeholder, Tensor, stage_bodies
-from relay.transform.blocks import as_block, body_of, is_primitive
+from relay.transform.blocks import all_blocks, as_block, body_of, is_primitive
 
 # A step of more operations is long enough for what is around it not to matter, and might be computed several times here.
 _MOST_OPERATIONS = 200
@@ -127,26 +131,33 @@ class _Reader:
     values: dict[Var, _Value] = field(default_factory=dict)
     # The parameters that are tuples.
     fields: dict[Var, Fields] = field(default_factory=dict)
-    # The parameters that are numbers, as variables of expressions.
+    # The parameters that are numbers, or tensors with a number at each place of the grid, as variables of expressions.
     numbers: dict[Var, Named] = field(default_factory=dict)
+    grid: tuple[Axis, ...] = ()
     placeholders: dict[Var | Constant, Tensor] = field(default_factory=dict)
     shared: Shared = field(default_factory=Shared)
     branches: int = 0
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """What steps hand on, if it is no numbers."""
+        return tuple(a.extent for a in self.grid)
 
     def read(self) -> Recurrence:
         body = body_of(self.function)
         *before, last = body.bindings or (None,)
         if last is None or not isinstance(last.value, If) or body.result is not last.var:
             raise _Unsuited
-        for param in self.function.params:
-            self.values[param] = self._given(param, param)
-        for binding in before:
-            self.values[binding.var] = self._value(binding.value)
         then, orelse = as_block(last.value.then), as_block(last.value.orelse)
         on = self._goes_on(then)
         if on == self._goes_on(orelse):
             raise _Unsuited
         again, leave = (then, orelse) if on else (orelse, then)
+        self.grid = tuple(Axis(f"g{n}", size) for n, size in enumerate(_shape_of_steps(body, leave)))
+        for param in self.function.params:
+            self.values[param] = self._given(param, param)
+        for binding in before:
+            self.values[binding.var] = self._value(binding.value)
         if not _free(leave) <= set(self.function.params):
             raise _Unsuited
         condition = self._number(last.value.cond)
@@ -159,7 +170,7 @@ class _Reader:
             values = tuple(self._given(param, v) for v in own)
             self.fields[part] = tuple(self.fields.pop(v, v) for v in own)
             return values
-        if isinstance(part.ty, TensorType) and part.ty.shape == () and isinstance(part.ty.dtype, str):
+        if isinstance(part.ty, TensorType) and part.ty.shape in ((), self.shape) and isinstance(part.ty.dtype, str):
             self.numbers[part] = Named(part.name, part.ty.dtype)
         return self.numbers.get(part, part)
 
@@ -223,7 +234,7 @@ class _Reader:
                 return self._chosen(condition, *(self._branch(as_block(b)) for b in (e.then, e.orelse)))
             case Call(fn=OpRef(name="append")):
                 vector, element = (self._atom(a) for a in e.args)
-                if isinstance(element, Var | Constant | _Longer | tuple) or not _is_vector(vector):
+                if isinstance(element, Var | Constant | _Longer | tuple) or not isinstance(vector, Var):
                     raise _Unsuited
                 return _Longer(vector, element)
             case Call() if is_primitive(e.fn):
@@ -248,7 +259,7 @@ class _Reader:
     def _primitive(self, primitive: Function, args: Sequence[Expr]) -> _Value:
         """The results of a primitive that computes numbers."""
         graph = te_graph(primitive)
-        found = None if graph.foreign else elements(graph, _MOST_OPERATIONS)
+        found = None if graph.foreign else elements(graph, _MOST_OPERATIONS, self.grid)
         if found is None or any(isinstance(n, Reduce) for r in found for n in walk(r)):
             raise _Unsuited
         given = {tensor_key(t): self._atom(a) for t, a in zip(graph.inputs, args, strict=True)}
@@ -262,11 +273,28 @@ class _Reader:
                 return Load(self._operand(value), node.indices, node.dtype)
             if isinstance(value, _Longer | tuple):
                 raise _Unsuited
-            return value
+            if self._is_here(node.indices):
+                return value
+            # Elements at other places are known of what does not change.
+            param = next((p for p, n in self.numbers.items() if n is value), None)
+            if param is None:
+                raise _Unsuited
+            return Load(self._operand(param), node.indices, node.dtype)
 
         memo: dict[int, Scalar] = {}
         results = tuple(transform(r, lambda n: self.shared.of(visit(n)), memo) for r in found)
         return results[0] if isinstance(primitive.ret_type, TensorType) else results
+
+    def _is_here(self, indices: Sequence[Scalar]) -> bool:
+        """Whether this is the place at hand."""
+        here = Indices()
+        return not indices or all(
+            a.extent == 1 or here.poly(i) == here.poly(a) for a, i in zip(self.grid, indices, strict=True)
+        )
+
+    def _places(self, param: Var) -> tuple[Axis, ...]:
+        """Where the element of a parameter is that a step is about."""
+        return self.grid if isinstance(param.ty, TensorType) and param.ty.shape else ()
 
     def _chosen(self, condition: Scalar, a: _Value, b: _Value) -> _Value:
         """One of two values."""
@@ -313,11 +341,15 @@ class _Reader:
                 raise _Unsuited
             elif (by := _counts(number, value)) is not None:
                 counters[number] = by
+            elif _puts_at_a_place(number, value, self.grid):
+                raise _Unsuited  # nothing else need be touched
             else:
                 states[number] = value
         if any(isinstance(p, Var) and p not in fixed for p in self.placeholders):
             raise _Unsuited
-        given: dict[Axis, Scalar] = {n: Load(self._operand(p), (), n.dtype) for p, n in self.numbers.items()}
+        given: dict[Axis, Scalar] = {
+            n: Load(self._operand(p), self._places(p), n.dtype) for p, n in self.numbers.items()
+        }
         unchanged: dict[Axis, Scalar] = {n: given[n] for p, n in self.numbers.items() if p in fixed}
         trips = _trips(condition, on, counters, given, unchanged)
         read = _free(leave)
@@ -325,13 +357,17 @@ class _Reader:
         wanted = tuple(p for p, n in self.numbers.items() if p in outside and p not in fixed)
         count, ends = DimVar("steps"), tuple(self.numbers[p] for p in wanted)
         made = StepNumbers(count, self.shared, given, dict(states), dict(rows))
-        if rows and made.solve(unchanged, counters, set(ends)):
+        if rows and not self.grid and made.solve(unchanged, counters, set(ends)):
             outputs = (*(made.row(p) for p in rows), *map(made.last, ends))
             whole, handed = TeGraph((), outputs), None
         else:
             handed = StepNumbers(count, self.shared, given, states, rows).handed_on(unchanged, counters, ends)
-            if handed is None:
+            if handed is None or any(
+                n in handed.states and not self._places(p) for p, n in self.numbers.items() if self.grid
+            ):
                 raise _Unsuited
+            if self.grid:
+                handed = replace(handed, grid=self.grid, of_numbers=frozenset(_of_numbers(rows, wanted)))
             whole = handed.graph()
         return self._checked(whole, handed, trips, count, fixed, tuple(rows), wanted, on)
 
@@ -355,7 +391,8 @@ class _Reader:
         count = tuple(v for v, t in self.placeholders.items() if id(t) in counted)
         code = ScalarCode(tuple(self.placeholders[v] for v in count), (trips,))
         made = Recurrence(operands, graph, handed, steps, code, count, rows, wanted, on, self.fields)
-        said = {v for p in fixed for v in said_dims(p.ty)} | {steps}
+        same = fixed.union(p for p in self.numbers)
+        said = {v for p in same for v in said_dims(p.ty)} | {steps}
         needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
         cost = len({id(n) for b in bodies for n in walk(b) if not isinstance(n, Const | Size | Axis)})
         if cost > _MOST_OPERATIONS or not needed <= said or not can_be_instructions(code):
@@ -417,9 +454,37 @@ def _parts(fields: Fields, value: _Value) -> Iterator[tuple[Var, _Value]]:
         yield from _parts(field_, part)
 
 
-def _is_vector(value: _Value) -> TypeGuard[Var]:
-    ty = value.ty if isinstance(value, Var) else None
-    return isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and len(ty.shape) == 1
+def _shape_of_steps(body: Block, leave: Block) -> tuple[Dim, ...]:
+    """The shape of what steps make that is no number: none where they make numbers alone. What ``leave`` makes is no step's."""
+    after = {id(b) for b in all_blocks(leave)}
+    shapes: set[tuple[Dim, ...]] = set()
+    for block in all_blocks(body):
+        made = [b.var.ty for b in block.bindings if isinstance(b.value, Call) and is_primitive(b.value.fn)]
+        for ty in made if id(block) not in after else ():
+            for each in ty.fields if isinstance(ty, TupleType) else (ty,):
+                if not isinstance(each, TensorType) or not isinstance(each.shape, tuple):
+                    raise _Unsuited
+                shapes.add(each.shape)
+    shapes.discard(())
+    if len(shapes) > 1:
+        raise _Unsuited
+    return next(iter(shapes), ())
+
+
+def _of_numbers(rows: Iterable[Var], last: Iterable[Var]) -> Iterator[int]:
+    """Which of the results are of numbers: these vectors, and then these variables."""
+    for n, (var, rank) in enumerate([*((v, 1) for v in rows), *((v, 0) for v in last)]):
+        if isinstance(var.ty, TensorType) and isinstance(var.ty.shape, tuple) and len(var.ty.shape) == rank:
+            yield n
+
+
+def _puts_at_a_place(number: Axis, value: Scalar, grid: Sequence[Axis]) -> bool:
+    """Whether a step changes a state at one place of an axis alone."""
+    if not isinstance(value, Select) or number not in (value.a, value.b):
+        return False
+    return any(
+        isinstance(n, Compare) and n.op in ("eq", "ne") and not mentioned(n).isdisjoint(grid) for n in walk(value.cond)
+    )
 
 
 def _free(block: Block) -> frozenset[Var]:

@@ -36,13 +36,21 @@ def emit_recurrence(
             asm.emit("AllocScalar", outputs[-1], ty.dtype)
     kernels.invoke(planned, [*inputs, *outputs], HOST)
     frame.release_temporaries()
-    dies = sizes.number("int64", 1)
+    none, dies = sizes.number("int64", 0), sizes.number("int64", 1)
     for param, more in zip(loop.rows, outputs, strict=False):
-        grown = asm.reg()
-        before = grows[param]
+        grown, before, count, is_empty = asm.reg(), grows[param], asm.reg("int64"), asm.reg("bool")
+        some, end = asm.label(), asm.label()
+        # Behind nothing, what was put there is the whole: it need not be copied.
+        asm.emit("DimOf", count, before, 0)
+        asm.emit("ScalarEq", is_empty, "int64", count, none)
+        asm.emit("If", is_empty, some)
+        asm.emit("Take", grown, more)
+        asm.emit("Goto", end)
+        asm.bind(some)
         asm.emit("InvokeRoutine", grown, frame.unit.routine("append"), [before, more, dies])
-        asm.emit("Kill", before)
         asm.emit("Kill", more)
+        asm.bind(end)
+        asm.emit("Kill", before)
         frame.assign(param, grown)
     for param, value in zip(loop.last, outputs[len(loop.rows) :], strict=True):
         frame.assign(param, value)

@@ -70,9 +70,11 @@ def scalar_code(primitive: Function) -> ScalarCode | None:
     return code if code is not None and can_be_instructions(code) else None
 
 
-def elements(graph: TeGraph, most: int) -> tuple[Scalar, ...] | None:
-    """What a graph's results are, in terms of elements of its inputs alone, where these are single elements of no more operations."""
-    if any(output.shape != () for output in graph.outputs):
+def elements(graph: TeGraph, most: int, grid: tuple[Axis, ...] = ()) -> tuple[Scalar, ...] | None:
+    """What a graph's results are, in terms of elements of its inputs alone, where these are single elements of no more operations, or have
+    one for each place of a grid."""
+    shape = tuple(a.extent for a in grid)
+    if any(output.shape not in ((), shape) for output in graph.outputs):
         return None
     made: dict[tuple[int, int], tuple[tuple[Axis, ...], Scalar]] = {}
 
@@ -93,7 +95,10 @@ def elements(graph: TeGraph, most: int) -> tuple[Scalar, ...] | None:
             if _cost(expression) > most:
                 return None
             made[id(stage), number] = stage.axes, expression
-    return tuple(made[tensor_key(output)][1] for output in graph.outputs)
+    if any(tensor_key(output) not in made for output in graph.outputs):
+        return None
+    results = [made[tensor_key(output)] for output in graph.outputs]
+    return tuple(substitute(body, dict(zip(axes, grid, strict=True))) if axes else body for axes, body in results)
 
 
 def can_be_instructions(code: ScalarCode) -> bool:
