@@ -183,7 +183,7 @@ class Converter {
     uint32_t next = 0;
   };
   using Met = std::unordered_map<Adt*, std::vector<std::pair<uint32_t, nb::object>>>;
-  nb::object begin(std::vector<Open>& open, const Met& met, const Value& value, uint32_t number);
+  nb::object begin(std::vector<Open>& open, Met& met, const Value& value, uint32_t number);
   bool follow(Open& open, nb::object& made, Met& met, const Value*& value, uint32_t& number);
   nb::object algebraic(const Type& type, Adt* adt, nb::object fields);
 
@@ -533,7 +533,7 @@ nb::object Converter::requests(nb::handle each, nb::tuple types, nb::tuple whats
 bool is_shared(const Adt* adt) { return adt->is_immortal() || adt->count.load(std::memory_order_relaxed) > 1; }
 
 // What a value is in Python, or nothing where its fields come first: it is open then.
-nb::object Converter::begin(std::vector<Open>& open, const Met& met, const Value& value, uint32_t number) {
+nb::object Converter::begin(std::vector<Open>& open, Met& met, const Value& value, uint32_t number) {
   const Type& type = type_at(number);
   Adt* adt = as_adt(value);
   if (adt == nullptr || (type.kind != Type::tuple && type.kind != Type::adt)) {
@@ -548,7 +548,12 @@ nb::object Converter::begin(std::vector<Open>& open, const Met& met, const Value
       for (const auto& [of, made] : found->second)
         if (of == number) return made;
   nb::object out = type.is_list ? checked(PyList_New(0)) : checked(PyTuple_New(adt->size));
-  if (adt->size == 0) return type.is_list || type.kind == Type::tuple ? out : algebraic(type, adt, std::move(out));
+  if (adt->size == 0) {
+    if (type.is_list || type.kind == Type::tuple) return out;
+    nb::object made = algebraic(type, adt, std::move(out));
+    if (is_shared(adt)) met[adt].emplace_back(number, made);
+    return made;
+  }
   open.push_back({adt, number, std::move(out)});
   return {};
 }

@@ -55,6 +55,7 @@ SharedRefs& shared_refs() {
 }
 
 bool can_hold_references(const Object* object) {
+  if (object->is_immortal()) return false;
   return object->type == ObjectType::adt || object->type == ObjectType::closure || object->type == ObjectType::ref;
 }
 

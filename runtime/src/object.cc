@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "relay/cycles.h"
@@ -271,6 +272,7 @@ void share(Value& slot) {
   auto visit = [&work](Value& v) {
     if (v.kind != Kind::object) return;
     if (v.object->is_immortal()) {
+      if (v.object->type != ObjectType::tensor) return;  // a constructor without fields
       auto* constant = static_cast<Tensor*>(v.object);
       retain(constant->storage);
       v.object = new_tensor(constant->storage, constant->offset, constant->dtype, constant->rank, constant->shape());
@@ -368,7 +370,30 @@ Tensor* new_host_tensor(DType dtype, uint32_t rank, const int64_t* shape) {
   return new_tensor(new_storage(bytes, storage_alignment, host_device), 0, dtype, rank, shape);
 }
 
+namespace {
+
+// Values of constructors without fields, by tag: one of each in the process, never counted and never written. Lists and trees
+// end in them: looking at one waits for no memory. (Of constructors with greater tags each value is an object of its own.)
+class Fieldless {
+ public:
+  constexpr Fieldless() : Fieldless(std::make_integer_sequence<int32_t, count>()) {}
+  Adt* find(int32_t tag) { return tag >= tuple_tag && tag < tuple_tag + count ? &of_tag_[tag - tuple_tag] : nullptr; }
+
+ private:
+  static constexpr int32_t count = 64;
+  template <int32_t... n>
+  explicit constexpr Fieldless(std::integer_sequence<int32_t, n...>) : of_tag_{Adt(tuple_tag + n, 0)...} {
+    for (Adt& adt : of_tag_) adt.flags |= Object::immortal;
+  }
+  Adt of_tag_[count];
+};
+constinit Fieldless fieldless;
+
+}  // namespace
+
 Adt* new_adt(int32_t tag, uint32_t size) {
+  if (size == 0)
+    if (Adt* known = fieldless.find(tag)) return known;
   Adt* adt = make<Adt>(size * sizeof(Value), tag, size);
   for (uint32_t i = 0; i < size; ++i) new (adt->fields() + i) Value;
   return adt;

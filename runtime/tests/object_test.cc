@@ -86,6 +86,21 @@ TEST(constants_that_escape_are_counted) {
   CHECK(alive() == before);
 }
 
+TEST(values_without_fields_are_one_object) {
+  int64_t before = alive();
+  Value end = Value::of(new_adt(1, 0)), v = pair(end, Value::of(new_adt(1, 0)));
+  CHECK(alive() == before + 1 && !unique(end.object));
+  CHECK(as_adt(v)->fields()[0].object == as_adt(v)->fields()[1].object);
+  CHECK(new_adt(0, 0) != end.object);
+  share(v);
+  CHECK(as_adt(v)->fields()[0].object == end.object);
+  release(v);
+  RefList refs;
+  Ref* lost = refs.make(end);
+  release(static_cast<Object*>(lost));
+  CHECK(refs.collect() == 0 && as_adt(end)->tag == 1);
+}
+
 TEST(local_cycles_are_collected_and_what_is_held_stays) {
   int64_t before = alive();
   RefList refs;

@@ -306,6 +306,50 @@ def test_shared_parts_are_one_node() -> None:
     np.testing.assert_allclose(np.asarray(exe(value, wl, wn)), state, rtol=1e-4, atol=1e-5)
 
 
+def test_leaves_without_fields_are_one_node() -> None:
+    """They are one object, whoever has made them: a row where the arguments are the same for all, a row for each where not."""
+    fixed = """
+    type Bin { End, Fork(Tensor[(1, 3), float32], Bin, Bin), }
+    def @f(%t: Bin, %w: Tensor[(3, 9), float32]) -> Tensor[(1, 3), float32] {
+      match (%t) {
+        End => expand_dims(sum(%w, axis=[1]), axis=0),
+        Fork(%x, %l, %r) => tanh(nn.dense(concatenate((%x, @f(%l, %w), @f(%r, %w)), axis=1), %w)) } }
+    def @main(%t: Bin, %w: Tensor[(3, 9), float32]) -> Tensor[(1, 3), float32] { @f(%t, %w) }"""
+    changing = """
+    type Bin { End, Fork(Tensor[(1, 3), float32], Bin, Bin), }
+    def @f(%t: Bin, %s: Tensor[(1, 3), float32], %w: Tensor[(3, 9), float32]) -> Tensor[(1, 3), float32] {
+      match (%t) {
+        End => %s,
+        Fork(%x, %l, %r) =>
+          tanh(nn.dense(concatenate((%x, @f(%l, tanh(%s + %x), %w), @f(%r, tanh(%s - %x), %w)), axis=1), %w)) } }
+    def @main(%t: Bin, %w: Tensor[(3, 9), float32]) -> Tensor[(1, 3), float32] { @f(%t, mean(%w) * ones(shape=[1, 3]), %w) }"""
+    for text in (fixed, changing):
+        rng = np.random.default_rng(3)
+        mod = module(text)
+        adt, (w,) = mod.adt("Bin"), weights(rng, (3, 9))
+
+        def grown(forks: int, adt: Any = adt, rng: np.random.Generator = rng) -> Any:
+            if forks == 0:
+                return adt.End()
+            left = int(rng.integers(0, forks))
+            return adt.Fork(rng.standard_normal((1, 3), dtype=np.float32), grown(left), grown(forks - 1 - left))
+
+        trees = [grown(n) for n in (0, 1, 2, 9)]
+        assert "by level" in notes(mod).values()
+        for found, t in zip(
+            relay.compile(mod, threads=1).run_batch("main", [(t, w) for t in trees]), trees, strict=True
+        ):
+            same(found, relay.evaluate(mod, t, w))
+        if text == changing:
+            continue
+        text = (
+            text.replace("def @main", "def @all")
+            + "def @main(%t: Bin, %w: Tensor[(3, 9), float32]) -> float32 { sum(@all(%t, %w)) }"
+        )
+        slope = relay.grad(relay.parse(f'#[version = "0.0.5"]{text}'), argnums=1)
+        same(relay.compile(slope, threads=1)(trees[-1], w), relay.evaluate(slope, trees[-1], w))
+
+
 # Ways to reach a part twice that only one value holds: from the part that holds it and from the one above that, by two functions, as the
 # first child and as one of all, in a list that is there twice.
 REACHED = {

@@ -226,6 +226,27 @@ def test_what_is_shared_comes_back_shared() -> None:
     np.testing.assert_array_equal(np.asarray(found.fields[0]), [1, 1])
 
 
+@pytest.mark.parametrize("level", [0, 3])
+def test_values_without_fields_are_one_object(level: int) -> None:
+    """Whoever makes them, of whichever type, also of constructors beyond the first hundred."""
+    names = ", ".join(f"C{n}" for n in range(130))
+    text = f"""#[version = "0.0.5"]
+    type Two[A] {{ Both(A, A), Neither }}
+    type Many {{ {names} }}
+    def @main(%x: Two[int32], %c: Many) -> (Two[int32], Two[bool], Many, Many, Many, Two[Two[int32]]) {{
+      (%x, Neither, %c, C3, C128, Both(Neither, %x)) }}"""
+    mod = relay.parse(text)
+    before = _runtime.live_objects()
+    many = mod.adt("Many")
+    found: Any = relay.compile(mod, opt_level=level)(mod.adt("Two").Neither(), many.C129())
+    none, other, *marks, two = found
+    assert none.constructor == other.constructor == "Neither" and none.fields == ()
+    assert [m.constructor for m in marks] == ["C129", "C3", "C128"] and [m.tag for m in marks] == [129, 3, 128]
+    assert two.fields == (none, none) and two.fields[0] is none
+    del found, none, other, marks, two
+    assert _runtime.live_objects() == before
+
+
 def test_a_long_list_of_options_comes_back() -> None:
     text = """#[version = "0.0.5"]
     import prelude

@@ -74,7 +74,9 @@ def test_a_tree_a_million_deep_is_built_folded_and_freed(executor: str) -> None:
     before = _runtime.live_objects()
     assert number(exe(n)) == n * (n + 1) // 2
     tree = exe.program.run("grow", (np.int64(n),))
-    assert _runtime.live_objects()["adt"] > before["adt"] + n
+    assert (
+        _runtime.live_objects()["adt"] >= before["adt"] + n
+    )  # (leaves without fields are one object, which is always there)
     del tree
     assert _runtime.live_objects() == before
 

@@ -3,8 +3,9 @@
 // Reference counts. An object starts *local*: only the run that made it can reach it, and its count is changed without
 // atomic instructions. Before a value can be reached from elsewhere (a result, something written into a shared Ref)
 // `share` walks it and marks every object *shared*: from then on its count is changed atomically. So shared objects
-// only ever refer to shared or immortal ones. *Immortal* objects (an executable's constant tensors) are never counted;
-// a constant that leaves its run is replaced by a counted tensor on the same memory, which keeps the file's bytes.
+// only ever refer to shared or immortal ones. *Immortal* objects (an executable's constant tensors, the values of
+// constructors without fields) are never counted; a constant that leaves its run is replaced by a counted tensor on the
+// same memory, which keeps the file's bytes.
 //
 // Destruction is iterative: a list of any length is freed with a work list, not with recursion.
 //
@@ -32,7 +33,7 @@ struct Object {
   ObjectType type;
   uint8_t flags = 0;
 
-  explicit Object(ObjectType type) : type(type) {}
+  explicit constexpr Object(ObjectType type) : type(type) {}
   bool is_shared() const { return flags & shared; }
   bool is_immortal() const { return flags & immortal; }
 };
@@ -86,7 +87,7 @@ struct Adt : Object {
   uint32_t size;
   Value* fields() { return reinterpret_cast<Value*>(this + 1); }
   const Value* fields() const { return reinterpret_cast<const Value*>(this + 1); }
-  Adt(int32_t tag, uint32_t size) : Object(ObjectType::adt), tag(tag), size(size) {}
+  constexpr Adt(int32_t tag, uint32_t size) : Object(ObjectType::adt), tag(tag), size(size) {}
 };
 static_assert(sizeof(Adt) == 16);
 
@@ -165,7 +166,7 @@ Tensor* new_tensor(Storage* storage, int64_t offset, DType dtype, uint32_t rank,
 // A fresh host tensor with storage of its own.
 Tensor* new_host_tensor(DType dtype, uint32_t rank, const int64_t* shape);
 
-// The fields (captured values) are nil and are filled by the caller.
+// The fields (captured values) are nil and are filled by the caller. (Values without fields may be one object.)
 Adt* new_adt(int32_t tag, uint32_t size);
 Closure* new_closure(uint32_t function, uint32_t size, uint64_t executable);
 Ref* new_ref();  // in no list yet; RefList::make is the way to one
