@@ -199,4 +199,12 @@ std::vector<std::string> cpu_features() {
   return names;
 }
 
+int64_t second_level_cache() {
+  static const int64_t known = [] {
+    long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? int64_t{bytes} : int64_t{512} << 10;
+  }();
+  return known;
+}
+
 }  // namespace relay

@@ -12,14 +12,18 @@
 //   an address of code for each function (reached with the node in register 0), then an address for each clause's record.
 //   code:    0 SWITCH reg n address*n   |  1 FIELD to from index  |  2 CLAUSE clause  |  3 TURN to from cons head tail, the list
 //            in `from` from its last item to its first
-//   record:  function (-1: the items of a list), sites, {0 reg function | 1 reg cons head tail address}, payloads,
-//            {reg dtype rank dims}   with a dim -1 - i standing for sizes[i]
+//   record:  function (-1: the items of a list), bytes of a row that the levels pass on (a dim), sites, {0 reg function | 1 reg cons head
+//            tail address}, payloads, {reg dtype rank dims}   with a dim -1 - i standing for sizes[i]
+//
+// Of requests with such bytes the first may be all that is walked: so many that what the levels pass on stays near the caches. Who
+// asked sees by the roots how many are answered.
 //
 // A site of kind 1 is a list: its items are rows of a clause of their own (the code at `address` is reached with the item in register
 // 0), in the order of their lists' rows.
 #include "linearise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <memory_resource>
@@ -27,6 +31,7 @@
 #include <vector>
 
 #include "operations.h"
+#include "relay/cpu.h"
 #include "relay/device.h"
 #include "relay/error.h"
 #include "relay/object.h"
@@ -70,7 +75,7 @@ struct Payload {
 };
 
 struct ClauseRecord {
-  int64_t function;
+  int64_t function, passed_on;
   std::span<Site> sites;
   std::span<Payload> payloads;
 };
@@ -125,6 +130,7 @@ class Spec {
   ClauseRecord read(int64_t p, Memory& memory) const {
     ClauseRecord out;
     out.function = at(p++);
+    out.passed_on = size(at(p++));
     out.sites = array<Site>(memory, count_at(p++));
     for (Site& site : out.sites) {
       site.list = at(p++) != 0;
@@ -142,14 +148,15 @@ class Spec {
       payload.dtype = static_cast<DType>(at(p++));
       payload.rank = static_cast<uint32_t>(at(p++));
       if (payload.rank >= max_rank) fail(Status::failed, "rows.linearise: rank %u is too high", payload.rank);
-      for (uint32_t i = 0; i < payload.rank; ++i) {
-        int64_t dim = at(p++);
-        if (dim < 0 && static_cast<size_t>(-1 - dim) >= sizes_.size())
-          fail(Status::failed, "rows.linearise: a size is missing");
-        payload.shape[i] = dim < 0 ? sizes_[static_cast<size_t>(-1 - dim)] : dim;
-      }
+      for (uint32_t i = 0; i < payload.rank; ++i)
+        payload.shape[i] = size(at(p++));
     }
     return out;
+  }
+  int64_t size(int64_t dim) const {
+    if (dim < 0 && static_cast<size_t>(-1 - dim) >= sizes_.size())
+      fail(Status::failed, "rows.linearise: a size is missing");
+    return dim < 0 ? sizes_[static_cast<size_t>(-1 - dim)] : dim;
   }
   size_t items_of(int64_t address) const {
     while (at(address) == 1 || at(address) == 3) address += at(address) == 1 ? 4 : 6;
@@ -218,6 +225,11 @@ class Known {
   size_t used_ = 0;
 };
 
+// Of requests that are answered in parts: how many are walked before it is known how large they are, how many second-level caches a part
+// fills for each thread, and how many rows it has at the least (with fewer, products of levels take longer for a row).
+constexpr size_t asked_first = 16;
+constexpr double caches_full = 3, fewest_rows = 1024;
+
 constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the walk
 
 class Walk {
@@ -232,6 +244,7 @@ class Walk {
         lists_(&memory),
         items_(spec.clauses.size(), &memory),
         open_(&memory),
+        roots_(&memory),
         found_(&memory),
         results_(&memory),
         turned_(&memory),
@@ -244,26 +257,57 @@ class Walk {
 
   // A value that function 0 looks at.
   void root(const Value& v) {
+    roots_.push_back(static_cast<uint32_t>(parts_.size()));
     meet(v, 0, !spec_.once);
-    ++roots_;
   }
 
-  // Finds all nodes, with their levels.
+  // Finds all nodes below the roots that there are.
   void run() {
-    for (size_t p = 0; p < parts_.size(); ++p) {
-      look_ahead(p);
-      uint32_t node = enter(parts_[p]);  // may move parts
-      parts_[p].node = node;
+    own_parts_ = SIZE_MAX;
+    for (; looked_at_ < parts_.size(); ++looked_at_) {
+      look_ahead(looked_at_);
+      uint32_t node = enter(parts_[looked_at_]);  // may move parts
+      parts_[looked_at_].node = node;
+      if (looked_at_ == roots_.back()) own_parts_ = parts_.size();
     }
+  }
+
+  // Finds the nodes below the first requests, or all of them. Constructor 0 has a request and the rest, 1 is the end.
+  void requests(const Value& list, int64_t threads) {
+    auto filled = [](const Value& v) {
+      Adt* cell = as_adt(v);
+      return cell != nullptr && cell->size == 2 ? cell : nullptr;
+    };
+    size_t given = 0;
+    for (Adt* cell = filled(list); cell != nullptr; cell = filled(cell->fields()[1])) ++given;
+    Adt* cell = filled(list);
+    for (size_t most = std::min(given, asked_first); roots_.size() < most; most = of_a_part(given, threads)) {
+      for (; roots_.size() < most; cell = filled(cell->fields()[1])) root(cell->fields()[0]);
+      run();
+    }
+  }
+
+  void find_levels() {
     if (nodes_.size() == parts_.size())
       levels_of_trees();
     else
-      for (size_t p = 0; p < roots_; ++p) level_of(parts_[p].node);
+      for (uint32_t p : roots_) level_of(parts_[p].node);
   }
 
   Value tables();
 
  private:
+  // How many requests are walked together, by those that were. What requests share is computed once: they are not parted then.
+  size_t of_a_part(size_t given, int64_t threads) const {
+    if (passed_on_ == 0 || may_meet_again_) return given;
+    auto requests = static_cast<double>(given);
+    double whole = passed_on_ * requests / static_cast<double>(roots_.size());
+    double near = caches_full * static_cast<double>(second_level_cache());
+    double part = std::max(near, fewest_rows * passed_on_ / static_cast<double>(nodes_.size())) * static_cast<double>(threads);
+    double parts = std::round(whole / part);
+    return parts < 2 ? given : static_cast<size_t>(std::ceil(requests / parts));
+  }
+
   // A part to be looked at. They wait in a queue, so that what leads to them can be asked for long before: a structure lies all over
   // memory, and each step into it would wait.
   void meet(const Value& v, int64_t function, bool again) {
@@ -401,6 +445,7 @@ class Walk {
     uint32_t* known = nullptr;
     const bool apart = function < 64 && (spec_.apart >> function & 1) != 0;
     if (!apart && (part.again || is_shared(object))) {
+      may_meet_again_ |= looked_at_ >= own_parts_ && is_shared(object) && !object->is_immortal();
       known = known_.find(object, function);
       if (*known != Known::none) return *known;
     }
@@ -409,6 +454,7 @@ class Walk {
     reg(0) = Value::of(object);
     size_t clause = decide(spec_.entry(function));
     const ClauseRecord& record = spec_.clauses[clause];
+    passed_on_ += static_cast<double>(record.passed_on);
     Node node{};
     node.clause = static_cast<uint32_t>(clause);
     node.level = -1;
@@ -456,6 +502,7 @@ class Walk {
       children(record, again);
     }
     lists_.push_back({first, static_cast<uint32_t>(all.size()) - first});
+    passed_on_ += static_cast<double>(record.passed_on) * lists_.back().count;
   }
 
   struct Item {
@@ -485,7 +532,11 @@ class Walk {
   Vector<List> lists_;
   Vector<Vector<Item>> items_;  // by clause
   Vector<Frame> open_;
-  size_t roots_ = 0;  // the first of the parts
+  size_t looked_at_ = 0;         // of the parts
+  size_t own_parts_ = 0;         // up to here parts are requests and what these hold themselves
+  double passed_on_ = 0;         // bytes
+  Vector<uint32_t> roots_;       // their places among the parts
+  bool may_meet_again_ = false;  // some part below the requests' own: others may refer to it
   Vector<std::pair<const Site*, Value>> found_;  // of one node; borrowed
   Vector<Owned> results_;
   Vector<Owned> turned_;  // lists that the walk made
@@ -565,8 +616,8 @@ Value Walk::tables() {
     node.row = free[static_cast<size_t>(node.level) * clauses + node.clause]++;
     members[node.clause][static_cast<size_t>(node.row - offset(0, node.clause))] = n;
   }
-  Tensor* roots = vector(static_cast<int64_t>(roots_));
-  for (size_t i = 0; i < roots_; ++i) data<int64_t>(roots)[i] = nodes_[parts_[i].node].row;
+  Tensor* roots = vector(static_cast<int64_t>(roots_.size()));
+  for (size_t i = 0; i < roots_.size(); ++i) data<int64_t>(roots)[i] = nodes_[parts_[roots_[i]].node].row;
   // Items in the order of their owners' rows.
   Vector<Vector<uint32_t>> order(clauses, &memory_);
   Vector<Vector<int64_t>> starts(clauses, &memory_);
@@ -627,21 +678,18 @@ Value Walk::tables() {
 
 }  // namespace
 
-Value rows_linearise(const Value* arguments) {
+Value rows_linearise(const Value* arguments, relay_kernel_context* context) {
   alignas(std::max_align_t) std::byte on_stack[memory_on_stack];
   Memory memory(on_stack, sizeof on_stack);
   Spec spec(arguments[1], arguments[2], memory);
   Walk walk(spec, memory);
   if (!spec.many) {
     walk.root(arguments[0]);
+    walk.run();
   } else {
-    Value list = arguments[0];  // constructor 0 has a request and the rest, 1 is the end
-    for (Adt* cell = as_adt(list); cell != nullptr && cell->size == 2; cell = as_adt(list)) {
-      walk.root(cell->fields()[0]);
-      list = cell->fields()[1];
-    }
+    walk.requests(arguments[0], context->num_workers);
   }
-  walk.run();
+  walk.find_levels();
   return walk.tables();
 }
 

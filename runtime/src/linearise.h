@@ -12,11 +12,12 @@
 //   rows.assemble(offsets, root, parts, spec)                -> the values of data types made at the root (assemble.cc)
 #pragma once
 
+#include "relay/kernel.h"
 #include "relay/value.h"
 
 namespace relay {
 
-Value rows_linearise(const Value* arguments);
+Value rows_linearise(const Value* arguments, relay_kernel_context* context);
 Value rows_slice(const Value* arguments);
 Value rows_update(const Value* arguments);
 Value rows_room(const Value* arguments);

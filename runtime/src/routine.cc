@@ -821,7 +821,7 @@ constexpr Routine routines[] = {
     {"argsort", 4, argsort, false},
     {"topk", 5, topk, false},
     {"non_max_suppression", 5, alone<non_max_suppression>, false},
-    {"rows.linearise", 3, alone<rows_linearise>, false},
+    {"rows.linearise", 3, rows_linearise, false},
     {"rows.slice", 5, alone<rows_slice>, true},
     {"rows.update", 6, alone<rows_update>, true},
     {"rows.room", 5, alone<rows_room>, true},

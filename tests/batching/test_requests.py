@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import relay
-from relay._runtime import live_objects
+from relay._runtime import Value, live_objects
 from relay.cli.inspect import VIEWS
+from relay.executable.errors import TimeLimitError
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
 from relay.ir.value import AdtValue
@@ -266,6 +267,59 @@ def test_results_are_freed_with_their_last_reference() -> None:
         assert live_objects() == before
     finally:
         gc.enable()
+
+
+class Counted:
+    """A program of the runtime that counts its runs."""
+
+    def __init__(self, program: Any) -> None:
+        self.program, self.runs = program, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.program, name)
+
+    def run(self, *args: Any) -> Any:
+        self.runs += 1
+        return self.program.run(*args)
+
+
+def test_large_batches_are_parted_so_that_rows_stay_near_the_caches() -> None:
+    """What is in the nodes is 60 MB; the results are those of one batch, to the bit."""
+    rng = np.random.default_rng(15)
+    plain = module(TREE_RNN)
+    words = rng.standard_normal((7, 1, 8192), dtype=np.float32)
+
+    def tree(leaves: int) -> Any:
+        if leaves == 1:
+            return plain.adt("Tree").Leaf(words[int(rng.integers(7))])
+        return plain.adt("Tree").Node(tree(leaves // 2), tree(leaves - leaves // 2))
+
+    def counted(mod: Module, threads: int = 1) -> tuple[Any, Counted]:
+        exe = relay.compile(mod, threads=threads)
+        runs = exe._program = Counted(exe.program)  # type: ignore[assignment]
+        return exe, runs
+
+    wl, wn = weights(rng, (4, 8192), (4, 8))
+    many = [(tree(int(n)),) for n in rng.integers(10, 30, 100)]
+    exe, of = counted(plain.bind({"wl": wl, "wn": wn}))
+    found = exe.run_batch("main", many)
+    assert 1 < of.runs < 6 and len(found) == len(many)
+    for result, request in zip(found, many, strict=True):
+        np.testing.assert_array_equal(result, exe(*request))
+    two, _ = counted(plain.bind({"wl": wl, "wn": wn}), 2)
+    np.testing.assert_array_equal(two.run_batch("main", many), found)
+    # There is one part of few rows, of what requests share, and where weights would be packed for each.
+    shared, *each = (exe.signature().arguments((t,))[0] for t in (tree(2), *(t for (t,) in many)))
+    for program, requests in (
+        ((exe, of), many[:20]),
+        ((exe, of), [(Value.adt(1, [shared, t]),) for t in each]),
+        (counted(plain), [(t, wl, wn) for (t,) in many]),
+    ):
+        program[1].runs = 0
+        assert len(program[0].run_batch("main", requests)) == len(requests) and program[1].runs == 1
+    exe.limits = relay.Limits(seconds=1e-6)
+    with pytest.raises(TimeLimitError):
+        exe.run_batch("main", many)
 
 
 def test_errors_name_the_request() -> None:

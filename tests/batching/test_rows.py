@@ -165,7 +165,14 @@ def test_walks() -> None:
 
 def test_broken_descriptions_are_refused() -> None:
     value = Value.adt(0, [])
-    for words in ([], [1, 1, 1], [1, 1, 1, 0, 99, 6], [1, 1, 1, 0, 6, 8, 9, 9], [1, 1, 1, 0, 6, 8, 2, 7, 0, 0, 0]):
+    for words in (
+        [],
+        [1, 1, 1],
+        [1, 1, 1, 0, 99, 6],
+        [1, 1, 1, 0, 6, 8, 9, 9],
+        [1, 1, 1, 0, 6, 8, 2, 7, 0, 0, 0, 0],
+        [1, 1, 1, 0, 6, 8, 2, 0, 0, -1, 0, 0],
+    ):
         with pytest.raises(ExecutionError):
             run("rows.linearise", value, np.array(words, np.int64), np.zeros(0, np.int64))
     with pytest.raises(OperatorError):

@@ -69,6 +69,8 @@ def _is_duration(seconds: object) -> bool:
 Allowed = tuple[int, float, int]
 # Seconds that a run takes for which handing it to another Python thread costs little.
 _WORTH_A_THREAD = 200e-6
+# What is left of the seconds of a batch that has used them up: 0 would be no limit.
+_LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +225,10 @@ class Executable:
     def run_batch(self, entry: str, inputs: Iterable[Sequence[object]]) -> list[Any]:
         """Call an entry on each of several argument lists; gives the results in order.
 
-        The requests are one batch where the program is recursion over structures and they share the arguments that are tensors
-        (the same objects); otherwise they run side by side, on as many threads as a run may use, or in turn where one could see
-        what another does. ``relay inspect --show batching`` says which. Raises what `run` raises, for the first request that fails.
+        The requests are one batch (of many, parts that stay near the caches) where the program is recursion over structures and they
+        share the arguments that are tensors (the same objects); otherwise they run side by side, on as many threads as a run may use,
+        or in turn where one could see what another does. ``relay inspect --show batching`` says which. Raises what `run` raises, for
+        the first request that fails.
         """
         signature = self.signature(entry)
         if not isinstance(inputs, Iterable) or isinstance(inputs, str):
@@ -262,12 +265,24 @@ class Executable:
     def _together(
         self, signature: Signature, batch: Batch, requests: Sequence[Sequence[object]], shared: Sequence[int]
     ) -> list[object]:
-        """The requests as one batch."""
+        """The requests as one batch, of which the program may answer the first only, as many as go well together (no less than one), and
+        is then asked for the rest. Seconds are those of all, memory is what each part may use."""
         assert batch.entry is not None
-        given = [signature.listed(requests, batch.each), *(signature.argument(n, requests[0]) for n in shared)]
-        found = self._program.run(batch.entry, given, self._threads, (), self._allowed, None)
-        rows = [t.rows() for t in found.fields]
-        return rows[0] if signature.is_tensor else [signature.join(parts) for parts in zip(*rows, strict=True)]
+        listed: Any = signature.listed(requests, batch.each)
+        others = [signature.argument(n, requests[0]) for n in shared]
+        allowed, begin = self._allowed, time.monotonic()
+        results: list[object] = []
+        while True:
+            found = self._program.run(batch.entry, [listed, *others], self._threads, (), allowed, None)
+            rows = [t.rows() for t in found.fields]
+            results += rows[0] if signature.is_tensor else [signature.join(p) for p in zip(*rows, strict=True)]
+            if len(results) == len(requests):
+                return results
+            for _ in rows[0]:
+                listed = listed.field(1)
+            if allowed is not None and self._allowed is not None and allowed[1] > 0:
+                left = self._allowed[1] - (time.monotonic() - begin)
+                allowed = (allowed[0], max(left, _LEAST_SECONDS), allowed[2])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the executable to a ``.rlx`` file, whole or not at all. Raises FileError."""

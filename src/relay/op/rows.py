@@ -57,7 +57,8 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a clause has: ``function`` is -1 for the items of a list."""
+    """What a clause has: ``function`` is -1 for the items of a list. (How many bytes of a row the levels pass on says in how many parts
+    the runtime answers requests; here they are one.)"""
 
     function: int
     sites: tuple[Site, ...]
@@ -97,7 +98,7 @@ def read_spec(words: tuple[int, ...]) -> Spec:
 
 
 def _record(word: Iterator[int]) -> Record:
-    function = next(word)
+    function, _ = next(word), next(word)
     sites: list[Site] = []
     for _ in range(next(word)):
         if next(word):
@@ -295,7 +296,8 @@ def linearise(value: te.Tensor, *, spec: tuple[int, ...], sizes: tuple[DimLike, 
 
     ``offsets``: (levels + 1, clauses) int64, where each level of each clause begins; ``roots``: the rows of the roots. A clause has,
     for every site, the rows of the called parts, (n,) int64 (for a list where each row's items begin, (n + 1,)), and for every
-    payload a tensor (n, ...); a clause of items has its owners' rows, (n,), before these.
+    payload a tensor (n, ...); a clause of items has its owners' rows, (n,), before these. Of requests there are roots for as many as
+    are answered together: the first of them, or all.
     """
     raise NotImplementedError
 

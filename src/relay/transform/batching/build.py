@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
 
-from relay.ir.dim import Dim
+from relay.ir.dim import Dim, dim_mul, dim_sum, dim_vars, is_any, shape_size
 from relay.ir.expr import Binding, Block, Expr, Function, Proj, Tuple, Var
-from relay.ir.types import AdtType, TensorType, TupleType, Type
+from relay.ir.types import AdtType, TensorType, TupleType, Type, dtype_bits
 from relay.transform.batching.assembly import Assembly, Source, values_made
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, data_types, leaves
 from relay.transform.batching.describe import ListAt, Tables, Writer
@@ -354,13 +354,34 @@ class Builder:
 
     # -- the function around
 
+    def _passed_on(self, made: _Clause) -> Dim:
+        """The bytes of a node of a clause in what the levels read and write again: what the walk copies, results, and what was computed
+        for all nodes before. (Of sizes that are known before the walk.)"""
+        states = [s.final for levels in (self.up, self.down) for s in levels.states]
+        found = dict.fromkeys(
+            [*(v for c in self.tables.values() for v in c.tensors), *self.up.carried, *self.down.carried, *states]
+        )
+        known = set(self.group.root.type_params)
+        rows = [made.rows, *([] if made.clause.function < 0 else [self.rows[made.clause.function]])]
+        sizes = []
+        for var in found:
+            ty = var.ty
+            if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and ty.shape and ty.shape[0] in rows:
+                size = dim_mul(shape_size(ty.shape[1:]), max(1, dtype_bits(cast(str, ty.dtype)) // 8))
+                sizes += [size] * (not is_any(size) and known.issuperset(dim_vars(size)))
+        return dim_sum(sizes)
+
     def _walk(self) -> list[Expr]:
         """Linearise the structure and make room for the results; the room for those of requests."""
         writer = Writer()
         every = [self.tables[n] for n in sorted(self.tables)]
         tables = [c.tables for c in every]
         apart = [n for n, given in enumerate(self.given) if given]
-        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, apart)
+        # Requests that bring weights are one batch: each part would pack them, and how products with them add up depends on how many rows
+        # there are.
+        alone = self.rows_of_requests and len(self.group.root.params) == 1
+        passed_on = [self._passed_on(c) for c in every] if alone else []
+        spec = writer.spec(self.group.functions, self.group.clauses, tables, self.group.many, apart, passed_on)
         parts = [self.depth, self.offsets, self.roots]
         for made in every:
             parts += [*([made.owners] if made.owners is not None else []), *made.indices, *made.tensors]

@@ -69,6 +69,7 @@ class Writer:
     sizes: list[Dim] = field(default_factory=list)
     registers: int = 1
     tables: Sequence[Tables] = ()
+    passed_on: Sequence[Dim] = ()
     records: int = 0
 
     def spec(
@@ -78,11 +79,14 @@ class Writer:
         tables: Sequence[Tables],
         many: bool = False,
         apart: Collection[int] = (),
+        passed_on: Sequence[Dim] = (),
     ) -> tuple[int, ...]:
         """The description. ``tables`` are those of ``clauses`` and, after these, of the items of lists; ``apart``: for these functions
-        a part that is reached twice is two nodes."""
+        a part that is reached twice is two nodes; ``passed_on``: of requests that may be answered in parts, the bytes that a row of each
+        table has in what the levels pass on."""
         number = {clause: n for n, clause in enumerate(clauses)}
         self.tables, self.records = tables, 4 + len(functions)
+        self.passed_on = passed_on or [0] * len(tables)
         if any(n >= _MOST for n in apart):
             raise NotStructural("there are too many functions whose arguments change")
         flags = MANY * many + ONCE * (not apart and _once(clauses, tables, many)) + sum(APART << n for n in apart)
@@ -126,7 +130,7 @@ class Writer:
             return
         made.add(clause)
         self.words[self.records + clause] = len(self.words)
-        lists = self._record(function, table, registers)
+        lists = self._record(function, clause, registers)
         for site, patch in lists:
             self.words[patch] = len(self.words)
             self._end(site.items, -1, frozenset({()}), {(): 0}, made)  # one level: items have no lists of their own
@@ -145,10 +149,11 @@ class Writer:
                         self.words += (FIELD, to, source, step)
         return frozenset(have)
 
-    def _record(self, function: int, table: Tables, registers: dict[Path, int]) -> list[tuple[ListAt, int]]:
+    def _record(self, function: int, clause: int, registers: dict[Path, int]) -> list[tuple[ListAt, int]]:
         """Write a record; the lists in it, with the words that are to hold the addresses of their items' code."""
         lists: list[tuple[ListAt, int]] = []
-        self.words += (function, len(table.sites))
+        table = self.tables[clause]
+        self.words += (function, self._dim(self.passed_on[clause]), len(table.sites))
         for site in table.sites:
             if isinstance(site, SiteAt):
                 self.words += (0, registers[site.path], site.target)
