@@ -142,6 +142,13 @@ def test_a_factor_that_does_not_depend_on_the_reduced_axes_counts_every_time() -
     np.testing.assert_array_equal(_run(out, x=(x, data)), data * data[::-1] * 40)
 
 
+def test_how_often_a_factor_counts_wraps_as_the_sum_does() -> None:
+    x, k = te.placeholder("x", (3,), "int8"), te.reduce_axis(200)
+    data = np.array([1, 2, 3], np.int8)
+    out = te.compute((3,), lambda i: te.sum(x[i] * x[2 - i], k))
+    np.testing.assert_array_equal(_run(out, x=(x, data)), (data.astype(int) * data[::-1] * 200).astype(np.int8))
+
+
 def test_every_kind_of_reduction_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     x, k, m = _x(), te.reduce_axis(5), te.reduce_axis(6)
     for block in (1 << 22, 10):

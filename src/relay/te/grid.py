@@ -178,7 +178,8 @@ def matrix_product(a: Array, b: Array, grid: Grid, over: tuple[int, ...]) -> Arr
     shaped = product.reshape([max(a.shape[p], b.shape[p]) for p in order] + [1] * len(over))
     back = np.argsort([*order, *over])
     out = shaped.transpose(back)
-    return out if repeats == 1 else np.asarray(np.multiply(out, out.dtype.type(repeats)))
+    # An integer's count wraps as the sum does: 128 times an int8 is no number of its dtype.
+    return out if repeats == 1 else np.asarray(np.multiply(out, np.asarray(repeats).astype(out.dtype)))
 
 
 def fits(work: int) -> bool:
