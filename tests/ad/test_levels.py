@@ -288,3 +288,25 @@ def @main(%t: Rose, %w: Tensor[({H}, {H}), float64], %zero: Tensor[(1, {H}), flo
     derivatives = Derivatives(module, (1, 2))
     for value in (a, t.Many([a, t.Many([b, c]), c])):
         assert derivatives.problem((value, normal(H, H), np.zeros((1, H))), compiled=True) is None
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 3])
+def test_matrices_of_what_no_node_computes_give_nothing_back(nodes: int) -> None:
+    """A matrix by its length, which is 0, is met in a clause that the tree at hand does not have."""
+    module = relay.parse(f"""#[version = "0.0.5"]
+type T {{ Leaf(Tensor[(1, {H}), float64]), Node(T, T), Odd(T), }}
+def @encode(%t: T, %w: Tensor[({H}, {H}), float64], %u: Tensor[({H}, {H}), float64]) -> Tensor[(1, {H}), float64] {{
+  match (%t) {{
+    Leaf(%x) => tanh(%x),
+    Node(%l, %r) => tanh(nn.dense(@encode(%l, %w, %u) + @encode(%r, %w, %u), %w)),
+    Odd(%p) => tanh(nn.dense(@encode(%p, %w, %u), %u / sqrt(sum(%u * %u)))),
+  }}
+}}
+def @main(%t: T, %w: Tensor[({H}, {H}), float64], %u: Tensor[({H}, {H}), float64]) {{ sum(@encode(%t, %w, %u)) }}""")
+    t = module.adt("T")
+    value = t.Leaf(normal(1, H))
+    for n in range(nodes):
+        value = t.Node(value, t.Leaf(normal(1, H) + n))
+    assert goes_by_level(differentiated(relay.grad(module, (1, 2))))
+    assert Derivatives(module, (1, 2)).problem((value, normal(H, H), np.zeros((H, H))), compiled=True) is None
+    assert Derivatives(module, (1, 2)).problem((t.Odd(value), normal(H, H), normal(H, H)), compiled=True) is None

@@ -10,16 +10,20 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import cast
 
+import numpy as np
+
 from relay import te
 from relay.ir.dim import Dim, dim_vars, is_any
 from relay.ir.effects import CHECK_EQUAL, Effect
 from relay.ir.expr import (
     Attrs,
     Binding,
+    Block,
     Call,
     ConstructorRef,
     Expr,
     GlobalVar,
+    If,
     OpRef,
     Proj,
     RefNew,
@@ -56,9 +60,11 @@ from relay.transform.batching.lifted import (
 )  # fmt: skip
 from relay.transform.batching.lists import Items, Layout, Put
 from relay.transform.blocks import is_atom
-from relay.transform.build import internal_call, type_of
+from relay.transform.build import constant, internal_call, type_of
 from relay.typing.effects import Effects
 from relay.typing.text import type_text
+
+_FLAG = TensorType((), "bool")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +117,7 @@ class Lifter:
     # Matrices that each node takes from a table: a level takes those of its nodes again, where they are read.
     _matrices: dict[Expr, Callable[[int], Value]] = field(default_factory=dict)
     _sites: dict[tuple[SiteAt, tuple[Expr, ...]], int] = field(default_factory=dict)
+    _any: Var | None = None  # whether there is a node of the clause
     _needed: frozenset[Var] = frozenset()  # by changing arguments of calls
 
     def run(self) -> tuple[Lifted, Tables]:
@@ -314,14 +321,11 @@ class Lifter:
         flat = [v for a in args for v in flat_values(a)]
         stage = self._stage(var, flat)
         ty = type_of(var)
-        if stage == UNIFORM and self.group.differentiated and self._is_steep(call):
-            # What is the same for every node is computed where there is no such node, too; what comes back then is 0 times a slope that
-            # may be infinite. Of no rows it is nothing.
-            args = [self._for_each(a) for a in args]
-            flat = [v for a in args for v in flat_values(a)]
-            stage = self._stage(var, flat)
         if stage == UNIFORM:
-            return self._emit(var.name, self._call(call, args, name, call.attrs, stage, ty), ty, stage)
+            same = self._call(call, args, name, call.attrs, stage, ty)
+            if self.group.differentiated and _is_steep(call):
+                return self._where_there_are_nodes(var.name, same, ty)
+            return self._emit(var.name, same, ty, stage)
         op = registry.get(name)
         if not can_batch(op):
             raise NotStructural(f"operator {name} has no batched form")
@@ -338,31 +342,20 @@ class Lifter:
             self._matrices[made.atom] = emit
         return made
 
-    def _is_steep(self, call: Call) -> bool:
-        """Whether an operator on tensors without matrices among them (of which each node would get a copy) may have infinite slopes."""
-        types = [type_of(a) for a in call.args]
-        if not isinstance(call.fn, OpRef) or any(_is_matrix(t) for ty in types for t in leaves(ty)):
-            return False
-        op, operands = registry.get(call.fn.name), [operand_signature(ty) for ty in types]
-        if not can_batch(op) or None in operands:
-            return False
-        outputs = registry.trace(op, operands, call.attrs).outputs  # type: ignore[arg-type]
-        return any(
-            is_steep(node) for stage in te.stages(outputs) for body in stage_bodies(stage) for node in walk(body)
-        )
-
-    def _for_each(self, value: Lifted) -> Lifted:
-        """A value that is the same for every node as one for each of them, made before any level; constants stay what they are."""
-        if isinstance(value, tuple):
-            return tuple(map(self._for_each, value))
-        if (
-            not isinstance(value, Value)
-            or value.stage != UNIFORM
-            or not isinstance(value.atom, Var)
-            or not isinstance(value.ty, TensorType)
-        ):
-            return value
-        return Value(self.at(value, WHOLE, spread=True), WHOLE, value.ty)
+    def _where_there_are_nodes(self, name: str, call: Call, ty: Type) -> Value:
+        """What is the same for every node, and zeros if there is none: 0 times a slope that may be infinite would come back then."""
+        out = self.blocks[UNIFORM]
+        if self._any is None:
+            each = out.bind(
+                "each", self.repeat(constant(np.array(True), "bool"), _FLAG, UNIFORM), with_rows(_FLAG, self.rows)
+            )
+            self._any = out.op("any", (each,), _FLAG, "any")
+        there, nowhere = Emitter(), Emitter()
+        value = there.bind(name, call, ty)
+        zeros = [nowhere.op("zeros", (), t, name, shape=t.shape, dtype=t.dtype) for t in leaves(ty)]
+        nothing = zeros[0] if isinstance(ty, TensorType) else nowhere.bind(name, Tuple(tuple(zeros), ty), ty)
+        sides = (Block(tuple(there.bindings), value, ty), Block(tuple(nowhere.bindings), nothing, ty))
+        return Value(out.bind(name, If(self._any, *sides, ty, call.span), ty), UNIFORM, ty)
 
     def _call(self, call: Call, args: Sequence[Lifted], name: str, attrs: Attrs, stage: int, ty: Type) -> Call:
         full = ty if stage == UNIFORM else with_rows(ty, self.rows_at(stage))
@@ -446,6 +439,16 @@ class Lifter:
         if any(v.stage > DOWN for v in values):
             raise NotStructural("an argument of a recursive call depends on the result of another")
         self.hand_down(site, target, values)
+
+
+def _is_steep(call: Call) -> bool:
+    """Whether an operator may have infinite slopes."""
+    assert isinstance(call.fn, OpRef)
+    op, operands = registry.get(call.fn.name), [operand_signature(type_of(a)) for a in call.args]
+    if not can_batch(op) or None in operands:
+        return False
+    outputs = registry.trace(op, operands, call.attrs).outputs  # type: ignore[arg-type]
+    return any(is_steep(node) for stage in te.stages(outputs) for body in stage_bodies(stage) for node in walk(body))
 
 
 def _is_matrix(ty: Type) -> bool:
