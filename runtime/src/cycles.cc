@@ -140,6 +140,7 @@ class RefGuard {
 }  // namespace
 
 Ref* RefList::make(Value value) {
+  Owned held(value);  // also where there is no memory for a reference
   if (--until_collection_ < 0) {
     int64_t survivors = 0;
     collect();
@@ -147,7 +148,7 @@ Ref* RefList::make(Value value) {
     until_collection_ = std::max<int64_t>(4096, survivors);
   }
   Ref* ref = new_ref();
-  ref->value = value;
+  ref->value = held.take();
   insert(&head_, ref);
   return ref;
 }

@@ -187,10 +187,10 @@ void put_index(Tensor* tensor, int64_t at, int64_t index) {
     data<int64_t>(tensor)[at] = index;
 }
 
-Value tuple(Tensor* a, Tensor* b) {
+Value tuple(Owned& a, Owned& b) {
   Adt* pair = new_adt(tuple_tag, 2);
-  pair->fields()[0] = Value::of(a);
-  pair->fields()[1] = Value::of(b);
+  pair->fields()[0] = a.take();
+  pair->fields()[1] = b.take();
   return Value::of(pair);
 }
 
@@ -660,7 +660,7 @@ Value ordered(relay_kernel_context* context, const Input& x, uint32_t axis, bool
     });
     if (!want_indices) return values.take();
     if (!want_values) return indices.take();
-    return tuple(as_tensor(values.take()), as_tensor(indices.take()));
+    return tuple(values, indices);
   });
 }
 

@@ -124,6 +124,27 @@ def test_a_limit_of_memory(executor: str) -> None:
     assert number(exe(100)) == 5050
 
 
+def test_no_limit_of_memory_leaves_something_behind(executor: str) -> None:
+    """Wherever it strikes: before what holds a value is made, the value is held by nothing else."""
+    text = """
+    def @main(%x: Tensor[(9,), float32]) {
+      let %r = ref(%x * 2f);
+      %r := !%r + %x;
+      (topk(!%r, k=4), fn (%y: Tensor[(9,), float32]) -> Tensor[(9,), float32] { !%r + %y }, %r)
+    }
+    """
+    exe, x = compiled(text, executor), np.zeros(9, np.float32)
+    exe(x)
+    before, struck = _runtime.live_objects(), 0
+    for memory in range(8, 1_000, 8):
+        try:
+            exe.run("main", x, limits=relay.Limits(memory=memory))
+        except OutOfMemoryError:
+            struck += 1
+        assert _runtime.live_objects() == before, memory
+    assert 20 < struck < 120
+
+
 def test_memory_that_is_given_back_is_not_counted(executor: str) -> None:
     text = """
     def @main(%n: int64, %x: Tensor[(1000,), float32]) -> Tensor[(1000,), float32] {
