@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import relay
 from relay.ir import prelude
 from relay.ir.dim import ANY
+from relay.ir.equality import alpha_equal
 from relay.ir.expr import (
     Block,
     Call,
@@ -279,3 +281,21 @@ def test_compositions_are_typed_by_what_they_stand_for(name: str) -> None:
     fn = expand(registry.get(name), (F32,), {})
     assert isinstance(fn.ty, FuncType)
     assert fn.ty.ret == op_type(name, (F32,))
+
+
+def test_a_size_that_the_parameters_of_a_local_function_name_is_its_own() -> None:
+    """It takes any width, as a definition does; what the definition around it has named is that one."""
+    text = """#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 3), float32], %y: Tensor[(2, 5), float32]) {
+  let %f = fn (%v: Tensor[(2, ?k), float32]) -> Tensor[(2, ?k), float32] { %v };
+  let %g = fn (%v: Tensor[(?k,), float32], %w: Tensor[(?k,), float32]) { %v + %w };
+  (%f(%x), %f(%y), %g(ones(shape=[3]), ones(shape=[3])))
+}
+def @shared(%x: Tensor[(?k,), float32], %y: Tensor[(?k,), float32]) {
+  let %f = fn (%v: Tensor[(?k,), float32]) { %v + %y };
+  %f(%x)
+}"""
+    module = relay.parse(text)
+    assert "%f = fn[k: Dim] (%v: Tensor[(2, k), float32])" in str(module)
+    assert "%f = fn (%v: Tensor[(k,), float32])" in str(module)
+    assert alpha_equal(module, relay.parse(str(module)))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from relay.ir.diagnostics import SyntaxError_
-from relay.ir.dim import ANY, SymDim
+from relay.ir.dim import ANY, DimVar, SymDim
 from relay.ir.expr import (
     NO_ATTRS,
     Attr,
@@ -332,13 +332,21 @@ class ExprActions(LiteralActions):
         return If(cond, then, orelse, None, self.tokens.span(token))
 
     def fn_head(self, token: int) -> tuple[int, int]:
+        self.named[token] = frozenset(self.unknown)
         return len(self.undo), token
+
+    def own_sizes(self) -> frozenset[str]:
+        """The names like ``?n`` that there are behind the parameters of a function."""
+        return frozenset(self.unknown)
 
     def function(
         self, head: tuple[int, int], type_params: list[TypeParam], _open: int, params: list[Any], _close: int,
-        result: Type | None, constraints: list[Relation], body: Expr,
+        named: frozenset[str], result: Type | None, constraints: list[Relation], body: Expr,
     ) -> Function:  # fmt: skip
-        return self.make_function(head, type_params, params, result, constraints, body)
+        # A size that its parameters name first is its own, as one that a definition's parameters name is the definition's.
+        first = [n for n in self.unknown if n in named - self.named[head[1]]]
+        own = [self.unknown.pop(n) for n in first if isinstance(self.unknown[n], DimVar)]
+        return self.make_function(head, [*type_params, *own], params, result, constraints, body)
 
     # Match
 

@@ -124,6 +124,7 @@ class TypeActions:
         self.undo: list[tuple[str, Any]] = []
         self.position = 0
         self.unknown: dict[str, DimVar | TypeVar] = {}
+        self.named: dict[int, frozenset[str]] = {}  # where a function begins: what has a name like ``?n`` already
 
     # Scope
 
