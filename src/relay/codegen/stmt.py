@@ -48,10 +48,10 @@ Allocate = Callable[["Statements", Buffer], Place]
 
 
 class Statements:
-    """Writes statements into a frame. ``parallel`` outlines a parallel loop (None: this code runs inside one);
-    ``allocate`` places worker and workspace buffers."""
+    """Writes statements into a frame. ``parallel`` outlines a parallel loop (inside of another one, too: where that has one iteration,
+    threads share out this one); ``allocate`` places worker and workspace buffers."""
 
-    def __init__(self, frame: Frame, parallel: Parallel | None, allocate: Allocate) -> None:
+    def __init__(self, frame: Frame, parallel: Parallel, allocate: Allocate) -> None:
         self.f = frame
         self.e = Expressions(frame)
         self._parallel = parallel
@@ -282,7 +282,7 @@ class Statements:
         count = extent.const
         if count is not None and int(count) <= 0:
             return
-        if loop.kind == "parallel" and self._parallel is not None and f.lanes == 1 and count != 1:
+        if loop.kind == "parallel" and f.lanes == 1 and count != 1:
             self._parallel(self, loop, extent)
             return
         if loop.kind == "vectorized" and f.lanes == 1:

@@ -5,7 +5,8 @@ the scalar expressions of `relay.te.scalar`, whose `Load`s read `Buffer`s. Loops
 how they run:
 
     serial      one after the other
-    parallel    iterations are independent and may run on several threads, in chunks of ``grain``
+    parallel    iterations are independent and may run on several threads, in chunks of ``grain``; of a parallel loop inside of another one
+                they do where the outer one is a single chunk
     vectorized  iterations are independent (or reduce into a register buffer, see `relay.loop.running`) and become vector lanes; any extent:
                 the rest of a division by the lane count runs masked or scalar
     unrolled    expanded at code generation (a constant extent)

@@ -20,8 +20,9 @@ from relay.loop.target import Target
 from relay.lower.tail_loops import tail_loop
 from relay.lower.unit import Planned
 from relay.plan.graph import TeGraph
-from relay.plan.kernel_plan import KernelPlan, Pack, plan_graph
+from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey
+from relay.plan.operands import Pack
 from relay.transform.blocks import (
     all_blocks,
     body_of,

@@ -51,7 +51,8 @@ _MOST_WINDOWS = 2
 _PLACES, _TAPS, _PRODUCTS = 12, 12, 20
 # So many times as much has to be saved, and so many multiply-adds: four products in place of one take a second more to compile.
 _GAIN, _LEAST = 1.05, 1 << 22
-# Elements of the products and the sums of places at most: beyond that they are in memory.
+# Elements of the products and the sums of places at most, of a part that goes through all stages by itself (`relay.plan.outer_parts`):
+# beyond that they are in memory.
 _MOST_ELEMENTS = 1 << 21
 # Vectors side by side in a product's tile.
 _VECTORS = 4
@@ -160,7 +161,8 @@ def _is_worth_it(found: WindowSum) -> bool:
         if pairs > 1:
             places += pairs * blocks * rows * depth
         weights += pairs * iteration_count(found.shared) * columns * depth
-    if products + places > _MOST_ELEMENTS:
+    parts = max((iteration_count([a]) for a in found.rows), default=1)
+    if (products + places) // parts > _MOST_ELEMENTS:
         return False
     return before - after >= max(_LEAST, _GAIN * (_PLACES * places + _TAPS * weights + _PRODUCTS * products))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
 from relay.ir.expr import Function
-from relay.loop.ir import Branch, Buffer, Kernel, Shared, Stmt
+from relay.loop.ir import Branch, Buffer, Kernel, Scope, Shared, Stmt
 from relay.loop.target import Target
 from relay.loop.walk import buffers_read
 from relay.loop.workspace import buffer_bytes, layout
@@ -33,48 +33,28 @@ from relay.plan.lifted import lifted
 from relay.plan.line_sums import line_sums
 from relay.plan.matrix import matrix_nest
 from relay.plan.nests import Nest, group
+from relay.plan.operands import Pack, made_panels, packs_of, products_of
+from relay.plan.outer_parts import in_outer_parts
 from relay.plan.partial_sums import in_parts
 from relay.plan.product import (
-    Product,
-    constant_operand,
-    is_narrow,
-    is_streamable,
-    is_widened_before,
-    left_stage,
-    panels,
-    product,
     size_of,
-    with_left,
 )
 from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
 from relay.plan.separable import separated
 from relay.plan.spread import spread_nest
-from relay.plan.stages import Kept, contraction, keep
+from relay.plan.stages import Kept, keep
 from relay.plan.terms import term_by_term
-from relay.plan.turned import arranged, with_panels
 from relay.plan.update import find_updates, taken_over, update_nest
 from relay.plan.words import in_words
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
 from relay.te.interleave import as_interleave
-from relay.te.scalar import Axis, Binary, Compare, Const, Load, Scalar, Unary, children, walk
+from relay.te.scalar import Load, Scalar
 from relay.te.scatter import as_scatter
 from relay.te.spans import as_spread
-from relay.te.tensor import Compute, Tensor, stage_bodies
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pack:
-    """The layout a kernel wants for a constant: input ``input_index`` of the kernel is ``packed``, a tensor
-    expression of the raw constant ``source`` (a placeholder). ``key`` is the same for equal layouts of equal
-    shapes."""
-
-    input_index: int
-    source: Tensor
-    packed: Tensor
-    key: str
+from relay.te.tensor import Tensor, stage_bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +173,29 @@ def _planned(
     stages = _woven(builder, graph, stages)
     taken = attentions.keys() | together | updates.keys() | sums
     stages, words = in_words(stages, taken, constants, graph, indices, target, not (updates or graph.foreign))
-    stages, products = _products(
-        stages, attentions.keys() | together | sums, constants, graph, builder, schedule.vectors
-    )
-    packs, panels_of = _packs(stages, products, constants, graph, indices)
-    stages, made = _made_panels(stages, products, panels_of, indices)
+
+    empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
+    spreads = {id(k.origin): parts for k in stages if (parts := as_spread(k.stage, indices)) is not None}
+    scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
+    put = scatters.keys() | spreads.keys() | updates.keys()
+    special = attentions.keys() | put | together
+    others = attentions.keys() | together | sums
+    stages, products = products_of(stages, others, constants, graph, builder, schedule.vectors)
+
+    def nested(stages: list[Kept]) -> list[Nest]:
+        alone = products.keys() | special
+        nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
+        return _joined([part for n in nests for part in _parted(n, put | together)], gradients)
+
+    outer = in_outer_parts(builder, graph, nested(stages), products, special) if products else None
+    if outer is not None:
+        others |= {key for key, old in outer.stands_for.items() if old in sums}
+        cut = [*outer.before, *outer.stages]
+        stages, products = products_of(cut, others, constants, graph, builder, schedule.vectors)
+    packs, panels_of = packs_of(stages, products, constants, graph, indices)
+    stages, made = made_panels(stages, products, panels_of, indices)
+    before, inside = (stages, []) if outer is None else outer.divided(stages)
+    nests, inner = nested(before), nested(inside)
     inputs: list[Buffer] = []
     for n, tensor in enumerate(graph.inputs):
         if n in packs:
@@ -207,16 +205,9 @@ def _planned(
             inputs.append(operand(builder, words[n], f"in{n}", given.get(n), own_alignment(tensor.dtype)))
         else:
             inputs.append(operand(builder, tensor, f"in{n}", given.get(n)))
-    empty = all(0 in t.shape for t in graph.outputs)  # nothing to write, so nothing to compute
-    spreads = {id(k.origin): parts for k in stages if (parts := as_spread(k.stage, indices)) is not None}
-    scatters = {id(k.origin): form for k in stages if (form := as_scatter(k.stage, indices)) is not None}
-    put = scatters.keys() | spreads.keys() | updates.keys()
-    alone = products.keys() | attentions.keys() | put | together
-    nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
-    nests = [part for n in nests for part in _parted(n, put | together)]
-    nests = _joined(nests, gradients)
-    shared = _shared(builder, nests)
-    in_place = _in_place(builder, graph, nests) or taken_over(builder, graph, nests, updates)
+    own = _shared(builder, inner, "worker")
+    shared = _shared(builder, [*nests, *inner], "workspace")
+    in_place = () if inner else _in_place(builder, graph, nests) or taken_over(builder, graph, nests, updates)
     sharing = {id(graph.outputs[o].stage): Shared("shared", 2, output=outputs[o], input=inputs[i]) for i, o in in_place}
 
     def nest(found: Nest) -> Stmt:
@@ -238,7 +229,11 @@ def _planned(
             return matrix_nest(builder, products[first], found.members, packed, schedule)
         return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found)
 
-    body = allocate(shared, seq([nest(n) for n in nests if not n.is_empty]))
+    steps = [nest(n) for n in nests if not n.is_empty]
+    if outer is not None:
+        steps.append(outer.loop(allocate(own, seq([nest(n) for n in inner if not n.is_empty]))))
+    nests = [*nests, *inner]
+    body = allocate(shared, seq(steps))
     space = layout(body)
     streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
     rows = tuple(_row(graph.outputs[n].shape) for n in streamed)
@@ -316,109 +311,8 @@ def _joined(nests: list[Nest], gradients: Mapping[int, AttentionGradient]) -> li
     return out
 
 
-def _products(
-    stages: list[Kept],
-    others: Container[int],
-    constants: frozenset[int],
-    graph: TeGraph,
-    builder: Builder,
-    vectors: int | None,
-) -> tuple[list[Kept], dict[int, Product]]:
-    """The contractions but for ``others`` to run as matrix products (by the id of their stage), with a stage more for
-    each left operand to make."""
-    ids, indices, target = graph.stages_of(constants), builder.indices, builder.target
-    out: list[Kept] = []
-    products: dict[int, Product] = {}
-    for kept in stages:
-        form = None if id(kept.origin) in others else contraction(kept.stage, ids)
-        if (
-            form is not None
-            and is_narrow(form, builder.lanes([form.accumulate]))
-            and not is_streamable(form, ids, indices)
-        ):
-            form = None
-        if form is not None:
-            where = builder.storage.get((id(kept.origin), 0))
-            strides = row_major(kept.stage.shape) if where is None else where.strides
-            best = form if form.guard is not None else arranged(kept, form, strides, indices, target, ids)
-            found = product(kept, best, indices, target, vectors, ids)
-            if found is None and form.guard is not None:
-                out.append(kept)  # where its guard does not hold, there is no left operand to make
-                continue
-            if found is None:
-                found = product(kept, form, indices, target, vectors, ids)
-            widened = found is not None and is_widened_before(found, target)
-            if found is None or widened:
-                made, form = left_stage(form, widened)
-                out.append(made)
-                kept = replace(kept, stage=with_left(kept, form))
-                found = product(kept, form, indices, target, vectors, ids)
-                assert found is not None, "a dense left operand can be read in place"
-            products[id(kept.origin)] = found
-        out.append(kept)
-    return out, products
-
-
-def _packs(
-    stages: list[Kept], products: dict[int, Product], constants: frozenset[int], graph: TeGraph, indices: Indices
-) -> tuple[dict[int, Pack], dict[int, int]]:
-    """The constants to pack by input number, and for each product that reads one the number. A constant that something else reads too
-    stays as it is."""
-    numbers = {id(graph.inputs[n].stage): n for n in constants}
-    readers: dict[int, list[int]] = {}
-    for kept in stages:
-        for body in stage_bodies(kept.stage):
-            for load in loads(body):
-                assert isinstance(load.source, Tensor)
-                number = numbers.get(id(load.source.stage))
-                if number is not None:
-                    readers.setdefault(number, []).append(id(load))
-    packs: dict[int, Pack] = {}
-    panels_of: dict[int, int] = {}
-    for key, found in products.items():
-        number = constant_operand(found.form, numbers)
-        if number is None or not {id(n) for n in loads(found.form.right)}.issuperset(readers[number]):
-            continue
-        packed = panels(found, indices)
-        packs[number] = Pack(number, graph.inputs[number], packed, _layout_key(graph.inputs[number], packed))
-        panels_of[key] = number
-    return packs, panels_of
-
-
-def _made_panels(
-    stages: list[Kept], products: dict[int, Product], packed: Container[int], indices: Indices
-) -> tuple[list[Kept], dict[int, tuple[int, int]]]:
-    """The stages with one more for the panels of each turned or guarded product that no constant holds, and the keys of these."""
-    out: list[Kept] = []
-    made: dict[int, tuple[int, int]] = {}
-    for kept in stages:
-        found = products.get(id(kept.origin))
-        many = found is not None and (found.form.turned or found.form.guard is not None)
-        if found is not None and many and id(kept.origin) not in packed:
-            before, kept = with_panels(found, indices)
-            out.append(before)
-            found.kept = kept
-            made[id(kept.origin)] = id(before.origin), 0
-        out.append(kept)
-    return out, made
-
-
-def _layout_key(source: Tensor, packed: Tensor) -> str:
-    """The same text for equal layouts: what is read where, in numbered axes."""
-    assert isinstance(packed.stage, Compute)
-    names = {a: f"a{n}" for n, a in enumerate(packed.stage.axes)}
-    parts = [f"{source.dtype}{source.shape} -> {packed.dtype}{packed.shape}"]
-    numbers: dict[int, int] = {}
-    for n, node in enumerate(walk(packed.stage.bodies[0])):
-        numbers[id(node)] = n
-        own = names.get(node, "") if isinstance(node, Axis) else str(node.value) if isinstance(node, Const) else ""
-        op = node.op if isinstance(node, Unary | Binary | Compare) else ""
-        parts.append(f"{type(node).__name__} {op}{own} {node.dtype} {[numbers[id(k)] for k in children(node)]}")
-    return "; ".join(parts)
-
-
-def _shared(builder: Builder, nests: list[Nest]) -> list[Buffer]:
-    """Workspace for what one nest leaves to another."""
+def _shared(builder: Builder, nests: list[Nest], scope: Scope) -> list[Buffer]:
+    """Workspace, of all threads or of each, for what one nest leaves to another."""
     home = {id(m.kept.origin): n for n, nest in enumerate(nests) for m in nest.members}
     out: list[Buffer] = []
     for n, nest in enumerate(nests):
@@ -429,9 +323,7 @@ def _shared(builder: Builder, nests: list[Nest]) -> list[Buffer]:
                     key = tensor_key(load.source)
                     if home.get(key[0], n) != n and key not in builder.storage:
                         shape = load.source.shape
-                        buffer = Buffer(
-                            builder.fresh(load.source.name), (shape_size(shape),), load.source.dtype, "workspace"
-                        )
+                        buffer = Buffer(builder.fresh(load.source.name), (shape_size(shape),), load.source.dtype, scope)
                         builder.storage[key] = Storage(buffer, row_major(shape))
                         out.append(buffer)
     return out
