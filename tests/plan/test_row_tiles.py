@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import relay
+from relay import te
 from relay.codegen.target import parse_target
-from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Function
 from relay.loop.ir import Alloc
 from relay.loop.walk import nodes, statements
+from relay.op import registry
 from relay.te.scalar import Load, Select
 from tests.plan.harness import HOST, check, primitive, tensor
 
@@ -96,3 +98,39 @@ def test_what_all_lanes_look_up_is_looked_up_once() -> None:
     chosen = [n.a for n in nodes(plan.kernel.body) if isinstance(n, Select)]
     masked = {n.dtype for n in chosen if isinstance(n, Load)}
     assert masked == ({"float32"} if HOST.masked else set())
+
+
+C = DimVar("c")
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("channels", [32, 40, as_dim(C)], ids=["whole vectors", "a rest", "unknown"])
+def test_windows_beside_each_other_are_gone_through_together_with_lanes_along_channels(
+    kind: str, channels: Dim
+) -> None:
+    """Fourteen elements share what their windows have in common."""
+
+    def define(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        r, s = te.reduce_axis(3), te.reduce_axis(3)
+        reduce = te.sum if kind == "sum" else te.max
+        inner = te.compute(x.shape, lambda b, h, v, c: te.exp(x[b, h, v, c]), "inner")
+        return te.compute(
+            (2, 5, 14, x.shape[3]), lambda b, h, v, c: reduce(inner[b, h + r, v + s, c] * w[r, s, c], (r, s))
+        )
+
+    registry.operator("row_tiles.op")(define)
+    try:
+        fn = primitive([tensor((2, 7, 16, channels)), tensor((3, 3, channels))], lambda m, *a: m("row_tiles.op", *a))
+        plan = check(fn, {C: 3}, {C: 32}, {C: 41})
+    finally:
+        registry.remove("row_tiles.op")
+    sums = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+    assert {b.scope for b in sums} == {"register"} and len(sums) % 14 == 0
+
+
+def test_sums_of_which_none_reads_what_another_does_keep_their_long_runs() -> None:
+    """Means of several lines of channels: a vector at a time would go through memory by short pieces."""
+    fn = primitive([tensor((2, 9, 14, 64))], lambda m, x: m("mean", x, axis=(1,)))
+    plan = check(fn)
+    sums = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+    assert len(sums) == 1

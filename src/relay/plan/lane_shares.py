@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.loop.ir import WORKERS, Between, Stmt, between
@@ -57,7 +58,8 @@ class SharedLanes:
         enough = binary("mul", rounds, threads) if many == 1 else ceiling(threads, Const(many, "int64"))
         vectors = ceiling(ceiling(columns, wanted), Const(vector, "int64"))
         start = Between("start", extent, low=0, high=(columns,))
-        lanes = Lanes(lane, minimum(share, binary("sub", columns, start)), size)
+        multiple = gcd(vector, size, extent) if isinstance(extent, int) else 1
+        lanes = Lanes(lane, minimum(share, binary("sub", columns, start)), size, multiple=multiple)
         return SharedLanes(lanes, start, tuple(others), (block,), total, (
             (threads, maximum(minimum(WORKERS, worth), 1)),
             (wanted, maximum(enough, 1)),

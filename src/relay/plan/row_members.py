@@ -27,7 +27,13 @@ from relay.plan.row_parts import (
     position_dtype,
     targets,
 )
-from relay.plan.row_tiles import MOST_TERMS, known_count, sums_across_lines, sums_along_lines
+from relay.plan.row_tiles import (
+    MOST_TERMS,
+    known_count,
+    reductions_across_rows,
+    sums_across_lines,
+    sums_along_lines,
+)
 from relay.plan.space import accesses
 from relay.te.scalar import (
     Axis,
@@ -99,7 +105,7 @@ class Emitter:
         if lanes is None and plan.inner and not self._reduce_contiguous(plan):
             return sums_across_lines(self, plan) or self._blocked(plan)
         if lanes is not None:
-            return serial(plan.inner, reduce_lanes(self, [plan], lanes))
+            return reductions_across_rows(self, plan, lanes) or serial(plan.inner, reduce_lanes(self, [plan], lanes))
         return sums_along_lines(self, plan) or serial(plan.inner, self._reduce_row(plan))
 
     # -- parts

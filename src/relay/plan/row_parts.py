@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from relay.ir.dim import ceil_div
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Seq, Stmt, Store
@@ -63,13 +64,14 @@ class Reductions:
 class Lanes:
     """Vector lanes across an axis: ``variable`` runs over ``count`` (at most ``size``) elements. Where all that the nest reads has been
     brought into memory of its own, in which every lane of a vector may be read, they come by whole vectors of ``vector`` lanes. ``held``:
-    accumulators for all of them are in registers, and the lanes past the last are masked."""
+    accumulators for all of them are in registers, and the lanes past the last are masked. There are a ``multiple`` of so many."""
 
     variable: Axis
     count: Scalar
     size: int
     vector: int | None = None
     held: bool = False
+    multiple: int = 1
 
     def each(self, stores: Sequence[Stmt]) -> list[Stmt]:
         """Stores that do not need each other, for every lane. Those to operands have a loop of their own: in the others' memory no lane of
@@ -144,11 +146,12 @@ def lane_blocks(axis: Axis, most: int = LANE_BLOCK) -> tuple[Lanes, list[Axis], 
     size = most if not isinstance(axis.extent, int) else min(most, axis.extent)
     lane = Axis("lane", size)
     if size == axis.extent:
-        return Lanes(lane, Const(size, "int64"), size), [], lane
+        return Lanes(lane, Const(size, "int64"), size, multiple=size), [], lane
+    multiple = gcd(size, axis.extent) if isinstance(axis.extent, int) else 1
     block = Axis("block", ceil_div(axis.extent, size))
     start = binary("mul", block, size)
     return (
-        Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size),
+        Lanes(lane, minimum(size, binary("sub", extent_of(axis.extent), start)), size, multiple=multiple),
         [block],
         binary("add", start, lane),
     )

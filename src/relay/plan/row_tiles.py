@@ -6,23 +6,26 @@ neighbouring elements (the taps of a window) read again is read once for all of 
 
 *Across lines*: a grouped or depthwise convolution itself has its lanes along the result's lines. Sums of several lines and channels
 share an image's elements and the weights: how many of which, says what is read for each multiply-add.
+
+*Across rows*: with the channels innermost lanes are channels. Sums of neighbouring places share the weights, and the elements that
+their windows have in common.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
 from relay.ir.dim import Dim, ceil_div
 from relay.loop.ir import Buffer, For, Stmt, Store
-from relay.plan.build import allocate, seq, serial, vectorized
+from relay.plan.build import allocate, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_parts import Lanes, held_lanes
 from relay.plan.space import accesses
-from relay.te.scalar import Axis, Const, Load, Reduce, Scalar, binary, cast, extent_of, select
+from relay.te.scalar import Axis, Const, Load, Reduce, ReduceKind, Scalar, binary, cast, extent_of, select
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -37,12 +40,15 @@ _OTHERS = 6
 _MOST_STEPS, _MOST_AXES, _STEPS_OF_ANY = 16, 2, 8
 # Terms of a sum along lines of unknown length at most: longer sums go along memory.
 MOST_TERMS = 256
+# Taps of a window that are written out one after the other at most, so that what neighbouring sums have in common is read once; and the
+# part of what sums read one by one that they may read together at most, to be made so.
+_MOST_TAPS, _SHARED = 8, 0.75
 
 
 def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     """The sums of a member with their lanes along the last of several reduced axes, the line; None where these are other reductions,
     or lines are known to be long or shorter than half a vector."""
-    value = _one_sum(emitter, plan)
+    value = _one_reduction(emitter, plan, "sum")
     if value is None or len(plan.reduced) < 2:
         return None
     *outer, line = plan.reduced
@@ -82,8 +88,8 @@ def sums_along_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
 def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     """The sums of a member with their lanes along the last of the inner axes, the line; None where these are other reductions, or a
     line is less than half a vector, or not made of parts of some vectors, or of unknown length and sums are long."""
-    value = _one_sum(emitter, plan)
-    line = plan.inner[-1]
+    value = _one_reduction(emitter, plan, "sum")
+    *others, line = plan.inner
     if value is None or not plan.reduced or line.extent == 0:
         return None
     lanes = emitter.builder.lanes([accumulator(value)])
@@ -91,7 +97,8 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
         if not emitter.builder.target.masked or known_count(plan.reduced) > MOST_TERMS:
             return None
         across, part, position = held_lanes(line, lanes)
-        return _in_blocks(emitter, plan, _steps(emitter, plan, value, 1), part, across, position)
+        steps = _steps(emitter, value, others, 1, line)
+        return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part])
     most = min(_VECTORS * lanes, line.extent)
     size = max(n for n in range(1, most + 1) if line.extent % n == 0)
     if 2 * size < (lanes if size == line.extent else _VECTORS * lanes):
@@ -99,28 +106,68 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
     position = binary("add", binary("mul", _variable(part), size), lane)
     across = Lanes(lane, Const(size, "int64"), size)
-    return _in_blocks(emitter, plan, _steps(emitter, plan, value, -(-size // lanes)), part, across, position)
+    steps = _steps(emitter, value, others, -(-size // lanes), line)
+    return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part])
+
+
+def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Stmt | None:
+    """The elements of a member for a block of rows, several of them at once, lanes across a vector of the rows at a time; None where these
+    are other reductions, or what such elements have in common is little."""
+    value, builder = _one_reduction(emitter, plan, "sum", "max", "min"), emitter.builder
+    if value is None or not plan.inner or not plan.reduced or lanes.vector is not None:
+        return None
+    size = builder.lanes([accumulator(value)])
+    whole = lanes.multiple % size == 0
+    if lanes.size < size or not (whole or builder.target.masked):
+        return None
+    tap = plan.reduced[-1]
+    taps = tap.extent if isinstance(tap.extent, int) and tap.extent <= _MOST_TAPS else 1
+    steps = _steps(emitter, value, plan.inner, 1, unrolled={tap: taps})
+    together = _reads(emitter, value, {**steps, tap: taps}) / (prod(steps.values()) * taps)
+    if together > _SHARED * _reads(emitter, value, {}):
+        return None
+    if lanes.held:
+        return _in_blocks(emitter, plan, plan.inner, steps, lanes, {}, [], tap if taps > 1 else None)
+    vector, lane = Axis("vector", ceil_div(lanes.size, size)), Axis("lane", size)
+    start = binary("mul", _variable(vector), size)
+    count = Const(size, "int64") if whole else binary("sub", lanes.count, start)
+    mine, position = Lanes(lane, count, size, held=not whole), binary("add", start, lane)
+    env, storage = emitter.env, dict(builder.storage)
+    emitter.bind(lanes.variable, position)
+    own = builder.indices.poly(lanes.variable)
+    for key, where in storage.items():
+        if where.offset == own:  # what is passed on from member to member
+            builder.storage[key] = replace(where, offset=builder.indices.poly(position))
+    body = _in_blocks(emitter, plan, plan.inner, steps, mine, {}, [], tap if taps > 1 else None)
+    emitter.env = env
+    builder.storage.update(storage)
+    return body if vector.extent == 1 else For(vector, ceiling(lanes.count, Const(size, "int64")), body)
 
 
 def _in_blocks(
-    emitter: Emitter, plan: MemberPlan, steps: Mapping[Axis, int], part: Axis, lanes: Lanes, position: Scalar
+    emitter: Emitter,
+    plan: MemberPlan,
+    others: Sequence[Axis],
+    steps: Mapping[Axis, int],
+    lanes: Lanes,
+    fixed: Mapping[Axis, Scalar],
+    parts: Sequence[Axis],
+    unrolled: Axis | None = None,
 ) -> Stmt:
-    """The sums of a member, ``steps`` of them along each inner axis at once, lanes across a part of the line, where they are at
-    ``position``. What is left over of an axis of unknown length goes one by one."""
-    *others, line = plan.inner
+    """The elements of a member, ``steps`` of them along each of the ``others`` of its inner axes at once, for each of some ``parts``; where
+    ``fixed`` says where they are on the remaining axes. What is left over of an axis of unknown length goes one by one."""
 
     def blocks(steps: Mapping[Axis, int], first: Mapping[Axis, Scalar], counts: Mapping[Axis, Scalar]) -> Stmt:
         axes = [Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others]
         sums = _Sums(emitter, plan, lanes)
         for at in product(*(range(steps.get(a, 1)) for a in others)):
-            place: dict[Axis, Scalar] = {}
+            place: dict[Axis, Scalar] = dict(fixed)
             for a, block, n in zip(others, axes, at, strict=True):
                 here = binary("add", binary("mul", _variable(block), steps.get(a, 1)), n)
                 place[a] = binary("add", first[a], here) if a in first else here
-            place[line] = position
             total = sums.add(place)
             sums.ends.append(sums.stored(Load(total, (lanes.variable,), total.dtype)))
-        body = serial([part], sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))]))
+        body = serial(parts, sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))], unrolled))
         for a, block in reversed(list(zip(others, axes, strict=True))):
             body = For(block, counts[a], body) if a in counts else serial([block], body)
         return body
@@ -136,19 +183,23 @@ def _in_blocks(
     return seq([blocks(steps, {}, {left: whole}), rest])
 
 
-def _one_sum(emitter: Emitter, plan: MemberPlan) -> Reduce | None:
-    """The sum that a member is."""
-    values = emitter.values(plan)
-    (value, *more) = values
-    return value if isinstance(value, Reduce) and value.kind == "sum" and not more else None
+def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Reduce | None:
+    """The reduction of one of these kinds that a member is."""
+    (value, *more) = emitter.values(plan)
+    return value if isinstance(value, Reduce) and value.kind in kinds and not more else None
 
 
-def _steps(emitter: Emitter, plan: MemberPlan, value: Reduce, vectors: int) -> dict[Axis, int]:
-    """How many sums to make at once along which axes: those for which least is read, of all that registers hold."""
-    *others, line = plan.inner
-    indices, registers = emitter.builder.indices, emitter.builder.target.vector_registers
-    polys: tuple[Dim, ...] = accesses(indices, [value.body], []).polys
-    reads = [{a for a in plan.inner if indices.coefficient(p, a) != 0} for p in polys]
+def _steps(
+    emitter: Emitter,
+    value: Reduce,
+    others: Sequence[Axis],
+    vectors: int,
+    line: Axis | None = None,
+    unrolled: Mapping[Axis, int] | None = None,
+) -> dict[Axis, int]:
+    """How many sums to make at once along which of ``others``: those for which least is read, of all that registers hold. What does not
+    move with the ``line``, if there is one, is read for all lanes at once. So many terms of a sum as are ``unrolled`` follow each other."""
+    taps, registers = unrolled or {}, emitter.builder.target.vector_registers
     candidates: list[dict[Axis, int]] = [{}]
     for axis in others:
         if isinstance(axis.extent, int):
@@ -158,16 +209,53 @@ def _steps(emitter: Emitter, plan: MemberPlan, value: Reduce, vectors: int) -> d
         candidates += [{**c, axis: n} for c in candidates if len(c) < _MOST_AXES for n in even]
 
     def read(steps: Mapping[Axis, int], along: bool) -> int:
-        return sum(prod(steps.get(a, 1) for a in mine) for mine in reads if (line in mine) == along)
+        return _reads(emitter, value, {**steps, **taps}, line, along)
+
+    def held(steps: Mapping[Axis, int]) -> int:
+        """What sums have in common, and is read once for all of them."""
+        return read(steps, False) + _reads(emitter, value, {**steps, **taps}, line, True, again=True)
 
     def fits(steps: Mapping[Axis, int]) -> bool:
-        return not steps or prod(steps.values()) * vectors + read(steps, False) + 2 <= registers
+        return not steps or prod(steps.values()) * vectors + held(steps) + 2 <= registers
 
     def each(steps: Mapping[Axis, int]) -> tuple[float, int]:
         sums = prod(steps.values())
         return (read(steps, True) * vectors + read(steps, False)) / (sums * vectors), -sums
 
     return min(filter(fits, candidates), key=each)
+
+
+def _reads(
+    emitter: Emitter,
+    value: Reduce,
+    steps: Mapping[Axis, int],
+    line: Axis | None = None,
+    along: bool = True,
+    again: bool = False,
+) -> int:
+    """How many elements are read for so many steps along axes: of what moves with a ``line``, or does not. ``again``: of what steps along
+    several axes read more than once."""
+    indices, total = emitter.builder.indices, 0
+    polys: tuple[Dim, ...] = accesses(indices, [value.body], []).polys
+    for poly in polys:
+        if line is not None and (indices.coefficient(poly, line) != 0) != along:
+            continue
+        if line is None and not along:
+            continue
+        moves = [(c, n) for a, n in steps.items() if (c := indices.coefficient(poly, a)) != 0]
+        places = prod(n for _, n in moves)
+        known = [(c, n) for c, n in moves if isinstance(c, int)]
+        if len(known) == len(moves):
+            apart = len(
+                {
+                    sum(c * k for (c, _), k in zip(known, at, strict=True))
+                    for at in product(*(range(n) for _, n in known))
+                }
+            )
+        else:
+            apart = places
+        total += apart if apart < places or not again else 0
+    return total
 
 
 @dataclass(slots=True, eq=False)
@@ -197,8 +285,8 @@ class _Sums:
         lane = self.lanes.variable
         now = Load(total, (lane,), total.dtype)
         self.buffers.append(total)
-        self.starts.append(Store(total, (lane,), initial("sum", total.dtype)))
-        more = combine("sum", now, cast(value.body, total.dtype))
+        self.starts.append(Store(total, (lane,), initial(value.kind, total.dtype)))
+        more = combine(value.kind, now, cast(value.body, total.dtype))
         if self.added_up and self.lanes.held:
             more = select(self.lanes.inside, more, now)
         self.updates.append(Store(total, (lane,), more))
@@ -213,9 +301,12 @@ class _Sums:
         emitter.env = before
         return out
 
-    def loops(self, reduced: Sequence[Axis], ends: Sequence[Stmt]) -> Stmt:
-        """All sums over the reduced axes (and the lanes), and then ``ends``."""
-        steps = serial(reduced, self.lanes.loop(seq(self.updates)))
+    def loops(self, reduced: Sequence[Axis], ends: Sequence[Stmt], unrolled: Axis | None = None) -> Stmt:
+        """All sums over the reduced axes (and the lanes), and then ``ends``. ``unrolled``: the last of these axes, if it is written out."""
+        steps = self.lanes.loop(seq(self.updates))
+        if unrolled is not None:
+            steps = For(unrolled, extent_of(unrolled.extent), steps, "unrolled")
+        steps = serial(reduced if unrolled is None else reduced[:-1], steps)
         return allocate(self.buffers, seq([self.lanes.loop(seq(self.starts)), steps, *ends]))
 
 

@@ -37,11 +37,12 @@ from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
 
 # Lanes of a vector, and about how long a line of terms of a sum takes, and each vector of it: where windows overlap along the lines, where
-# reads have gaps, and where they do neither. Moving a vector of elements to another layout takes so long. (Nanoseconds on a Zen 4, of pools
-# and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.)
+# reads have gaps, where they do neither, and where windows of neighbouring lines overlap, of which several are summed at once
+# (`relay.plan.row_tiles`). Moving a vector of elements to another layout takes so long, of more elements than so many, which come from
+# memory, longer. (Nanoseconds on a Zen 4, of pools and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.)
 _LANES = 16
-_SHARED, _GAPS, _ALONE = (1.2, 0.65), (1.2, 1.6), (0.2, 1.0)
-_MOVED = 1.55
+_SHARED, _GAPS, _ALONE, _ACROSS = (1.2, 0.65), (1.2, 1.6), (0.2, 1.0), (0.6, 0.27)
+_MOVED, _FAR, _MOVED_FAR = 1.55, 1 << 20, 5.0
 # What is gained must be more than so much of what is spent: by the model, and as it was measured.
 _GAIN, _GAIN_MEASURED = 0.15, 0.05
 # Blocks of the innermost axis that are measured.
@@ -216,7 +217,8 @@ class _Regions:
         after = sum(_lines(self._as_laid(r)) for r in roles if r.result is not None)
         moved = {v for r in roles for v in r.tied if v not in self.roles}
         moved |= {v for v in members if None in self.readers[v]}
-        after += _MOVED * sum(_elements(v) for v in moved) / _LANES
+        elements = sum(_elements(v) for v in moved)
+        after += (_MOVED if elements <= _FAR else _MOVED_FAR) * elements / _LANES
         return before - after > _GAIN * before
 
     def _as_laid(self, role: _Role) -> Tensor:
@@ -312,12 +314,12 @@ def _lines(result: Tensor) -> float:
             if isinstance(body, Reduce) and line is not None and isinstance(line.extent, int):
                 assert isinstance(stage, Compute)
                 terms = prod(a.extent for a in (*stage.axes, *body.axes) if isinstance(a.extent, int))
-                first, each = _time(body, line)
+                first, each = _time(body, stage.axes, line)
                 total += terms / max(line.extent, 1) * (first + each * -(-line.extent // _LANES))
     return total
 
 
-def _time(body: Reduce, line: Axis) -> tuple[float, float]:
+def _time(body: Reduce, axes: Sequence[Axis], line: Axis) -> tuple[float, float]:
     """How long a line of terms takes, and each vector of it."""
     indices = Indices()
     polys = [indices.poly(i) for n in walk(body.body) if isinstance(n, Load) for i in n.indices]
@@ -325,7 +327,12 @@ def _time(body: Reduce, line: Axis) -> tuple[float, float]:
     if any(s not in (0, 1) for s in steps):
         return _GAPS
     again = [p for p, s in zip(polys, steps, strict=True) if s == 1]
-    return _SHARED if any(indices.coefficient(p, a) != 0 for p in again for a in body.axes) else _ALONE
+    if any(indices.coefficient(p, a) != 0 for p in again for a in body.axes):
+        return _SHARED
+    overlap = [
+        p for p in polys for a in body.axes for o in axes if 0 != indices.coefficient(p, a) == indices.coefficient(p, o)
+    ]
+    return _ACROSS if overlap and body.kind in ("sum", "max", "min") else _ALONE
 
 
 def _elements(var: Var) -> int:
