@@ -135,7 +135,9 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)
     # What a loop calls is worth having in it, where its weights can be packed and its products hoisted.
-    loops: list[Pass] = [dead, FixInvariants(), dead, Inline(max_bindings=60, entries=options.entries), DeadCode()]
+    loops: list[Pass] = [
+        dead, FixInvariants(), DeadCode(), dead, Inline(max_bindings=60, entries=options.entries), DeadCode(),
+    ]  # fmt: skip
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
     batch: list[Pass] = [BatchStructure(entries=options.entries), dead, HoistOverTime()]

@@ -345,3 +345,36 @@ def @main[n: Dim](%x: Tensor[(n,), float32], %k: int64) {{
 }}"""
     assert recurrences(text) == []
     check(text, (vector(5), 3))
+
+
+def test_several_rows_are_put_behind_a_tensor_at_a_time() -> None:
+    text = """
+def @go[k: Dim](%i: int64, %x: Tensor[(2, 3), float32], %out: Tensor[(k, 3), float32]) -> Tensor[(?, 3), float32] {
+  if (%i < 3i64) { @go(%i + 1i64, 2f * %x, concatenate((%out, %x), axis=0)) } else { %out }
+}
+def @main(%x: Tensor[(2, 3), float32]) { @go(0i64, %x, zeros(shape=[0, 3], dtype="float32")) }"""
+    assert recurrences(text) == []
+    check(text, (rows(2, 3),))
+
+
+# A step that calls a function four times is long; it stands in the loop all the same, of numbers or of tensors of them.
+ORBIT = """
+def @slope[b: Dim](%x: Tensor[(b,), float32], %y: Tensor[(b,), float32], %p: Tensor[(4, b), float32])
+    -> (Tensor[(b,), float32], Tensor[(b,), float32]) {
+  (take(%p, 0, axis=0) * %x - take(%p, 1, axis=0) * %x * %y, take(%p, 3, axis=0) * %x * %y - take(%p, 2, axis=0) * %y)
+}
+def @main[b: Dim](%x: Tensor[(b,), float32], %p: Tensor[(4, b), float32], %h: float32, %n: int64) {
+  @for(0i64, %n, fn (%i: int64, %s: (Tensor[(b,), float32], Tensor[(b,), float32])) -> (Tensor[(b,), float32], Tensor[(b,), float32]) {
+    let %a = @slope(%s.0, %s.1, %p);
+    let %c = @slope(%s.0 + 0.5f * %h * %a.0, %s.1 + 0.5f * %h * %a.1, %p);
+    let %d = @slope(%s.0 + 0.5f * %h * %c.0, %s.1 + 0.5f * %h * %c.1, %p);
+    let %e = @slope(%s.0 + %h * %d.0, %s.1 + %h * %d.1, %p);
+    let %w = %h / 6f;
+    (%s.0 + %w * (%a.0 + 2f * %c.0 + 2f * %d.0 + %e.0), %s.1 + %w * (%a.1 + 2f * %c.1 + 2f * %d.1 + %e.1))
+  }, (%x, %x))
+}"""
+
+
+def test_a_step_that_calls_functions() -> None:
+    assert recurrences(ORBIT) == [(0, 2)]
+    check(ORBIT, (rows(1, 20)[0] + 2, np.abs(rows(4, 20)), np.float32(0.02), 7))

@@ -52,6 +52,8 @@ from relay.transform.blocks import all_blocks, as_block, body_of, is_primitive
 
 # A step of more operations is long enough for what is around it not to matter, and might be computed several times here.
 _MOST_OPERATIONS = 200
+# Of loops of elements, nothing of which is computed twice: what is longer keeps too much at a time.
+_MOST_OF_ELEMENTS = 800
 # Both sides of choices are computed.
 _MOST_BRANCHES = 32
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
@@ -142,6 +144,11 @@ class _Reader:
     def shape(self) -> tuple[Dim, ...]:
         """What steps hand on, if it is no numbers."""
         return tuple(a.extent for a in self.grid)
+
+    @property
+    def most(self) -> int:
+        """How many operations a step may have."""
+        return _MOST_OF_ELEMENTS if self.grid else _MOST_OPERATIONS
 
     def read(self) -> Recurrence:
         body = body_of(self.function)
@@ -234,7 +241,9 @@ class _Reader:
                 return self._chosen(condition, *(self._branch(as_block(b)) for b in (e.then, e.orelse)))
             case Call(fn=OpRef(name="append")):
                 vector, element = (self._atom(a) for a in e.args)
-                if isinstance(element, Var | Constant | _Longer | tuple) or not isinstance(vector, Var):
+                # (Several rows may be put behind a tensor at a time, too.)
+                one = isinstance(vector, Var) and _rank(vector) == _rank(e.args[1]) + 1
+                if isinstance(element, Var | Constant | _Longer | tuple) or not isinstance(vector, Var) or not one:
                     raise _Unsuited
                 return _Longer(vector, element)
             case Call() if is_primitive(e.fn):
@@ -259,7 +268,7 @@ class _Reader:
     def _primitive(self, primitive: Function, args: Sequence[Expr]) -> _Value:
         """The results of a primitive that computes numbers."""
         graph = te_graph(primitive)
-        found = None if graph.foreign else elements(graph, _MOST_OPERATIONS, self.grid)
+        found = None if graph.foreign else elements(graph, self.most, self.grid)
         if found is None or any(isinstance(n, Reduce) for r in found for n in walk(r)):
             raise _Unsuited
         given = {tensor_key(t): self._atom(a) for t, a in zip(graph.inputs, args, strict=True)}
@@ -395,7 +404,7 @@ class _Reader:
         said = {v for p in same for v in said_dims(p.ty)} | {steps}
         needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
         cost = len({id(n) for b in bodies for n in walk(b) if not isinstance(n, Const | Size | Axis)})
-        if cost > _MOST_OPERATIONS or not needed <= said or not can_be_instructions(code):
+        if cost > self.most or not needed <= said or not can_be_instructions(code):
             raise _Unsuited
         return made
 
@@ -469,6 +478,11 @@ def _shape_of_steps(body: Block, leave: Block) -> tuple[Dim, ...]:
     if len(shapes) > 1:
         raise _Unsuited
     return next(iter(shapes), ())
+
+
+def _rank(e: Expr) -> int:
+    ty = e.ty
+    return len(ty.shape) if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else -1
 
 
 def _of_numbers(rows: Iterable[Var], last: Iterable[Var]) -> Iterator[int]:
