@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import relay
 from relay.ir import prelude
 from relay.ir.diagnostics import SyntaxError_
 from relay.ir.equality import alpha_equal
@@ -169,6 +170,23 @@ def test_prelude_is_merged_as_far_as_it_is_used() -> None:
         "while", "for", "row_count", "fold_rows", "scan", "scan_from", "scan_rows", "map_rows",
     }  # fmt: skip
     assert wanted == set(prelude.load().functions)
+
+
+def test_functions_of_the_prelude_call_its_own() -> None:
+    """Also where the module gives a name of the prelude another meaning, which it has in the module alone."""
+    row, h = "Tensor[(3,), float32]", '#[version = "0.0.5"]\nimport prelude\n'
+    module = relay.parse(f"""{h}
+        def @scan(%x: {row}) -> {row} {{ %x + 1f }}
+        def @prelude.scan(%x: {row}) -> {row} {{ %x * 2f }}
+        def @main[n: Dim](%xs: Tensor[(n, 3), float32], %z: {row}) {{
+          @scan_rows(fn (%a: {row}, %x: {row}) {{ (@scan(%a) + %x, @prelude.scan(%a)) }}, %z, %z, %xs)
+        }}""")
+    assert set(module.functions) == {"scan", "prelude.scan", "main", "scan_rows", "prelude.scan1", "scan_from"}
+    last, rows = relay.evaluate(module, np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(3, np.float32))
+    np.testing.assert_array_equal(last, [5, 7, 9])
+    np.testing.assert_array_equal(rows, [[0, 0, 0], [2, 4, 6]])
+    again = relay.parse(str(module))
+    assert again.functions.keys() == module.functions.keys()
 
 
 def test_imports(tmp_path: Path) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from relay.ir.binding import bind_parameters
 from relay.ir.diagnostics import RelayError, TypeError_
-from relay.ir.expr import Constant, Function, GlobalVar
+from relay.ir.expr import Constant, Expr, Function, GlobalVar
 from relay.ir.printer import module_text
 from relay.ir.saving import save_module
 from relay.ir.types import ConstructorDef, TypeDef
 from relay.ir.value import Adt
-from relay.ir.walk import post_order
+from relay.ir.walk import post_order, rewrite
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -108,3 +108,29 @@ def reachable(functions: Mapping[str, Function], roots: Iterable[str]) -> list[s
                 found[node.name] = None
                 todo.append(node.name)
     return list(found)
+
+
+def used_of(library: Mapping[str, Function], functions: Mapping[str, Function], prefix: str) -> dict[str, Function]:
+    """What some functions use of a library, directly or not. Where the library uses a name itself that these functions give another
+    meaning, its own definition is called ``prefix.name``."""
+    called = dict.fromkeys(
+        node.name for f in functions.values() for node in post_order(f) if isinstance(node, GlobalVar)
+    )
+    found = reachable(library, [name for name in called if name not in functions])
+    names: dict[str, str] = {}
+    for name in found:
+        if name in functions and functions[name] is not library[name]:
+            new, number = f"{prefix}.{name}", 1
+            while new in functions or new in library:
+                new, number = f"{prefix}.{name}{number}", number + 1
+            names[name] = new
+
+    def renamed(node: Expr) -> Expr:
+        return replace(node, name=names[node.name]) if isinstance(node, GlobalVar) and node.name in names else node
+
+    out: dict[str, Function] = {}
+    for name in found:
+        function = rewrite(library[name], renamed) if names else library[name]
+        assert isinstance(function, Function)
+        out[names.get(name, name)] = function
+    return out

@@ -20,7 +20,7 @@ from relay.ir.expr import Constant, Expr, Function, Var
 from relay.ir.files import read_program
 from relay.ir.lexer import VERSION, Tokens, tokenize
 from relay.ir.metadata import ConstantTable
-from relay.ir.module import Module, reachable
+from relay.ir.module import Module, used_of
 from relay.ir.parse_exprs import ExprActions
 from relay.ir.types import ConstructorDef, Kind, Relation, Type, TypeDef, TypeParam
 
@@ -114,8 +114,8 @@ class _Parser(ExprActions):
         self.importing = importing
         self.functions: dict[str, Function] = {}
         self.types: dict[str, TypeDef] = {}
-        # Modules in scope; of those with True only what is used becomes part of this one.
-        self.imported: list[tuple[Module, bool]] = [] if scope is None else [(scope, True)]
+        # Modules in scope; of those with a name only what is used becomes part of this one.
+        self.imported: list[tuple[Module, str | None]] = [] if scope is None else [(scope, "scope")]
         self.free: list[Var] = []
         self.declare_types()
 
@@ -172,7 +172,7 @@ class _Parser(ExprActions):
         library = name.removesuffix(".rly").removesuffix(".relay")
         if library in LIBRARIES:
             if library not in self.importing:
-                self.imported.append((library_module(library), True))
+                self.imported.append((library_module(library), library))
             return
         path = (self.base or Path()) / name
         key = str(path.resolve())
@@ -182,7 +182,7 @@ class _Parser(ExprActions):
             if path.exists() and not path.is_file():
                 raise FileError(f"{path} is not a regular file")
             text = read_program(path)
-            self.imported.append((_parse_module(text, str(path), path.parent, (*self.importing, key)), False))
+            self.imported.append((_parse_module(text, str(path), path.parent, (*self.importing, key)), None))
         except FileError as error:
             raise self.error(f"cannot read the import {name}: {error.message}", token) from error
 
@@ -194,18 +194,17 @@ class _Parser(ExprActions):
     def module(self, _items: object) -> Module:
         functions, types = dict(self.functions), dict(self.types)
         sources = {self.tokens.source: self.tokens.text}
-        for module, only_used in self.imported:
+        for module, library in self.imported:
             for name, definition in module.types.items():
                 types.setdefault(name, definition)
-            if not only_used:
+            if library is None:
                 for name, function in module.functions.items():
                     functions.setdefault(name, function)
             sources.update(module.sources)
-        for module, only_used in self.imported:
-            if only_used:
-                for name in reachable({**module.functions, **functions}, functions):
-                    if name not in functions:
-                        functions[name] = module.functions[name]
+        for module, library in self.imported:
+            if library is not None:
+                for name, function in used_of(module.functions, functions, library).items():
+                    functions.setdefault(name, function)
         return Module(functions, types, sources)
 
     def expression_module(self, body: Expr) -> Module:
