@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,7 +183,8 @@ def test_functions_of_the_prelude_call_its_own() -> None:
           @scan_rows(fn (%a: {row}, %x: {row}) {{ (@scan(%a) + %x, @prelude.scan(%a)) }}, %z, %z, %xs)
         }}""")
     assert set(module.functions) == {"scan", "prelude.scan", "main", "scan_rows", "prelude.scan1", "scan_from"}
-    last, rows = relay.evaluate(module, np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(3, np.float32))
+    found: Any = relay.evaluate(module, np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(3, np.float32))
+    last, rows = found
     np.testing.assert_array_equal(last, [5, 7, 9])
     np.testing.assert_array_equal(rows, [[0, 0, 0], [2, 4, 6]])
     again = relay.parse(str(module))

@@ -21,6 +21,8 @@ from novel_definitions import (
 
 import relay
 from relay import te
+from relay.ir.diagnostics import RelayError
+from relay.ir.dim import dim_floordiv
 from relay.op import registry
 
 Array = np.ndarray[Any, Any]
@@ -386,3 +388,26 @@ def @main(%x: Tensor[(8, 33), int64], %y: Tensor[(2,), int64]) { unusual.mirrore
         assert np.array_equal(np.asarray(relay.compile(module)(*given)), expected)
     finally:
         registry.remove("unusual.mirrored")
+
+
+def test_a_size_that_divides_and_may_be_zero_where_others_are_not() -> None:
+    """A gradient goes back through a quotient where there are remainders below the divisor, and says so where there are none."""
+
+    def repeated(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        per = dim_floordiv(y.shape[0], x.shape[0])
+        return te.compute(y.shape, lambda i: x[te.minimum(i // te.size(per), te.size(x.shape[0]) - 1)] * y[i])
+
+    registry.operator("unusual.repeated")(repeated)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %y: Tensor[(m,), float32]) { unusual.repeated(%x, %y) }""")
+        forward, backward = relay.compile(module), relay.compile(relay.grad(module, argnums=0))
+        x, y = np.arange(1, 4, dtype=np.float32), np.arange(1, 8, dtype=np.float32)
+        np.testing.assert_array_equal(np.asarray(forward(x, y)), x[np.minimum(np.arange(7) // 2, 2)] * y)
+        np.testing.assert_array_equal(np.asarray(backward(x, y)), [3, 7, 18])
+        assert len(np.asarray(backward(x, y[:0]))) == 3
+        np.testing.assert_array_equal(np.asarray(forward(x, y[:2])), x[0] * y[:2])
+        with pytest.raises(RelayError, match="a size by which an index is divided"):
+            backward(x, y[:2])
+    finally:
+        registry.remove("unusual.repeated")

@@ -19,7 +19,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
-from relay.ir.dim import Dim, DimVar, ceil_div, dim_add, dim_floordiv, dim_mul, dim_sub, known_equal
+from relay.ir.dim import (
+    Dim,
+    DimOp,
+    DimVar,
+    ceil_div,
+    dim_add,
+    dim_atoms,
+    dim_floordiv,
+    dim_min,
+    dim_mul,
+    dim_sub,
+    known_equal,
+)
 from relay.te.autodiff.arithmetic import both
 from relay.te.autodiff.cuts import Piece, cut
 from relay.te.index import Indices, content
@@ -34,6 +46,7 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
+from relay.te.tensor import require_at_most
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
@@ -162,6 +175,10 @@ class _System:
         first, last = self.indices.floordiv(low, below), self.indices.floordiv(high, below)
         if any(map(self.indices.is_index, (first, last, below))):
             return None  # a loop as long as what only the definition computes
+        if any(isinstance(atom, DimOp) and atom.op in ("floordiv", "mod") for atom in dim_atoms(below)):
+            # It may be 0 where sizes are not: then the quotient is 0 everywhere, and no remainder is below it.
+            some = dim_min(dim_add(dim_sub(high, low), 1), 1)
+            require_at_most(some, below, "a size by which an index is divided, where a gradient goes back through that")
         q = dim_add(self._variable("q", dim_add(dim_sub(last, first), 1)), first)
         self._made[key] = q
         r = self._variable("r", below)
