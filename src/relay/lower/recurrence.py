@@ -19,17 +19,17 @@ from relay import te
 from relay.ir.dim import Dim, DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import run
-from relay.ir.types import TensorType, TupleType, is_integer
+from relay.ir.types import TensorType, TupleType
 from relay.lower.liveness import Uses
 from relay.lower.scalars import ScalarCode, can_be_instructions, elements
 from relay.lower.sizes import said_dims
 from relay.lower.step_numbers import StepNumbers
+from relay.lower.trips import counts, trips_of
 from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
 from relay.plan.steps import Steps
 from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
-    Binary,
     Compare,
     Const,
     Load,
@@ -38,11 +38,8 @@ from relay.te.scalar import (
     Scalar,
     Select,
     Size,
-    cast,
-    maximum,
     mentioned,
     select,
-    substitute,
     transform,
     walk,
 )
@@ -56,8 +53,6 @@ _MOST_OPERATIONS = 200
 _MOST_OF_ELEMENTS = 800
 # Both sides of choices are computed.
 _MOST_BRANCHES = 32
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
 # A variable, or those of a tuple's fields.
@@ -348,7 +343,7 @@ class _Reader:
                 rows[param] = value.element
             elif number is None or isinstance(value, Var | Constant | _Longer | tuple):
                 raise _Unsuited
-            elif (by := _counts(number, value)) is not None:
+            elif (by := counts(number, value)) is not None:
                 counters[number] = by
             elif _puts_at_a_place(number, value, self.grid):
                 raise _Unsuited  # nothing else need be touched
@@ -360,7 +355,9 @@ class _Reader:
             n: Load(self._operand(p), self._places(p), n.dtype) for p, n in self.numbers.items()
         }
         unchanged: dict[Axis, Scalar] = {n: given[n] for p, n in self.numbers.items() if p in fixed}
-        trips = _trips(condition, on, counters, given, unchanged)
+        trips = trips_of(condition, on, counters, given, unchanged)
+        if trips is None:
+            raise _Unsuited
         read = _free(leave)
         outside = {v for p in self.function.params if p in read for v in variables_of(self.fields.get(p, p))}
         wanted = tuple(p for p, n in self.numbers.items() if p in outside and p not in fixed)
@@ -407,44 +404,6 @@ class _Reader:
         if cost > self.most or not needed <= said or not can_be_instructions(code):
             raise _Unsuited
         return made
-
-
-def _counts(number: Axis, value: Scalar) -> int | None:
-    """The step of a counter: one more or one less each time."""
-    if not isinstance(value, Binary) or value.op not in ("add", "sub") or not is_integer(value.dtype):
-        return None
-    a, b = value.a, value.b
-    if value.op == "add" and isinstance(a, Const):
-        a, b = b, a
-    if a is not number or not isinstance(b, Const) or b.value not in (1, -1):
-        return None
-    return int(b.value) if value.op == "add" else -int(b.value)
-
-
-def _trips(
-    condition: Scalar,
-    on: bool,
-    counters: Mapping[Axis, int],
-    given: Mapping[Axis, Scalar],
-    known: Mapping[Axis, Scalar],
-) -> Scalar:
-    """How many steps there are until a counter reaches a bound that all steps share (int64)."""
-    if not isinstance(condition, Compare) or condition.op not in _MIRRORED:
-        raise _Unsuited
-    op: str = condition.op
-    at, bound = condition.a, condition.b
-    if at not in counters:
-        op, at, bound = _MIRRORED[op], bound, at
-    if not on:
-        op = _OPPOSITE[op]
-    if not isinstance(at, Axis) or at not in counters or (counters[at] > 0) != op.startswith("l"):
-        raise _Unsuited
-    bound = substitute(bound, dict(known))
-    if any(isinstance(n, Axis) for n in walk(bound)):
-        raise _Unsuited
-    first, end = cast(given[at], "int64"), cast(bound, "int64")
-    way = end - first if counters[at] > 0 else first - end
-    return maximum(way + 1 if op.endswith("e") else way, 0)
 
 
 def variables_of(fields: Fields) -> list[Var]:

@@ -8,8 +8,8 @@ Between so much arithmetic a processor does not look far enough ahead to the lin
 
 That is done where a step computes something dear of each element, and two rows at a time (`paired`) where one loop sums a row up and
 another makes its results (norms), if all that is read and written stays in the caches: two rows share what both read, and the ends of
-their sums, the quotients and roots, go beside each other. Rows from memory would lose a quarter, which is read fastest in one run at a
-time.
+their sums, the quotients and roots, go beside each other. Rows that come from memory would take a quarter longer: memory is read fastest in
+one run at a time.
 
 What a step passes on to a later one is kept for as many turns as lie between them: a number in registers that move on
 from turn to turn, elements in as many places as rows are in flight.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_add, dim_bounds, dim_mul, dim_sub, known_equal, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
@@ -45,8 +45,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_o
 
 # Steps of more rows at once are not worth the registers; rows up to so many elements stay in the second-level cache.
 _MOST_STEPS, _LONGEST = 4, 16384
-# Rows of which two are taken at a time: there are so many at least, and those at hand take so much of the first-level cache at most.
-_FEWEST, _SHARE = 8, (3, 4)
+# Rows that are taken together: there are so many at least, and those at hand take so much of the first-level cache at most.
+_PAIR, _FEWEST, _HELD = 2, 8, (3, 4)
 # And the share of the last cache that all they read and write takes at most (of the second-level one, all of it, where a processor outruns
 # what is behind that).
 _NEAR = 3, 8
@@ -66,24 +66,24 @@ class _Step:
 
 
 def pipelined(
-    emitter: Emitter, rows: Sequence[Axis], plans: Sequence[MemberPlan], temps: Sequence[Buffer], work: Dim
+    emitter: Emitter, rows: Sequence[Axis], groups: Sequence[list[MemberPlan]], temps: Sequence[Buffer], work: Dim
 ) -> Stmt | None:
-    """The loops of a nest with rows in flight; None where its steps do not run over the same elements. ``work`` is what
-    one row costs in simple operations."""
+    """The loops of a nest with rows in flight; None where its steps do not run over the same elements. ``groups``: what a row goes through
+    (`Emitter.groups`); ``work`` is what one row costs in simple operations."""
     live = [a for a in rows if a.extent != 1]
-    steps = _steps(emitter, emitter.groups(plans))
+    steps = _steps(emitter, groups)
     if not live or steps is None or not any(emitter.computes(p) for step in steps for p in step.loop):
         return None
     return _Pipeline(emitter, live, steps, temps, 1).tasks(work)
 
 
 def paired(
-    emitter: Emitter, rows: Sequence[Axis], plans: Sequence[MemberPlan], temps: Sequence[Buffer], work: Dim
+    emitter: Emitter, rows: Sequence[Axis], groups: Sequence[list[MemberPlan]], temps: Sequence[Buffer], work: Dim
 ) -> tuple[list[Scalar], Stmt] | None:
     """The loops of a nest that makes sums of a row and then its results, two rows at a time, and under which conditions that is worth
     while; None where it never is."""
     live = [a for a in rows if a.extent != 1]
-    steps = _steps(emitter, emitter.groups(plans), summed=True)
+    steps = _steps(emitter, groups, summed=True)
     if not live or steps is None or len(steps) != 2:
         return None
     sums, results = steps
@@ -92,7 +92,7 @@ def paired(
     if results.after or any(p.member.kept.is_reduction for p in results.loop):
         return None
     worth = _worth_pairs(emitter, live, steps)
-    return None if worth is None else (worth, _Pipeline(emitter, live, steps, temps, 2).tasks(work))
+    return None if worth is None else (worth, _Pipeline(emitter, live, steps, temps, _PAIR).tasks(work))
 
 
 def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step]) -> list[Scalar] | None:
@@ -102,28 +102,23 @@ def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step])
     sums, results = (_operands(emitter, step, rows) for step in steps)
     extent = _along(emitter, steps[0]).extent
     at_hand = sum(
-        dtype_bits(b.dtype) // 8 * (2 if own else 1) for found in (sums, results) for b, own in found.values()
+        dtype_bits(b.dtype) // 8 * (_PAIR if own else 1) for found in (sums, results) for b, own in found.values()
     )
-    (part, whole) = _SHARE
+    part, whole = _HELD
     if not isinstance(extent, int) or extent * at_hand * whole > part * target.l1_bytes:
         return None
-    bytes_: Dim = 0
+    size: Dim = 0
     for buffer, _ in (sums | results).values():
-        bytes_ = dim_add(bytes_, buffer_bytes(buffer))
-    total = shape_size(tuple(a.extent for a in rows))
-    conditions: list[Scalar] = []
+        size = dim_add(size, buffer_bytes(buffer))
     # What outruns its caches waits for all that is behind the second level as for memory.
     near = target.l2_bytes if target.outruns_caches else target.l3_bytes * _NEAR[0] // _NEAR[1]
-    for value, least, most in ((total, _FEWEST, None), (bytes_, None, near)):
-        low, high = dim_bounds(value)
-        if (least is not None and high is not None and high < least) or (
-            most is not None and low is not None and low > most
-        ):
+    conditions: list[Scalar] = []
+    for less, more in ((_FEWEST, shape_size(tuple(a.extent for a in rows))), (size, near)):
+        low, high = dim_bounds(dim_sub(more, less))
+        if high is not None and high < 0:
             return None
-        if least is not None and (low is None or low < least):
-            conditions.append(compare("ge", extent_of(value), Const(least, "int64")))
-        if most is not None and (high is None or high > most):
-            conditions.append(compare("le", extent_of(value), Const(most, "int64")))
+        if low is None or low < 0:
+            conditions.append(compare("le", extent_of(less), extent_of(more)))
     return conditions
 
 
@@ -133,11 +128,10 @@ def _operands(emitter: Emitter, step: _Step, rows: Sequence[Axis]) -> dict[int, 
     for plan in step.loop:
         if emitter.along(plan) is None:
             continue
-        read = [load for value in emitter.values(plan) for load in loads(value)]
-        for load in read:
+        for load in (load for value in emitter.values(plan) for load in loads(value)):
             if isinstance(load.source, Buffer) and load.source.scope == "operand":
-                own = not mentioned(*load.indices).isdisjoint(rows) or found.get(id(load.source), (None, False))[1]
-                found[id(load.source)] = load.source, own
+                _, before = found.get(id(load.source), (load.source, False))
+                found[id(load.source)] = load.source, before or not mentioned(*load.indices).isdisjoint(rows)
         for where in targets(emitter.builder, plan):
             if where.buffer.scope == "operand":
                 found[id(where.buffer)] = where.buffer, True
@@ -267,8 +261,8 @@ class _Pipeline:
         for n, at in enumerate(self.at):
             step, behind = self.steps[n // self.width], n % self.width
             # Of the task's rows.
-            row = binary("mul", binary("sub", self.turn, n // self.width), self.width)
-            row = binary("add", row, behind) if behind else row
+            turns = binary("sub", self.turn, n // self.width)
+            row = binary("add", binary("mul", turns, self.width), behind)
             bindings += self._go_to(at, binary("add", start, row))
             bindings += self.slots[n]
             self.builder.storage.update(self.storage[n])
@@ -286,9 +280,7 @@ class _Pipeline:
         self.builder.storage.clear()
         self.builder.storage.update(storage)
         last = len(self.steps) - 1
-        newest = (
-            binary("mul", binary("add", self.turn, 1), self.width) if self.width > 1 else binary("add", self.turn, 1)
-        )
+        newest = binary("mul", binary("add", self.turn, 1), self.width)
         full = binary("and", compare("ge", self.turn, Const(last, "int64")), compare("le", newest, self.count))
 
         def loop(body: Sequence[Stmt]) -> Stmt:

@@ -152,10 +152,11 @@ def _along(
         count = minimum(together, binary("sub", extent_of(last.extent), start))
         steps = [For(inside, count, emitter.step(group)) for group in emitter.groups(plans)]
         return parallel_rows(builder, [*rows[:-1], block], dim_mul(work, together), allocate(repeated, seq(steps)))
-    if (skewed := pipelined(emitter, rows, plans, temps, work)) is not None:
+    groups = emitter.groups(plans)
+    if (skewed := pipelined(emitter, rows, groups, temps, work)) is not None:
         return skewed
     env, storage = dict(emitter.env), dict(builder.storage)
-    pairs = paired(emitter, rows, plans, temps, work)
+    pairs = paired(emitter, rows, groups, temps, work)
     if pairs is not None and not pairs[0]:
         return pairs[1]
     emitter.env, builder.storage = env, storage

@@ -8,7 +8,7 @@ Nodes are frozen and compared by identity; trees may share (they are DAGs), so w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import reduce
 from typing import Any, Literal
@@ -24,6 +24,8 @@ BinaryOp = Literal[
     "and", "or", "xor", "shl", "shr", "pow", "atan2",
 ]  # fmt: skip
 CompareOp = Literal["eq", "ne", "lt", "le", "gt", "ge"]
+# Comparisons of which one side is a bound of the other, with both sides exchanged.
+MIRRORED: Mapping[CompareOp, CompareOp] = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 # Elementary functions. Code generation has one vectorised implementation of each with a stated error bound.
 UnaryOp = Literal[
     "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "log1p",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from relay.te.index import Indices
 from relay.te.scalar import (
+    MIRRORED,
     Axis,
     Compare,
-    CompareOp,
     Load,
     Reduce,
     ReduceKind,
@@ -28,8 +28,6 @@ from relay.te.scalar import (
 )
 from relay.te.scatter import Located, conditional, guard_of, located
 from relay.te.tensor import Stage
-
-_MIRRORED: Mapping[CompareOp, CompareOp] = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,9 +105,9 @@ def _spans(
 def _bound(cond: Scalar, axes: Sequence[Axis], indices: Indices) -> tuple[Axis, bool, Scalar] | None:
     """The axis that a comparison bounds by what is read, whether it bounds its end, and where; it may be asked before the axis is gone
     through."""
-    if not isinstance(cond, Compare) or cond.op not in _MIRRORED:
+    if not isinstance(cond, Compare) or cond.op not in MIRRORED:
         return None
-    for axis, op, bound in ((cond.a, cond.op, cond.b), (cond.b, _MIRRORED[cond.op], cond.a)):
+    for axis, op, bound in ((cond.a, cond.op, cond.b), (cond.b, MIRRORED[cond.op], cond.a)):
         if not isinstance(axis, Axis) or axis not in axes or axis in mentioned(bound):
             continue
         if any(isinstance(n, Load) for n in walk(bound)) and indices.reads_inside(bound):
