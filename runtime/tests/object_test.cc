@@ -1,6 +1,8 @@
 // Values and objects: counts, sharing, iterative destruction, cycles.
 #include "relay/object.h"
 
+#include <cstring>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -182,6 +184,22 @@ TEST(blocks_come_back_and_are_counted) {
   CHECK(pool_statistics(host_device).cached_bytes == 0);
   THROWS(out_of_memory, pool_allocate(host_device, int64_t{1} << 62));
   CHECK(pool_statistics(host_device).live_bytes == start.live_bytes);
+}
+
+TEST(large_blocks_begin_at_different_places_in_their_pages) {
+  pool_trim(host_device);
+  std::vector<Block> blocks;
+  std::set<uintptr_t> places{0};
+  for (int64_t size : {1, 1, 3, 1, 2}) {
+    Block block = pool_allocate(host_device, size << 20);
+    auto at = reinterpret_cast<uintptr_t>(block.data);
+    CHECK(at % storage_alignment == 0 && places.insert(at % 4096).second);
+    std::memset(block.data, 1, static_cast<size_t>(block.bytes));
+    blocks.push_back(block);
+  }
+  for (Block block : blocks) pool_free(host_device, block);
+  pool_trim(host_device);
+  CHECK(pool_statistics(host_device).cached_bytes == 0);
 }
 
 TEST(threads_take_each_others_blocks_before_they_ask_the_device) {

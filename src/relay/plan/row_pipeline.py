@@ -46,7 +46,7 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_o
 # Steps of more rows at once are not worth the registers; rows up to so many elements stay in the second-level cache.
 _MOST_STEPS, _LONGEST = 4, 16384
 # Rows that are taken together: there are so many at least, and those at hand take so much of the first-level cache at most.
-_PAIR, _FEWEST, _HELD = 2, 8, (3, 4)
+_PAIR, _FEWEST, _HELD = 2, 8, (6, 7)
 # And the share of the last cache that all they read and write takes at most (of the second-level one, all of it, where a processor outruns
 # what is behind that).
 _NEAR = 3, 8
