@@ -12,6 +12,7 @@ import relay
 from relay import te
 from relay.ir.dim import Dim, DimVar, SymDim, as_dim
 from relay.loop.bounds import unproved
+from relay.loop.walk import buffers_used
 from relay.op import registry
 from relay.te.index import Indices
 from relay.te.spans import as_spread
@@ -54,12 +55,25 @@ def boxes(x: te.Tensor, box: te.Tensor) -> te.Tensor:
     return te.compute((n,), element)
 
 
+def shares(scores: te.Tensor, tops: te.Tensor, x: te.Tensor, begin: te.Tensor) -> te.Tensor:
+    """Sums of the rows of each part, times exponentials of their scores beside the part's own."""
+    (e, d), n = x.shape, cast("SymDim", begin.shape[0])
+    k = te.reduce_axis(e)
+    return te.compute(
+        (n - 1, d),
+        lambda i, j: te.sum(
+            te.select((k >= begin[i]) & (k < begin[i + 1]), te.exp(scores[k] - tops[i]) * x[k, j], 0.0), k
+        ),
+    )
+
+
 @pytest.fixture(autouse=True)
 def _operators() -> Iterator[None]:
     names: dict[str, Callable[..., object]] = {
         "spread.sparse": sparse,
         "spread.greatest": greatest,
         "spread.boxes": boxes,
+        "spread.shares": shares,
     }
     for name, definition in names.items():
         registry.operator(name)(definition)
@@ -109,6 +123,21 @@ def test_what_is_read_by_a_part_is_inside_of_its_tensor(n: Dim) -> None:
     plan = check(primitive(given, lambda m, x, b: m("spread.greatest", x, b)), {V: 0}, {V: 40})
     assert unproved(plan.kernel) == []
     assert plan.variant == "scatter"
+
+
+def test_dear_parts_are_not_made_of_all_elements_for_each_part() -> None:
+    """Exponentials by element and part: those that no part has are never computed, there and in the gradients."""
+    module = relay.parse("""#[version = "0.0.5"]
+def @main[e: Dim, n: Dim, d: Dim](
+    %s: Tensor[(e,), float32], %t: Tensor[(?t,), float32], %x: Tensor[(e, d), float32], %b: Tensor[(n,), int64]) {
+  spread.shares(%s, %t, %x, %b)
+}""")
+    rng = np.random.default_rng(0)
+    s, t, x = (rng.standard_normal(size).astype("float32") for size in ((30,), (12,), (30, 5)))
+    agrees(module, (s, t, x, PARTS), (0, 1, 2))
+    given = [tensor((N,)), tensor((12,)), tensor((N, D)), tensor((13,), "int64")]
+    plan = check(primitive(given, lambda m, *args: m("spread.shares", *args)), {V: 30, W: 5}, {V: 7, W: 20})
+    assert all(b.scope in ("operand", "register") for b in buffers_used(plan.kernel.body))
 
 
 def test_ends_that_may_not_be_read_are_conditions() -> None:

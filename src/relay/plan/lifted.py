@@ -5,12 +5,13 @@
 
 A part that stays the same along the innermost loop is computed before it wherever it stands; one that moves along it, and stays the
 same over an axis around that, would be computed again for each element of that axis. What a matrix product reads is left to it. Axes
-along which values go to a place that is computed (`te.scatter`) are gone through by nothing: a part of the place is one too.
+along which values go to a place that is computed (`te.scatter`) are gone through by nothing: a part of the place is one too. Of an axis
+of which only parts are gone through (`te.spans`) a stage would make all elements, for each of what says where the parts are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay.plan.expand import cost
@@ -18,8 +19,19 @@ from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction
 from relay.te.index import Indices
 from relay.te.rewrite import rewritten
-from relay.te.scalar import Axis, Load, Reduce, Scalar, children, iteration_count, mentioned_by_node, transform
+from relay.te.scalar import (
+    Axis,
+    Load,
+    Reduce,
+    Scalar,
+    children,
+    iteration_count,
+    mentioned,
+    mentioned_by_node,
+    transform,
+)
 from relay.te.scatter import as_scatter
+from relay.te.spans import Span, as_spread
 from relay.te.tensor import Compute, Stage, stage_over
 
 # How many times a part would be computed, at the least, for it to be kept; and how dear it is at the least, in lanes and where values go
@@ -44,9 +56,11 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
     axes = [a for a in (*stage.axes, *dict.fromkeys(reduced)) if a.extent != 1 and a not in places]
     wide = [a for a in stage.axes if a.extent != 1]
     moving = {*reduced, *wide[-1:]}
+    spread = as_spread(stage, Indices())
+    spans = {} if spread is None else spread.spans
     made: dict[int, Scalar] = {}
     for body in stage.bodies:
-        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places):
+        for part, own in _parts(body.body if isinstance(body, Reduce) else body, axes, moving, places, spans):
             (result,) = stage_over(f"{stage.name}_part", own, (part,))
             made[id(part)] = Load(result, tuple(own), part.dtype)
     if not made:
@@ -56,10 +70,11 @@ def _lifted(stage: Stage, constants: frozenset[int]) -> Stage:
 
 
 def _parts(
-    root: Scalar, axes: Sequence[Axis], moving: set[Axis], places: frozenset[Axis]
+    root: Scalar, axes: Sequence[Axis], moving: set[Axis], places: frozenset[Axis], spans: Mapping[Axis, Span]
 ) -> list[tuple[Scalar, list[Axis]]]:
     """The largest such parts of an expression, none of which mentions an axis of ``places``, and the axes of each."""
     mentions = mentioned_by_node(root)
+    choosing = {axis: mentioned(*span.first, *span.end) for axis, span in spans.items()}
     found: dict[int, tuple[Scalar, list[Axis]]] = {}
     todo, seen = [root], set[int]()
     while todo:
@@ -68,9 +83,11 @@ def _parts(
             continue
         seen.add(id(node))
         mine = mentions[id(node)]
-        times = iteration_count(a for a in axes if a not in mine)
+        chosen = {a for axis in mine & choosing.keys() for a in choosing[axis]}
+        times = iteration_count(a for a in axes if a not in mine and a not in chosen)
         if (
             times >= _AGAIN
+            and mine.isdisjoint(chosen)
             and not mine.isdisjoint(moving)
             and mine.isdisjoint(places)
             and node.dtype != "bool"
