@@ -47,10 +47,10 @@ from relay.te.shared import Shared
 from relay.te.tensor import Placeholder, Tensor, stage_bodies
 from relay.transform.blocks import all_blocks, as_block, body_of, is_primitive
 
-# A step of more operations is long enough for what is around it not to matter, and might be computed several times here.
+# Of steps that scans make, parts may be computed several times; more operations than so many are not.
 _MOST_OPERATIONS = 200
-# Of loops of elements, nothing of which is computed twice: what is longer keeps too much at a time.
-_MOST_OF_ELEMENTS = 800
+# Of what is handed on nothing is computed twice: what is longer keeps too much at a time.
+_MOST_HANDED_ON = 800
 # Both sides of choices are computed.
 _MOST_BRANCHES = 32
 
@@ -139,11 +139,6 @@ class _Reader:
     def shape(self) -> tuple[Dim, ...]:
         """What steps hand on, if it is no numbers."""
         return tuple(a.extent for a in self.grid)
-
-    @property
-    def most(self) -> int:
-        """How many operations a step may have."""
-        return _MOST_OF_ELEMENTS if self.grid else _MOST_OPERATIONS
 
     def read(self) -> Recurrence:
         body = body_of(self.function)
@@ -263,7 +258,7 @@ class _Reader:
     def _primitive(self, primitive: Function, args: Sequence[Expr]) -> _Value:
         """The results of a primitive that computes numbers."""
         graph = te_graph(primitive)
-        found = None if graph.foreign else elements(graph, self.most, self.grid)
+        found = None if graph.foreign else elements(graph, _MOST_HANDED_ON, self.grid)
         if found is None or any(isinstance(n, Reduce) for r in found for n in walk(r)):
             raise _Unsuited
         given = {tensor_key(t): self._atom(a) for t, a in zip(graph.inputs, args, strict=True)}
@@ -365,16 +360,19 @@ class _Reader:
         made = StepNumbers(count, self.shared, given, dict(states), dict(rows))
         if rows and not self.grid and made.solve(unchanged, counters, set(ends)):
             outputs = (*(made.row(p) for p in rows), *map(made.last, ends))
-            whole, handed = TeGraph((), outputs), None
-        else:
-            handed = StepNumbers(count, self.shared, given, states, rows).handed_on(unchanged, counters, ends)
-            if handed is None or any(
-                n in handed.states and not self._places(p) for p, n in self.numbers.items() if self.grid
-            ):
-                raise _Unsuited
-            if self.grid:
-                handed = replace(handed, grid=self.grid, of_numbers=frozenset(_of_numbers(rows, wanted)))
-            whole = handed.graph()
+            scans = TeGraph((), outputs)
+            if _operations(scans) <= _MOST_OPERATIONS:
+                return self._checked(scans, None, trips, count, fixed, tuple(rows), wanted, on)
+        handed = StepNumbers(count, self.shared, given, states, rows).handed_on(unchanged, counters, ends)
+        if handed is None or any(
+            n in handed.states and not self._places(p) for p, n in self.numbers.items() if self.grid
+        ):
+            raise _Unsuited
+        if self.grid:
+            handed = replace(handed, grid=self.grid, of_numbers=frozenset(_of_numbers(rows, wanted)))
+        whole = handed.graph()
+        if _operations(whole) > _MOST_HANDED_ON:
+            raise _Unsuited
         return self._checked(whole, handed, trips, count, fixed, tuple(rows), wanted, on)
 
     def _checked(
@@ -388,7 +386,7 @@ class _Reader:
         wanted: tuple[Var, ...],
         on: bool,
     ) -> Recurrence:
-        """The loop, if what it is made of is known before it begins and its steps are short."""
+        """The loop, if what it is made of is known before it begins."""
         bodies = _bodies(whole.outputs)
         read, counted = _read(bodies), _read([trips])
         operands = tuple(v for v, t in self.placeholders.items() if id(t) in read)
@@ -400,8 +398,7 @@ class _Reader:
         same = fixed.union(p for p in self.numbers)
         said = {v for p in same for v in said_dims(p.ty)} | {steps}
         needed = {*made.dims, *(v for n in walk(trips) if isinstance(n, Size) for v in dim_vars(n.dim))}
-        cost = len({id(n) for b in bodies for n in walk(b) if not isinstance(n, Const | Size | Axis)})
-        if cost > self.most or not needed <= said or not can_be_instructions(code):
+        if not needed <= said or not can_be_instructions(code):
             raise _Unsuited
         return made
 
@@ -469,6 +466,12 @@ def _free(block: Block) -> frozenset[Var]:
 def _bodies(outputs: Sequence[Tensor]) -> list[Scalar]:
     """The expressions of all stages."""
     return [b for stage in te.stages(outputs) if not isinstance(stage, Placeholder) for b in stage_bodies(stage)]
+
+
+def _operations(graph: TeGraph) -> int:
+    """How many operations all steps of a loop have in one."""
+    nodes = {id(n) for b in _bodies(graph.outputs) for n in walk(b) if not isinstance(n, Const | Size | Axis)}
+    return len(nodes)
 
 
 def _read(roots: Sequence[Scalar]) -> set[int]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 
-from relay.ir.dim import ANY, DimVar, as_dim
+from relay.ir.dim import ANY, Dim, DimVar, as_dim
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
 from relay.op import registry
 from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
+from relay.transform.ad.loop_kept import Choice
 from relay.transform.ad.loop_parts import (
     call_of,
     inputs,
@@ -229,9 +230,8 @@ class LoopWriter:
             self.lifted.params[n]: self.lifted.loop.steps[n] for n in self.lifted.loop.having(Role.COUNTER)
         }
         self.needs: dict[Var, None] = {}  # parameters handed on as they are, counters among them
-        again: set[Var] = set()
+        again = self._computed_again(todo, kept)
         seen: set[Var] = set()
-        cheap = self._cheap()
         while todo:
             v = todo.pop()
             if v in seen:
@@ -240,16 +240,17 @@ class LoopWriter:
             if v in self.fixed or v in self.counters:
                 self.needs[v] = None
                 continue
-            value = self.forward_values.get(v)
-            if value is not None and v not in kept and (v in cheap or isinstance(value, Tuple) or not is_tensor(v)):
-                if not isinstance(value, Tuple | Proj | Call) or (isinstance(value, Call) and v not in cheap):
-                    raise Unsuited(INSIDE)
-                again.add(v)
+            if v in again:
+                value = self.forward_values[v]
                 todo += (a for a in operands(value) if isinstance(a, Var))
                 continue
             kept[v] = None
         self.again = [b for b in self.lifted.again.forward.bindings if b.var in again]
         self.tapes = sorted(kept, key=lambda v: self.layout.count(v) is not None)
+        # What counters were is told by how many iterations there were: by the length of another tape.
+        told_by_others = any(v not in self.counters and self.layout.count(v) is None for v in self.tapes)
+        self.counted = [v for v in self.tapes if v in self.counters] if told_by_others else []
+        self.tapes = [v for v in self.tapes if v not in self.counted]
         self.read = [v for v in self.tapes if v in seen and v not in self.counters and v not in again]
         shapes = {(n, m): t for n, v in enumerate(self.lifted.params) for m, t in enumerate(tensors_of(type_of(v)))}
         self.sums = {key: Var("sum", shapes[key], shapes[key]) for key, _ in self.added}
@@ -301,12 +302,16 @@ class LoopWriter:
             code.bindings.append(b)
         return code.bindings
 
-    def _cheap(self) -> set[Var]:
-        """What follows from counters and what all iterations share, and is as fast to compute again as to keep."""
-        out: set[Var] = set()
+    def _computed_again(self, roots: Sequence[Var], kept: Collection[Var]) -> set[Var]:
+        """What the way back computes again of what it reads; ``kept`` is in tapes anyway."""
+        cheap: set[Var] = (
+            set()
+        )  # follows from counters and what all iterations share, and is as fast to compute again as to keep
+        elementwise: set[Var] = set()
+        fixed_dims = self.lifted.loop.fixed_dims
         for b in self.lifted.again.forward.bindings:
             value = b.value
-            if not self.lifted.loop.fixed_dims.issuperset(self.uses.of_value(value)):
+            if not fixed_dims.issuperset(self.uses.of_value(value)):
                 continue
             if isinstance(value, Call):
                 if not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
@@ -314,11 +319,32 @@ class LoopWriter:
                 access = self.table.of(value)
                 if access is not None and access.kind in ("contraction", "reduction", "opaque"):
                     continue
+                if (
+                    access is not None
+                    and access.kind in ("elementwise", "broadcast")
+                    and keeps(type_of(b.var), fixed_dims)
+                ):
+                    elementwise.add(b.var)
             elif not isinstance(value, Tuple | Proj):
                 continue
             inputs = [a for a in operands(value) if isinstance(a, Var)]
-            if all(a in self.fixed or a in self.counters or a in out for a in inputs):
-                out.add(b.var)
+            if all(a in self.fixed or a in self.counters or a in cheap for a in inputs):
+                cheap.add(b.var)
+        values = self.forward_values
+        again = cheap.union(v for v, value in values.items() if isinstance(value, Tuple) or not is_tensor(v))
+        free = {*self.fixed, *self.counters}
+        found = Choice(values, again, elementwise, kept, self._apart(), free, self.table).computed_again(roots)
+        if any(not isinstance(values[v], Tuple | Proj) for v in found - cheap - elementwise):
+            raise Unsuited(INSIDE)
+        return found
+
+    def _apart(self) -> set[Var]:
+        """What operators of the way back read that share no kernel with elementwise operations before them."""
+        out: set[Var] = set()
+        for b in self.live:
+            access = self.table.of(b.value) if isinstance(b.value, Call) else None
+            if access is None or access.kind in ("contraction", "opaque"):
+                out.update(a for a in operands(b.value) if isinstance(a, Var))
         return out
 
     # -- the functions
@@ -441,6 +467,14 @@ class LoopWriter:
             at = code.bind(op_call("multiply", (at, constant(np.array(abs(by), ty.dtype), ty.dtype))))
         return op_call("add" if by > 0 else "subtract", (start, at))
 
+    def _counted(self, code: Code, counter: Var, start: Expr, rows: Dim) -> Expr:
+        """A counter in all iterations."""
+        ty = type_of(counter)
+        assert isinstance(ty, TensorType) and isinstance(ty.dtype, str)
+        at = code.bind(op_call("arange", (), {"start": 0, "stop": rows, "step": 1, "dtype": ty.dtype}))
+        by = constant(np.array(self.counters[counter], ty.dtype), ty.dtype)
+        return code.bind(op_call("add", (start, code.bind(op_call("multiply", (at, by))))), counter.name)
+
     def _whole(self, ending: list[Var], steps: GlobalVar) -> tuple[GlobalVar, tuple[tuple[int, int], ...]]:
         """``f.gradient(params, what the end leaves, count, tapes, cotangents)``: those of the wanted tensors of the parameters."""
         lifted, loop = self.lifted, self.lifted.loop
@@ -481,7 +515,9 @@ class LoopWriter:
         fields = [code.bind(project(found, n)) for n in range(len(cast(TupleType, type_of(found)).fields))]
         before = iter(fields[: len(cts)])
         summed = dict(zip(self.sums, fields[len(cts) : len(cts) + len(sums)], strict=True))
-        rows_of = Rows(code, dict(tapes.items()), dict(zip(self.columns, fields[len(cts) + len(sums) :], strict=True)))
+        kept: dict[Var, Expr] = dict(tapes)
+        kept.update((c, self._counted(code, c, first[lifted.params.index(c)], rows)) for c in self.counted)
+        rows_of = Rows(code, kept, dict(zip(self.columns, fields[len(cts) + len(sums) :], strict=True)))
         totals: dict[tuple[int, int], list[Expr]] = {k: list(parts) for k, parts in self.end_terms.items()}
         for key, value in summed.items():
             totals[key].append(value)

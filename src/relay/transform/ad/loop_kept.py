@@ -1,0 +1,82 @@
+"""What a loop keeps of its iterations for the way back, and what the way back computes again from that.
+
+A step of a few elementwise operations has more results than operands, and the way back reads most of them. To keep one costs its memory,
+written and read again, and an append in every iteration; to compute it again costs its operations, and what these read has to be there. The
+cheapest choice is the least cut between what an iteration begins with and what the way back reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from relay.ir.expr import Call, Expr, Var
+from relay.loop.costs import Machine
+from relay.transform.access import AccessTable
+from relay.transform.ad.least_cut import ENDLESS, SINK, SOURCE, Flow
+from relay.transform.blocks import operands
+from relay.transform.build import type_of
+from relay.transform.reward import count, size_of
+
+# What a tape costs in an iteration beside its memory, as a part of a kernel's call.
+_TAPE = 0.5
+# More values are not weighed against each other.
+_MOST = 2000
+_PICOSECONDS = 1e12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The ``values`` of an iteration by their variables. ``again``: what is computed again in any case; ``may``: what can be;
+    ``there``: what is in a tape anyway; ``apart``: what operators read that share no kernel with what makes their operands; ``free``: what
+    is at hand."""
+
+    values: Mapping[Var, Expr]
+    again: Set[Var]
+    may: Set[Var]
+    there: Collection[Var]
+    apart: Set[Var]
+    free: Collection[Var]
+    table: AccessTable
+    machine: Machine = field(default_factory=Machine)
+
+    def computed_again(self, roots: Iterable[Var]) -> set[Var]:
+        """What is computed again where the way back reads ``roots``."""
+        # Of each value two nodes: beyond the cut it is computed again, and is there by then (in a tape, if it is not computed again).
+        flow = Flow()
+        seen = dict.fromkeys(v for v in roots if v not in self.free)
+        for v in seen:
+            flow.limit((v, "there"), SINK, ENDLESS)
+        todo = list(seen)
+        while todo:
+            v = todo.pop()
+            possible = v not in self.there and (v in self.again or v in self.may)
+            flow.limit((v, "again"), (v, "there"), self._keeping(v))
+            flow.limit(SOURCE, (v, "again"), self._computing(v) if possible else ENDLESS)
+            for a in operands(self.values[v]) if possible else ():
+                if isinstance(a, Var) and a not in self.free:
+                    flow.limit((a, "there"), (v, "again"), ENDLESS)
+                    if a not in seen:
+                        seen[a] = None
+                        todo.append(a)
+            if len(seen) > _MOST:
+                return {v for v in self.again if v not in self.there}
+        beyond = flow.beyond()
+        return {v for v in seen if (v, "again") in beyond}
+
+    def _keeping(self, v: Var) -> int:
+        if v in self.again:
+            return ENDLESS
+        return 0 if v in self.there else round((self._moving(v) + self.machine.call * _TAPE) * _PICOSECONDS)
+
+    def _computing(self, v: Var) -> int:
+        value = self.values[v]
+        access = self.table.of(value) if isinstance(value, Call) else None
+        seconds = 0.0 if access is None else self.machine.computing(access.work * count(type_of(v)))
+        if v in self.apart:
+            seconds += self._moving(v) + self.machine.call
+        return round(seconds * _PICOSECONDS)
+
+    def _moving(self, v: Var) -> float:
+        """Seconds to write a value and read it."""
+        return self.machine.reading(size_of(type_of(v))) * (1 + self.machine.writing)
