@@ -12,28 +12,10 @@ from dataclasses import dataclass, field
 from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Var
-from relay.plan.expand import cost
 from relay.plan.steps import Steps
-from relay.te.index import Indices
-from relay.te.scalar import (
-    Axis,
-    Load,
-    Scalar,
-    cast,
-    children,
-    compare,
-    extent_of,
-    mentioned,
-    mentioned_by_node,
-    select,
-    substitute,
-    transform,
-)
+from relay.te.scalar import Axis, Load, Scalar, cast, compare, extent_of, mentioned, select, substitute, transform
 from relay.te.shared import Shared
-from relay.te.tensor import Scan, Tensor, stage_over
-
-# A part is worth memory of its own from so many operations on.
-_DEAR = 20
+from relay.te.tensor import Scan, Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +50,6 @@ class StepNumbers:
         """Find all numbers of each step by scans; ``wanted`` are those read in the end. False where numbers depend on each other."""
         self._know(unchanged, counters)
         self._drop(wanted)
-        self._made_before()
         while self.updates:
             alone = next((n for n in self.updates if not self._read(n)), None)
             if alone is not None:
@@ -126,30 +107,6 @@ class StepNumbers:
         self.pushed = {p: transform(e, self.shared.of, memo) for p, e in self.pushed.items()}
         self.updates = updates
 
-    def _made_before(self) -> None:
-        """Make dear parts of what numbers become, where they are known of each step by itself, for all steps at once: a scan goes step by
-        step, and others would compute them again."""
-        made: dict[int, Scalar] = {}
-        mentions: dict[int, frozenset[Axis]] = {}
-        todo = list(self.updates.values())
-        seen: set[int] = set()
-        while todo:
-            node = todo.pop()
-            if id(node) in seen or isinstance(node, Load):
-                continue
-            seen.add(id(node))
-            if id(node) not in mentions:
-                mentions.update(mentioned_by_node(node))
-            mine = mentions[id(node)]
-            known = self.time in mine and mine.isdisjoint(self.updates) and node.dtype != "bool"
-            if known and cost(node) >= _DEAR and Indices().reads_inside(node):
-                (part,) = stage_over("known", (self.time,), (node,))
-                made[id(node)] = Load(part, (self.time,), node.dtype)
-            else:
-                todo += children(node)
-        if made:
-            self._replace(made)
-
     def _seen_before(self, number: Axis) -> None:
         """What no other number decides is what it became in the step before."""
         update = self.updates.pop(number)
@@ -158,7 +115,6 @@ class StepNumbers:
 
     def _scanned(self, number: Axis) -> None:
         """What depends on what it was is made by a scan; others read there what it was and what it becomes."""
-        self._made_before()
         update = self.updates.pop(number)
         scan = Scan("recurrence", (self.time,), 0, number, self.given[number], update)
         made = Tensor(scan, 0, scan.shape, number.dtype)
