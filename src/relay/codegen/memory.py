@@ -26,9 +26,9 @@ class Place:
     ``local`` memory is the function's own (stack slots, to become registers): its elements are whole bytes in
     register form and it is padded, so that a vector access that begins inside is harmless. ``private`` is the
     lane count of a local buffer that holds one element per lane, ``room`` how many elements a local one has room
-    for. ``metadata`` are the alias annotations of its accesses. ``streamed``, where given, is a bit that says
-    whether whole vectors are written past the caches, ``rows`` one that says whether they are where an offset is not known to be
-    at a whole vector, but every row begins at one.
+    for, ``line`` how many a line of it has, and how many with its padding. ``metadata`` are the alias annotations of
+    its accesses. ``streamed``, where given, is a bit that says whether whole vectors are written past the caches,
+    ``rows`` one that says whether they are where an offset is not known to be at a whole vector, but every row begins at one.
     """
 
     pointer: str
@@ -38,6 +38,7 @@ class Place:
     local: bool = False
     private: int = 1
     room: int = 0
+    line: tuple[int, int] = (0, 0)
     metadata: str = ""
     streamed: str = ""
     rows: str = ""
@@ -70,6 +71,8 @@ class Memory:
         self._harmless = ""
         # The bits that decide whether stores of this function go past the caches.
         self.streams: dict[str, None] = {}
+        # The vectors of local memory that were written as a whole.
+        self._written: set[tuple[str, int, int]] = set()
 
     def offset(self, place: Place, indices: Sequence[Value]) -> Value:
         """The row-major element offset."""
@@ -90,7 +93,8 @@ class Memory:
             return self._load_one(place, offset, lanes, mask if guarded else "")
         if place.local:
             text = self._from_local(self._load_local(place, offset, mask, guarded), dtype, offset.lanes)
-            return Value(self._active(text, mask, dtype, offset.lanes), dtype, offset.lanes)
+            written = _vector_of(place, offset) in self._written and not guarded
+            return Value(text if written else self._active(text, mask, dtype, offset.lanes), dtype, offset.lanes)
         if is_packed(dtype):
             return Value(self._nibbles.load(place, offset, mask), dtype, offset.lanes)
         text = self._load_vector(place, offset, mask, memory_type(dtype))
@@ -513,6 +517,8 @@ class Memory:
             if mask:
                 old = self.b.emit(f"load {type_}, ptr {pointer}, align {align}{place.metadata}")
                 text = self.a.select_text(mask, text, old, type_, lanes)
+            elif (vector := _vector_of(place, offset)) is not None:
+                self._written.add(vector)
             self.b.do(f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}")
             return
         as_memory = replace(place, local=False, dtype={"float": "float32"}.get(element, place.dtype))
@@ -541,6 +547,21 @@ class Memory:
         element = local_type(place.dtype)
         where = self.a.binary("mul", offset, self.a.index(place.private))
         return self.element(place.pointer, element, where.text), vec(element, place.private)
+
+
+def _vector_of(place: Place, offset: Value) -> tuple[str, int, int] | None:
+    """Which vector of local memory neighbours are; None where it is known only in the kernel."""
+    first = base_of(offset).const
+    return (place.pointer, first, offset.lanes) if isinstance(first, int) else None
+
+
+def fills_line(place: Place, offset: Value, count: int) -> bool:
+    """Whether the first ``count`` of neighbours in local memory are the last of a line, and the others its padding."""
+    first, (size, pitch) = base_of(offset).const, place.line
+    if not offset.is_ramp or offset.stride != 1 or not isinstance(first, int) or pitch == 0:
+        return False
+    at = first % pitch
+    return size <= at + count and at + offset.lanes <= pitch
 
 
 def _is_inside(place: Place, offset: Value) -> bool:

@@ -13,7 +13,7 @@ from relay.codegen.digits import digits_of
 from relay.codegen.expr import Expressions
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices, Rows
-from relay.codegen.memory import Place, local_bytes, local_type
+from relay.codegen.memory import Place, fills_line, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
 from relay.codegen.values import Value
 from relay.ir.inequality import is_count
@@ -65,6 +65,8 @@ class Statements:
         self._running: dict[Buffer, Running] = {}
         # Whether the vector loop being written is known to be shorter than a vector.
         self._narrow = False
+        # The lanes of the vector being written, where it is the rest of a loop and it is known how many are left.
+        self._left = 0
 
     def run(self, stmt: Stmt) -> None:
         """Write a statement. Chains of bindings and allocations are followed, not recursed into."""
@@ -127,8 +129,9 @@ class Statements:
         value = self.e.paired(store) or self.e.contracted(store) or self.e.value(store.value)
         offset = f.memory.offset(place, [self.e.value(i) for i in store.indices])
         # A whole vector of local memory is not loaded to be stored again where it reaches beyond what is written: part of it may just have
-        # been written as another row, and would be waited for.
-        f.memory.store(place, offset, value, f.mask, f.guarded or (self._narrow and bool(f.mask)))
+        # been written as another row, and would be waited for. Nor is a register merged with what nobody reads.
+        mask = "" if self._left and not f.guarded and fills_line(place, offset, self._left) else f.mask
+        f.memory.store(place, offset, value, mask, f.guarded or (self._narrow and bool(mask)))
 
     def _extreme(self, store: Store, place: Place, nans: Nans) -> None:
         """One step of a float extreme in vectors. A nan is not kept in the accumulator but noted beside it: that takes half
@@ -185,6 +188,7 @@ class Statements:
             shape.append(dim)
         size = local_bytes(buffer.dtype)
         whole = max(1, self.f.target.vector_bits // 8 // size)
+        elements = shape[-1] if shape else 1
         if shape and shape[-1] > 1:
             shape[-1] = -(-shape[-1] // whole) * whole
         count = 1
@@ -198,7 +202,8 @@ class Statements:
         align = 64 if count * size >= 64 else 16
         pointer = self._slot((buffer, lanes), f"[{count} x {local_type(buffer.dtype)}]", align)
         strides = self.f.strides(tuple(shape))
-        return Place(pointer, strides, buffer.dtype, align, local=True, private=lanes, room=count)
+        line = (elements, shape[-1]) if shape and lanes == 1 else (0, 0)
+        return Place(pointer, strides, buffer.dtype, align, local=True, private=lanes, room=count, line=line)
 
     def _slot(self, key: tuple[object, ...], type_: str, align: int = 64) -> str:
         """A stack slot; the same one each time code for the same allocation is written again."""
@@ -433,9 +438,9 @@ class Statements:
             rest = extent.const % lanes
             if rest:
                 bits = ", ".join(f"i1 {'true' if lane < rest else 'false'}" for lane in range(lanes))
-                f.mask = f"<{bits}>"
+                f.mask, self._left = f"<{bits}>", rest
                 step(a.index(extent.const - rest))
-                f.mask = ""
+                f.mask, self._left = "", 0
             return
         left = a.binary("and", extent, a.index(lanes - 1))
         some, done = b.name("rest"), b.name("done")
