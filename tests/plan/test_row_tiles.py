@@ -10,7 +10,7 @@ from relay import te
 from relay.codegen.target import parse_target
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Function
-from relay.loop.ir import Alloc
+from relay.loop.ir import Alloc, For, Store
 from relay.loop.walk import nodes, statements
 from relay.op import registry
 from relay.te.scalar import Load, Select
@@ -24,6 +24,7 @@ SHAPES = [
     (12, 3, 7, 16, 1, 1),
     (3, 3, 6, 112, 3, 1),
     (2, 2, 20, 70, 5, 1),
+    (3, 3, 14, 28, 5, 1),
 ]
 
 
@@ -43,6 +44,19 @@ def test_grouped_convolutions_and_their_gradients(shape: tuple[int, ...], dtype:
         found, wanted = relay.compile(program)(*given), np.asarray(relay.evaluate(program, *given))
         far = np.abs(np.asarray(found).astype("float64") - wanted.astype("float64")).max()
         assert far <= tolerance * np.abs(wanted).max()
+
+
+def test_lines_of_a_window_share_what_they_read() -> None:
+    """The taps above each other are written out: a line that is read is added to the sums of all lines whose windows have it, one after the
+    other."""
+    images, windows = tensor((8, 3, 28, 28)), tensor((3, 1, 5, 5))
+    plan = check(primitive([images, windows], lambda m, x, w: m("nn.conv2d", x, w, groups=3, padding=[2, 2])))
+    made = list(statements(plan.kernel.body))
+    sums = [s.buffer for s in made if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+    (taps,) = (s for s in made if isinstance(s, For) and s.var.name in ("kh", "kw"))
+    terms = [sums.index(s.buffer) for s in statements(taps.body) if isinstance(s, Store)]
+    assert taps.var.name == "kw"
+    assert terms == [n for line in range(len(sums) + 4) for n in range(len(sums)) if 0 <= line - n < 5]
 
 
 SIZES = tuple(DimVar(name) for name in "nhw")

@@ -118,7 +118,11 @@ def test_what_is_measured_decides(text: str, fast: str) -> None:
         # Long lines, nothing strided.
         """def @main(%x: Tensor[(1, 64, 28, 28), float32], %w: Tensor[(64, 64, 3, 3), float32]) { nn.relu(nn.conv2d(%x, %w)) }""",
         # So many images that to move them takes longer than what is gained.
-        """def @main(%x: Tensor[(16, 64, 28, 28), float32], %w: Tensor[(64, 1, 3, 3), float32]) { nn.conv2d(%x, %w, groups=64) }""",
+        """def @main(%x: Tensor[(16, 64, 28, 28), float32]) { nn.avg_pool2d(%x, pool_size=[3, 3], strides=[1, 1]) }""",
+        # Products of which several lines are summed at once, lines that meet in few sets of the cache with channels innermost.
+        """def @main(%x: Tensor[(1, 64, 28, 28), float32], %w: Tensor[(64, 1, 3, 3), float32]) { nn.conv2d(%x, %w, groups=64) }""",
+        """def @main(%x: Tensor[(1, 512, 14, 14), float32], %w: Tensor[(512, 1, 5, 5), float32]) {
+             nn.conv2d(%x, %w, padding=[2, 2], groups=512) }""",
         # Sizes that are not known, tensors of another rank.
         """def @main[n: Dim](%x: Tensor[(n, 64, 7, 7), float32], %w: Tensor[(64, 1, 3, 3), float32]) {
              nn.conv2d(%x, %w, groups=64, strides=[2, 2]) }""",
@@ -131,7 +135,7 @@ def test_what_stays(text: str) -> None:
 
 
 def test_windows_of_whose_sums_several_are_made_at_once_move_where_lines_are_long() -> None:
-    text = """def @main(%x: Tensor[(1, 64, 28, 28), float32], %w: Tensor[(64, 1, 3, 3), float32]) { nn.conv2d(%x, %w, groups=64) }"""
+    text = """def @main(%x: Tensor[(1, 64, 28, 28), float32]) { nn.avg_pool2d(%x, pool_size=[3, 3], strides=[1, 1]) }"""
     assert layouts_of(Layouts()(Pipeline(parse_passes("name_dims"))(relay.parse(HEAD + text)))) == {"ACDB"}
 
 

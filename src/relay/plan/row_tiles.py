@@ -19,7 +19,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from relay.ir.dim import Dim, ceil_div
+from relay.ir.dim import ceil_div
 from relay.loop.ir import Buffer, For, Stmt, Store
 from relay.plan.build import allocate, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
@@ -97,8 +97,8 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
         if not emitter.builder.target.masked or known_count(plan.reduced) > MOST_TERMS:
             return None
         across, part, position = held_lanes(line, lanes)
-        steps = _steps(emitter, value, others, 1, line)
-        return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part])
+        steps, tap = _steps_and_tap(emitter, plan, value, others, 1, line)
+        return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
     most = min(_VECTORS * lanes, line.extent)
     size = max(n for n in range(1, most + 1) if line.extent % n == 0)
     if 2 * size < (lanes if size == line.extent else _VECTORS * lanes):
@@ -106,8 +106,8 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     part, lane = Axis(line.name, line.extent // size), Axis("lane", size)
     position = binary("add", binary("mul", _variable(part), size), lane)
     across = Lanes(lane, Const(size, "int64"), size)
-    steps = _steps(emitter, value, others, -(-size // lanes), line)
-    return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part])
+    steps, tap = _steps_and_tap(emitter, plan, value, others, -(-size // lanes), line)
+    return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
 
 
 def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Stmt | None:
@@ -123,7 +123,7 @@ def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> 
     tap = plan.reduced[-1]
     taps = tap.extent if isinstance(tap.extent, int) and tap.extent <= _MOST_TAPS else 1
     steps = _steps(emitter, value, plan.inner, 1, unrolled={tap: taps})
-    together = _reads(emitter, value, {**steps, tap: taps}) / (prod(steps.values()) * taps)
+    together = _read_each(emitter, value, steps, {tap: taps}, 1, None)
     if together > _SHARED * _reads(emitter, value, {}):
         return None
     if lanes.held:
@@ -153,21 +153,25 @@ def _in_blocks(
     fixed: Mapping[Axis, Scalar],
     parts: Sequence[Axis],
     unrolled: Axis | None = None,
+    line: Axis | None = None,
 ) -> Stmt:
     """The elements of a member, ``steps`` of them along each of the ``others`` of its inner axes at once, for each of some ``parts``; where
-    ``fixed`` says where they are on the remaining axes. What is left over of an axis of unknown length goes one by one."""
+    ``fixed`` says where they are on the remaining axes. Lanes are along a ``line``, or across rows. What is left over of an axis of
+    unknown length goes one by one."""
 
     def blocks(steps: Mapping[Axis, int], first: Mapping[Axis, Scalar], counts: Mapping[Axis, Scalar]) -> Stmt:
         axes = [Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others]
         sums = _Sums(emitter, plan, lanes)
-        for at in product(*(range(steps.get(a, 1)) for a in others)):
+        ways = list(product(*(range(steps.get(a, 1)) for a in others)))
+        order = None if line is None else _order(emitter, plan, others, ways, unrolled, line)
+        for at in ways:
             place: dict[Axis, Scalar] = dict(fixed)
             for a, block, n in zip(others, axes, at, strict=True):
                 here = binary("add", binary("mul", _variable(block), steps.get(a, 1)), n)
                 place[a] = binary("add", first[a], here) if a in first else here
             total = sums.add(place)
             sums.ends.append(sums.stored(Load(total, (lanes.variable,), total.dtype)))
-        body = serial(parts, sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))], unrolled))
+        body = serial(parts, sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))], unrolled, order))
         for a, block in reversed(list(zip(others, axes, strict=True))):
             body = For(block, counts[a], body) if a in counts else serial([block], body)
         return body
@@ -189,6 +193,23 @@ def _one_reduction(emitter: Emitter, plan: MemberPlan, *kinds: ReduceKind) -> Re
     return value if isinstance(value, Reduce) and value.kind in kinds and not more else None
 
 
+def _steps_and_tap(
+    emitter: Emitter, plan: MemberPlan, value: Reduce, others: Sequence[Axis], vectors: int, line: Axis
+) -> tuple[dict[Axis, int], Axis | None]:
+    """How many sums to make at once along which axes, and which of the axes summed over to write out, if one makes them read much less."""
+    steps = _steps(emitter, value, others, vectors, line)
+    tap, least = None, _SHARED * _read_each(emitter, value, steps, {}, vectors, line)
+    for axis in plan.reduced:
+        if not isinstance(axis.extent, int) or not 1 < axis.extent <= _MOST_TAPS:
+            continue
+        taps = {axis: axis.extent}
+        found = _steps(emitter, value, others, vectors, line, taps)
+        each = _read_each(emitter, value, found, taps, vectors, line)
+        if each < least:
+            steps, tap, least = found, axis, each
+    return steps, tap
+
+
 def _steps(
     emitter: Emitter,
     value: Reduce,
@@ -208,36 +229,78 @@ def _steps(
             even = [_STEPS_OF_ANY] if axis is others[-1] else []
         candidates += [{**c, axis: n} for c in candidates if len(c) < _MOST_AXES for n in even]
 
-    def read(steps: Mapping[Axis, int], along: bool) -> int:
-        return _reads(emitter, value, {**steps, **taps}, line, along)
-
     def held(steps: Mapping[Axis, int]) -> int:
-        """What sums have in common, and is read once for all of them."""
-        return read(steps, False) + _reads(emitter, value, {**steps, **taps}, line, True, again=True)
+        """What sums have in common, and is read once for all of them: along a line, where what is read most of goes by one by one
+        (`_order`), the others."""
+        again = _places(emitter, value, {**steps, **taps}, line, True, again=True)
+        return (
+            _reads(emitter, value, {**steps, **taps}, line, False) + sum(again) - (max(again, default=0) if line else 0)
+        )
 
     def fits(steps: Mapping[Axis, int]) -> bool:
         return not steps or prod(steps.values()) * vectors + held(steps) + 2 <= registers
 
     def each(steps: Mapping[Axis, int]) -> tuple[float, int]:
-        sums = prod(steps.values())
-        return (read(steps, True) * vectors + read(steps, False)) / (sums * vectors), -sums
+        return _read_each(emitter, value, steps, taps, vectors, line), -prod(steps.values())
 
     return min(filter(fits, candidates), key=each)
 
 
-def _reads(
+def _read_each(
     emitter: Emitter,
     value: Reduce,
     steps: Mapping[Axis, int],
-    line: Axis | None = None,
-    along: bool = True,
-    again: bool = False,
+    taps: Mapping[Axis, int],
+    vectors: int,
+    line: Axis | None,
+) -> float:
+    """What is read for each multiply-add."""
+    along, alike = (_reads(emitter, value, {**steps, **taps}, line, moves) for moves in (True, False))
+    return (along * vectors + alike) / (prod(steps.values()) * prod(taps.values()) * vectors)
+
+
+def _order(
+    emitter: Emitter,
+    plan: MemberPlan,
+    others: Sequence[Axis],
+    ways: Sequence[tuple[int, ...]],
+    tap: Axis | None,
+    line: Axis,
+) -> list[tuple[int, int]]:
+    """The terms of several sums (at ``ways`` of places, by number, and of a tap that is written out) in such an order that what is read
+    most of along the line is read for one term after the other, and no register holds it longer."""
+    value = _one_reduction(emitter, plan, "sum")
+    assert value is not None
+    terms = list(product(range(len(ways)), range(tap.extent if tap is not None and isinstance(tap.extent, int) else 1)))
+    indices, most, axes = emitter.builder.indices, list[int](), [*others, *([] if tap is None else [tap])]
+    for poly in accesses(indices, [value.body], []).polys:
+        factors = [indices.coefficient(poly, a) for a in axes]
+        known = [c if isinstance(c, int) else 0 for c in factors]
+        if indices.coefficient(poly, line) != 0 and known == factors:
+            at = [sum(c * k for c, k in zip(known, (*ways[n], t), strict=False)) for n, t in terms]
+            most = max(most, at, key=lambda found: len(set(found)))
+    return [terms[n] for n in sorted(range(len(terms)), key=lambda n: most[n])] if most else terms
+
+
+def _reads(
+    emitter: Emitter, value: Reduce, steps: Mapping[Axis, int], line: Axis | None = None, along: bool = True
 ) -> int:
-    """How many elements are read for so many steps along axes: of what moves with a ``line``, or does not. ``again``: of what steps along
-    several axes read more than once."""
-    indices, total = emitter.builder.indices, 0
-    polys: tuple[Dim, ...] = accesses(indices, [value.body], []).polys
-    for poly in polys:
+    """How many elements are read for so many steps along axes: of what moves with a ``line``, or does not."""
+    return sum(_places(emitter, value, steps, line, along))
+
+
+def _places(
+    emitter: Emitter,
+    value: Reduce,
+    steps: Mapping[Axis, int],
+    line: Axis | None,
+    along: bool,
+    again: bool = False,
+) -> list[int]:
+    """So many elements of each operand. ``again``: of what steps along several axes read more than once."""
+    indices = emitter.builder.indices
+    out: list[int] = []
+    for poly in accesses(indices, [value.body], []).polys:
         if line is not None and (indices.coefficient(poly, line) != 0) != along:
             continue
         if line is None and not along:
@@ -254,8 +317,9 @@ def _reads(
             )
         else:
             apart = places
-        total += apart if apart < places or not again else 0
-    return total
+        if apart < places or not again:
+            out.append(apart)
+    return out
 
 
 @dataclass(slots=True, eq=False)
@@ -301,13 +365,31 @@ class _Sums:
         emitter.env = before
         return out
 
-    def loops(self, reduced: Sequence[Axis], ends: Sequence[Stmt], unrolled: Axis | None = None) -> Stmt:
-        """All sums over the reduced axes (and the lanes), and then ``ends``. ``unrolled``: the last of these axes, if it is written out."""
-        steps = self.lanes.loop(seq(self.updates))
-        if unrolled is not None:
-            steps = For(unrolled, extent_of(unrolled.extent), steps, "unrolled")
-        steps = serial(reduced if unrolled is None else reduced[:-1], steps)
+    def loops(
+        self,
+        reduced: Sequence[Axis],
+        ends: Sequence[Stmt],
+        unrolled: Axis | None = None,
+        order: Sequence[tuple[int, int]] | None = None,
+    ) -> Stmt:
+        """All sums over the reduced axes (and the lanes), and then ``ends``. ``unrolled``: one of these axes, if it is written out;
+        ``order``: the terms of the sums, by their numbers and those of its steps, in this order."""
+        if order is not None:
+            steps = self.lanes.loop(seq([self._term(n, unrolled, step) for n, step in order]))
+        else:
+            steps = self.lanes.loop(seq(self.updates))
+            if unrolled is not None:
+                steps = For(unrolled, extent_of(unrolled.extent), steps, "unrolled")
+        steps = serial([a for a in reduced if a is not unrolled], steps)
         return allocate(self.buffers, seq([self.lanes.loop(seq(self.starts)), steps, *ends]))
+
+    def _term(self, number: int, axis: Axis | None, step: int) -> Stmt:
+        """What is added to a sum at a step of an axis."""
+        update = self.updates[number]
+        if axis is None or not isinstance(update, Store):
+            return update
+        (value,) = self.emitter.builder.evaluate([update.value], {axis: Const(step, "int64")})
+        return replace(update, value=value)
 
 
 def _variable(axis: Axis) -> Scalar:

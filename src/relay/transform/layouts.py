@@ -37,11 +37,13 @@ from relay.transform.build import op_call, type_of
 from relay.transform.joints import traced_call
 
 # Lanes of a vector, and about how long a line of terms of a sum takes, and each vector of it: where windows overlap along the lines, where
-# reads have gaps, where they do neither, and where windows of neighbouring lines overlap, of which several are summed at once
-# (`relay.plan.row_tiles`). Moving a vector of elements to another layout takes so long, of more elements than so many, which come from
-# memory, longer. (Nanoseconds on a Zen 4, of pools and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.)
+# reads have gaps, the same of products, of which several lines are summed at once (`relay.plan.row_tiles`), where there is neither, and
+# where windows of neighbouring lines overlap, of which several are summed at once, too, unless such lines meet in few sets of the
+# first-level cache. Moving a vector of elements to another layout takes so long, of more elements than so many, which come from memory,
+# longer. (Nanoseconds on a Zen 4, of pools and convolutions of single channels, 7 to 112 wide, strides of 1 and 2.)
 _LANES = 16
-_SHARED, _GAPS, _ALONE, _ACROSS = (1.2, 0.65), (1.2, 1.6), (0.2, 1.0), (0.6, 0.27)
+_SHARED, _GAPS, _SHARED_PRODUCTS, _GAPS_PRODUCTS = (1.2, 0.65), (1.2, 1.6), (0.15, 0.35), (0.4, 0.6)
+_ALONE, _ACROSS, _MEETING = (0.2, 1.0), (0.6, 0.27), (0.6, 0.8)
 _MOVED, _FAR, _MOVED_FAR = 1.55, 1 << 20, 5.0
 # What is gained must be more than so much of what is spent: by the model, and as it was measured.
 _GAIN, _GAIN_MEASURED = 0.15, 0.05
@@ -322,17 +324,22 @@ def _lines(result: Tensor) -> float:
 def _time(body: Reduce, axes: Sequence[Axis], line: Axis) -> tuple[float, float]:
     """How long a line of terms takes, and each vector of it."""
     indices = Indices()
-    polys = [indices.poly(i) for n in walk(body.body) if isinstance(n, Load) for i in n.indices]
+    reads = [n for n in walk(body.body) if isinstance(n, Load)]
+    polys = [indices.poly(i) for n in reads for i in n.indices]
     steps = [indices.coefficient(p, line) for p in polys]
+    tiled = body.kind == "sum" and len(reads) > 1 and isinstance(line.extent, int) and 2 * line.extent >= _LANES
     if any(s not in (0, 1) for s in steps):
-        return _GAPS
+        return _GAPS_PRODUCTS if tiled else _GAPS
     again = [p for p, s in zip(polys, steps, strict=True) if s == 1]
     if any(indices.coefficient(p, a) != 0 for p in again for a in body.axes):
-        return _SHARED
+        return _SHARED_PRODUCTS if tiled else _SHARED
     overlap = [
         p for p in polys for a in body.axes for o in axes if 0 != indices.coefficient(p, a) == indices.coefficient(p, o)
     ]
-    return _ACROSS if overlap and body.kind in ("sum", "max", "min") else _ALONE
+    if not overlap or body.kind not in ("sum", "max", "min"):
+        return _ALONE
+    meet = isinstance(line.extent, int) and line.extent > 128 and line.extent % 128 == 0
+    return _MEETING if meet else _ACROSS
 
 
 def _elements(var: Var) -> int:
