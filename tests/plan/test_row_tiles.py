@@ -59,6 +59,15 @@ def test_lines_of_a_window_share_what_they_read() -> None:
     assert terms == [n for line in range(len(sums) + 4) for n in range(len(sums)) if 0 <= line - n < 5]
 
 
+@pytest.mark.parametrize("channels", [3, 12])
+def test_rows_of_one_element_each_are_made_several_at_once(channels: int) -> None:
+    """Nothing stands before the sums that would make lines of them."""
+    images, windows = tensor((2, channels, 16, 30)), tensor((channels, channels // 3, 3, 3))
+    plan = check(primitive([images, windows], lambda m, x, w: m("nn.conv2d", x, w, groups=3)))
+    sums = [s.buffer for s in statements(plan.kernel.body) if isinstance(s, Alloc) and s.buffer.name.startswith("acc")]
+    assert len(sums) >= 7 and {b.scope for b in sums} == {"register"}
+
+
 SIZES = tuple(DimVar(name) for name in "nhw")
 N, H, W = (as_dim(v) for v in SIZES)
 LINES = tuple(

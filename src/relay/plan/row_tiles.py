@@ -110,6 +110,25 @@ def sums_across_lines(emitter: Emitter, plan: MemberPlan) -> Stmt | None:
     return _in_blocks(emitter, plan, others, steps, across, {line: position}, [part], tap, line)
 
 
+def rows_at_once(emitter: Emitter, plan: MemberPlan, rows: Sequence[Axis]) -> dict[Axis, int]:
+    """For how many rows of one element each, along which axes, the sums of a member are best made at once, with lanes along the last axis:
+    none where these are other reductions, or such sums have little in common."""
+    value = _one_reduction(emitter, plan, "sum")
+    *outer, line = rows
+    known = [a for a in outer if isinstance(a.extent, int) and a.extent > 1][-_MOST_AXES:]
+    lanes = 0 if value is None else emitter.builder.lanes([accumulator(value)])
+    if value is None or not plan.reduced or plan.inner or not known or not isinstance(line.extent, int):
+        return {}
+    if not lanes <= 2 * line.extent <= 2 * _VECTORS * lanes:
+        return {}
+    vectors = ceil_div(line.extent, lanes)
+    assert isinstance(vectors, int)
+    steps, tap = _steps_and_tap(emitter, plan, value, known, vectors, line)
+    taps = {tap: tap.extent} if tap is not None and isinstance(tap.extent, int) else {}
+    alone = _read_each(emitter, value, {}, {}, vectors, line)
+    return steps if _read_each(emitter, value, steps, taps, vectors, line) <= _SHARED * alone else {}
+
+
 def reductions_across_rows(emitter: Emitter, plan: MemberPlan, lanes: Lanes) -> Stmt | None:
     """The elements of a member for a block of rows, several of them at once, lanes across a vector of the rows at a time; None where these
     are other reductions, or what such elements have in common is little."""

@@ -11,7 +11,7 @@ with an accumulator per lane.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay.ir.dim import Dim, ceil_div, dim_bounds, dim_mul, known_equal, shape_size
@@ -44,6 +44,7 @@ from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, targets
 from relay.plan.row_pipeline import paired, pipelined
+from relay.plan.row_tiles import rows_at_once
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.strips import strips
 from relay.te.scalar import (
@@ -128,6 +129,9 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
         few = compare("lt", extent_of(rows[-1].extent), lanes)
         return Branch(few, _along(emitter, plans, temps, rows, work), turned)
     across = _across_rows(builder, lanes, plans, rows, evaluate(space.env))
+    at_once = rows_at_once(emitter, plans[0], rows) if across is True and len(plans) == 1 and not temps else {}
+    if at_once:
+        return _several(emitter, plans, rows, work, at_once)
     if isinstance(across, bool):
         return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
     wide = _across(emitter, plans, temps, rows, work)
@@ -162,6 +166,24 @@ def _along(
     emitter.env, builder.storage = env, storage
     alone = parallel_lines(builder, rows, work, _one_by_one(emitter, plans, temps))
     return alone if pairs is None else Branch(conjunction(pairs[0]), pairs[1], alone)
+
+
+def _several(
+    emitter: Emitter, plans: Sequence[MemberPlan], rows: Sequence[Axis], work: Dim, at_once: Mapping[Axis, int]
+) -> Stmt:
+    """Rows of one element each: the last of them as the line of a member that is made for several of the others at once."""
+    *outer, line = rows
+    inside: list[Axis] = []
+    for n, axis in enumerate(outer):
+        count = at_once.get(axis, 1)
+        if count > 1:
+            own, outer[n] = Axis(axis.name, count), Axis(axis.name, ceil_div(axis.extent, count))
+            start = binary("mul", Const(0, "int64") if outer[n].extent == 1 else outer[n], count)
+            emitter.bind(axis, binary("add", start, own))
+            inside.append(own)
+    plans[0].inner = [*inside, line]
+    one = dim_mul(work, shape_size(tuple(a.extent for a in plans[0].inner)))
+    return parallel_lines(emitter.builder, [a for a in outer if a.extent != 1], one, _one_by_one(emitter, plans, []))
 
 
 def _one_by_one(emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer]) -> Stmt:
