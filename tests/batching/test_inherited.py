@@ -35,6 +35,30 @@ def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %s: Tensor[(1, h), 
 """
 )
 
+# A cell's state is handed down, which the root is given as a tuple: its fields had no types. The result is a tree of the first fields.
+CELL_FROM_ABOVE = (
+    TREE
+    + """
+def @f[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %s: (Tensor[(1, h), float32], Tensor[(1, h), float32]),
+    %w: Tensor[(2*h, d), float32], %u: Tensor[(2*h, h), float32]) -> Tree[Tensor[(1, h), float32]] {
+  match (%t) {
+    Leaf(%x) => {
+      let %g = split(nn.dense(%x, %w) + nn.dense(%s.0, %u), indices_or_sections=2, axis=1);
+      Leaf(sigmoid(%g.0) * tanh(%g.1) + %s.1)
+    },
+    Node(%l, %r) => {
+      let %g = split(nn.dense(%s.0, %u), indices_or_sections=2, axis=1);
+      let %c = sigmoid(%g.0) * %s.1 + 0.1f;
+      let %here = (tanh(%c) * %g.1, %c);
+      Node(@f(%l, %here, %w, %u), @f(%r, (%here.1, %here.0), %w, %u))
+    },
+  }
+}
+def @main[d: Dim, h: Dim](%t: Tree[Tensor[(1, d), float32]], %s: (Tensor[(1, h), float32], Tensor[(1, h), float32]),
+    %w: Tensor[(2*h, d), float32], %u: Tensor[(2*h, h), float32]) -> Tree[Tensor[(1, h), float32]] { @f(%t, %s, %w, %u) }
+"""
+)
+
 # A tuple is handed down through two functions that call each other; one part is given two states; one constructor has three parts
 # and one a part alone; the root is given something computed.
 MUTUAL = """
@@ -206,6 +230,19 @@ def tensors(value: Any) -> tuple[Any, ...]:
     if not hasattr(value, "fields"):
         return (np.asarray(value),)
     return (np.array(len(value.fields)), *(t for f in value.fields for t in tensors(f)))
+
+
+def test_a_cells_state_from_above() -> None:
+    rng = np.random.default_rng(13)
+    mod = module(CELL_FROM_ABOVE)
+    assert "by level" in notes(mod).values()
+    held = (tuple(weights(rng, (1, 6), (1, 6))), *weights(rng, (12, 5), (12, 6)))
+    requests = [(random_tree(mod, rng, n, 5), *held) for n in (1, 6, 3)]
+    exe = relay.compile(mod, threads=1)
+    for args, one in zip(requests, exe.run_batch("main", requests), strict=True):
+        expected = tensors(relay.evaluate(mod, *args))
+        for found in (exe(*args), one, relay.evaluate(lowered(mod), *args)):
+            same(tensors(found), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -437,7 +437,7 @@ class Builder:
                 atom = todo.pop()
                 ty = type_of(atom)
                 if isinstance(ty, TupleType):
-                    fields = [out.bind("field", Proj(atom, n), t) for n, t in enumerate(ty.fields)]
+                    fields = [out.bind("field", Proj(atom, n, t), t) for n, t in enumerate(ty.fields)]
                     todo += reversed(fields)
                 else:
                     found.append(out.op("expand_dims", (atom,), with_rows(ty, 1), param.name, axis=0))

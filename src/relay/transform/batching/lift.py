@@ -252,7 +252,7 @@ class Lifter:
         """A field of a value of tuple type."""
         assert isinstance(value.ty, TupleType)
         ty = value.ty.fields[n]
-        made = self._emit("field", Proj(value.atom, n), ty, value.stage)
+        made = self._emit("field", Proj(value.atom, n, ty), ty, value.stage)
         if not isinstance(ty, TupleType):
             return made
         return tuple(self.field(made, m) for m in range(len(ty.fields)))
@@ -277,7 +277,7 @@ class Lifter:
                     return whole[value.index]
                 assert isinstance(whole, Value) and isinstance(whole.ty, TupleType)
                 ty = whole.ty.fields[value.index]
-                return self._emit(var.name, Proj(whole.atom, value.index), ty, whole.stage)
+                return self._emit(var.name, Proj(whole.atom, value.index, ty), ty, whole.stage)
             case Call(fn=OpRef(name=name)):
                 return self._operator(var, value, name)
             case Call(fn=GlobalVar(name=name)) if name in self.group.number:
