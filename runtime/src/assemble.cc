@@ -45,14 +45,14 @@ class Assembly {
         if (word(2) == 0 || word(record(clause)) != 0) rows(clause, offset(level, clause), offset(level + 1, clause));
     for (int64_t clause = 0; clause < word(1); ++clause)
       if (word(2) != 0 && word(record(clause)) == 0) rows(clause, offset(0, clause), offset(levels, clause));
-    const std::vector<std::vector<Owned>>& first = of(0);
-    Owned out(Value::of(new_adt(tuple_tag, static_cast<uint32_t>(first.size()))));
-    for (size_t n = 0; n < first.size(); ++n) {
-      Value value = slot(0, n, to_int64(root)).get();
-      retain(value);
-      as_adt(out.get())->fields()[n] = value;
-    }
-    return out.take();
+    size_t count = of(0).size();
+    for (size_t n = 0; n < count; ++n)
+      if (const Tensor* roots = as_tensor(root); roots != nullptr && roots->rank == 1)
+        listed(n, need(root, DType::int64_, 1));
+      else
+        push(slot(0, n, to_int64(root)).get());
+    make(tuple_tag, static_cast<int64_t>(count));
+    return pop().take();
   }
 
  private:
@@ -65,6 +65,16 @@ class Assembly {
         execute(word(at + 1 + static_cast<int64_t>(n)), row - offset(0, clause), row);
         slot(function, n, row) = pop();
       }
+  }
+
+  // A list of what function 0 has made at several rows, the last first: constructor 0 has a value and the rest, 1 is the end.
+  void listed(size_t number, const Tensor* roots) {
+    make(1, 0);
+    for (int64_t n = roots->shape()[0]; n-- > 0;) {
+      push(slot(0, number, reinterpret_cast<const int64_t*>(roots->data())[n]).get());
+      std::swap(stack_[stack_.size() - 1], stack_[stack_.size() - 2]);
+      make(0, 2);
+    }
   }
 
   [[noreturn]] static void broken() { fail(Status::failed, "rows.assemble: the description is broken"); }

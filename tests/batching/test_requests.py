@@ -182,6 +182,88 @@ def test_passes_make_what_the_program_says() -> None:
         same(row, relay.evaluate(mod, tree, *held))
 
 
+# What an entry gives, and of which type: values of data types alone, in tuples beside tensors, one that depends on the structure.
+VALUES = {
+    "a tree": ("@marked(%t, %wl, %wn).1", "Tree[Tensor[(1, 6), float32]]"),
+    "a list": ("{ let %s = @marked(%t, %wl, %wn).0; Cons(%s, Cons(tanh(%s), Nil)) }", "List[Tensor[(1, 6), float32]]"),
+    "in tuples": ("{ let %r = @marked(%t, %wl, %wn); ((%r.1, sum(%r.0)), (%r.0, %r.1)) }",
+        "((Tree[Tensor[(1, 6), float32]], float32), (Tensor[(1, 6), float32], Tree[Tensor[(1, 6), float32]]))"),
+    "an option": ("match (%t) { Leaf(_) => None, Node(%l, _) => Some(@marked(%l, %wl, %wn).1) }",
+        "Option[Tree[Tensor[(1, 6), float32]]]"),
+}  # fmt: skip
+MARKED = (
+    "import prelude\n"
+    + TREE_RNN.partition("def @encode")[0].replace("Tree", "Binary")
+    + """
+def @marked(%t: Binary[Tensor[(1, 5), float32]], %wl: Tensor[(6, 5), float32], %wn: Tensor[(6, 12), float32])
+    -> (Tensor[(1, 6), float32], Binary[Tensor[(1, 6), float32]]) {
+  match (%t) {
+    Leaf(%x) => { let %s = tanh(nn.dense(%x, %wl)); (%s, Leaf(%s)) },
+    Node(%a, %b) => {
+      let %l = @marked(%a, %wl, %wn);
+      let %r = @marked(%b, %wl, %wn);
+      let %s = tanh(nn.dense(concatenate((%l.0, %r.0), axis=1), %wn));
+      (%s, Node(%l.1, %r.1))
+    },
+  }
+}
+"""
+)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_results_that_are_values_of_data_types(kind: str) -> None:
+    body, gives = (text.replace("Tree", "Binary") for text in VALUES[kind])
+    mod = module(
+        MARKED
+        + "def @main(%t: Binary[Tensor[(1, 5), float32]], %wl: Tensor[(6, 5), float32], %wn: Tensor[(6, 12), float32])"
+        f" -> {gives} {{ {body} }}"
+    )
+    rng = np.random.default_rng(14)
+    wl, wn = weights(rng, (6, 5), (6, 12))
+    mod = mod.bind({"wl": wl, "wn": wn})
+    assert how(mod) == "one batch"
+    binary = mod.adt("Binary")
+    a, b, c = (binary.Leaf(rng.standard_normal((1, 5), dtype=np.float32)) for _ in range(3))
+    trees = [a, binary.Node(binary.Node(b, a), c), binary.Node(c, b)]
+    requests = [(t,) for t in (*trees, trees[1])]
+    for executor in ("vm", "aot"):
+        exe = relay.compile(mod, executor=executor, threads=1)
+        for found, args in zip(exe.run_batch("main", requests), requests, strict=True):
+            assert repr_of(found) == repr_of(exe(*args))
+            same_values(found, relay.evaluate(mod, *args))
+    listed = AdtValue("Requests", "Requests.End", 1, ())
+    for tree in reversed(trees):
+        listed = AdtValue("Requests", "Requests.More", 0, ((tree,), listed))
+    made: Any = relay.evaluate(lowered(mod), listed, entry="main.requests")
+    rest = made[-1]
+    for tree in trees:
+        wanted: Any = relay.evaluate(mod, tree)
+        same_values(rest.fields[0], wanted if kind != "in tuples" else wanted[1][1])
+        rest = rest.fields[1]
+    assert rest.constructor == "Requests.End"
+
+
+def repr_of(value: Any) -> Any:
+    """A result with its tensors as numbers."""
+    if isinstance(value, AdtValue):
+        return value.constructor, *map(repr_of, value.fields)
+    if isinstance(value, list | tuple):
+        return type(value), *map(repr_of, value)
+    return value if value is None else np.asarray(value).tolist()
+
+
+def same_values(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, AdtValue):
+        assert found.constructor == wanted.constructor
+        found, wanted = found.fields, wanted.fields
+    if isinstance(wanted, list | tuple):
+        for f, w in zip(found, wanted, strict=True):
+            same_values(f, w)
+    elif wanted is not None:
+        same(found, wanted)
+
+
 def test_other_weights_in_each_request() -> None:
     rng = np.random.default_rng(8)
     mod = module(TREE_RNN)

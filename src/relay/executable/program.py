@@ -274,11 +274,11 @@ class Executable:
         results: list[object] = []
         while True:
             found = self._program.run(batch.entry, [listed, *others], self._threads, (), allowed, None)
-            rows = [t.rows() for t in found.fields]
-            results += rows[0] if signature.is_tensor else [signature.join(p) for p in zip(*rows, strict=True)]
+            before = len(results)
+            results += signature.joined(found.fields)
             if len(results) == len(requests):
                 return results
-            for _ in rows[0]:
+            for _ in range(before, len(results)):
                 listed = listed.field(1)
             if allowed is not None and self._allowed is not None and allowed[1] > 0:
                 left = self._allowed[1] - (time.monotonic() - begin)

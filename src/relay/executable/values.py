@@ -42,6 +42,8 @@ class Signature:
         self._wanted = tuple(-1 if kind["kind"] == "tensor" else self._types.number(kind) for kind in kinds)
         self._called = tuple(f"argument %{p['name']} of @{name}" for p in self.params)
         self._result = self._types.number(self.result)
+        # Of what many requests are given as lists of.
+        self._data_types = tuple(map(self._types.number, _data_types(self.result)))
         self.is_tensor = self.result["kind"] == "tensor"
         # Whether results come from the runtime as Python sees them; whether nothing is to be done about values at all.
         self.made = self.tuples or self.is_tensor
@@ -117,14 +119,37 @@ class Signature:
         """A result, as the runtime gave it, as Python sees it."""
         return value if self.made else self._converter.outward(value, self._result)
 
-    def join(self, parts: Sequence[object]) -> object:
-        """A result of tensors and tuples from its tensors, in order."""
-        return _joined(self.result, iter(parts))
+    def joined(self, parts: Sequence[Any]) -> list[object]:
+        """The results of several requests: ``parts`` are their tensors, with the requests in front, and behind these for each of a
+        result's values of data types the list of them."""
+        tensors = len(parts) - len(self._data_types)
+        columns: list[list[object]] = [t.rows() for t in parts[:tensors]]
+        columns += [self._listed_values(v, n) for v, n in zip(parts[tensors:], self._data_types, strict=True)]
+        if self.result["kind"] != "tuple":
+            return columns[0]
+        return [_joined(self.result, iter(p[:tensors]), iter(p[tensors:])) for p in zip(*columns, strict=True)]
+
+    def _listed_values(self, rest: Any, number: int) -> list[object]:
+        """The values in a list of such of the type of this number, as Python sees them."""
+        out = []
+        while rest.tag == 0:
+            out.append(self._converter.outward(rest.field(0), number))
+            rest = rest.field(1)
+        return out
 
 
-def _joined(spec: Spec, parts: Iterator[object]) -> object:
+def _data_types(spec: Spec) -> list[Spec]:
+    """The data types in a result of tensors, data types and tuples, in order."""
+    if spec["kind"] == "tuple":
+        return [t for f in spec["fields"] for t in _data_types(f)]
+    return [spec] if spec["kind"] == "adt" else []
+
+
+def _joined(spec: Spec, tensors: Iterator[object], values: Iterator[object]) -> object:
     # No function in a function: that would refer to itself, and keep the parts until Python looks for cycles.
-    return next(parts) if spec["kind"] == "tensor" else tuple(_joined(f, parts) for f in spec["fields"])
+    if spec["kind"] == "tuple":
+        return tuple(_joined(f, tensors, values) for f in spec["fields"])
+    return next(tensors if spec["kind"] == "tensor" else values)
 
 
 def _of_tensors(spec: Spec, depth: int) -> bool:

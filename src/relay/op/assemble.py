@@ -38,7 +38,7 @@ class _Assembly:
         self.made: list[list[dict[int, object]]] = [[{} for _ in range(words[3 + f])] for f in range(functions)]
         self.stack: list[object] = []
 
-    def run(self, root: int) -> tuple[object, ...]:
+    def run(self, root: Array) -> tuple[object, ...]:
         levels = len(self.offsets) - 1
         record = self.words[3 + self.words[0] : 3 + self.words[0] + self.clauses]
         late = [c for c in range(self.clauses) if self.last and self.words[record[c]] == 0]
@@ -52,7 +52,18 @@ class _Assembly:
                 for n, values in enumerate(self.made[self.words[at]]):
                     self.execute(self.words[at + 1 + n], row - first, row)
                     values[row] = self.stack.pop()
-        return tuple(values[root] for values in self.made[0])
+        if root.ndim == 0:
+            return tuple(values[int(root)] for values in self.made[0])
+        return tuple(self.listed([values[int(r)] for r in root]) for values in self.made[0])
+
+    def listed(self, values: Sequence[object]) -> object:
+        """A list whose constructors have the last two names."""
+        more = len(self.names) // 2 - 2
+        self.make(1, 0, more + 1)
+        for value in reversed(values):
+            self.stack[-1:] = [value, self.stack[-1]]
+            self.make(0, 2, more)
+        return self.stack.pop()
 
     def execute(self, at: int, own: int, row: int) -> None:
         words = self.words
@@ -91,7 +102,7 @@ class _Assembly:
 def _assemble(
     offsets: Array, root: Array, parts: Sequence[object], *, spec: tuple[int, ...], names: tuple[str, ...], type: Attr
 ) -> tuple[object, ...]:
-    return _Assembly(offsets, parts, spec, names).run(int(root))
+    return _Assembly(offsets, parts, spec, names).run(np.asarray(root))
 
 
 @routine("rows.assemble", relation=_assemble_relation, reference=_assemble, static=("names", "type"))
@@ -104,7 +115,8 @@ def assemble(
     names: tuple[str, ...],
     type: Attr,
 ) -> tuple[te.Tensor, ...]:
-    """The values of data types that function 0 makes at row ``root``, a tuple of the type ``type``.
+    """The values of data types that function 0 makes at row ``root``, a tuple of the type ``type``; lists of those at several rows, if
+    ``root`` has an axis (constructor 0 has a value and the rest, 1 is the end).
 
     ``offsets``: (levels + 1, clauses) int64, as ``rows.linearise`` gives them; ``parts``: tensors with a row for each node, and the rows
     of the nodes' parts; ``spec``: how each clause makes its values of these; ``names``: of the constructors, each with its type.

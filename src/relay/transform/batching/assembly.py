@@ -26,6 +26,7 @@ from relay.transform.batching.lifted import (
     Value,
 )
 from relay.transform.batching.lists import Layout, layout_of
+from relay.transform.batching.requests import listed
 from relay.typing.text import type_text
 
 
@@ -57,6 +58,11 @@ class Assembly:
     def clause(self, number: int, function: int, source: Source, values: Sequence[Lifted]) -> None:
         """What a clause makes, one for each data type in its function's result. Raises NotStructural."""
         self._records[number] = (function, [self._code(source, v) for v in values])
+
+    def lists_of(self, name: str) -> None:
+        """The names of what many requests are given as lists of come last."""
+        for constructor in listed(name):
+            self.names += (name, constructor)
 
     def spec(self, clauses: int) -> tuple[int, ...]:
         """All words; clauses without a record are those of items."""

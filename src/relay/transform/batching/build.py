@@ -87,7 +87,7 @@ class Builder:
         self.bindings: list[Binding] = []  # of the root
         self.tables: dict[int, _Clause] = {}  # by number: the clauses, then the items of lists
         self.uniform, self.whole, self.after, self.end = Emitter(), Emitter(), Emitter(), Emitter()
-        makes = not self.rows_of_requests and bool(data_types(group.functions[0].result))
+        makes = bool(data_types(group.functions[0].result))
         self.assembly = Assembly(group, self._source) if makes else None
         self.kept: dict[tuple[bool, Value], State] = {}  # by whether that is on the way down
         self.depth = Var("depth", None, SCALAR)
@@ -476,7 +476,8 @@ class Builder:
         return state
 
     def _root(self, final: Sequence[Expr]) -> Function:
-        """The root's results out of the states; for many requests the tensors of the result, with the requests in front."""
+        """The root's results out of the states; for many requests the tensors of the result, with the requests in front, and lists of
+        the values of data types."""
         emitter = Emitter(self.bindings)
         root = self.group.root
         if self.rows_of_requests:
@@ -486,8 +487,9 @@ class Builder:
                 emitter.op("take", (state, self.roots), with_rows(ty, count), "results", axis=0, mode="fast")
                 for state, ty in zip(final, types, strict=True)
             ]
-            whole = TupleType(tuple(type_of(v) for v in given))
-            atom: Expr = emitter.bind("result", Tuple(tuple(given), whole), whole)
+            made = self._assembled(self.roots, emitter)
+            whole = TupleType(tuple(type_of(v) for v in (*given, *made)))
+            atom: Expr = emitter.bind("result", Tuple((*given, *made), whole), whole)
             return replace(root, body=Block(tuple(emitter.bindings), atom, whole))
         at = emitter.op("take", (self.roots, integer(0)), SCALAR, "root", axis=0, mode="fast")
         result = self.group.functions[0].result
@@ -501,13 +503,19 @@ class Builder:
         return replace(root, body=Block(tuple(emitter.bindings), atom, block.ty or result, block.span))
 
     def _assembled(self, root: Expr, emitter: Emitter) -> list[Expr]:
-        """The values of data types that the root gives."""
+        """The values of data types that the root gives; of requests lists of them."""
         if self.assembly is None:
             return []
         found = self.assembly
         given = TupleType(tuple(type_of(p) for p in found.parts))
         parts = emitter.bind("parts", Tuple(tuple(found.parts), given), given)
-        ty = TupleType(tuple(data_types(self.group.functions[0].result)))
+        types = data_types(self.group.functions[0].result)
+        if self.rows_of_requests:
+            requests = type_of(self.group.root.params[self.group.functions[0].data])
+            assert isinstance(requests, AdtType)
+            types = [AdtType(requests.name, (t,)) for t in types]
+            found.lists_of(requests.name)
+        ty = TupleType(tuple(types))
         attrs = {"spec": found.spec(max(self.tables) + 1), "names": tuple(found.names), "type": ty}
         made = emitter.op("rows.assemble", (self.offsets, root, parts), ty, "made", **attrs)
         return [emitter.bind("made", Proj(made, n, t), t) for n, t in enumerate(ty.fields)]

@@ -1,7 +1,8 @@
 """Several calls of an entry as one batch: the requests are a list, and what is done with one of them is a clause of its own.
 
 Beside an entry ``f`` stands ``f.requests(list, shared...)``, which takes the arguments that differ from request to request as a
-list of tuples and the others once. It gives the tensors of the result with one row for each request.
+list of tuples and the others once. It gives the tensors of the result with one row for each request, and behind them for each of the
+result's values of data types a list of them, as the requests' own (`listed`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from relay.ir.dim import ANY, Dim, DimVar, as_dim, as_var
 from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, Tuple, Var
 from relay.ir.types import AdtType, ConstructorDef, FuncType, TensorType, TupleType, Type, TypeDef, TypeVar
 from relay.transform.ad.terms import construct
-from relay.transform.batching.clauses import NotStructural, Path, leaves, made_of_tensors
+from relay.transform.batching.clauses import NotStructural, Path, data_types, leaves, made_of_tensors
 from relay.transform.batching.lifted import with_rows
 from relay.transform.blocks import body_of
 from relay.transform.build import type_of
@@ -49,7 +50,7 @@ def requests_of(
     single: bool = False,
 ) -> Requests:
     """The requests of an entry: structures differ from one to the next, tensors are shared. With ``single`` there is one, and the
-    function gives what the entry gives, which may be values of data types.
+    function gives what the entry gives.
 
     ``one`` is the entry with everything inlined but the recursion; None when it is itself recursive. Raises NotStructural.
     """
@@ -68,13 +69,16 @@ def requests_of(
         body = Block((Binding(answer, call),), answer, result)
     else:
         body = copier.copy(body_of(source))
-    if not made_of_tensors(result, data_types=single):
+    if not made_of_tensors(result, data_types=True):
         raise NotStructural(f"@{name} gives something that is not made of tensors")
     kind = _list_type(types)
     request = TupleType(tuple(type_of(params[n]) for n in each))
     many = Var("requests", None, AdtType(kind.name, (request,)))
     whole = (Var(many.name, many.ty, many.ty), *(p for n, p in enumerate(params) if n not in each))
-    given: Type = result if single else TupleType(tuple(with_rows(t, ANY) for t in leaves(result)))
+    given: Type = result
+    if not single:
+        lists = (AdtType(kind.name, (t,)) for t in data_types(result))
+        given = TupleType((*(with_rows(t, ANY) for t in leaves(result)), *lists))
     attrs: Attrs = MappingProxyType({} if single else {BESIDE: name, EACH: tuple(each)})
     function = Function(whole, body, given, dims, attrs, ty=FuncType(tuple(type_of(p) for p in whole), given, dims))
     made = f"{name}.together" if single else f"{name}.requests"
@@ -127,7 +131,12 @@ def _list_type(taken: Collection[str]) -> TypeDef:
     while name in taken:
         name += "_"
     item = TypeVar("A")
-    fields = (item, AdtType(name, (item,)))
+    more, end = listed(name)
     return TypeDef(
-        name, (item,), (ConstructorDef(f"{name}.More", fields, name, 0), ConstructorDef(f"{name}.End", (), name, 1))
+        name, (item,), (ConstructorDef(more, (item, AdtType(name, (item,))), name, 0), ConstructorDef(end, (), name, 1))
     )
+
+
+def listed(name: str) -> tuple[str, str]:
+    """The constructors of the type of lists of requests of this name, by their tags."""
+    return f"{name}.More", f"{name}.End"
