@@ -13,6 +13,7 @@ import relay
 from relay.interpreter.evaluation import evaluate
 from relay.ir.diagnostics import RelayError
 from relay.ir.module import Module
+from relay.transform import BatchStructure, FixInvariants
 from relay.transform.precision import Precision, ReducePrecision, quantised
 from tests.transform.support import operators, run, typed
 
@@ -50,6 +51,32 @@ def test_compiled_and_interpreted_agree(precision: Precision, product: str, tmp_
         np.testing.assert_allclose(got, meant, atol=2e-5 * np.abs(meant).max())
         # Rounding errors of sums of random terms: 2^-9 for each operand of bfloat16, half a step for the integers.
         assert 0 < np.abs(got - exact).max() < 0.02 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_levels_of_a_structure(precision: Precision) -> None:
+    """Their products are of all nodes with one weight: they stayed float32 without a word."""
+    module = typed("""
+    type Tree { Leaf(Tensor[(1, 70), float32]), Node(Tree, Tree), }
+    def @f(%t: Tree, %w: Tensor[(70, 70), float32]) -> Tensor[(1, 70), float32] {
+      match (%t) { Leaf(%x) => %x, Node(%a, %b) => tanh(nn.dense(@f(%a, %w) - @f(%b, %w), %w)) }
+    }
+    def @main(%t: Tree, %w: Tensor[(70, 70), float32]) -> Tensor[(1, 70), float32] { @f(%t, %w) }""").bind(
+        {"w": normal(70, 70) / 8}
+    )
+    after = run(module, FixInvariants(), BatchStructure(), ReducePrecision(precision))
+    assert "bfloat16" in str(after) if precision == "bf16" else "int8" in str(after)
+    tree = module.adt("Tree")
+    leaves = [tree.Leaf(normal(1, 70)) for _ in range(4)]
+    trees = [tree.Node(tree.Node(leaves[0], leaves[1]), leaves[2]), tree.Node(leaves[3], leaves[1])]
+    exe = relay.compile(module, precision=precision, threads=1)
+    for value, together in zip(trees, exe.run_batch("main", [(t,) for t in trees]), strict=True):
+        got, meant, exact = (np.asarray(v) for v in (exe(value), evaluate(after, value), evaluate(module, value)))
+        np.testing.assert_array_equal(got, np.asarray(together))
+        np.testing.assert_allclose(
+            got, meant, atol=2e-3 if precision == "bf16" else 2e-5
+        )  # a level's results are rounded again
+        assert 0 < np.abs(got - exact).max() < 0.06
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

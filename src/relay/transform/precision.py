@@ -20,13 +20,16 @@ from relay.ir.dtypes import numpy_dtype
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType
+from relay.op.batched import SUFFIX
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
 
 Precision = Literal["float32", "bf16", "int8-weights"]
-# Operators that multiply their first operand by a weight of rank 2, their second.
+# Operators that multiply their first operand by a weight of rank 2, their second; also as what levels of a structure do for all their
+# nodes, where the weight is one for all.
 _PRODUCTS = frozenset(("nn.dense", "nn.matmul"))
+_SHARED = (1, 0)
 # Elements of a weight below which there is nothing to gain.
 _WORTH = 1 << 12
 
@@ -56,7 +59,10 @@ class _Reducer:
     done: dict[tuple[int, int], tuple[Constant, Constant, Constant | None]]
 
     def visit(self, scope: Scope, var: Var, value: Expr) -> Expr:
-        if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or value.fn.name not in _PRODUCTS:
+        if not isinstance(value, Call) or not isinstance(value.fn, OpRef):
+            return value
+        name = value.fn.name.removesuffix(SUFFIX)
+        if name not in _PRODUCTS or (name != value.fn.name and value.attrs["mask"] != _SHARED):
             return value
         data, weight = value.args
         ty = value.ty
@@ -66,7 +72,7 @@ class _Reducer:
             return value
         if not np.isfinite(weight.data).all():
             return value  # nothing narrower says the same of a column with an infinity in it
-        by_columns = value.fn.name == "nn.dense" or bool(value.attrs.get("transpose_b", False))
+        by_columns = name == "nn.dense" or bool(value.attrs.get("transpose_b", False))
         narrow, scale = self._narrow(weight, 0 if by_columns else 1)
         attrs = {**value.attrs, "out_dtype": "float32"}
         if scale is None:
