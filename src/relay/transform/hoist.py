@@ -24,9 +24,12 @@ from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 from relay.transform.failing import effects_of_moving
+from relay.transform.first_iteration import Turn, guarded, turns
 from relay.transform.fix_invariants import Invariants, invariants, self_calls
 from relay.transform.rows import Lifting
+from relay.transform.steepness import Steepness
 from relay.transform.uses import needed
+from relay.transform.visited_rows import CallSites, visits_all
 from relay.typing.effects import Effects
 
 
@@ -38,13 +41,19 @@ class HoistOverTime(Pass):
     Before: blocks whose sizes have names. After: a function from which something was hoisted computes it, for all rows, and calls
     ``@f__steps``, which is given the results and reads row ``t`` of them. Only pure operators are moved (they may now be computed
     for a loop that makes no step), from blocks that every further iteration runs through, and rows only together with a product or
-    a reduction: reading elements costs as much in the loop.
+    a reduction: reading elements costs as much in the loop. What is to be ``differentiated`` has no gradient where it would not be
+    computed: steps whose slopes may be infinite are moved together with the conditions that they stand behind, and of rows only
+    where the loop comes to all of them. ``entries``: the functions that calls from elsewhere begin with.
     """
 
+    differentiated: bool = False
+    entries: tuple[str, ...] | str = ()
     name: ClassVar[str] = "hoist_over_time"
 
     def __call__(self, module: Module) -> Module:
         effects, table = effects_of_moving(module), AccessTable()
+        entries = (self.entries,) if isinstance(self.entries, str) else self.entries
+        sites = CallSites(module, entries) if self.differentiated else None
         functions: dict[str, Function] = {}
         for name, function in module.functions.items():
             shared = invariants(name, function)
@@ -54,7 +63,7 @@ class HoistOverTime(Pass):
             steps = f"{name}__steps"
             while steps in module.functions:
                 steps += "_"
-            functions |= _Hoister(name, function, shared, effects, table).run(steps)
+            functions |= _Hoister(name, function, shared, effects, table, sites).run(steps)
         return module.with_functions(functions)
 
 
@@ -80,6 +89,7 @@ class _Hoister:
     shared: Invariants
     effects: Effects
     table: AccessTable
+    sites: CallSites | None  # where steep steps matter
     dims: DimUses = field(default_factory=DimUses)
     made: list[Binding] = field(default_factory=list)  # in front of the loop, in order
     fixed: dict[Var, Expr] = field(default_factory=dict)  # what is the same in all iterations -> in front of the loop
@@ -87,6 +97,14 @@ class _Hoister:
     rows: dict[Var, _Row] = field(default_factory=dict)
     counting: set[Var] = field(default_factory=set)  # integers that move by a constant
     sizes: set[DimVar] = field(default_factory=set)  # that all iterations share
+    way: list[Turn] = field(default_factory=list)
+    steep: dict[Var, int] = field(
+        default_factory=dict
+    )  # of what was made: behind how many turns of the way it has to stay
+    depth: int | None = (
+        None  # of the block that is looked at: so many turns from the beginning, None where it is not on the way
+    )
+    steepness: Steepness = field(default_factory=Steepness)
 
     def run(self, steps: str) -> dict[str, Function]:
         """The functions that take this one's place."""
@@ -97,10 +115,16 @@ class _Hoister:
             self.sizes.update(self.dims.of_type(param.ty))
         self._find_counters()
         body = body_of(self.function)
-        running = self._running(body)
+        running, calling = self._running(body)
+        depths: dict[int, int] = {}
+        if self.sites is not None:
+            self.way = turns(body, running, calling, self.effects)
+            depths = {id(body): 0} | {id(turn.inside): n + 1 for n, turn in enumerate(self.way)}
+            self.steepness = Steepness(self.sites.values(self.name))
         staying: list[Expr] = []
         moved: dict[Var, Expr] = {}
         for block in all_blocks(body):  # outer blocks first: what they bind is known inside
+            self.depth = depths.get(id(block))
             for binding in block.bindings:
                 if id(block) in running and self._moved(binding):
                     moved[binding.var] = binding.value
@@ -132,17 +156,19 @@ class _Hoister:
             if _is_index(p) and all(n < len(c.args) and _is_step(steps.get(c.args[n]), p) for c in calls):
                 self.counting.add(p)
 
-    def _running(self, body: Block) -> set[int]:
-        """The blocks with a call of the function itself in them, at any depth."""
+    def _running(self, body: Block) -> tuple[set[int], set[int]]:
+        """The blocks with a call of the function itself in them, at any depth, and those with one of their own."""
         order = list(all_blocks(body))
-        found: set[int] = set()
+        found, calling = set[int](), set[int]()
         for block in reversed(order):  # inner blocks come after outer ones
             for b in block.bindings:
                 inner = nested_blocks(b.value)
                 own = isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar) and b.value.fn.name == self.name
+                if own:
+                    calling.add(id(block))
                 if own or any(id(i) in found for i in inner):
                     found.add(id(block))
-        return found
+        return found, calling
 
     def _moved(self, binding: Binding) -> bool:
         """Note what a binding is; whether it need not stay in the loop for its own sake."""
@@ -196,20 +222,25 @@ class _Hoister:
             return self._reads_row(var, call)
         access = self.table.of(call)
         product = access is not None and access.kind in ("contraction", "reduction", "opaque")
+        steep = self.sites is not None and self.steepness.of(call)
+        if steep and self.depth is None:
+            return False
         given = [(n, self.rows[a]) for n, a in enumerate(call.args) if isinstance(a, Var) and a in self.rows]
         if not given:
-            if access is None or not call.args:
+            if access is None or not (call.args or _is_index(var)):
                 return False
             moved = Call(call.fn, tuple(self._outside(a) for a in call.args), call.attrs, (), call.ty, call.span)
             new = Var(var.name, None, var.ty, var.span)
             self.made.append(Binding(new, moved))
             self.fixed[var] = new
+            if steep and self.depth:
+                self.steep[new] = self.depth
             inputs = any(isinstance(a, Var) and a in self.heavy for a in call.args)
             if inputs or product or (not access.view and any(_has_axes(a) for a in call.args)):
                 self.heavy.add(var)
             return True
         first = given[0][1]
-        if not all(first.goes_with(r) for _, r in given):
+        if not all(first.goes_with(r) for _, r in given) or (steep and not self._visits_all(first)):
             return False
         lifting = Lifting(first.rows)
         outside = Call(call.fn, tuple(self._outside(a) for a in call.args), call.attrs, (), call.ty, call.span)
@@ -218,6 +249,12 @@ class _Hoister:
             return False
         self._row(var, replace(first, heavy=product or any(r.heavy for _, r in given)), result, lifting)
         return True
+
+    def _visits_all(self, row: _Row) -> bool:
+        """Whether the loop comes to all rows."""
+        assert self.sites is not None and self.depth is not None
+        way = self.way[: self.depth]
+        return visits_all(self.sites, self.name, self.function, self.shared, way, row.index, row.rows)
 
     def _project(self, whole: Expr, index: int, name: str) -> Var:
         ty = type_of(whole)
@@ -330,7 +367,8 @@ class _Hoister:
         args = (*function.params, *given.values())
         result = Var("result", None, ret)
         call = Call(target, args, type_args=tuple(map(as_dim, own_dims)), ty=ret)
-        bindings = (*needed(self.made, given.values()), Binding(result, call))
+        made_before = guarded(self.way, needed(self.made, given.values()), self.steep, [*given.values()])
+        bindings = (*made_before, Binding(result, call))
         return {self.name: replace(function, body=Block(bindings, result, ret)), steps: made}
 
 

@@ -22,7 +22,6 @@ from relay.te.scalar import (
     Scalar,
     Select,
     Unary,
-    UnaryOp,
     binary,
     compare,
     unary,
@@ -277,19 +276,3 @@ _UNARY: Mapping[str, Rule] = {
     "erf": lambda g, x, y: mul(g, mul(unary("exp", neg(binary("mul", x, x))), _c(2 / math.sqrt(math.pi), x))),
     "sigmoid": lambda g, x, y: mul(g, mul(y, binary("sub", _c(1.0, x), y))),
 }
-
-
-# Elementary functions that are finite everywhere, and so are their slopes.
-_GENTLE: frozenset[UnaryOp] = frozenset(
-    (
-        "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sin", "cos", "atan", "tanh", "erf", "sigmoid", "isnan",
-        "isinf", "isfinite", "sign",
-    )
-)  # fmt: skip
-
-
-def is_steep(node: Scalar) -> bool:
-    """Whether the value or a slope of this step alone may be infinite, or no number, of finite operands that are not huge."""
-    if isinstance(node, Unary):
-        return node.op not in _GENTLE
-    return isinstance(node, Binary) and node.op in ("div", "pow", "atan2") and not isinstance(node.b, Const)

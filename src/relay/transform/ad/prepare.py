@@ -57,7 +57,7 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     passes: list[Pass] = [
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
-        *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(), dead, inline, DeadCode(),
+        *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
         module = transformation(module)

@@ -12,7 +12,6 @@ from typing import cast
 
 import numpy as np
 
-from relay import te
 from relay.ir.dim import Dim, dim_vars, is_any
 from relay.ir.effects import CHECK_EQUAL, Effect
 from relay.ir.expr import (
@@ -36,10 +35,6 @@ from relay.ir.types import DTYPE_BITS, TensorType, TupleType, Type
 from relay.ir.walk import free_vars
 from relay.op import registry
 from relay.op.batched import SUFFIX, can_batch
-from relay.op.gradient import operand_signature
-from relay.te.autodiff.scalar import is_steep
-from relay.te.scalar import walk
-from relay.te.tensor import stage_bodies
 from relay.transform.batching.clauses import Clause, Group, NotStructural, Path, leaves
 from relay.transform.batching.describe import ListAt, SiteAt, Tables
 from relay.transform.batching.lifted import (
@@ -61,6 +56,7 @@ from relay.transform.batching.lifted import (
 from relay.transform.batching.lists import Items, Layout, Put
 from relay.transform.blocks import is_atom
 from relay.transform.build import constant, internal_call, type_of
+from relay.transform.steepness import Steepness
 from relay.typing.effects import Effects
 from relay.typing.text import type_text
 
@@ -323,7 +319,7 @@ class Lifter:
         ty = type_of(var)
         if stage == UNIFORM:
             same = self._call(call, args, name, call.attrs, stage, ty)
-            if self.group.differentiated and _is_steep(call):
+            if self.group.differentiated and Steepness().of(call):
                 return self._where_there_are_nodes(var.name, same, ty)
             return self._emit(var.name, same, ty, stage)
         op = registry.get(name)
@@ -439,16 +435,6 @@ class Lifter:
         if any(v.stage > DOWN for v in values):
             raise NotStructural("an argument of a recursive call depends on the result of another")
         self.hand_down(site, target, values)
-
-
-def _is_steep(call: Call) -> bool:
-    """Whether an operator may have infinite slopes."""
-    assert isinstance(call.fn, OpRef)
-    op, operands = registry.get(call.fn.name), [operand_signature(type_of(a)) for a in call.args]
-    if not can_batch(op) or None in operands:
-        return False
-    outputs = registry.trace(op, operands, call.attrs).outputs  # type: ignore[arg-type]
-    return any(is_steep(node) for stage in te.stages(outputs) for body in stage_bodies(stage) for node in walk(body))
 
 
 def _is_matrix(ty: Type) -> bool:

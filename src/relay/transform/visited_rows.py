@@ -1,0 +1,188 @@
+"""Whether a loop comes to every row of a tensor: then what it computes of each can be computed of all, infinite slopes or not.
+
+Known of a loop that counts, by one, between two numbers that are sizes where it is called (``@fold_rows``, up or down).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from relay.ir.dim import Dim, DimVar, dim_add, dim_bounds, dim_mul, dim_sub, dim_substitute, is_any
+from relay.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, OpRef, Var
+from relay.ir.module import Module
+from relay.ir.types import TensorType
+from relay.transform.blocks import all_bindings, all_blocks, body_of, is_primitive, operands
+from relay.transform.build import type_of
+from relay.transform.first_iteration import Turn
+from relay.transform.fix_invariants import Invariants, self_calls
+
+# Of comparisons: in which direction what they bound counts, and by how much the last number that holds is off the bound.
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    "less": (1, -1), "less_equal": (1, 0), "greater": (-1, 1), "greater_equal": (-1, 0),
+}  # fmt: skip
+_MIRRORED = {
+    "less": "greater", "greater": "less", "less_equal": "greater_equal", "greater_equal": "less_equal",
+}  # fmt: skip
+_OPPOSITE = {
+    "less": "greater_equal", "greater": "less_equal", "less_equal": "greater", "greater_equal": "less",
+}  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class CallSites:
+    """The calls of a module's functions from outside of them; of a function that is used in another way, or entered, not all are known."""
+
+    module: Module
+    entries: Sequence[str]
+    _calls: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
+    _escaped: set[str] = field(default_factory=set)
+    _values: dict[str, Mapping[Var, Expr]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._escaped.update(self.entries)
+        for name, function in self.module.functions.items():
+            if is_primitive(function):
+                continue
+            for block in all_blocks(body_of(function)):
+                given = [block.result]
+                for b in block.bindings:
+                    if isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar):
+                        given += b.value.args
+                        if b.value.fn.name != name:
+                            self._calls.setdefault(b.value.fn.name, []).append((name, b.value))
+                    else:
+                        given += operands(b.value)
+                self._escaped.update(a.name for a in given if isinstance(a, GlobalVar))
+
+    def of(self, name: str) -> Sequence[tuple[str, Call]] | None:
+        """The calls of a function, with the names of their callers; None where there may be others."""
+        return None if name in self._escaped else self._calls.get(name, ())
+
+    def values(self, name: str) -> Mapping[Var, Expr]:
+        """What the variables of a function are bound to."""
+        if name not in self._values:
+            self._values[name] = {b.var: b.value for b in all_bindings(body_of(self.module.functions[name]))}
+        return self._values[name]
+
+
+def visits_all(
+    sites: CallSites, name: str, function: Function, shared: Invariants, way: Sequence[Turn], index: Expr, rows: Dim
+) -> bool:
+    """Whether the recursive function, which goes on by the last turn of the way alone, comes to all of so many rows at an index, in
+    each of its calls from outside."""
+    calls = sites.of(name)
+    values = sites.values(name)
+    if calls is None or len(way) != 1 or not isinstance(way[0].choice, If):
+        return False
+    test = values.get(way[0].choice.cond) if isinstance(way[0].choice.cond, Var) else None
+    if not isinstance(test, Call) or not isinstance(test.fn, OpRef) or test.fn.name not in _BOUNDS:
+        return False
+    for caller, call in calls:
+        if len(call.type_args) != len(function.type_params) or any(map(is_any, cast("Iterable[Dim]", call.type_args))):
+            return False
+        dims = dict(
+            zip(cast("Iterable[DimVar]", function.type_params), cast("Iterable[Dim]", call.type_args), strict=True)
+        )
+        outer = _Sizes(sites.values(caller), {}, {})
+        params = {function.params[n]: size for n in shared.params if (size := outer.of(call.args[n])) is not None}
+        found = False
+        for n, p in enumerate(function.params):
+            start = outer.of(call.args[n])
+            step = _step(name, function, values, n)
+            if start is not None and step is not None:
+                inner = _Sizes(values, params, dims, p)
+                side = test.fn.name if way[0].side == 0 else _OPPOSITE[test.fn.name]
+                found = found or _covers(inner, side, test.args, step, start, index, dim_substitute(rows, dims.get))
+        if not found:
+            return False
+    return True
+
+
+def _covers(sizes: _Sizes, side: str, test: Sequence[Expr], step: int, start: Dim, index: Expr, rows: Dim) -> bool:
+    """Whether an index comes to all rows while a counter goes on from its start as long as the test holds."""
+    a, b, at = sizes.line(test[0]), sizes.line(test[1]), sizes.line(index)
+    if a is None or b is None or at is None or at[0] not in (1, -1):
+        return False
+    if a[0] == 0:
+        side, a, b = _MIRRORED[side], b, a
+    way, off = _BOUNDS[side]
+    if (a[0], b[0]) != (1, 0) or way != step:
+        return False
+    last = dim_add(dim_sub(b[1], a[1]), off)
+    low, high = (start, last) if step == 1 else (last, start)
+    low, high = (low, high) if at[0] == 1 else (dim_mul(-1, high), dim_mul(-1, low))
+    first, end = dim_add(low, at[1]), dim_sub(dim_add(high, at[1]), dim_sub(rows, 1))
+    above, beyond = dim_bounds(first)[1], dim_bounds(end)[0]
+    return above is not None and above <= 0 and beyond is not None and beyond >= 0
+
+
+def _step(name: str, function: Function, values: Mapping[Var, Expr], at: int) -> int | None:
+    """By how much a parameter moves with each iteration: 1 or -1, None where that is not so."""
+    p, found = function.params[at], set[int]()
+    for call in self_calls(name, function):
+        line = _Sizes(values, {}, {}, p).line(call.args[at])
+        if line is None or line[0] != 1 or line[1] not in (1, -1):
+            return None
+        found.add(cast("int", line[1]))
+    return found.pop() if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sizes:
+    """Integers as sizes: what variables are bound to, the sizes that parameters are, the sizes of a function where it is called, and a
+    counter."""
+
+    values: Mapping[Var, Expr]
+    params: Mapping[Var, Dim]
+    dims: Mapping[DimVar, Dim]
+    counter: Var | None = None
+
+    def of(self, e: Expr) -> Dim | None:
+        found = self.line(e)
+        return None if found is None or found[0] != 0 else found[1]
+
+    def line(self, e: Expr, left: int = 8) -> tuple[int, Dim] | None:
+        """How often an integer has the counter in it, and what is added to that; by so many steps back."""
+        if isinstance(e, Constant):
+            whole = e.data.ndim == 0 and e.data.dtype.kind in "iu"
+            return (0, int(e.data)) if whole else None
+        if not isinstance(e, Var) or not left:
+            return None
+        if e is self.counter:
+            return 1, 0
+        if e in self.params:
+            return 0, self.params[e]
+        value = self.values.get(e)
+        if not isinstance(value, Call) or not isinstance(value.fn, OpRef):
+            return None
+        match value.fn.name:
+            case "cast" if getattr(e.ty, "dtype", None) in ("int64", "int32"):
+                return self.line(value.args[0], left - 1)
+            case "size_of":
+                return self._size(value.attrs["size"])
+            case "take":
+                return self._size_of_axis(value)
+            case "add" | "subtract":
+                a, b = (self.line(x, left - 1) for x in value.args)
+                if a is None or b is None:
+                    return None
+                sign = 1 if value.fn.name == "add" else -1
+                return a[0] + sign * b[0], dim_add(a[1], dim_mul(sign, b[1]))
+            case _:
+                return None
+
+    def _size_of_axis(self, take: Call) -> tuple[int, Dim] | None:
+        data, index = take.args
+        shape = self.values.get(data) if isinstance(data, Var) else None
+        if not isinstance(shape, Call) or not isinstance(shape.fn, OpRef) or shape.fn.name != "shape_of":
+            return None
+        ty = type_of(shape.args[0])
+        if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or not isinstance(index, Constant):
+            return None
+        return self._size(ty.shape[int(index.data)]) if index.data.ndim == 0 else None
+
+    def _size(self, size: object) -> tuple[int, Dim] | None:
+        dim = dim_substitute(cast("Dim", size), self.dims.get)
+        return None if is_any(dim) else (0, dim)
