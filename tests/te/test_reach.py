@@ -172,6 +172,11 @@ def reach_squares(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda i: te.sum(te.select(i < 6, x[i + k * k], te.const(0.0, "float32")), k))
 
 
+@operator("test.reach_squared")
+def reach_squared(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i: te.select((i * i < te.size(x.shape[0])) & (x[i * i] > 0.0), 1.0, 0.0))
+
+
 @operator("test.reach_next_row")
 def reach_next_row(x: te.Tensor) -> te.Tensor:
     rows = te.compute((x.shape[0], 2), lambda i, j: x[i] + te.cast(j, "float32"))
@@ -206,6 +211,18 @@ def test_kernels_fail_where_the_interpreter_does(op: str, size: int, around: str
         compiled, judged = outcomes
         assert (compiled is None) == (judged is None)
         assert compiled is None or judged is None or np.allclose(compiled, judged, rtol=1e-5)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_what_reads_outside_fails_although_nobody_asks_for_it(gradient: bool) -> None:
+    """It was dropped as dead code: a gradient was 0 of what has no value."""
+    unused = "def @main[n: Dim](%x: Tensor[(n,), float32]) { let %unused = test.reach_squared(%x); %x }"
+    module = relay.grad(_main("n,", "squared")) if gradient else relay.parse(f'#[version = "0.0.5"]\n{unused}')
+    compiled = relay.compile(module, cache=False)
+    compiled(_floats(2))
+    for run in (compiled, lambda x: relay.evaluate(module, x)):
+        with pytest.raises(ExecutionError, match=r"outside of the tensor|is read outside"):
+            run(_floats(5))
 
 
 def test_what_is_demanded_needs_no_check() -> None:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from relay import te
@@ -426,6 +426,7 @@ class Traced:
 
 
 _SEVERAL = tuple[te.Tensor, ...]
+_Found = TypeVar("_Found")
 _returned: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
 
 
@@ -465,29 +466,35 @@ def trace(
     """Run an expression's or view's definition on placeholders. ``inputs``: (shape, dtype) per tensor input, a list of such for a
     variadic one. Within `remembering` the same question has the same answer, so the stages of two may be the same ones. Raises
     te.Undetermined, te.DefinitionError and OperatorError."""
-    known = _traces.get()
-    if known is None or collector is not None:
-        return _trace(op, inputs, attrs, collector or te.Trace(), out_shape)
+    if collector is not None:
+        return _trace(op, inputs, attrs, collector, out_shape)
     key = (op, attrs_key(inputs), attrs_key(attrs), out_shape)
-    found = known.get(key)
-    if found is None:
-        found = known[key] = _trace(op, inputs, attrs, te.Trace(), out_shape)
-    return found
+    return remembered(key, lambda: _trace(op, inputs, attrs, te.Trace(), out_shape))
 
 
-_traces: ContextVar[dict[object, Traced] | None] = ContextVar("relay_traces", default=None)
+def remembered(key: object, find: Callable[[], _Found]) -> _Found:
+    """What is found out about a definition: within `remembering`, what was found for the key before."""
+    known = _known.get()
+    if known is None:
+        return find()
+    if key not in known:
+        known[key] = find()
+    return typing.cast("_Found", known[key])
+
+
+_known: ContextVar[dict[object, object] | None] = ContextVar("relay_known_of_definitions", default=None)
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
     """Have definitions run once for the same types and attributes. Not for longer than one compilation: what else a definition
     depends on may change between two."""
-    token = _traces.set({}) if _traces.get() is None else None
+    token = _known.set({}) if _known.get() is None else None
     try:
         yield
     finally:
         if token is not None:
-            _traces.reset(token)
+            _known.reset(token)
 
 
 def _trace(

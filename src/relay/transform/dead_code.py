@@ -23,6 +23,7 @@ from relay.transform.blocks import (
     with_each_nested,
 )  # fmt: skip
 from relay.transform.dims import DimUses, first_binders
+from relay.transform.failing import effects_of_moving
 from relay.transform.uses import globals_used
 from relay.typing.effects import Effects
 
@@ -41,7 +42,7 @@ class DeadCode(Pass):
     name: ClassVar[str] = "dce"
 
     def __call__(self, module: Module) -> Module:
-        effects = Effects(module)
+        effects = effects_of_moving(module)
         return map_functions(module, lambda f: without_dead_code(f, effects))
 
 

@@ -22,6 +22,7 @@ from relay.transform.blocks import (
     with_each_nested,
 )
 from relay.transform.dims import DimUses, first_binders
+from relay.transform.failing import effects_of_moving
 from relay.typing.effects import Effects
 
 
@@ -37,7 +38,7 @@ class DeadReferences(Pass):
     name: ClassVar[str] = "dead_references"
 
     def __call__(self, module: Module) -> Module:
-        effects = Effects(module)
+        effects = effects_of_moving(module)
         return module.with_functions(
             {n: f if is_primitive(f) else _Marking(effects).function(f) for n, f in module.functions.items()}
         )

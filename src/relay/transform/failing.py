@@ -2,12 +2,10 @@
 
 The definitions of this package stay inside of their operands. One of a program's author may read at places that nothing bounds, and fails
 where one is outside (`relay.plan.checked_reads`): such a call is not computed earlier than it stands, nor beside a condition that
-it stands behind.
+it stands behind, and not left out.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Tuple, Var, attrs_key
 from relay.ir.module import Module
@@ -21,11 +19,11 @@ from relay.typing.effects import Effects
 
 
 def effects_of_moving(module: Module) -> Effects:
-    """Effects for a pass that computes things where the program may not: to read outside of a tensor is among them."""
-    return Effects(module, partial(_may_fail, {}))
+    """Effects for a pass that computes things where the program may not, or not where it does: reading outside of a tensor is one."""
+    return Effects(module, _may_fail)
 
 
-def _may_fail(known: dict[object, tuple[tuple[Type, ...], bool]], call: Call) -> bool:
+def _may_fail(call: Call) -> bool:
     assert isinstance(call.fn, OpRef)
     op = registry.get(call.fn.name)
     if op.kind not in ("expression", "view") or not is_foreign(op.name):
@@ -33,10 +31,8 @@ def _may_fail(known: dict[object, tuple[tuple[Type, ...], bool]], call: Call) ->
     types = tuple(a.ty for a in call.args if a.ty is not None)
     if len(types) < len(call.args) or call.ty is None:
         return True
-    key = (op, tuple(map(id, types)), attrs_key(call.attrs))
-    if key not in known:  # with the types, whose ids the key holds
-        known[key] = types, may_read_outside(te_graph(_alone(call, types)))
-    return known[key][1]
+    key = ("may fail", op, types, attrs_key(call.attrs))
+    return registry.remembered(key, lambda: may_read_outside(te_graph(_alone(call, types))))
 
 
 def _alone(call: Call, types: tuple[Type, ...]) -> Function:
