@@ -150,7 +150,8 @@ def _fewer(stage: Stage, target: Target) -> Stage | None:
 def _is_worth_it(found: WindowSum) -> bool:
     """Whether the products that are saved take longer than what is made for it."""
     rows, columns, depth = (iteration_count(axes) for axes in (found.rows, found.columns, found.depth))
-    before = prod(w.hits() for w in found.windows) * rows * columns * depth
+    # (A product multiplies the border that windows reach into, too.)
+    before = prod(w.size * w.count if w.step == 1 else w.hits() for w in found.windows) * rows * columns * depth
     after = places = products = weights = 0
     for classes in _classes(found):
         if any(len(c.taps) > _MOST_TAPS for c in classes):
