@@ -150,7 +150,7 @@ def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, f
         nonlocal turns
         turns += 1
         first, second = (np.asarray(c.run(*given)) for c in candidates)
-        np.testing.assert_array_equal(first, second)
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)  # taps above each other may be added first
         return [2.0 - n if fast else 1.0 + n for n in (0, 1)]
 
     monkeypatch.setattr(tuning, "_times", times)
@@ -166,7 +166,8 @@ def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, f
     assert turns == 8  # a damaged file says nothing
     x = np.random.default_rng(0).standard_normal((1, 64, 14, 14), dtype=np.float32)
     tuned = relay.Executable.from_bytes(made.image.to_bytes(), None)
-    assert np.array_equal(np.asarray(tuned(x)), np.asarray(relay.compile(POOL, cache_dir=tmp_path)(x)))
+    plain = relay.compile(POOL, cache_dir=tmp_path)
+    np.testing.assert_allclose(np.asarray(tuned(x)), np.asarray(plain(x)), rtol=1e-5, atol=1e-6)
 
 
 def test_small_kernels_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
