@@ -470,8 +470,7 @@ def _bodies(outputs: Sequence[Tensor]) -> list[Scalar]:
 
 def _operations(graph: TeGraph) -> int:
     """How many operations all steps of a loop have in one."""
-    nodes = {id(n) for b in _bodies(graph.outputs) for n in walk(b) if not isinstance(n, Const | Size | Axis)}
-    return len(nodes)
+    return len({id(n) for b in _bodies(graph.outputs) for n in walk(b) if not isinstance(n, Const | Size | Axis)})
 
 
 def _read(roots: Sequence[Scalar]) -> set[int]:

@@ -98,12 +98,10 @@ class _Hoister:
     counting: set[Var] = field(default_factory=set)  # integers that move by a constant
     sizes: set[DimVar] = field(default_factory=set)  # that all iterations share
     way: list[Turn] = field(default_factory=list)
-    steep: dict[Var, int] = field(
-        default_factory=dict
-    )  # of what was made: behind how many turns of the way it has to stay
-    depth: int | None = (
-        None  # of the block that is looked at: so many turns from the beginning, None where it is not on the way
-    )
+    # Of what was made: behind how many turns of the way it has to stay.
+    steep: dict[Var, int] = field(default_factory=dict)
+    # Of the block that is looked at: so many turns from the beginning, None where it is not on the way.
+    depth: int | None = None
     steepness: Steepness = field(default_factory=Steepness)
 
     def run(self, steps: str) -> dict[str, Function]:

@@ -15,18 +15,13 @@ from relay.ir.module import Module
 from relay.ir.types import TensorType
 from relay.transform.blocks import all_bindings, all_blocks, body_of, is_primitive, operands
 from relay.transform.build import type_of
+from relay.transform.comparisons import MIRRORED, OPPOSITE
 from relay.transform.first_iteration import Turn
 from relay.transform.fix_invariants import Invariants, self_calls
 
 # Of comparisons: in which direction what they bound counts, and by how much the last number that holds is off the bound.
 _BOUNDS: Mapping[str, tuple[int, int]] = {
     "less": (1, -1), "less_equal": (1, 0), "greater": (-1, 1), "greater_equal": (-1, 0),
-}  # fmt: skip
-_MIRRORED = {
-    "less": "greater", "greater": "less", "less_equal": "greater_equal", "greater_equal": "less_equal",
-}  # fmt: skip
-_OPPOSITE = {
-    "less": "greater_equal", "greater": "less_equal", "less_equal": "greater", "greater_equal": "less",
 }  # fmt: skip
 
 
@@ -93,7 +88,7 @@ def visits_all(
             step = _step(name, function, values, n)
             if start is not None and step is not None:
                 inner = _Sizes(values, params, dims, p)
-                side = test.fn.name if way[0].side == 0 else _OPPOSITE[test.fn.name]
+                side = test.fn.name if way[0].side == 0 else OPPOSITE[test.fn.name]
                 found = found or _covers(inner, side, test.args, step, start, index, dim_substitute(rows, dims.get))
         if not found:
             return False
@@ -106,7 +101,7 @@ def _covers(sizes: _Sizes, side: str, test: Sequence[Expr], step: int, start: Di
     if a is None or b is None or at is None or at[0] not in (1, -1):
         return False
     if a[0] == 0:
-        side, a, b = _MIRRORED[side], b, a
+        side, a, b = MIRRORED[side], b, a
     way, off = _BOUNDS[side]
     if (a[0], b[0]) != (1, 0) or way != step:
         return False

@@ -304,9 +304,8 @@ class LoopWriter:
 
     def _computed_again(self, roots: Sequence[Var], kept: Collection[Var]) -> set[Var]:
         """What the way back computes again of what it reads; ``kept`` is in tapes anyway."""
-        cheap: set[Var] = (
-            set()
-        )  # follows from counters and what all iterations share, and is as fast to compute again as to keep
+        # What follows from counters and what all iterations share is as fast to compute again as to keep.
+        cheap: set[Var] = set()
         elementwise: set[Var] = set()
         fixed_dims = self.lifted.loop.fixed_dims
         for b in self.lifted.again.forward.bindings:
@@ -456,24 +455,18 @@ class LoopWriter:
         result = start.bind(If(more, then, orelse, ret), "result")
         return self._add(target, params, start.block(result), dims)
 
-    def _counter(self, code: Code, start: Var, by: int) -> Expr:
-        """A counter in iteration ``i``."""
+    def _counter(self, code: Code, start: Expr, by: int, rows: Dim | None = None) -> Expr:
+        """A counter in iteration ``i``; in all of so many iterations, if ``rows`` says how many."""
         ty = type_of(start)
         assert isinstance(ty, TensorType) and isinstance(ty.dtype, str)
         at: Expr = self.index
-        if ty.dtype != "int64":
+        if rows is not None:
+            at = code.bind(op_call("arange", (), {"start": 0, "stop": rows, "step": 1, "dtype": ty.dtype}))
+        elif ty.dtype != "int64":
             at = code.bind(op_call("cast", (at,), {"dtype": ty.dtype}))
         if abs(by) != 1:
             at = code.bind(op_call("multiply", (at, constant(np.array(abs(by), ty.dtype), ty.dtype))))
         return op_call("add" if by > 0 else "subtract", (start, at))
-
-    def _counted(self, code: Code, counter: Var, start: Expr, rows: Dim) -> Expr:
-        """A counter in all iterations."""
-        ty = type_of(counter)
-        assert isinstance(ty, TensorType) and isinstance(ty.dtype, str)
-        at = code.bind(op_call("arange", (), {"start": 0, "stop": rows, "step": 1, "dtype": ty.dtype}))
-        by = constant(np.array(self.counters[counter], ty.dtype), ty.dtype)
-        return code.bind(op_call("add", (start, code.bind(op_call("multiply", (at, by))))), counter.name)
 
     def _whole(self, ending: list[Var], steps: GlobalVar) -> tuple[GlobalVar, tuple[tuple[int, int], ...]]:
         """``f.gradient(params, what the end leaves, count, tapes, cotangents)``: those of the wanted tensors of the parameters."""
@@ -516,7 +509,8 @@ class LoopWriter:
         before = iter(fields[: len(cts)])
         summed = dict(zip(self.sums, fields[len(cts) : len(cts) + len(sums)], strict=True))
         kept: dict[Var, Expr] = dict(tapes)
-        kept.update((c, self._counted(code, c, first[lifted.params.index(c)], rows)) for c in self.counted)
+        for c in self.counted:
+            kept[c] = code.bind(self._counter(code, first[lifted.params.index(c)], self.counters[c], rows), c.name)
         rows_of = Rows(code, kept, dict(zip(self.columns, fields[len(cts) + len(sums) :], strict=True)))
         totals: dict[tuple[int, int], list[Expr]] = {k: list(parts) for k, parts in self.end_terms.items()}
         for key, value in summed.items():

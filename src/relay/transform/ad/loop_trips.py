@@ -15,16 +15,10 @@ from relay.transform.ad.loop_parts import integer
 from relay.transform.ad.loops import Loop, Role
 from relay.transform.ad.terms import Code
 from relay.transform.build import constant, op_call, type_of
+from relay.transform.comparisons import MIRRORED, OPPOSITE
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
 from relay.transform.uses import needed
-
-_MIRRORED = {
-    "less": "greater", "greater": "less", "less_equal": "greater_equal", "greater_equal": "less_equal",
-}  # fmt: skip
-_OPPOSITE = {
-    "less": "greater_equal", "greater": "less_equal", "less_equal": "greater", "greater_equal": "less",
-}  # fmt: skip
 
 
 def trip_count(code: Code, loop: Loop, args: Sequence[Expr], dims: Mapping[DimVar, TypeArg]) -> Expr | None:
@@ -34,14 +28,14 @@ def trip_count(code: Code, loop: Loop, args: Sequence[Expr], dims: Mapping[DimVa
     """
     values = {b.var: b.value for b in loop.before}
     test = values.get(loop.cond) if isinstance(loop.cond, Var) else None
-    if not isinstance(test, Call) or not isinstance(test.fn, OpRef) or test.fn.name not in _MIRRORED:
+    if not isinstance(test, Call) or not isinstance(test.fn, OpRef) or test.fn.name not in MIRRORED:
         return None
     counters = {loop.function.params[n]: (args[n], loop.steps[n]) for n in loop.having(Role.COUNTER)}
     name, (at, bound) = test.fn.name, test.args
     if at not in counters:
-        name, at, bound = _MIRRORED[name], bound, at
+        name, at, bound = MIRRORED[name], bound, at
     if not loop.on:
-        name = _OPPOSITE[name]
+        name = OPPOSITE[name]
     if at not in counters:
         return None
     assert isinstance(at, Var)
