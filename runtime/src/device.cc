@@ -69,8 +69,10 @@ class Regions {
  private:
   static constexpr size_t page = 4096, large_page = size_t{2} << 20, region_bytes = size_t{32} << 20;
   // Where a region's first block begins, and how much further in its page each one than the one before: an odd number of lines, so that
-  // all places in a page have their turn.
-  static constexpr size_t first = 17 * storage_alignment;
+  // all places in a page have their turn. Reads run ahead of writes by a few lines, so that results suffer most one to four lines behind an
+  // operand, or behind another of its rows, which begin at all multiples of half a page, a quarter or an eighth of one: the first five
+  // blocks are at no such place, nor are two of which one is up to five behind the other.
+  static constexpr size_t first = 21 * storage_alignment;
 
   struct Region {
     size_t bytes = 0;

@@ -126,19 +126,19 @@ class Memory:
         else:
             self._store_vector(place, offset, self.c.to_memory(value.text, dtype, lanes), mask, memory_type(dtype))
 
-    def prefetch(self, place: Place, offset: Value, write: bool) -> None:
-        """Ask for an element's line, into the second-level cache, as what will be written if ``write``; a place outside of any memory is
-        not asked for, nor one that is written past the caches."""
+    def prefetch(self, place: Place, offset: Value, write: bool, level: int = 2) -> None:
+        """Ask for an element's line, into the cache of this level (1 or 2), as what will be written if ``write``; a place outside of
+        any memory is not asked for, nor one that is written past the caches."""
         if is_packed(place.dtype):
             offset = self.a.binary("floordiv", base_of(offset), self.a.index(2))
         pointer = self.element(place.pointer, memory_type(place.dtype), offset.text)
-        use, second_level, data = ("i32", str(int(write))), ("i32", "2"), ("i32", "1")
+        use, near, data = ("i32", str(int(write))), ("i32", str(4 - level)), ("i32", "1")
         decided = write and bool(place.streamed)
         asked, done = self.b.name("asked"), self.b.name("done")
         if decided:
             self.b.branch(place.streamed, done, asked)
             self.b.start(asked)
-        self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, second_level, data)
+        self.b.call("llvm.prefetch.p0", "void", ("ptr", pointer), use, near, data)
         if decided:
             self.b.jump(done)
             self.b.start(done)

@@ -174,7 +174,7 @@ class Statements:
             raise LoopError(f"the buffer {stmt.buffer.name} is prefetched outside of its allocation")
         offset = f.memory.offset(place, [self.e.value(i) for i in stmt.indices])
         if offset.is_uniform or offset.is_ramp:
-            f.memory.prefetch(place, offset, stmt.write)
+            f.memory.prefetch(place, offset, stmt.write, stmt.level)
 
     def _place(self, buffer: Buffer) -> Place:
         if buffer.scope not in ("register", "stack"):

@@ -181,13 +181,14 @@ class BlockProduct:
 
 @record(frozen=True, slots=True, eq=False)
 class Prefetch:
-    """Ask for the cache line of an element to be brought into the second-level cache: what is read next, or (``write``) written.
-    Means nothing to results; the place may lie outside of the buffer, and then nothing is asked for. In a vectorized loop the
-    line of a vector's first element is asked for."""
+    """Ask for the cache line of an element to be brought into the second-level cache, or the first (``level``): what is read next, or
+    (``write``) written. Means nothing to results; the place may lie outside of the buffer, and then nothing is asked for. In a vectorized
+    loop the line of a vector's first element is asked for."""
 
     buffer: Buffer
     indices: tuple[Scalar, ...]
     write: bool = False
+    level: int = 2
 
 
 @record(frozen=True, slots=True, eq=False)

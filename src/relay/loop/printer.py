@@ -165,7 +165,10 @@ class _Printer:
                         f"multiply {where} = {left} * {right} for {rows} x {stmt.columns} x {stmt.depth}{asked}", depth
                     )
                 case Prefetch():
-                    self.line(f"prefetch {self.name(stmt.buffer)}[{', '.join(texts)}]{' to write' * stmt.write}", depth)
+                    self.line(
+                        f"prefetch {self.name(stmt.buffer)}[{', '.join(texts)}]{' to write' * stmt.write}{' near' * (stmt.level == 1)}",
+                        depth,
+                    )
                 case LetScalar():
                     self.line(f"let {self.name(stmt.var)}: {stmt.var.dtype} = {texts[0]}", depth)
                     todo.append((stmt.body, depth))

@@ -175,7 +175,7 @@ class _Simplifier:
     def prefetch(self, stmt: Prefetch) -> Prefetch:
         indices = tuple(self.scalar(i) for i in stmt.indices)
         same = all(a is b for a, b in zip(indices, stmt.indices, strict=True))
-        return stmt if same else Prefetch(stmt.buffer, indices, stmt.write)
+        return stmt if same else replace(stmt, indices=indices)
 
     def bind(self, axis: Axis, extent: Scalar) -> None:
         """A loop variable: 0 .. extent - 1."""

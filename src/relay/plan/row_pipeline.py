@@ -45,8 +45,8 @@ from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_o
 
 # Steps of more rows at once are not worth the registers; rows up to so many elements stay in the second-level cache.
 _MOST_STEPS, _LONGEST = 4, 16384
-# Rows that are taken together: there are so many at least, and those at hand take so much of the first-level cache at most.
-_PAIR, _FEWEST, _HELD = 2, 8, (6, 7)
+# Rows that are taken together, and how many there are at least.
+_PAIR, _FEWEST = 2, 8
 # And the share of the last cache that all they read and write takes at most (of the second-level one, all of it, where a processor outruns
 # what is behind that).
 _NEAR = 3, 8
@@ -104,8 +104,7 @@ def _worth_pairs(emitter: Emitter, rows: Sequence[Axis], steps: Sequence[_Step])
     at_hand = sum(
         dtype_bits(b.dtype) // 8 * (_PAIR if own else 1) for found in (sums, results) for b, own in found.values()
     )
-    part, whole = _HELD
-    if not isinstance(extent, int) or extent * at_hand * whole > part * target.l1_bytes:
+    if not isinstance(extent, int) or extent * at_hand > target.l1_bytes:
         return None
     size: Dim = 0
     for buffer, _ in (sums | results).values():
@@ -292,7 +291,10 @@ class _Pipeline:
         # Rows mostly follow one another, so what lies behind an element is written later.
         stores = [s for element in every for s in statements(element) if isinstance(s, Store)]
         target = self.builder.target
-        asked = [*operands_ahead(every[0], shared, target), *results_ahead(stores, target)] if self.width == 1 else []
+        if self.width == 1:
+            asked = [*operands_ahead(every[0], shared, target), *results_ahead(stores, target)]
+        else:
+            asked = [p for e in every[: self.width] for p in operands_ahead(e, shared, target, near=True)]
         elements = Branch(
             full,
             loop([*asked, *every]),
