@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
@@ -10,13 +10,12 @@ from typing import cast
 import numpy as np
 
 from relay.ir.dim import ANY, Dim, DimVar, as_dim
-from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
+from relay.ir.expr import Attrs, Binding, Block, Call, Expr, Function, GlobalVar, If, OpRef, Var
 from relay.ir.types import FuncType, TensorType, TupleType, Type, TypeArg
-from relay.op import registry
 from relay.transform.access import AccessTable
 from relay.transform.ad.conversions import Functions, zeros_like
 from relay.transform.ad.lifter import fresh_dims
-from relay.transform.ad.loop_kept import Choice
+from relay.transform.ad.loop_kept import Iteration, computed_again
 from relay.transform.ad.loop_parts import (
     call_of,
     inputs,
@@ -230,7 +229,9 @@ class LoopWriter:
             self.lifted.params[n]: self.lifted.loop.steps[n] for n in self.lifted.loop.having(Role.COUNTER)
         }
         self.needs: dict[Var, None] = {}  # parameters handed on as they are, counters among them
-        again = self._computed_again(todo, kept)
+        free = {*self.fixed, *self.counters}
+        iteration = Iteration(self.lifted.again.forward.bindings, self.live, free, self.lifted.loop.fixed_dims)
+        again = computed_again(iteration, todo, kept, self.table, self.uses)
         seen: set[Var] = set()
         while todo:
             v = todo.pop()
@@ -301,50 +302,6 @@ class LoopWriter:
                 b = Binding(b.var, with_operands(b.value, (b.value.fn, *new)))
             code.bindings.append(b)
         return code.bindings
-
-    def _computed_again(self, roots: Sequence[Var], kept: Collection[Var]) -> set[Var]:
-        """What the way back computes again of what it reads; ``kept`` is in tapes anyway."""
-        # What follows from counters and what all iterations share is as fast to compute again as to keep.
-        cheap: set[Var] = set()
-        elementwise: set[Var] = set()
-        fixed_dims = self.lifted.loop.fixed_dims
-        for b in self.lifted.again.forward.bindings:
-            value = b.value
-            if not fixed_dims.issuperset(self.uses.of_value(value)):
-                continue
-            if isinstance(value, Call):
-                if not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
-                    continue
-                access = self.table.of(value)
-                if access is not None and access.kind in ("contraction", "reduction", "opaque"):
-                    continue
-                if (
-                    access is not None
-                    and access.kind in ("elementwise", "broadcast")
-                    and keeps(type_of(b.var), fixed_dims)
-                ):
-                    elementwise.add(b.var)
-            elif not isinstance(value, Tuple | Proj):
-                continue
-            inputs = [a for a in operands(value) if isinstance(a, Var)]
-            if all(a in self.fixed or a in self.counters or a in cheap for a in inputs):
-                cheap.add(b.var)
-        values = self.forward_values
-        again = cheap.union(v for v, value in values.items() if isinstance(value, Tuple) or not is_tensor(v))
-        free = {*self.fixed, *self.counters}
-        found = Choice(values, again, elementwise, kept, self._apart(), free, self.table).computed_again(roots)
-        if any(not isinstance(values[v], Tuple | Proj) for v in found - cheap - elementwise):
-            raise Unsuited(INSIDE)
-        return found
-
-    def _apart(self) -> set[Var]:
-        """What operators of the way back read that share no kernel with elementwise operations before them."""
-        out: set[Var] = set()
-        for b in self.live:
-            access = self.table.of(b.value) if isinstance(b.value, Call) else None
-            if access is None or access.kind in ("contraction", "opaque"):
-                out.update(a for a in operands(b.value) if isinstance(a, Var))
-        return out
 
     # -- the functions
 

@@ -7,15 +7,20 @@ cheapest choice is the least cut between what an iteration begins with and what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from relay.ir.expr import Call, Expr, Var
+from relay.ir.dim import DimVar
+from relay.ir.expr import Binding, Call, Expr, OpRef, Proj, Tuple, Var
 from relay.loop.costs import Machine
+from relay.op import registry
 from relay.transform.access import AccessTable
 from relay.transform.ad.least_cut import ENDLESS, SINK, SOURCE, Flow
+from relay.transform.ad.loop_parts import is_tensor
+from relay.transform.ad.loops import INSIDE, Unsuited, keeps
 from relay.transform.blocks import operands
 from relay.transform.build import type_of
+from relay.transform.dims import DimUses
 from relay.transform.reward import count, size_of
 
 # What a tape costs in an iteration beside its memory, as a part of a kernel's call.
@@ -26,7 +31,67 @@ _PICOSECONDS = 1e12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class Iteration:
+    """The bindings of an iteration and those of the way back through it; ``free``: the counters and what all iterations share, which are
+    at hand on the way back; ``fixed_dims``: the sizes that all iterations share."""
+
+    forward: Sequence[Binding]
+    back: Sequence[Binding]
+    free: Collection[Var]
+    fixed_dims: frozenset[DimVar]
+
+
+def computed_again(
+    iteration: Iteration, roots: Iterable[Var], there: Collection[Var], table: AccessTable, uses: DimUses
+) -> set[Var]:
+    """What the way back computes again where it reads ``roots``; ``there`` is in tapes anyway. Raises Unsuited."""
+    cheap, elementwise = _quick(iteration, table, uses)
+    values = {b.var: b.value for b in iteration.forward}
+    again = cheap.union(v for v, value in values.items() if isinstance(value, Tuple) or not is_tensor(v))
+    choice = _Choice(values, again, elementwise, there, _apart(iteration.back, table), iteration.free, table)
+    found = choice.computed_again(roots)
+    if any(not isinstance(values[v], Tuple | Proj) for v in found - cheap - elementwise):
+        raise Unsuited(INSIDE)
+    return found
+
+
+def _quick(iteration: Iteration, table: AccessTable, uses: DimUses) -> tuple[set[Var], set[Var]]:
+    """What follows from counters and what all iterations share, which is as fast to compute again as to keep; what is computed element by
+    element."""
+    cheap: set[Var] = set()
+    elementwise: set[Var] = set()
+    for b in iteration.forward:
+        value = b.value
+        if not iteration.fixed_dims.issuperset(uses.of_value(value)):
+            continue
+        if isinstance(value, Call):
+            if not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
+                continue
+            access = table.of(value)
+            kind = None if access is None else access.kind
+            if kind in ("contraction", "reduction", "opaque"):
+                continue
+            if kind in ("elementwise", "broadcast") and keeps(type_of(b.var), iteration.fixed_dims):
+                elementwise.add(b.var)
+        elif not isinstance(value, Tuple | Proj):
+            continue
+        if all(a in iteration.free or a in cheap for a in operands(value) if isinstance(a, Var)):
+            cheap.add(b.var)
+    return cheap, elementwise
+
+
+def _apart(back: Sequence[Binding], table: AccessTable) -> set[Var]:
+    """What operators of the way back read that share no kernel with elementwise operations before them."""
+    out: set[Var] = set()
+    for b in back:
+        access = table.of(b.value) if isinstance(b.value, Call) else None
+        if access is None or access.kind in ("contraction", "opaque"):
+            out.update(a for a in operands(b.value) if isinstance(a, Var))
+    return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choice:
     """The ``values`` of an iteration by their variables. ``again``: what is computed again in any case; ``may``: what can be;
     ``there``: what is in a tape anyway; ``apart``: what operators read that share no kernel with what makes their operands; ``free``: what
     is at hand."""
