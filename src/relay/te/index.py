@@ -14,26 +14,25 @@ from math import gcd
 
 from relay.ir.dim import (
     Dim,
-    DimOp,
     DimVar,
-    Monomial,
     SymDim,
     as_dim,
+    as_var,
     dim_add,
     dim_atoms,
-    dim_bounds,
     dim_floordiv,
     dim_is_negated,
     dim_max,
     dim_min,
     dim_mul,
+    dim_of_terms,
     dim_sub,
     dim_substitute,
     dim_sum,
-    is_any,
     known_equal,
 )
 from relay.ir.inequality import is_count
+from relay.te.ranges import Ranges, divide, terms_with
 from relay.te.scalar import (
     Axis,
     Binary,
@@ -42,7 +41,6 @@ from relay.te.scalar import (
     CompareOp,
     Const,
     Load,
-    Named,
     Scalar,
     Size,
     Unary,
@@ -62,46 +60,16 @@ _MOST_WAYS = 32
 _NEGATED: dict[CompareOp, CompareOp] = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
-class Indices:
+class Indices(Ranges):
     """The variables of one analysis, and the way between expressions and polynomials. Not shared between analyses."""
 
-    __slots__ = ("_axes", "_divisions", "_lower", "_memo", "_opaque", "_scalars", "_upper")
+    __slots__ = ("_memo", "_opaque")
 
     def __init__(self) -> None:
-        self._axes: dict[Axis, SymDim] = {}
-        self._scalars: dict[DimVar, Scalar] = {}
-        self._lower: dict[DimVar, Dim] = {}
-        self._upper: dict[DimVar, Dim] = {}
+        super().__init__()
         self._opaque: dict[tuple[object, ...], SymDim] = {}
-        self._divisions: dict[DimVar, tuple[Dim, Dim]] = {}
         # The node is kept beside its polynomial: an id means something only as long as its object lives.
         self._memo: dict[int, tuple[Scalar, Dim]] = {}
-
-    def axis(self, axis: Axis) -> Dim:
-        """The variable of an axis; an axis of one element is 0. It ranges over ``[0, extent)``, a named value over all numbers."""
-        counts = axis.dtype == "int64" and not isinstance(axis, Named)
-        if counts and axis.extent == 1:
-            return 0
-        found = self._axes.get(axis)
-        if found is None:
-            found = self._new(axis, 0 if counts else None, dim_sub(axis.extent, 1) if counts else None)
-            self._axes[axis] = found
-        return found
-
-    def _new(self, value: Scalar, lower: Dim | None, upper: Dim | None) -> SymDim:
-        name = value.name if isinstance(value, Axis) else "t"
-        var = DimVar(name)
-        self._scalars[var] = value
-        if lower is not None:
-            self._lower[var] = lower
-        if upper is not None and not is_any(upper):
-            self._upper[var] = upper
-        return as_dim(var)
-
-    def variable(self, axis: Axis) -> DimVar | None:
-        """The dim variable that stands for an axis (None for an axis of one element)."""
-        dim = self.axis(axis)
-        return _var(dim) if isinstance(dim, SymDim) else None
 
     # -- expressions to polynomials
 
@@ -216,7 +184,7 @@ class Indices:
         """``a // b``, with what the ranges of the variables say: ``(384*i + j) // 384`` is ``i`` for ``j < 384``."""
         if dim_is_negated(b):
             a, b = dim_mul(-1, a), dim_mul(-1, b)
-        exact, rest = self._divide(a, b)
+        exact, rest = divide(a, b)
         least = _least(b) if isinstance(b, SymDim) and not self.is_index(b) else 0
         if isinstance(rest, int) and -least <= rest < least:
             return exact if rest >= 0 else dim_sub(exact, 1)
@@ -231,7 +199,7 @@ class Indices:
             for whole, small, size in self._common_sizes(rest, b):
                 if self.within_if(small, size) is not None:
                     return dim_add(exact, self.floordiv(whole, dim_floordiv(b, size)))
-        inner = _var(rest) if isinstance(rest, SymDim) else None
+        inner = as_var(rest)
         if inner is not None and inner in self._divisions and isinstance(b, int):
             numerator, denominator = self._divisions[inner]
             if isinstance(denominator, int):
@@ -249,7 +217,7 @@ class Indices:
                 highest = self._extent(rest, upper=True)
                 high = None if highest is None else self.floordiv(highest, b)
         found = self._intern(("floordiv", rest, b), binary("floordiv", self.scalar(rest), self.scalar(b)), low, high)
-        var = _var(found)
+        var = as_var(found)
         assert var is not None
         self._divisions.setdefault(var, (rest, b))
         return dim_add(exact, found)
@@ -261,32 +229,12 @@ class Indices:
             return exact, rest
         for m, c in rest.terms:
             if m and 2 * c > b:
-                term = _term(m, 1)
+                term = dim_of_terms({m: 1})
                 exact, rest = dim_add(exact, term), dim_sub(rest, dim_mul(b, term))
         return exact, rest
 
     def mod(self, a: Dim, b: Dim) -> Dim:
         return dim_sub(a, dim_mul(b, self.floordiv(a, b)))
-
-    def _divide(self, a: Dim, b: Dim) -> tuple[Dim, Dim]:
-        if not isinstance(a, SymDim) or not isinstance(b, int | SymDim):
-            return 0, a
-        divisor: dict[Monomial, int] = dict(b.terms) if isinstance(b, SymDim) else {(): b}
-        if len(divisor) != 1:
-            return (1, 0) if a == b else (0, a)
-        (bm, bc), *_ = divisor.items()
-        need = dict(bm)
-        exact: Dim = 0
-        rest: Dim = 0
-        for m, c in a.terms:
-            powers = dict(m)
-            if all(powers.get(atom, 0) >= p for atom, p in need.items()):
-                left = tuple((atom, p - need.get(atom, 0)) for atom, p in m if p > need.get(atom, 0))
-                exact = dim_add(exact, _term(left, c // bc))
-                rest = dim_add(rest, _term(m, c % bc))
-            else:
-                rest = dim_add(rest, _term(m, c))
-        return exact, rest
 
     def _common(self, rest: Dim, b: int) -> tuple[Dim, Dim, int]:
         """Split ``rest = factor * whole + small`` by the largest factor of ``b`` that occurs among the
@@ -298,9 +246,9 @@ class Indices:
         small: Dim = 0
         for m, c in rest.terms:
             if c % factor == 0:
-                whole = dim_add(whole, _term(m, c // factor))
+                whole = dim_add(whole, dim_of_terms({m: c // factor}))
             elif m:
-                small = dim_add(small, _term(m, c))
+                small = dim_add(small, dim_of_terms({m: c}))
             else:
                 whole, small = dim_add(whole, c // factor), dim_add(small, c % factor)
         return whole, small, factor
@@ -318,40 +266,15 @@ class Indices:
         for common in sorted(sizes, key=lambda m: -sum(p for _, p in m)):
             if not common or common == whole_of:
                 continue
-            size = _term(common, 1)
-            whole, small = self._divide(rest, size)
+            size = dim_of_terms({common: 1})
+            whole, small = divide(rest, size)
             yield whole, small, size
             for atom in dim_atoms(whole):
                 division = self._divisions.get(atom) if isinstance(atom, DimVar) else None
                 if division is not None and known_equal(division[1], size):
-                    part = self._of(whole, atom)
+                    part = terms_with(whole, atom)
                     whole, small = dim_sub(whole, part), dim_add(small, dim_mul(size, part))
             yield whole, small, size
-
-    def _of(self, a: Dim, wanted: object) -> Dim:
-        """The terms of a polynomial that have a variable."""
-        total: Dim = 0
-        for monomial, c in a.terms if isinstance(a, SymDim) else ():
-            if any(atom is wanted for atom, _ in monomial):
-                total = dim_add(total, _term(monomial, c))
-        return total
-
-    def within(self, a: Dim, limit: Dim) -> bool:
-        """Whether ``0 <= a < limit`` for all values of the variables."""
-        low, high = self.bounds(a)
-        if low is None or low < 0:
-            return False
-        if high is not None and isinstance(limit, int):
-            return high < limit
-        highest = self._extent(a, upper=True)
-        return highest is not None and _is_positive(dim_sub(limit, highest))
-
-    def within_if(self, a: Dim, limit: Dim) -> tuple[Dim, ...] | None:
-        """The sizes that have to be more than zero so that ``0 <= a < limit`` for all values of the variables; None where that is not
-        known."""
-        if self.within(a, limit):
-            return ()
-        return self.divided_by(a) if self._digits_within(a, limit) else None
 
     def within_where_any(self, index: Scalar, limit: Dim) -> bool:
         """Whether ``0 <= index < limit`` for all values of the variables, if there are any: none of the sizes that divide is zero where
@@ -362,63 +285,7 @@ class Indices:
     def _some_where_any(self, sizes: tuple[Dim, ...], root: Scalar) -> bool:
         """Whether none of some sizes is zero where all axes in an expression have elements."""
         there = [a.extent for a in walk(root) if isinstance(a, Axis)] if sizes else []
-        return all(any(self._divide(n, size)[1] == 0 for n in there) for size in sizes)
-
-    def divided_by(self, a: Dim) -> tuple[Dim, ...]:
-        """The sizes that divide something in a polynomial, at any depth."""
-        found: dict[Dim, None] = {}
-        todo = [a]
-        while todo:
-            for above, by in self.divisions(todo.pop()):
-                todo.append(above)
-                if not isinstance(by, int):
-                    found[by] = None
-        return tuple(found)
-
-    def _digits_within(self, a: Dim, limit: Dim) -> bool:
-        """The same of a sum with remainders by sizes, ``p - c * (p // c)``, each of which is below its divisor."""
-        lowest: Dim = 0
-        highest: Dim = 0
-        rest = a
-        while (found := self._remainder(rest)) is not None:
-            times, rest, below = found
-            span = dim_mul(times, dim_sub(below, 1))
-            if is_count(times):
-                highest = dim_add(highest, span)
-            elif is_count(dim_mul(-1, times)):
-                lowest = dim_add(lowest, span)
-            else:
-                return False
-        if rest == a:
-            return False
-        low, high = self._extent(rest, upper=False), self._extent(rest, upper=True)
-        if low is None or high is None:
-            return False
-        return _is_positive(dim_add(dim_add(low, lowest), 1)) and _is_positive(dim_sub(limit, dim_add(high, highest)))
-
-    def _remainder(self, a: Dim) -> tuple[Dim, Dim, Dim] | None:
-        """A remainder by a size that a polynomial has some times, the polynomial without it, and the size."""
-        for atom in dim_atoms(a):
-            division = self._divisions.get(atom) if isinstance(atom, DimVar) else None
-            if division is None or not isinstance(division[1], SymDim) or self.is_index(division[1]):
-                continue
-            above, below = division
-            count, over = self._divide(self._of(a, atom), as_dim(atom))
-            if over != 0:
-                continue
-            negative, left = self._divide(count, below)
-            if left != 0 or negative == 0 or self.is_index(negative):
-                continue
-            times = dim_mul(-1, negative)
-            rest = dim_sub(a, dim_mul(times, dim_sub(above, dim_mul(below, as_dim(atom)))))
-            if all(other is not atom for other in dim_atoms(rest)) and not self._mentions_any(rest, above):
-                return times, rest, below
-        return None
-
-    def _mentions_any(self, a: Dim, above: Dim) -> bool:
-        """Whether a polynomial has variables of another one left: then what was taken from it was no part of it."""
-        mine = {t for t in dim_atoms(above) if isinstance(t, DimVar) and t in self._scalars}
-        return any(atom in mine for atom in dim_atoms(a))
+        return all(any(divide(n, size)[1] == 0 for n in there) for size in sizes)
 
     def reads_inside(self, root: Scalar) -> bool:
         """Whether what an expression reads, where its own choices have it read, is known to be there, whatever is chosen around it."""
@@ -456,92 +323,6 @@ class Indices:
         ends = index, dim_sub(dim_sub(dim_mul(most, divisor), 1), above)
         return all(any(self._nonnegative_dim(dim_sub(end, fact)) for fact in known) for end in ends)
 
-    def _nonnegative_dim(self, a: Dim) -> bool:
-        low, _ = self.bounds(a)
-        return low is not None and low >= 0
-
-    def bounds(self, a: Dim) -> tuple[int | None, int | None]:
-        """Numbers that bound a polynomial from below and above (None: unbounded)."""
-        low, high = self._extent(a, upper=False), self._extent(a, upper=True)
-        least = None if low is None else dim_bounds(low)[0]
-        most = None if high is None else dim_bounds(high)[1]
-        for below, above in self._together(a):
-            least = below if least is None or (below is not None and below > least) else least
-            most = above if most is None or (above is not None and above < most) else most
-        return least, most
-
-    def _together(self, a: Dim) -> list[tuple[int | None, int | None]]:
-        """Bounds of a sum with a quotient, the sum brought into it: ``x - (p // c)`` is ``-((p - c * x) // c)``, where what x and p
-        have in common cancels; and of one with a remainder, ``p - c * (p // c)``."""
-        out: list[tuple[int | None, int | None]] = []
-        if not isinstance(a, SymDim) or len(a.terms) < 2:
-            return out
-        for monomial, sign in a.terms:
-            if len(monomial) != 1 or monomial[0][1] != 1:
-                continue
-            (var, _), *_ = monomial
-            if not isinstance(var, DimVar) or var not in self._divisions:
-                continue
-            above, below = self._divisions[var]
-            if not isinstance(below, int) or below <= 0:
-                continue
-            if sign % below == 0:
-                times = -sign // below
-                rest = dim_sub(a, dim_mul(times, dim_sub(above, dim_mul(below, as_dim(var)))))
-                span = sorted((0, times * (below - 1)))
-                low, high = self._extent(rest, upper=False), self._extent(rest, upper=True)
-                least = None if low is None else dim_bounds(low)[0]
-                most = None if high is None else dim_bounds(high)[1]
-                out.append((None if least is None else least + span[0], None if most is None else most + span[1]))
-            if sign not in (1, -1):
-                continue
-            rest = dim_sub(a, dim_mul(sign, as_dim(var)))
-            whole = dim_add(above, dim_mul(sign * below, rest))
-            low, high = self._extent(whole, upper=False), self._extent(whole, upper=True)
-            least = None if low is None else dim_bounds(low)[0]
-            most = None if high is None else dim_bounds(high)[1]
-            ends = (None if least is None else least // below, None if most is None else most // below)
-            if sign == 1:
-                out.append(ends)
-            else:
-                out.append((None if ends[1] is None else -ends[1], None if ends[0] is None else -ends[0]))
-        return out
-
-    def _extent(self, a: Dim, upper: bool) -> Dim | None:
-        """The polynomial with each index variable at the end of its range that makes it largest (or smallest)."""
-        if not isinstance(a, SymDim):
-            return None if is_any(a) else a
-        parts: list[Dim] = []
-        for monomial, coefficient in a.terms:
-            product: Dim = coefficient
-            ends = self._upper if upper == (coefficient > 0) else self._lower
-            mine = [(atom, power) for atom, power in monomial if isinstance(atom, DimVar) and atom in self._scalars]
-            # A product is largest at its factors' upper ends only if none of the others is negative.
-            if sum(power for _, power in mine) > 1 and not all(self._nonnegative(atom) for atom, _ in mine):
-                return None
-            if mine and not all(is_count(as_dim(atom)) for atom, _ in monomial if atom not in self._scalars):
-                return None
-            for atom, power in monomial:
-                value: Dim | None = as_dim(atom)
-                if isinstance(atom, DimVar) and atom in self._scalars:
-                    value = ends.get(atom)
-                if value is None:
-                    return None
-                for _ in range(power):
-                    product = dim_mul(product, value)
-            parts.append(product)
-        total = dim_sum(parts)
-        # Ends may themselves be index polynomials (a clamped loop); sizes are the fixed point.
-        return total if not self.is_index(total) else self._extent(total, upper)
-
-    def _nonnegative(self, var: DimVar) -> bool:
-        lower = self._lower.get(var)
-        return isinstance(lower, int) and lower >= 0
-
-    def is_index(self, a: Dim) -> bool:
-        """Whether a polynomial mentions an index variable (else it is made of sizes alone)."""
-        return any(isinstance(atom, DimVar) and atom in self._scalars for atom in dim_atoms(a))
-
     # -- polynomials to expressions
 
     def scalar(self, a: Dim) -> Scalar:
@@ -554,7 +335,7 @@ class Indices:
         for monomial, coefficient in a.terms:
             mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
             sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
-            parts.setdefault(mine, []).append(_term(sizes, coefficient))
+            parts.setdefault(mine, []).append(dim_of_terms({sizes: coefficient}))
         groups = {mine: dim_sum(terms) for mine, terms in parts.items()}
         out: Scalar | None = None
         for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):
@@ -601,7 +382,7 @@ class Indices:
             sizes = self.within_if(left, right)
             if sizes == ():
                 truth = op == "lt"
-            elif sizes and all(self._divide(right, size)[1] == 0 for size in sizes):
+            elif sizes and all(divide(right, size)[1] == 0 for size in sizes):
                 # A division by zero gives zero, which is not less than a limit that is a multiple of zero.
                 some = conjunction(compare("ge", Size(size), 1) for size in sizes)
                 return some if op == "lt" else unary("not", some)
@@ -635,21 +416,8 @@ class Indices:
         for monomial, c in a.terms if isinstance(a, SymDim) else ():
             nodes = (self._scalars[t] for t, _ in monomial if isinstance(t, DimVar) and t in self._scalars)
             if any(isinstance(n, Load) for node in nodes for n in walk(node)):
-                total = dim_add(total, _term(monomial, c))
+                total = dim_add(total, dim_of_terms({monomial: c}))
         return total
-
-    def division(self, var: DimVar) -> tuple[Dim, Dim] | None:
-        """The dividend and the divisor of an opaque variable that is a quotient."""
-        return self._divisions.get(var)
-
-    def ends(self, a: Dim) -> tuple[Dim | None, Dim | None]:
-        """The least and the greatest value of a polynomial as dims (None: not known)."""
-        low, high = self._extent(a, upper=False), self._extent(a, upper=True)
-        least, most = self.bounds(a)
-        # Numbers, where there are any, are as good or better.
-        return least if isinstance(low, int) or low is None else low, most if isinstance(
-            high, int
-        ) or high is None else high
 
     def mentions(self, a: Dim, axis: Axis) -> bool:
         """Whether an axis occurs in a polynomial, at any depth."""
@@ -688,7 +456,7 @@ class Indices:
             if power > 1:
                 return None
             if power == 1:
-                total = dim_add(total, _term(tuple(rest), c))  # type: ignore[arg-type]
+                total = dim_add(total, dim_of_terms({tuple(rest): c}))  # type: ignore[arg-type]
         return total
 
     def _mentions(self, atom: object, var: DimVar) -> bool:
@@ -700,18 +468,10 @@ class Indices:
         wanted = self._scalars[var]
         return any(n is wanted for n in walk(value))
 
-    def divisors(self, a: Dim) -> list[tuple[Dim, int]]:
-        """The divisions ``p // c`` by a number inside a polynomial, as (p, c)."""
-        return [(p, c) for p, c in self.divisions(a) if isinstance(c, int)]
-
-    def divisions(self, a: Dim) -> list[tuple[Dim, Dim]]:
-        """The divisions ``p // c`` inside a polynomial, by numbers and by sizes, as (p, c)."""
-        return [self._divisions[atom] for atom in dim_atoms(a) if isinstance(atom, DimVar) and atom in self._divisions]
-
     def as_axis(self, a: Dim) -> Axis | None:
         """The axis, if the polynomial is just that axis."""
         if isinstance(a, SymDim):
-            var = _var(a)
+            var = as_var(a)
             if var is not None:
                 value = self._scalars.get(var)
                 if isinstance(value, Axis):
@@ -726,32 +486,10 @@ def content(a: Dim) -> int:
     return abs(a) if isinstance(a, int) else 1
 
 
-def _is_positive(a: Dim) -> bool:
-    low, _ = dim_bounds(a)
-    return low is not None and low > 0
-
-
 def _least(b: SymDim) -> int:
     """The least that a divisor made of sizes is where something is computed: none of them is zero there."""
     counts = all(c > 0 and all(is_count(as_dim(atom)) for atom, _ in m) for m, c in b.terms)
     return sum(c for _, c in b.terms) if counts else 0
-
-
-def _var(a: SymDim) -> DimVar | None:
-    if len(a.terms) == 1:
-        monomial, coefficient = a.terms[0]
-        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(monomial[0][0], DimVar):
-            return monomial[0][0]
-    return None
-
-
-def _term(monomial: Monomial, coefficient: int) -> Dim:
-    product: Dim = coefficient
-    for atom, power in monomial:
-        assert isinstance(atom, DimVar | DimOp)
-        for _ in range(power):
-            product = dim_mul(product, as_dim(atom))
-    return product
 
 
 def _decide(op: CompareOp, low: int | None, high: int | None) -> bool | None:
