@@ -11,6 +11,7 @@ from relay.codegen.analysis import VectorPlan
 from relay.codegen.arith import with_stride
 from relay.codegen.builder import vec
 from relay.codegen.frame import Frame
+from relay.codegen.lanes import horizontal, horizontals, lane, shuffled
 from relay.codegen.memory import Place, local_type
 from relay.codegen.values import Value, register_type
 from relay.loop.ir import Buffer
@@ -46,15 +47,15 @@ def combine(f: Frame, op: BinaryOp, buffer: Buffer, place: Place, chains: list[P
         for part in parts[1:]:
             total = a.binary(op, total, part) if nans is None else a.extreme(op, total, part)
         totals.append(total)
-    found = a.horizontals(op, totals) if nans is None else [nans.result(f, a.horizontal(op, totals[0], numbers=True))]
+    found = horizontals(a, op, totals) if nans is None else [nans.result(f, horizontal(a, op, totals[0], numbers=True))]
     for total in found:
         mine, positions = positions[: total.lanes], positions[total.lanes :]
         first = mine[0]
         if total.lanes > 1 and mine == list(range(first, first + len(mine))):
             _accumulate(f, op, place, with_stride(a.index(first), 1, total.lanes), total)
             continue
-        for lane, position in enumerate(mine):
-            _accumulate(f, op, place, a.index(position), a.lane(total, lane))
+        for number, position in enumerate(mine):
+            _accumulate(f, op, place, a.index(position), lane(a, total, number))
 
 
 def _accumulate(f: Frame, op: BinaryOp, place: Place, offset: Value, total: Value) -> None:
@@ -94,19 +95,19 @@ class Running:
         half = 1
         while half < lanes:
             lower = [(n - half) // half * half + half - 1 if n & half else lanes + n for n in range(lanes)]
-            total = a.binary(self.op, a.shuffled(total, neutral, lower), total)
+            total = a.binary(self.op, shuffled(a, total, neutral, lower), total)
             half *= 2
         zero = a.index(0)
         before = f.memory.load(self.before, zero, 1, "", False)
         f.memory.store(self.here, zero, a.binary(self.op, before, total), "")
-        last = a.shuffled(total, total, [lanes - 1] * lanes)
+        last = shuffled(a, total, total, [lanes - 1] * lanes)
         f.memory.store(self.before, zero, a.binary(self.op, before, last), "")
 
     def end(self, f: Frame, place: Place) -> None:
         """Leave its last value in the buffer."""
         zero = f.arith.index(0)
         last = f.memory.load(self.before, zero, 1, "", False)
-        f.memory.store(place, zero, f.arith.lane(last, 0), "")
+        f.memory.store(place, zero, lane(f.arith, last, 0), "")
 
 
 @dataclass(frozen=True, slots=True)

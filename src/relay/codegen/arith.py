@@ -7,7 +7,6 @@ shifts everything out. Float ``min`` and ``max`` propagate nan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import gcd, nan
 
 from relay.codegen.builder import Builder, float_literal, mangled, vec
@@ -378,7 +377,7 @@ class Arithmetic:
         signed = self.intrinsic("copysign", element, lanes, rounded, x)
         return self.select_text(small, signed, x, type_, lanes)
 
-    # -- across lanes
+    # -- reductions
 
     def any_lane(self, mask: str, lanes: int) -> str:
         return self.b.call(f"llvm.vector.reduce.or.v{lanes}i1", "i1", (vec("i1", lanes), mask))
@@ -399,60 +398,6 @@ class Arithmetic:
         better = self.b.emit(f"fcmp {'ogt' if op == 'max' else 'olt'} {type_} {a}, {b}")
         return Value(self.select_text(better, a, b, type_, lanes), x.dtype, lanes)
 
-    def horizontal(self, op: BinaryOp, value: Value, numbers: bool = False) -> Value:
-        """All lanes combined in a fixed order: halves, then halves of halves. ``numbers``: a float extreme of lanes none of
-        which is nan."""
-        lanes, text, element = value.lanes, value.text, register_type(value.dtype)
-        while lanes > 1:
-            half, type_ = lanes // 2, vec(element, lanes)
-            parts = [self._lanes(text, type_, range(start, start + half)) for start in (0, half)]
-            if half == 1:
-                parts = [self.b.emit(f"extractelement {type_} {text}, i64 {n}") for n in (0, 1)]
-            a, b = (Value(part, value.dtype, half) for part in parts)
-            lanes, text = half, (self.extreme(op, a, b) if numbers else self.binary(op, a, b)).text
-        return Value(text, value.dtype)
-
-    def horizontals(self, op: BinaryOp, values: Sequence[Value]) -> list[Value]:
-        """`horizontal` of several vectors of one kind, in as many shuffles as needed for about one: halves of two
-        vectors are combined in one register, until one register holds a lane or more of each. Gives registers whose lanes
-        are the results in order."""
-        out: list[Value] = []
-        start = 0
-        while start < len(values):
-            count = min(1 << ((len(values) - start).bit_length() - 1), values[start].lanes)
-            out.append(self._together(op, values[start : start + count]))
-            start += count
-        return out
-
-    def _together(self, op: BinaryOp, values: Sequence[Value]) -> Value:
-        """The values are a power of two and not more than their lanes."""
-        lanes, dtype, element = values[0].lanes, values[0].dtype, register_type(values[0].dtype)
-        if len(values) == 1:
-            return self.horizontal(op, values[0])
-        texts = [v.text for v in values]
-        items, each, type_ = 1, lanes, vec(element, lanes)
-        while len(texts) > 1:
-            half, paired = each // 2, []
-            for a, b in zip(texts[::2], texts[1::2], strict=True):
-                halves: list[Value] = []
-                for part in (0, half):
-                    order = [n * each + part + e for n in range(2 * items) for e in range(half)]
-                    numbers = ", ".join(f"i32 {n}" for n in order)
-                    pair = f"{type_} {a}, {type_} {b}, <{lanes} x i32> <{numbers}>"
-                    halves.append(Value(self.b.emit(f"shufflevector {pair}"), dtype, lanes))
-                paired.append(self.binary(op, halves[0], halves[1]).text)
-            texts, items, each = paired, 2 * items, half
-        (text,) = texts
-        while each > 1:
-            half, type_ = each // 2, vec(element, items * each)
-            parts = [
-                self._lanes(text, type_, [n * each + part + e for n in range(items) for e in range(half)])
-                for part in (0, half)
-            ]
-            text = self.binary(op, *(Value(part, dtype, items * half) for part in parts)).text
-            each = half
-        return Value(text, dtype, items)
-
     def accumulated(self, op: BinaryOp, before: Value, more: Value) -> Value:
         """What there was before a reduction with the reduction's result, a sum of which began with 0 and so is no -0: adding
         it to 0 changes nothing."""
@@ -460,23 +405,6 @@ class Arithmetic:
             return self.binary(op, before, more)
         lanes, (x, y) = self.together(before, more)
         return Value(self.b.emit(f"fadd nsz {vec(register_type(more.dtype), lanes)} {x}, {y}"), more.dtype, lanes)
-
-    def lane(self, value: Value, number: int) -> Value:
-        """The element in one lane; a scalar is its own."""
-        if value.lanes == 1:
-            return value
-        type_ = vec(register_type(value.dtype), value.lanes)
-        return Value(self.b.emit(f"extractelement {type_} {value.text}, i64 {number}"), value.dtype)
-
-    def shuffled(self, a: Value, b: Value, which: Sequence[int]) -> Value:
-        """Lanes of two vectors of one kind, those of ``b`` numbered behind those of ``a``."""
-        type_, order = vec(register_type(a.dtype), a.lanes), ", ".join(f"i32 {n}" for n in which)
-        text = self.b.emit(f"shufflevector {type_} {a.text}, {type_} {b.text}, <{len(which)} x i32> <{order}>")
-        return Value(text, a.dtype, len(which))
-
-    def _lanes(self, text: str, type_: str, which: Sequence[int]) -> str:
-        order = ", ".join(f"i32 {n}" for n in which)
-        return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{len(which)} x i32> <{order}>")
 
     def identity(self, op: BinaryOp, dtype: str) -> Value:
         """The value that leaves the other operand as it is."""

@@ -270,6 +270,19 @@ class Builder:
             return ""
         return self.emit(f"call {result} @{name}({given})")
 
+    def element(self, pointer: str, element: str, offset: str) -> str:
+        """The address of an element of LLVM's type ``element``."""
+        return pointer if offset == "0" else self.emit(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+
+    def shuffled(self, type_: str, a: str, b: str, which: Sequence[int]) -> str:
+        """Lanes of two vectors of a type, those of ``b`` numbered behind those of ``a``."""
+        order = ", ".join(f"i32 {n}" for n in which)
+        return self.emit(f"shufflevector {type_} {a}, {type_} {b}, <{len(which)} x i32> <{order}>")
+
+    def lanes(self, text: str, type_: str, which: Sequence[int]) -> str:
+        """Lanes of a vector of a type."""
+        return self.shuffled(type_, text, "poison", which)
+
     def finish(self, header: str, explicit: bool = False) -> None:
         """Add the function to the module (to those that are ``explicit``). ``header`` is everything before the body."""
         body = ["entry:", *self.entry, "  br label %start", "start:"]

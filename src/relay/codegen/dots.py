@@ -39,12 +39,8 @@ def dot(arith: Arithmetic, parts: Parts, total: Value, a: Value, b: Value) -> Va
         for first in range(0, lanes, count)
     ]
     while len(done) > 1:
-        order = ", ".join(f"i32 {n}" for n in range(2 * count))
-        type_ = vec(element, count)
-        done = [
-            arith.b.emit(f"shufflevector {type_} {x}, {type_} {y}, <{2 * count} x i32> <{order}>")
-            for x, y in zip(done[::2], done[1::2], strict=True)
-        ]
+        pairs = zip(done[::2], done[1::2], strict=True)
+        done = [arith.b.shuffled(vec(element, count), x, y, range(2 * count)) for x, y in pairs]
         count *= 2
     return Value(done[0], total.dtype, lanes)
 
@@ -72,26 +68,21 @@ def _instruction(arith: Arithmetic, parts: Parts, texts: list[str], lanes: int) 
         return text
     if lanes == 1:
         return emit(f"extractelement {sums} {text}, i64 0")
-    order = ", ".join(f"i32 {n}" for n in range(lanes))
-    return emit(f"shufflevector {sums} {text}, {sums} poison, <{lanes} x i32> <{order}>")
+    return arith.b.lanes(text, sums, range(lanes))
 
 
 def _part(arith: Arithmetic, text: str, element: str, lanes: int, first: int, count: int) -> str:
     """The lanes that one register takes, ``count`` from the first on."""
     if lanes == count:
         return text
-    type_ = vec(element, lanes)
-    order = ", ".join(f"i32 {n}" for n in range(first, first + count))
-    return arith.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{count} x i32> <{order}>")
+    return arith.b.lanes(text, vec(element, lanes), range(first, first + count))
 
 
 def _widened(arith: Arithmetic, text: str, element: str, lanes: int, width: int) -> str:
     """Lanes at the begin of a register, with zeros behind them."""
     if lanes == 1:
         return arith.b.emit(f"insertelement {vec(element, width)} zeroinitializer, {element} {text}, i64 0")
-    type_ = vec(element, lanes)
-    order = ", ".join(f"i32 {min(n, lanes)}" for n in range(width))
-    return arith.b.emit(f"shufflevector {type_} {text}, {type_} zeroinitializer, <{width} x i32> <{order}>")
+    return arith.b.shuffled(vec(element, lanes), text, "zeroinitializer", [min(n, lanes) for n in range(width)])
 
 
 def _element(dtype: str) -> str:

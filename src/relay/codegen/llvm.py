@@ -162,8 +162,8 @@ class _KernelText:
                 if buffer.scope == "worker":
                     slices = a.binary("mul", worker, frame.size(self.kernel.worker_bytes))
                     slices = a.binary("add", frame.size(self.kernel.shared_bytes), slices)
-                    pointer = b.hidden(frame.memory.element(pointer, "i8", slices.text), "ptr")
-                pointer = frame.memory.element(pointer, "i8", offset.text)
+                    pointer = b.hidden(frame.builder.element(pointer, "i8", slices.text), "ptr")
+                pointer = frame.builder.element(pointer, "i8", offset.text)
                 # Where it is, is a sum of products of sizes. What LLVM sees of it, it spreads over the addresses of every loop, and tries
                 # in all ways to put together again: a quarter of its time. Distances that are numbers are parts of addresses.
                 pointer = pointer if offset.const is not None else b.hidden(pointer, "ptr")
@@ -223,9 +223,9 @@ class _KernelText:
 
         env = b.alloca(f"[{len(captured)} x i64]")
         for slot, (type_, value) in enumerate(captured):
-            pointer = frame.memory.element(env, "i64", str(slot))
+            pointer = frame.builder.element(env, "i64", str(slot))
             b.do(f"store {type_} {value}, ptr {pointer}, align 8")
-        slot_of_function = frame.memory.element("%context", "i8", str(_PARALLEL_FOR))
+        slot_of_function = frame.builder.element("%context", "i8", str(_PARALLEL_FOR))
         function = b.emit(f"load ptr, ptr {slot_of_function}, align 8, !invariant.load !0")
         given = f"ptr %context, ptr @{name}, ptr {env}, i64 {extent.text}, i64 {max(1, loop.grain)}"
         result = b.emit(f"call i32 {function}({given})")

@@ -155,7 +155,7 @@ class Matrices:
 
     def _move(self, name: str, register: int, place: Place, start: Value, pitch: Value) -> None:
         element = memory_type(place.dtype)
-        pointer = self.f.memory.element(place.pointer, element, start.text)
+        pointer = self.f.builder.element(place.pointer, element, start.text)
         size = self.f.arith.index(4 if element == "float" else 2)
         apart = self.f.arith.binary("mul", pitch, size)
         self.f.builder.call(name, "void", ("i8", str(register)), ("ptr", pointer), ("i64", apart.text))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import gcd
 
 from relay.codegen.arith import Arithmetic, base_of
-from relay.codegen.builder import Builder, mangled, vec
+from relay.codegen.builder import Builder, vec
 from relay.codegen.convert import Conversions
+from relay.codegen.masked import Masked
 from relay.codegen.nibbles import Nibbles
-from relay.codegen.target import slow_gathers
 from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, register_type
 from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
@@ -55,11 +55,6 @@ def local_bytes(dtype: str) -> int:
     return 4 if is_float(dtype) and dtype_bits(dtype) == 16 else memory_bytes(dtype)
 
 
-def _bytes_of(element: str) -> int:
-    """Of LLVM's type of an element in memory."""
-    return {"double": 8, "float": 4, "half": 2, "bfloat": 2}.get(element) or int(element[1:]) // 8
-
-
 class Memory:
     """Emits accesses. ``mask`` is the mask of active lanes in a vectorized loop ("" when all are)."""
 
@@ -67,7 +62,8 @@ class Memory:
         self.b = builder
         self.a = arithmetic
         self.c = conversions
-        self._nibbles = Nibbles(builder, arithmetic, self._gather)
+        self.masked = Masked(builder, arithmetic.target)
+        self._nibbles = Nibbles(builder, arithmetic, self.masked.gather)
         self._harmless = ""
         # The bits that decide whether stores of this function go past the caches.
         self.streams: dict[str, None] = {}
@@ -131,7 +127,7 @@ class Memory:
         any memory is not asked for, nor one that is written past the caches."""
         if is_packed(place.dtype):
             offset = self.a.binary("floordiv", base_of(offset), self.a.index(2))
-        pointer = self.element(place.pointer, memory_type(place.dtype), offset.text)
+        pointer = self.b.element(place.pointer, memory_type(place.dtype), offset.text)
         use, near, data = ("i32", str(int(write))), ("i32", str(4 - level)), ("i32", "1")
         decided = write and bool(place.streamed)
         asked, done = self.b.name("asked"), self.b.name("done")
@@ -148,14 +144,14 @@ class Memory:
     def pairs(self, place: Place, offset: Value) -> str:
         """A vector of neighbours: the ramp steps over two elements a lane."""
         base, count = base_of(offset), 2 * offset.lanes
-        pointer = self.element(place.pointer, "i16", base.text)
+        pointer = self.b.element(place.pointer, "i16", base.text)
         aligned = self._aligned(place, base, 2)
         text = self.b.emit(f"load {vec('i16', count)}, ptr {pointer}, align {aligned}{place.metadata}")
         return self.b.emit(f"bitcast {vec('i16', count)} {text} to {vec('bfloat', count)}")
 
     def pair_everywhere(self, place: Place, offset: Value, lanes: int) -> str:
         """Two neighbours, repeated in every lane."""
-        pointer = self.element(place.pointer, "i16", offset.text)
+        pointer = self.b.element(place.pointer, "i16", offset.text)
         text = self.b.emit(f"load i32, ptr {pointer}, align {self._aligned(place, offset, 2)}{place.metadata}")
         return self.b.emit(
             f"bitcast {vec('i32', lanes)} {self.a.splat('i32', text, lanes)} to {vec('bfloat', 2 * lanes)}"
@@ -170,7 +166,7 @@ class Memory:
         if is_packed(dtype) and not place.local:
             where = self.a.binary("floordiv", offset, self.a.index(2))
         pointer = self._of_rows(place.pointer, element, where) if lanes > 1 else ""
-        pointer = pointer or self.element(place.pointer, element, where.text)
+        pointer = pointer or self.b.element(place.pointer, element, where.text)
         if guard and (not place.local or offset.const is None):
             active = self.a.any_lane(guard, lanes)
             pointer = self.b.emit(f"select i1 {active}, ptr {pointer}, ptr {self._harmless_slot()}")
@@ -191,12 +187,8 @@ class Memory:
             return
         else:
             text, element, size = self.c.to_memory(value.text, dtype, 1), memory_type(dtype), memory_bytes(dtype)
-        pointer = self.element(place.pointer, element, offset.text)
+        pointer = self.b.element(place.pointer, element, offset.text)
         self.b.do(f"store {element} {text}, ptr {pointer}, align {self._aligned(place, offset, size)}{place.metadata}")
-
-    def element(self, pointer: str, element: str, offset: str) -> str:
-        """The address of an element."""
-        return pointer if offset == "0" else self.b.emit(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
 
     def _of_rows(self, pointer: str, element: str, offset: Value) -> str:
         """The address of an element at a place that stays and one that a loop moves by distances that are not known; "" of others. Rows of
@@ -206,8 +198,8 @@ class Memory:
         if parts is None:
             return ""
         stays, moves, number = parts
-        row = self.element(pointer, element, stays.text)
-        return self.element(self.element(row, element, self.b.hidden(moves.text)), element, number.text)
+        row = self.b.element(pointer, element, stays.text)
+        return self.b.element(self.b.element(row, element, self.b.hidden(moves.text)), element, number.text)
 
     def _aligned(self, place: Place, offset: Value, size: int) -> int:
         return gcd(place.align, offset.multiple * size) if offset.multiple else place.align
@@ -226,8 +218,8 @@ class Memory:
         """The neighbours from a place on, as they are in memory; 0 where the mask has no bit."""
         element = local_type(place.dtype) if place.local else memory_type(place.dtype)
         size = local_bytes(place.dtype) if place.local else memory_bytes(place.dtype)
-        pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
-        return self._masked_load(vec(element, lanes), element, lanes, pointer, align, mask, place.metadata)
+        pointer, align = self.b.element(place.pointer, element, at.text), self._aligned(place, at, size)
+        return self.masked.load(element, lanes, pointer, align, mask, place.metadata)
 
     def _load_vector(self, place: Place, offset: Value, mask: str, element: str) -> str:
         lanes, size = offset.lanes, memory_bytes(place.dtype)
@@ -236,17 +228,15 @@ class Memory:
             base = base_of(offset)
             if offset.stride == -1:
                 base = self.a.binary("sub", base, self.a.index(lanes - 1))
-                mask = self._reversed(mask, vec("i1", lanes), lanes) if mask else ""
-            pointer = self.element(place.pointer, element, base.text)
-            text = self._masked_load(
-                type_, element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata
-            )
-            return self._reversed(text, type_, lanes) if offset.stride == -1 else text
+                mask = self.b.lanes(mask, vec("i1", lanes), range(lanes)[::-1]) if mask else ""
+            pointer = self.b.element(place.pointer, element, base.text)
+            text = self.masked.load(element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata)
+            return self.b.lanes(text, type_, range(lanes)[::-1]) if offset.stride == -1 else text
         if self._apart(offset, size):
             return self._load_apart(place, offset, mask, element, size)
         if self._in_runs(offset, size, mask):
             return self._load_runs(place, offset, mask, element, size)
-        return self._gather(
+        return self.masked.gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )
 
@@ -261,10 +251,7 @@ class Memory:
         for part in range(step):
             here = {n * step - lanes * part: n for n in range(lanes) if n * step // lanes == part}
             if mask:
-                order = ", ".join(f"i32 {here.get(n, lanes)}" for n in range(lanes))
-                active = self.b.emit(
-                    f"shufflevector {masks} {mask}, {masks} zeroinitializer, <{lanes} x i32> <{order}>"
-                )
+                active = self.b.shuffled(masks, mask, "zeroinitializer", [here.get(n, lanes) for n in range(lanes)])
             else:
                 active = f"<{', '.join(f'i1 {str(n in here).lower()}' for n in range(lanes))}>"
             yield self.a.binary("add", base, self.a.index(lanes * part)), here, active
@@ -275,11 +262,10 @@ class Memory:
         lanes, type_ = offset.lanes, vec(element, offset.lanes)
         text = "poison"
         for at, here, active in self._parts(offset, mask):
-            pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
-            got = self._masked_load(type_, element, lanes, pointer, align, active, place.metadata)
+            pointer, align = self.b.element(place.pointer, element, at.text), self._aligned(place, at, size)
+            got = self.masked.load(element, lanes, pointer, align, active, place.metadata)
             from_here = {lane: lanes + n for n, lane in here.items()}
-            order = ", ".join(f"i32 {from_here.get(n, n)}" for n in range(lanes))
-            text = self.b.emit(f"shufflevector {type_} {text}, {type_} {got}, <{lanes} x i32> <{order}>")
+            text = self.b.shuffled(type_, text, got, [from_here.get(n, n) for n in range(lanes)])
         return text
 
     def _store_apart(self, place: Place, offset: Value, text: str, mask: str, element: str, size: int) -> None:
@@ -288,8 +274,8 @@ class Memory:
         for at, here, active in self._parts(offset, mask):
             order = ", ".join(f"i32 {here[n]}" if n in here else "i32 poison" for n in range(lanes))
             spread = self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{lanes} x i32> <{order}>")
-            pointer, align = self.element(place.pointer, element, at.text), self._aligned(place, at, size)
-            self._masked_store(type_, element, lanes, spread, pointer, align, active, place.metadata)
+            pointer, align = self.b.element(place.pointer, element, at.text), self._aligned(place, at, size)
+            self.masked.store(element, lanes, spread, pointer, align, active, place.metadata)
 
     def _in_runs(self, offset: Value, size: int, mask: str) -> bool:
         """Whether the lanes are runs of neighbours that are worth an access each."""
@@ -301,118 +287,31 @@ class Memory:
         lanes, length = offset.lanes, offset.run
         for first in range(0, lanes, length):
             at = self.b.emit(f"extractelement {vec('i64', lanes)} {offset.text}, i64 {first}")
-            active = self._slice(mask, vec("i1", lanes), range(first, first + length)) if mask else ""
-            yield first, self.element(place.pointer, element, at), active
+            active = self.b.lanes(mask, vec("i1", lanes), range(first, first + length)) if mask else ""
+            yield first, self.b.element(place.pointer, element, at), active
 
     def _load_runs(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
         """One load for each run, put together two by two."""
         length, type_ = offset.run, vec(element, offset.run)
         texts = [
-            self._masked_load(type_, element, length, pointer, gcd(place.align, size), active, place.metadata)
+            self.masked.load(element, length, pointer, gcd(place.align, size), active, place.metadata)
             for _, pointer, active in self._runs(place, offset, mask, element)
         ]
         while len(texts) > 1:
             type_, length = vec(element, length), 2 * length
-            order = ", ".join(f"i32 {n}" for n in range(length))
-            texts = [
-                self.b.emit(f"shufflevector {type_} {a}, {type_} {b}, <{length} x i32> <{order}>")
-                for a, b in zip(texts[::2], texts[1::2], strict=True)
-            ]
+            pairs = zip(texts[::2], texts[1::2], strict=True)
+            texts = [self.b.shuffled(type_, a, b, range(length)) for a, b in pairs]
         return texts[0]
 
     def _store_runs(self, place: Place, offset: Value, text: str, mask: str, element: str, size: int) -> None:
         """One store for each run."""
         length, type_, align = offset.run, vec(element, offset.run), gcd(place.align, size)
         for first, pointer, active in self._runs(place, offset, mask, element):
-            part = self._slice(text, vec(element, offset.lanes), range(first, first + length))
+            part = self.b.lanes(text, vec(element, offset.lanes), range(first, first + length))
             if active:
-                self._masked_store(type_, element, length, part, pointer, align, active, place.metadata)
+                self.masked.store(element, length, part, pointer, align, active, place.metadata)
             else:
                 self.b.do(f"store {type_} {part}, ptr {pointer}, align {align}{place.metadata}")
-
-    def _slice(self, text: str, type_: str, which: Sequence[int]) -> str:
-        order = ", ".join(f"i32 {n}" for n in which)
-        return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{len(which)} x i32> <{order}>")
-
-    def _masked_store(
-        self, type_: str, element: str, lanes: int, text: str, pointer: str, align: int, mask: str, metadata: str
-    ) -> None:
-        if mask.startswith("<") and not self.a.target.mask_registers:
-            self._store_pieces(type_, element, text, pointer, align, mask, metadata)
-            return
-        name, masks = f"llvm.masked.store.{mangled(element, lanes)}.p0", vec("i1", lanes)
-        if element in ("i8", "i16", "i32"):
-            mask = self._unseen(mask, lanes)
-        self.b.module.declare(name, "void", [type_, "ptr", masks])
-        given = f"{type_} {text}, ptr align {align} {pointer}, {masks} {mask}"
-        self.b.do(f"call void @{name}({given}){metadata}")
-
-    def _store_pieces(
-        self, type_: str, element: str, text: str, pointer: str, align: int, mask: str, metadata: str
-    ) -> None:
-        """A store under a constant mask as stores of powers of two of lanes: where masks are no bits in registers of their own some
-        processors take more than ten cycles for one."""
-        active = [bit.endswith("true") for bit in mask.strip("<>").split(", ")]
-        lane, lanes, size = 0, len(active), _bytes_of(element)
-        while lane < lanes:
-            if not active[lane]:
-                lane += 1
-                continue
-            count = 1
-            while lane % (2 * count) == 0 and lane + 2 * count <= lanes and all(active[lane : lane + 2 * count]):
-                count *= 2
-            place = self.element(pointer, element, str(lane))
-            if count == 1:
-                part, kind = self.b.emit(f"extractelement {type_} {text}, i64 {lane}"), element
-            else:
-                part, kind = self._slice(text, type_, range(lane, lane + count)), vec(element, count)
-            self.b.do(f"store {kind} {part}, ptr {place}, align {gcd(align, lane * size)}{metadata}")
-            lane += count
-
-    def _unseen(self, mask: str, lanes: int) -> str:
-        """The same mask, of which LLVM does not see what it is: where it sees one bit, LLVM 22 stores all bits of a value that was
-        narrowed."""
-        masks, bits, word = vec("i1", lanes), f"i{lanes}", "i32" if lanes <= 32 else "i64"
-        text = self.b.emit(f"bitcast {masks} {mask} to {bits}")
-        if bits != word:
-            text = self.b.emit(f"zext {bits} {text} to {word}")
-        text = self.b.emit(f'call {word} asm "", "=r,0"({word} {text})')
-        if bits != word:
-            text = self.b.emit(f"trunc {word} {text} to {bits}")
-        return self.b.emit(f"bitcast {bits} {text} to {masks}")
-
-    def _masked_load(
-        self, type_: str, element: str, lanes: int, pointer: str, align: int, mask: str, metadata: str
-    ) -> str:
-        if not mask:
-            return self.b.emit(f"load {type_}, ptr {pointer}, align {align}{metadata}")
-        name, masks = f"llvm.masked.load.{mangled(element, lanes)}.p0", vec("i1", lanes)
-        self.b.module.declare(name, type_, ["ptr", masks, type_])
-        given = f"ptr align {align} {pointer}, {masks} {mask}, {type_} zeroinitializer"
-        return self.b.emit(f"call {type_} @{name}({given}){metadata}")
-
-    def _gather(
-        self, pointer: str, offsets: str, mask: str, element: str, lanes: int, align: int, metadata: str
-    ) -> str:
-        type_, masks, pointers = vec(element, lanes), vec("i1", lanes), vec("ptr", lanes)
-        if not mask and slow_gathers(self.a.target):
-            return self._pick(pointer, offsets, element, lanes, align, metadata)
-        where = self.b.emit(f"getelementptr {element}, ptr {pointer}, {vec('i64', lanes)} {offsets}")
-        name = f"llvm.masked.gather.{mangled(element, lanes)}.{mangled('ptr', lanes)}"
-        self.b.module.declare(name, type_, [pointers, masks, type_])
-        active = mask or "splat (i1 true)"
-        given = f"{pointers} align {align} {where}, {masks} {active}, {type_} zeroinitializer"
-        return self.b.emit(f"call {type_} @{name}({given}){metadata}")
-
-    def _pick(self, pointer: str, offsets: str, element: str, lanes: int, align: int, metadata: str) -> str:
-        """A gather as one load for each lane, each put in its place as it comes."""
-        emit, type_ = self.b.emit, vec(element, lanes)
-        text = "poison"
-        for lane in range(lanes):
-            at = emit(f"extractelement {vec('i64', lanes)} {offsets}, i64 {lane}")
-            one = emit(f"load {element}, ptr {self.element(pointer, element, at)}, align {align}{metadata}")
-            text = emit(f"insertelement {type_} {text}, {element} {one}, i64 {lane}")
-        return text
 
     def _store_vector(self, place: Place, offset: Value, text: str, mask: str, element: str) -> None:
         lanes, size = offset.lanes, memory_bytes(place.dtype)
@@ -421,9 +320,9 @@ class Memory:
             base = base_of(offset)
             if offset.stride == -1:
                 base = self.a.binary("sub", base, self.a.index(lanes - 1))
-                text = self._reversed(text, type_, lanes)
-                mask = self._reversed(mask, masks, lanes) if mask else ""
-            pointer, align = self.element(place.pointer, element, base.text), self._aligned(place, base, size)
+                text = self.b.lanes(text, type_, range(lanes)[::-1])
+                mask = self.b.lanes(mask, masks, range(lanes)[::-1]) if mask else ""
+            pointer, align = self.b.element(place.pointer, element, base.text), self._aligned(place, base, size)
             if not mask:
                 store = f"store {type_} {text}, ptr {pointer}, align {align}{place.metadata}"
                 if place.streamed and lanes * size == self.a.target.vector_bits // 8:
@@ -431,7 +330,7 @@ class Memory:
                 else:
                     self.b.do(store)
                 return
-            self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
+            self.masked.store(element, lanes, text, pointer, align, mask, place.metadata)
             return
         if self._apart(offset, size):
             self._store_apart(place, offset, text, mask, element, size)
@@ -439,14 +338,8 @@ class Memory:
         if self._in_runs(offset, size, mask):
             self._store_runs(place, offset, text, mask, element, size)
             return
-        pointers = vec("ptr", lanes)
         offsets = self.a.spread(offset, lanes).text
-        where = self.b.emit(f"getelementptr {element}, ptr {place.pointer}, {vec('i64', lanes)} {offsets}")
-        name = f"llvm.masked.scatter.{mangled(element, lanes)}.{mangled('ptr', lanes)}"
-        self.b.module.declare(name, "void", [type_, pointers, masks])
-        active = mask or "splat (i1 true)"
-        given = f"{type_} {text}, {pointers} align {size} {where}, {masks} {active}"
-        self.b.do(f"call void @{name}({given}){place.metadata}")
+        self.masked.scatter(place.pointer, offsets, text, mask, element, lanes, size, place.metadata)
 
     def _stream(self, place: Place, base: Value, store: str, otherwise: str, size: int) -> None:
         """A store of a whole vector that goes past the caches if the place's bit is set. The bit promises that the buffer begins at
@@ -471,10 +364,6 @@ class Memory:
         self.b.jump(done)
         self.b.start(done)
 
-    def _reversed(self, text: str, type_: str, lanes: int) -> str:
-        order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
-        return self.b.emit(f"shufflevector {type_} {text}, {type_} poison, <{lanes} x i32> <{order}>")
-
     # -- local memory
 
     def _from_local(self, text: str, dtype: str, lanes: int) -> str:
@@ -492,15 +381,15 @@ class Memory:
         element, lanes = local_type(place.dtype), offset.lanes
         size = local_bytes(place.dtype)
         if offset.is_ramp and offset.stride == 1:
-            pointer = self.element(place.pointer, element, offset.text)
+            pointer = self.b.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
             used = mask if guarded and not _is_inside(place, offset) else ""
-            return self._masked_load(vec(element, lanes), element, lanes, pointer, align, used, place.metadata)
+            return self.masked.load(element, lanes, pointer, align, used, place.metadata)
         if self._apart(offset, size):
             return self._load_apart(place, offset, mask, element, size)
         if self._in_runs(offset, size, mask):
             return self._load_runs(place, offset, mask, element, size)
-        return self._gather(
+        return self.masked.gather(
             place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
         )
 
@@ -509,10 +398,10 @@ class Memory:
         element, lanes, size = local_type(place.dtype), offset.lanes, local_bytes(place.dtype)
         if offset.is_ramp and offset.stride == 1:
             type_ = vec(element, lanes)
-            pointer = self.element(place.pointer, element, offset.text)
+            pointer = self.b.element(place.pointer, element, offset.text)
             align = self._aligned(place, base_of(offset), size)
             if guarded and not _is_inside(place, offset):
-                self._masked_store(type_, element, lanes, text, pointer, align, mask, place.metadata)
+                self.masked.store(element, lanes, text, pointer, align, mask, place.metadata)
                 return
             if mask:
                 old = self.b.emit(f"load {type_}, ptr {pointer}, align {align}{place.metadata}")
@@ -525,9 +414,9 @@ class Memory:
         self._store_vector(as_memory, offset, text, mask, element)
 
     def _private_load(self, place: Place, offset: Value, mask: str) -> str:
-        pointer, type_ = self._private_pointer(place, offset)
+        pointer, _ = self._private_pointer(place, offset)
         align, element = self._private_align(place), local_type(place.dtype)
-        text = self._masked_load(type_, element, place.private, pointer, align, mask, place.metadata)
+        text = self.masked.load(element, place.private, pointer, align, mask, place.metadata)
         return self._from_local(text, place.dtype, place.private)
 
     def _private_store(self, place: Place, offset: Value, value: Value, mask: str) -> None:
@@ -546,7 +435,7 @@ class Memory:
         assert offset.is_uniform, "private buffers are indexed alike in all lanes"
         element = local_type(place.dtype)
         where = self.a.binary("mul", offset, self.a.index(place.private))
-        return self.element(place.pointer, element, where.text), vec(element, place.private)
+        return self.b.element(place.pointer, element, where.text), vec(element, place.private)
 
 
 def _vector_of(place: Place, offset: Value) -> tuple[str, int, int] | None:

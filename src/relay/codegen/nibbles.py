@@ -57,8 +57,7 @@ class Nibbles:
                 pair = emit(f"insertelement <2 x i8> poison, i8 {both}, i64 0")
                 pair = emit(f"insertelement <2 x i8> {pair}, i8 {high}, i64 1")
                 return emit(f"trunc <2 x i8> {pair} to <2 x i4>")
-            order = ", ".join(f"i32 {n // 2 + half * (n % 2)}" for n in range(lanes))
-            mixed = emit(f"shufflevector {type_} {both}, {type_} {high}, <{lanes} x i32> <{order}>")
+            mixed = self.b.shuffled(type_, both, high, [n // 2 + half * (n % 2) for n in range(lanes)])
             return emit(f"trunc {vec('i8', lanes)} {mixed} to {vec('i4', lanes)}")
         at = self.a.spread(offset, lanes).text
         wide = vec("i64", lanes)
@@ -89,9 +88,7 @@ class Nibbles:
                 if half == 1:
                     parts.append(emit(f"extractelement <2 x i8> {wide}, i64 {first}"))
                     continue
-                order = ", ".join(f"i32 {n}" for n in range(first, lanes, 2))
-                all_lanes = vec("i8", lanes)
-                parts.append(emit(f"shufflevector {all_lanes} {wide}, {all_lanes} poison, <{half} x i32> <{order}>"))
+                parts.append(b.lanes(wide, vec("i8", lanes), range(first, lanes, 2)))
             high = emit(f"shl {type_} {parts[1]}, {self.a.splat('i8', '4', half)}")
             both = emit(f"or {type_} {parts[0]}, {high}")
             start = self.a.binary("floordiv", base_of(offset), self.a.index(2))

@@ -136,7 +136,7 @@ def _at(f: Frame, block: Block, row: Value, column: Value) -> Value:
 
 
 def _address(f: Frame, block: Block, row: Value, column: Value) -> str:
-    return f.memory.element(block.place.pointer, memory_type(block.place.dtype), _at(f, block, row, column).text)
+    return f.builder.element(block.place.pointer, memory_type(block.place.dtype), _at(f, block, row, column).text)
 
 
 @contextmanager
@@ -186,9 +186,7 @@ def _write_block(f: Frame, target: Block, source: Block, rows: int, columns: int
         lines = [b.emit(f"load {type_}, ptr {p}, align {size}") for p in pointers]
         for n, text in enumerate(_turned(f, lines, columns, group, type_)):
             for c in range(columns // group):
-                order = ", ".join(f"i32 {c * group + k}" for k in range(group))
-                column = b.emit(f"shufflevector {type_} {text}, {type_} poison, <{group} x i32> <{order}>")
-                store(c * group + n, part, column)
+                store(c * group + n, part, b.lanes(text, type_, range(c * group, (c + 1) * group)))
         return
     count, type_ = rows // group, vec(element, rows)
     for c in range(columns // group):
@@ -209,16 +207,12 @@ def _gathered(f: Frame, pointers: list[str], r: int, c: int, count: int, group: 
     b, type_ = f.builder, vec(element, group)
     parts = []
     for n in range(count):
-        pointer = f.memory.element(pointers[r + n * group], element, str(c * group))
+        pointer = f.builder.element(pointers[r + n * group], element, str(c * group))
         parts.append(b.emit(f"load {type_}, ptr {pointer}, align {size}"))
     width = group
     while len(parts) > 1:
-        order = ", ".join(f"i32 {n}" for n in range(2 * width))
-        half = vec(element, width)
-        parts = [
-            b.emit(f"shufflevector {half} {parts[n]}, {half} {parts[n + 1]}, <{2 * width} x i32> <{order}>")
-            for n in range(0, len(parts), 2)
-        ]
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [b.shuffled(vec(element, width), x, y, range(2 * width)) for x, y in pairs]
         width *= 2
     return parts[0]
 
@@ -234,7 +228,5 @@ def _interleaved(f: Frame, vectors: list[str], lanes: int, group: int, type_: st
             for first in range(part, lanes, group):
                 for at in range(first, first + half):
                     order += [at, lanes + at]
-            numbers = ", ".join(f"i32 {o}" for o in order)
-            pair = f"{type_} {vectors[n]}, {type_} {vectors[n + half]}"
-            out.append(f.builder.emit(f"shufflevector {pair}, <{lanes} x i32> <{numbers}>"))
+            out.append(f.builder.shuffled(type_, vectors[n], vectors[n + half], order))
     return out
