@@ -232,13 +232,16 @@ class Memory:
             pointer = self.b.element(place.pointer, element, base.text)
             text = self.masked.load(element, lanes, pointer, self._aligned(place, base, size), mask, place.metadata)
             return self.b.lanes(text, type_, range(lanes)[::-1]) if offset.stride == -1 else text
+        return self._load_scattered(place, offset, mask, element, size)
+
+    def _load_scattered(self, place: Place, offset: Value, mask: str, element: str, size: int) -> str:
+        """Elements that are no neighbours, by what is quickest for how they lie."""
         if self._apart(offset, size):
             return self._load_apart(place, offset, mask, element, size)
         if self._in_runs(offset, size, mask):
             return self._load_runs(place, offset, mask, element, size)
-        return self.masked.gather(
-            place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
-        )
+        at = self.a.spread(offset, offset.lanes).text
+        return self.masked.gather(place.pointer, at, mask, element, offset.lanes, size, place.metadata)
 
     def _apart(self, offset: Value, size: int) -> bool:
         """Whether the lanes are every second, third or fourth element, which masks are worth picking."""
@@ -385,13 +388,7 @@ class Memory:
             align = self._aligned(place, base_of(offset), size)
             used = mask if guarded and not _is_inside(place, offset) else ""
             return self.masked.load(element, lanes, pointer, align, used, place.metadata)
-        if self._apart(offset, size):
-            return self._load_apart(place, offset, mask, element, size)
-        if self._in_runs(offset, size, mask):
-            return self._load_runs(place, offset, mask, element, size)
-        return self.masked.gather(
-            place.pointer, self.a.spread(offset, lanes).text, mask, element, lanes, size, place.metadata
-        )
+        return self._load_scattered(place, offset, mask, element, size)
 
     def _store_local(self, place: Place, offset: Value, text: str, mask: str, guarded: bool) -> None:
         """Behind a guard the offset may lie outside of the buffer: then only the active lanes are written."""
