@@ -183,6 +183,34 @@ LOOPS: dict[str, tuple[str, list[Any], tuple[int, ...]]] = {
         [(2, 3), (2, 3)],
         (0, 1),
     ),
+    "closures that call themselves": (
+        f"""def @main[t: Dim](%xs: {XS}, %h: {M}, %w: {W}) -> {M} {{
+          let %go = fn (%i: int64, %x: {M}) -> {M} {{
+            if (%i < Dim[t]) {{ %go(%i + 1i64, tanh(nn.dense(%x, %w) + take(%xs, %i, axis=0))) }} else {{ %x }}
+          }};
+          %go(0i64, %h)
+        }}""",
+        [(4, 2, 3), (2, 3), (3, 3)],
+        (0, 1, 2),
+    ),
+    "as many rows as another loop has made": (
+        f"""def @make[t: Dim, k: Dim](%i: int64, %xs: {XS}, %x: {M}, %out: Tensor[(k, 2, 3), float64])
+            -> (Tensor[(?, 2, 3), float64], {M}) {{
+          if (%i < Dim[t]) {{
+            let %y = tanh(%x + take(%xs, %i, axis=0));
+            @make(%i + 1i64, %xs, %y, concatenate((%out, expand_dims(%y, axis=0)), axis=0))
+          }} else {{ (%out, %x) }}
+        }}
+        def @read(%i: int64, %rows: (Tensor[(?, 2, 3), float64], {M}), %x: {M}) -> {M} {{
+          if (%i >= 0i64) {{ @read(%i - 1i64, %rows, take(%rows.0, %i, axis=0) - %x * %rows.1) }} else {{ %x }}
+        }}
+        def @main[t: Dim](%xs: {XS}, %h: {M}) {{
+          let %made = @make(0i64, %xs, %h, zeros(shape=[0, 2, 3], dtype="float64"));
+          @read(Dim[t] - 1i64, %made, %h)
+        }}""",
+        [(4, 2, 3), (2, 3)],
+        (0, 1),
+    ),
 }  # fmt: skip
 
 

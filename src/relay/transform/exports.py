@@ -40,6 +40,7 @@ from relay.transform.recompute import Recompute
 from relay.transform.rematerialise import MemoryBudgetError, Rematerialise
 from relay.transform.room import RoomForRows
 from relay.transform.row_views import RowViews
+from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
 from relay.transform.softmaxes import FindSoftmax
@@ -88,6 +89,7 @@ __all__ = [
     "Rematerialise",
     "RoomForRows",
     "RowViews",
+    "ShareSizes",
     "Simplify",
     "Sink",
     "Specialise",

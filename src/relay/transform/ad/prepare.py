@@ -23,20 +23,29 @@ from relay.transform.lambda_lift import LambdaLift
 from relay.transform.match_trees import CompileMatch
 from relay.transform.merge_dims import MergeDims
 from relay.transform.name_dims import NameDims
+from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.specialise import Specialise
-from relay.transform.uses import components, globals_used
+from relay.transform.uses import ClosureUses, components, globals_used
 
 
 def leads_to_recursion(module: Module) -> bool:
-    """Whether recursion is reached from a function with ``grad`` in it; of modules that are monomorphic up to dims."""
+    """Whether recursion, of a function or of a closure, is reached from a function with ``grad`` in it; of modules that are monomorphic
+    up to dims."""
     if not all(isinstance(p, DimVar) for f in module.functions.values() for p in f.type_params):
         return False
     roots = [
         n for n, f in module.functions.items() if any(isinstance(e, Grad) and not e.forward for e in post_order(f))
     ]
-    names = {n: globals_used(module.functions[n]) for n in reachable(module.functions, roots)}
-    return any(len(group) > 1 or group[0] in names[group[0]] for group in components(names))
+    functions = {n: module.functions[n] for n in reachable(module.functions, roots)}
+    names = {n: globals_used(f) for n, f in functions.items()}
+    if any(len(group) > 1 or group[0] in names[group[0]] for group in components(names)):
+        return True
+    closures = ClosureUses()
+    for function in functions.values():
+        if not is_primitive(function):
+            closures.add(body_of(function))
+    return bool(closures.recursive)
 
 
 def goes_by_level(module: Module) -> bool:
@@ -56,7 +65,8 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
     dead, inline = DeadFunctions(entries), Inline(entries=entries)
     passes: list[Pass] = [
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
-        Inline(max_bindings=60, entries=entries), DeadCode(), NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
+        Inline(max_bindings=60, entries=entries), DeadCode(), ShareSizes(entries),
+        NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
         *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
