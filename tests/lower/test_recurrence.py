@@ -393,3 +393,55 @@ def @main[b: Dim](%x: Tensor[(b,), float32], %p: Tensor[(4, b), float32], %h: fl
 def test_a_step_that_calls_functions() -> None:
     assert recurrences(ORBIT) == [(0, 2)]
     check(ORBIT, (rows(1, 20)[0] + 2, np.abs(rows(4, 20)), np.float32(0.02), 7))
+
+
+# Rows of several numbers: one number in a row of its own, two put together, and a table of them turned, behind what is there.
+ROWS_OF_NUMBERS = """
+def @go[n: Dim, k: Dim](%i: int64, %c: float32, %d: float32, %x: Tensor[(n, 2), float32], %one: Tensor[(k, 1), float32],
+    %two: Tensor[(k, 3), float32], %four: Tensor[(k, 2, 2), float32])
+    -> (Tensor[(?, 1), float32], Tensor[(?, 3), float32], Tensor[(?, 2, 2), float32], float32) {
+  if (%i < Dim[n]) {
+    let %row = take(%x, %i, axis=0);
+    let %next = 0.5f * %c + take(%row, 1i64, axis=0) * take(%row, 0i64, axis=0);
+    let %other = if (%next > %d) { 0.25f * %d - %c } else { %next * %d };
+    let %pair = stack((%next, %other), axis=0);
+    let %table = reshape(concatenate((%pair, reverse(%pair, axis=0)), axis=0), newshape=[2, 2]);
+    @go(%i + 1i64, %next, %other, %x, concatenate((%one, reshape(%other, newshape=[1, 1])), axis=0),
+      concatenate((%two, expand_dims(concatenate((%pair, expand_dims(%c, axis=0)), axis=0), axis=0)), axis=0),
+      concatenate((%four, expand_dims(transpose(%table * 2f), axis=0)), axis=0))
+  } else { (%one, %two, %four, %d) }
+}
+def @main[n: Dim](%x: Tensor[(n, 2), float32], %two: Tensor[(2, 3), float32]) {
+  @go(0i64, 0.5f, -1f, %x, zeros(shape=[2, 1]), %two, ones(shape=[2, 2, 2]))
+}"""
+
+
+def test_rows_of_numbers() -> None:
+    assert recurrences(ROWS_OF_NUMBERS) == [(3, 1)]
+    odd = rows(3, 2)
+    odd[0, 0], odd[1, 1] = np.nan, np.inf
+    check(ROWS_OF_NUMBERS, *((x, rows(2, 3)) for x in (rows(0, 2), rows(1, 2), rows(33, 2), odd)))
+
+
+def test_rows_that_a_scan_of_the_prelude_makes_of_numbers() -> None:
+    """A tridiagonal system: the way forward makes rows of two numbers, the way back rows of one."""
+    text = """
+    def @solve[n: Dim](%a: Tensor[(n, 4), float32]) -> float32 {
+      let %done = @scan(0i64, Dim[n], fn (%i: int64, %s: (float32, float32)) -> ((float32, float32), Tensor[(2,), float32]) {
+        let %w = take(%a, %i, axis=0);
+        let %low = take(%w, 0i64, axis=0);
+        let %by = 4f + take(%w, 1i64, axis=0) - %low * %s.0;
+        let %c = take(%w, 2i64, axis=0) / %by;
+        let %d = (take(%w, 3i64, axis=0) - %low * %s.1) / %by;
+        ((%c, %d), stack((%c, %d), axis=0))
+      }, zeros(shape=[2]), (0f, 0f)).1;
+      let %x = @scan(0i64, Dim[n], fn (%i: int64, %x: float32) -> (float32, Tensor[(1,), float32]) {
+        let %row = take(%done, Dim[n] - 1i64 - %i, axis=0);
+        let %y = take(%row, 1i64, axis=0) - take(%row, 0i64, axis=0) * %x;
+        (%y, expand_dims(%y, axis=0))
+      }, zeros(shape=[1]), 0f).1;
+      sum(%x * %x)
+    }
+    def @main[n: Dim](%a: Tensor[(n, 4), float32]) { (@solve(%a), grad(@solve)(%a).1.0) }"""
+    assert len(recurrences(text)) == 6  # each way, without gradients, and forward and back with them
+    check(text, *((rows(n, 4) / 4,) for n in (0, 1, 2, 33)))

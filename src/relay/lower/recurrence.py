@@ -12,19 +12,24 @@ filter, the neurons of a layer that fire by themselves, particles that do not me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+from typing import cast
 
 from relay import te
 from relay.ir.dim import Dim, DimVar, dim_vars
 from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, OpRef, Proj, Tuple, Var
 from relay.ir.trampoline import run
-from relay.ir.types import TensorType, TupleType
+from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.liveness import Uses
-from relay.lower.scalars import ScalarCode, can_be_instructions, elements
+from relay.lower.scalars import ScalarCode, can_be_instructions, elements, inlined
 from relay.lower.sizes import said_dims
 from relay.lower.step_numbers import StepNumbers
 from relay.lower.trips import counts, trips_of
+from relay.op import registry
 from relay.plan.graph import TeGraph, literal, te_graph, tensor_key
 from relay.plan.steps import Steps
 from relay.te.index import Indices
@@ -40,6 +45,7 @@ from relay.te.scalar import (
     Size,
     mentioned,
     select,
+    substitute,
     transform,
     walk,
 )
@@ -53,6 +59,13 @@ _MOST_OPERATIONS = 200
 _MOST_HANDED_ON = 800
 # Both sides of choices are computed.
 _MOST_BRANCHES = 32
+# Numbers in a row that is put behind a tensor: each is written by itself.
+_MOST_IN_ROW = 16
+
+
+_HOLDS: Mapping[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge
+}  # fmt: skip
 
 
 # A variable, or those of a tuple's fields.
@@ -99,10 +112,12 @@ class Recurrence:
 
 def recurrence(name: str, function: Function) -> Recurrence | None:
     """The loop that a function in blocks of primitives is; None where it is none, or its steps are more than numbers."""
-    try:
-        return _Reader(name, function).read()
-    except _Unsuited:
-        return None
+    for tensors in (True, False):
+        try:
+            return _Reader(name, function, tensors).read()
+        except _Unsuited:
+            continue
+    return None
 
 
 class _Unsuited(Exception):
@@ -110,21 +125,31 @@ class _Unsuited(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """A tensor of a few numbers."""
+
+    shape: tuple[int, ...]
+    numbers: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Longer:
-    """A vector with a number behind it."""
+    """A vector with a number behind it, or a tensor with a row of them."""
 
     vector: Var
-    element: Scalar
+    row: _Row
 
 
-# What a variable is in a step: an expression of the parameters that are numbers, a tensor that is given, a vector that grew.
-_Value = Scalar | Var | Constant | _Longer | tuple["_Value", ...]
+# What a variable is in a step: an expression of the parameters that are numbers, a few of them, a tensor that is given, one that grew.
+_Value = Scalar | _Row | Var | Constant | _Longer | tuple["_Value", ...]
 
 
 @dataclass(slots=True, eq=False)
 class _Reader:
     name: str
     function: Function
+    # Whether steps may be tensors of one shape; otherwise they are numbers, whatever they put together of these.
+    tensors: bool
     values: dict[Var, _Value] = field(default_factory=dict)
     # The parameters that are tuples.
     fields: dict[Var, Fields] = field(default_factory=dict)
@@ -150,7 +175,8 @@ class _Reader:
         if on == self._goes_on(orelse):
             raise _Unsuited
         again, leave = (then, orelse) if on else (orelse, then)
-        self.grid = tuple(Axis(f"g{n}", size) for n, size in enumerate(_shape_of_steps(body, leave)))
+        shape = _shape_of_steps(body, leave) if self.tensors else ()
+        self.grid = tuple(Axis(f"g{n}", size) for n, size in enumerate(shape))
         for param in self.function.params:
             self.values[param] = self._given(param, param)
         for binding in before:
@@ -215,7 +241,7 @@ class _Reader:
 
     def _number(self, e: Expr) -> Scalar:
         value = self._atom(e)
-        if isinstance(value, Var | Constant | _Longer | tuple):
+        if isinstance(value, _Row | Var | Constant | _Longer | tuple):
             raise _Unsuited
         return value
 
@@ -230,18 +256,41 @@ class _Reader:
                 condition = self._number(e.cond)
                 return self._chosen(condition, *(self._branch(as_block(b)) for b in (e.then, e.orelse)))
             case Call(fn=OpRef(name="append")):
-                vector, element = (self._atom(a) for a in e.args)
-                # (Several rows may be put behind a tensor at a time, too.)
-                one = isinstance(vector, Var) and _rank(vector) == _rank(e.args[1]) + 1
-                if isinstance(element, Var | Constant | _Longer | tuple) or not isinstance(vector, Var) or not one:
-                    raise _Unsuited
-                return _Longer(vector, element)
+                return self._longer(self._atom(e.args[0]), self._atom(e.args[1]), _rank(e.args[1]))
+            case Call(fn=OpRef(name=name)) if registry.exists(name) and registry.get(name).kind == "view":
+                return self._view(self._atom(e.args[0]), e.ty)
             case Call() if is_primitive(e.fn):
                 return self._primitive(e.fn, e.args)
             case Call():
                 raise _Unsuited
             case _:
                 return self._atom(e)
+
+    def _longer(self, tensor: _Value, row: _Value, rank: int) -> _Longer:
+        """A tensor with something of this rank behind it: a number, or a row of them."""
+        if not isinstance(tensor, Var) or isinstance(row, Var | Constant | _Longer | tuple):
+            raise _Unsuited
+        if self.grid:
+            # (Several rows may be put behind a tensor at a time, too.)
+            if isinstance(row, _Row) or _rank(tensor) != rank + 1:
+                raise _Unsuited
+            return _Longer(tensor, _Row((), (row,)))
+        shape = _row_shape(tensor)
+        row = row if isinstance(row, _Row) else _Row((), (row,))
+        if row.shape not in (shape, (1, *shape)):
+            raise _Unsuited
+        return _Longer(tensor, _Row(shape, row.numbers))
+
+    def _view(self, value: _Value, ty: Type | None) -> _Value:
+        """The same numbers in another shape."""
+        shape = ty.shape if isinstance(ty, TensorType) else None
+        if self.grid or isinstance(value, Var | Constant | _Longer | tuple) or not isinstance(shape, tuple):
+            raise _Unsuited
+        numbers = value.numbers if isinstance(value, _Row) else (value,)
+        sizes = tuple(d for d in shape if isinstance(d, int))
+        if len(sizes) < len(shape) or prod(sizes) != len(numbers):
+            raise _Unsuited
+        return _Row(sizes, numbers) if sizes else numbers[0]
 
     def _inside(self) -> None:
         """A branch is entered. So many are more than a kernel should compute without choosing."""
@@ -258,16 +307,20 @@ class _Reader:
     def _primitive(self, primitive: Function, args: Sequence[Expr]) -> _Value:
         """The results of a primitive that computes numbers."""
         graph = te_graph(primitive)
-        found = None if graph.foreign else elements(graph, _MOST_HANDED_ON, self.grid)
-        if found is None or any(isinstance(n, Reduce) for r in found for n in walk(r)):
+        found = None if graph.foreign else self._elements(graph)
+        if found is None or any(isinstance(n, Reduce) for _, row in found for r in row for n in walk(r)):
             raise _Unsuited
         given = {tensor_key(t): self._atom(a) for t, a in zip(graph.inputs, args, strict=True)}
 
         def visit(node: Scalar) -> Scalar:
+            if isinstance(node, Select):
+                return _decided(node)
             if not isinstance(node, Load):
                 return node
             assert isinstance(node.source, Tensor)
             value = given[tensor_key(node.source)]
+            if isinstance(value, _Row):
+                return _at(value, node)
             if isinstance(value, Var | Constant):
                 return Load(self._operand(value), node.indices, node.dtype)
             if isinstance(value, _Longer | tuple):
@@ -281,8 +334,35 @@ class _Reader:
             return Load(self._operand(param), node.indices, node.dtype)
 
         memo: dict[int, Scalar] = {}
-        results = tuple(transform(r, lambda n: self.shared.of(visit(n)), memo) for r in found)
-        return results[0] if isinstance(primitive.ret_type, TensorType) else results
+        results: list[_Value] = []
+        for shape, row in found:
+            numbers = tuple(transform(r, lambda n: self.shared.of(visit(n)), memo) for r in row)
+            if any(
+                isinstance(n, Load) and tensor_key(cast(Tensor, n.source)) in given for r in numbers for n in walk(r)
+            ):
+                raise _Unsuited  # what is read of a row is known when the step is made only
+            results.append(_Row(shape, numbers) if shape is not None else numbers[0])
+        return results[0] if isinstance(primitive.ret_type, TensorType) else tuple(results)
+
+    def _elements(self, graph: TeGraph) -> list[tuple[tuple[int, ...] | None, tuple[Scalar, ...]]] | None:
+        """The numbers of a graph's results, each with its shape where it is a row of them, in terms of elements of its inputs."""
+        if self.tensors:
+            each = elements(graph, _MOST_HANDED_ON, self.grid)
+            return None if each is None else [(None, (e,)) for e in each]
+        made = inlined(graph, _MOST_HANDED_ON)
+        if made is None:
+            return None
+        found: list[tuple[tuple[int, ...] | None, tuple[Scalar, ...]]] = []
+        for axes, body in made:
+            sizes = tuple(a.extent for a in axes if isinstance(a.extent, int))
+            if len(sizes) < len(axes) or not 0 < prod(sizes) <= _MOST_IN_ROW:
+                return None
+            row = tuple(
+                substitute(body, {a: Const(n, "int64") for a, n in zip(axes, at, strict=True)})
+                for at in product(*map(range, sizes))
+            )
+            found.append((sizes or None, row))
+        return found
 
     def _is_here(self, indices: Sequence[Scalar]) -> bool:
         """Whether this is the place at hand."""
@@ -302,9 +382,15 @@ class _Reader:
         if isinstance(a, tuple) and isinstance(b, tuple):
             return tuple(self._chosen(condition, x, y) for x, y in zip(a, b, strict=True))
         if isinstance(a, _Longer) and isinstance(b, _Longer) and a.vector is b.vector:
-            x, y = a.element, b.element
-            return _Longer(a.vector, x if x is y else self.shared.of(select(condition, x, y)))
-        if isinstance(a, Var | Constant | _Longer | tuple) or isinstance(b, Var | Constant | _Longer | tuple):
+            row = self._chosen(condition, a.row, b.row)
+            assert isinstance(row, _Row)
+            return _Longer(a.vector, row)
+        if isinstance(a, _Row) and isinstance(b, _Row) and a.shape == b.shape:
+            pairs = zip(a.numbers, b.numbers, strict=True)
+            return _Row(a.shape, tuple(x if x is y else self.shared.of(select(condition, x, y)) for x, y in pairs))
+        if isinstance(a, _Row | Var | Constant | _Longer | tuple) or isinstance(
+            b, _Row | Var | Constant | _Longer | tuple
+        ):
             raise _Unsuited
         return self.shared.of(select(condition, a, b))
 
@@ -321,7 +407,7 @@ class _Reader:
 
     def _made(self, condition: Scalar, on: bool, following: Sequence[_Value], leave: Block) -> Recurrence:
         """The loop of steps that are followed by these values of the parameters, as long as the condition is ``on``."""
-        rows: dict[Var, Scalar] = {}
+        rows: dict[Var, _Row] = {}
         states: dict[Axis, Scalar] = {}
         counters: dict[Axis, int] = {}
         fixed: set[Var] = set()
@@ -335,8 +421,8 @@ class _Reader:
             if value is param or (number is not None and value is number):
                 fixed.add(param)
             elif isinstance(value, _Longer) and value.vector is param:
-                rows[param] = value.element
-            elif number is None or isinstance(value, Var | Constant | _Longer | tuple):
+                rows[param] = value.row
+            elif number is None or isinstance(value, _Row | Var | Constant | _Longer | tuple):
                 raise _Unsuited
             elif (by := counts(number, value)) is not None:
                 counters[number] = by
@@ -357,13 +443,16 @@ class _Reader:
         outside = {v for p in self.function.params if p in read for v in variables_of(self.fields.get(p, p))}
         wanted = tuple(p for p, n in self.numbers.items() if p in outside and p not in fixed)
         count, ends = DimVar("steps"), tuple(self.numbers[p] for p in wanted)
-        made = StepNumbers(count, self.shared, given, dict(states), dict(rows))
-        if rows and not self.grid and made.solve(unchanged, counters, set(ends)):
+        pushed = {p: row.numbers for p, row in rows.items()}
+        shapes = {p: row.shape for p, row in rows.items()}
+        made = StepNumbers(count, self.shared, given, dict(states), dict(pushed), shapes)
+        single = all(len(row) == 1 for row in pushed.values())
+        if rows and single and not self.grid and made.solve(unchanged, counters, set(ends)):
             outputs = (*(made.row(p) for p in rows), *map(made.last, ends))
             scans = TeGraph((), outputs)
             if _operations(scans) <= _MOST_OPERATIONS:
                 return self._checked(scans, None, trips, count, fixed, tuple(rows), wanted, on)
-        handed = StepNumbers(count, self.shared, given, states, rows).handed_on(unchanged, counters, ends)
+        handed = StepNumbers(count, self.shared, given, states, pushed, shapes).handed_on(unchanged, counters, ends)
         if handed is None or any(
             n in handed.states and not self._places(p) for p, n in self.numbers.items() if self.grid
         ):
@@ -434,6 +523,40 @@ def _shape_of_steps(body: Block, leave: Block) -> tuple[Dim, ...]:
     if len(shapes) > 1:
         raise _Unsuited
     return next(iter(shapes), ())
+
+
+def _row_shape(tensor: Var) -> tuple[int, ...]:
+    """The shape of a tensor's rows. Raises _Unsuited where that is not known, or is long."""
+    ty = tensor.ty
+    shape = ty.shape if isinstance(ty, TensorType) else None
+    if not isinstance(shape, tuple) or not shape:
+        raise _Unsuited
+    sizes = tuple(d for d in shape[1:] if isinstance(d, int))
+    if len(sizes) < len(shape) - 1 or not 0 < prod(sizes) <= _MOST_IN_ROW:
+        raise _Unsuited
+    return sizes
+
+
+def _decided(choice: Select) -> Scalar:
+    """What is chosen, where a comparison of numbers decides that."""
+    here, hit = Indices(), choice.cond
+    if not isinstance(hit, Compare) or hit.a.dtype != "int64":
+        return choice
+    far = here.poly(hit.a - hit.b)
+    if not isinstance(far, int):
+        return choice
+    return choice.a if _HOLDS[hit.op](far, 0) else choice.b
+
+
+def _at(row: _Row, load: Load) -> Scalar:
+    """The number at a place in a row; the load, where the place is not known, or is none."""
+    here, flat = Indices(), 0
+    for index, size in zip(load.indices, row.shape, strict=True):
+        place = here.poly(index)
+        if not isinstance(place, int) or not 0 <= place < size:
+            return load
+        flat = flat * size + place
+    return row.numbers[flat]
 
 
 def _rank(e: Expr) -> int:

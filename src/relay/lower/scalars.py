@@ -76,6 +76,15 @@ def elements(graph: TeGraph, most: int, grid: tuple[Axis, ...] = ()) -> tuple[Sc
     shape = tuple(a.extent for a in grid)
     if any(output.shape not in ((), shape) for output in graph.outputs):
         return None
+    found = inlined(graph, most)
+    if found is None:
+        return None
+    return tuple(substitute(body, dict(zip(axes, grid, strict=True))) if axes else body for axes, body in found)
+
+
+def inlined(graph: TeGraph, most: int) -> list[tuple[tuple[Axis, ...], Scalar]] | None:
+    """An element of each of a graph's results, with the axes that say which, in terms of elements of its inputs alone; None where one takes
+    more operations, or is made otherwise than by itself."""
     made: dict[tuple[int, int], tuple[tuple[Axis, ...], Scalar]] = {}
 
     def inline(node: Scalar) -> Scalar:
@@ -97,8 +106,7 @@ def elements(graph: TeGraph, most: int, grid: tuple[Axis, ...] = ()) -> tuple[Sc
             made[id(stage), number] = stage.axes, expression
     if any(tensor_key(output) not in made for output in graph.outputs):
         return None
-    results = [made[tensor_key(output)] for output in graph.outputs]
-    return tuple(substitute(body, dict(zip(axes, grid, strict=True))) if axes else body for axes, body in results)
+    return [made[tensor_key(output)] for output in graph.outputs]
 
 
 def can_be_instructions(code: ScalarCode) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Var
-from relay.plan.steps import Steps
+from relay.plan.steps import Steps, row_of
 from relay.te.scalar import Axis, Load, Scalar, cast, compare, extent_of, mentioned, select, substitute, transform
 from relay.te.shared import Shared
 from relay.te.tensor import Scan, Tensor
@@ -22,15 +22,16 @@ from relay.te.tensor import Scan, Tensor
 class StepNumbers:
     """The numbers of each step as expressions of which step it is, and of what scans have made.
 
-    ``given`` is what numbers are before the first step, ``updates`` what they become in a step and ``pushed`` what is put behind vectors,
-    in terms of what numbers are before it.
+    ``given`` is what numbers are before the first step, ``updates`` what they become in a step and ``pushed`` the numbers that are put
+    behind vectors, or behind tensors with rows of such ``shapes``, in terms of what numbers are before it.
     """
 
     count: DimVar
     shared: Shared
     given: Mapping[Axis, Scalar]
     updates: dict[Axis, Scalar]
-    pushed: dict[Var, Scalar]
+    pushed: dict[Var, tuple[Scalar, ...]]
+    shapes: Mapping[Var, tuple[int, ...]]
     time: Axis = field(init=False)
     ends: dict[Axis, Scalar] = field(default_factory=dict)  # what numbers are after the last step
     taken: set[Tensor] = field(default_factory=set)
@@ -71,17 +72,19 @@ class StepNumbers:
             return None
         last = tuple(self.ends.get(n, n) for n in wanted)
         first = tuple(self.given[n] for n in self.updates)
-        following, pushed = tuple(self.updates.values()), tuple(self.pushed.values())
-        return Steps((), self.time, tuple(self.updates), first, following, pushed, last)
+        following, shapes = tuple(self.updates.values()), tuple(self.shapes[p] for p in self.pushed)
+        return Steps((), self.time, tuple(self.updates), first, following, tuple(self.pushed.values()), shapes, last)
 
     def row(self, vector: Var) -> Tensor:
         """What is put behind a vector, a result of the kernel."""
-        element = self.pushed[vector]
-        whole = element.source if isinstance(element, Load) and element.indices == (self.time,) else None
-        if isinstance(whole, Tensor) and isinstance(whole.stage, Scan) and whole not in self.taken:
+        row, shape = self.pushed[vector], self.shapes[vector]
+        first = row[0]
+        whole = first.source if isinstance(first, Load) and first.indices == (self.time,) else None
+        if not shape and isinstance(whole, Tensor) and isinstance(whole.stage, Scan) and whole not in self.taken:
             self.taken.add(whole)
             return whole
-        return te.compute((as_dim(self.count),), lambda t: substitute(element, {self.time: t}), "element")
+        t = Axis("t", self.time.extent)
+        return row_of(t, [substitute(e, {self.time: t}) for e in row], shape)
 
     def last(self, number: Axis) -> Tensor:
         """What a number is after the last step, a result of the kernel."""
@@ -90,7 +93,7 @@ class StepNumbers:
     def _drop(self, wanted: set[Axis]) -> None:
         """Forget the numbers that nothing depends on."""
         counts: set[Axis] = set()
-        more = (wanted | {n for e in self.pushed.values() for n in mentioned(e)}) & self.updates.keys()
+        more = (wanted | {n for row in self.pushed.values() for e in row for n in mentioned(e)}) & self.updates.keys()
         while more:
             counts |= more
             more = {m for n in more for m in self._read(n)} - counts
@@ -104,7 +107,7 @@ class StepNumbers:
         """Replace expressions, by their ids."""
         memo = dict(by)
         updates = {n: transform(e, self.shared.of, memo) for n, e in self.updates.items()}
-        self.pushed = {p: transform(e, self.shared.of, memo) for p, e in self.pushed.items()}
+        self.pushed = {p: tuple(transform(e, self.shared.of, memo) for e in row) for p, row in self.pushed.items()}
         self.updates = updates
 
     def _seen_before(self, number: Axis) -> None:

@@ -11,7 +11,7 @@ all steps, or a block of vectors that the first-level cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from relay.ir.dim import dim_mul
@@ -30,7 +30,7 @@ from relay.plan.stages import Kept
 from relay.plan.work import arithmetic, traffic
 from relay.te.index import Indices
 from relay.te.rewrite import output_dtypes
-from relay.te.scalar import Axis, Const, Load, Named, Scalar, compare, extent_of
+from relay.te.scalar import Axis, Const, Load, Named, Scalar, binary, compare, extent_of, select
 from relay.te.tensor import Compute, Stage, Tensor
 
 # Vectors across a line of known length that go through the steps in registers.
@@ -45,7 +45,8 @@ class Steps:
 
     Each step puts the numbers ``pushed`` behind vectors; the numbers ``last`` are results once all steps are done. All in terms of
     ``inputs`` and, but for ``first``, of the states: what follows and what is pushed of those before the step. With a ``grid`` there is
-    a state of each kind at each of its places, and so of the results, but for those that are ``of_numbers``.
+    a state of each kind at each of its places, and so of the results, but for those that are ``of_numbers``. Without one, what is put
+    behind a tensor in a step may be a row of several numbers, in order, of the ``shapes`` that are given.
     """
 
     inputs: tuple[Tensor, ...]
@@ -53,7 +54,8 @@ class Steps:
     states: tuple[Axis, ...]
     first: tuple[Scalar, ...]
     following: tuple[Scalar, ...]
-    pushed: tuple[Scalar, ...]
+    pushed: tuple[tuple[Scalar, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]
     last: tuple[Scalar, ...]
     grid: tuple[Axis, ...] = ()
     of_numbers: frozenset[int] = frozenset()
@@ -65,13 +67,13 @@ class Steps:
     def graph(self) -> TeGraph:
         """What is computed, as stages: the results, and then what the states are first and in each step, and which variable is which
         of them. They stand as variables there: the graph tells what is read, and one loop from another, and is no definition."""
-        each = [e for n, e in enumerate(self.pushed) if n not in self.of_numbers]
+        each = [e for n, (e, *_) in enumerate(self.pushed) if n not in self.of_numbers and not self.shapes[n]]
         step = Compute("step", (self.time, *self.grid), (*each, *self.following))
         results = [Tensor(step, n, step.shape, e.dtype) for n, e in enumerate(step.bodies)]
         places, following = iter(results[: len(each)]), results[len(each) :]
         pushed = [
-            _stage("number", (self.time,), e) if n in self.of_numbers else next(places)
-            for n, e in enumerate(self.pushed)
+            row_of(self.time, row, shape) if shape or n in self.of_numbers else next(places)
+            for n, (row, shape) in enumerate(zip(self.pushed, self.shapes, strict=True))
         ]
         last = [_stage("number", self.axes(n), e) for n, e in enumerate(self.last, len(pushed))]
         first = [_stage("number", self.grid, e) for e in self.first]
@@ -82,6 +84,18 @@ class Steps:
     def results(self) -> int:
         """How many results there are."""
         return len(self.pushed) + len(self.last)
+
+
+def row_of(time: Axis, row: Sequence[Scalar], shape: Sequence[int]) -> Tensor:
+    """The rows of these numbers, in order, that are put behind a tensor in all steps."""
+    axes = tuple(Axis(f"j{n}", size) for n, size in enumerate(shape))
+    place: Scalar = Const(0, "int64")
+    for axis, size in zip(axes, shape, strict=True):
+        place = binary("add", binary("mul", place, size), axis)
+    whole = row[-1]
+    for n, element in reversed([*enumerate(row[:-1])]):
+        whole = select(compare("eq", place, n), element, whole)
+    return _stage("number", (time, *axes), whole)
 
 
 def _stage(name: str, axes: tuple[Axis, ...], body: Scalar) -> Tensor:
@@ -126,7 +140,9 @@ class _Made:
         builder, steps = self.builder, self.steps
         apart: list[Stmt] = []
         for n in sorted(steps.of_numbers):
-            (value,) = builder.evaluate([(*steps.pushed, *steps.last)[n]], {})
+            (value,) = builder.evaluate(
+                [steps.pushed[n][0] if n < len(steps.pushed) else steps.last[n - len(steps.pushed)]], {}
+            )
             index = (steps.time,) if n < len(steps.pushed) else ()
             store = Store(self.results[n].buffer, (builder.flat(self.results[n], index),), value)
             apart.append(vectorized(steps.time, extent_of(steps.time.extent), store) if index else store)
@@ -145,16 +161,19 @@ class _Made:
 
     def _accesses(self, env: Env) -> Accesses:
         steps, builder = self.steps, self.builder
-        values = builder.evaluate((*steps.first, *steps.following, *steps.pushed, *steps.last), env)
+        values = builder.evaluate((*steps.first, *steps.following, *_all(steps.pushed), *steps.last), env)
         places = [self._place(n, env) for n in range(steps.results) if n not in steps.of_numbers]
         return accesses(builder.indices, values, places)
 
-    def _place(self, result: int, env: Env) -> Scalar:
-        """Where an element of a result is."""
-        at = [env.get(a, a) for a in self.steps.axes(result)]
-        return self.builder.flat(
-            self.results[result], [self.steps.time, *at] if result < len(self.steps.pushed) else at
-        )
+    def _place(self, result: int, env: Env, number: int = 0) -> Scalar:
+        """Where an element of a result is; of a row that has no place of the grid to itself, the one of this number."""
+        at: list[Scalar] = [env.get(a, a) for a in self.steps.axes(result)]
+        if result >= len(self.steps.pushed):
+            return self.builder.flat(self.results[result], at)
+        for size in reversed(self.steps.shapes[result]):
+            number, here = divmod(number, size)
+            at.insert(0, Const(here, "int64"))
+        return self.builder.flat(self.results[result], [self.steps.time, *at])
 
     def _across(self, outer: Sequence[Axis], line: Axis, env: Env, size: int | None) -> Stmt:
         """Lanes across a line: so many at a time in registers, or blocks of it."""
@@ -164,7 +183,7 @@ class _Made:
         scope: Scope = "register" if lanes.held else "stack"
         begin, step, end, states = self._parts(here, lanes.variable, lanes.size, scope)
         body = allocate(states, seq([lanes.loop(begin), self._loop(lanes.loop(step)), lanes.loop(end)]))
-        work = sum(cost(e) for e in (*self.steps.following, *self.steps.pushed)) * lanes.size
+        work = sum(cost(e) for e in (*self.steps.following, *_all(self.steps.pushed))) * lanes.size
         return parallel_rows(self.builder, [*outer, *blocks], dim_mul(self.steps.time.extent, work), body)
 
     def _most(self) -> int:
@@ -182,9 +201,9 @@ class _Made:
         states = [Buffer(builder.fresh("state"), (size,), s.dtype, scope) for s in steps.states]
         now: dict[Axis, Scalar] = {s: Load(r, (at,), s.dtype) for s, r in zip(steps.states, states, strict=True)}
         here = [n for n in range(steps.results) if n not in steps.of_numbers]
-        rows = [n for n in here if n < len(steps.pushed)]
+        rows = [(n, m) for n in here if n < len(steps.pushed) for m in range(len(steps.pushed[n]))]
         ends = [n for n in here if n >= len(steps.pushed)]
-        every = builder.evaluate((*(steps.pushed[n] for n in rows), *steps.following), {**env, **now})
+        every = builder.evaluate((*(steps.pushed[n][m] for n, m in rows), *steps.following), {**env, **now})
         pushed, following = every[: len(rows)], every[len(rows) :]
         # All that follows is known before anything is put in its place.
         next_ = [Named(builder.fresh("next"), e.dtype) for e in following]
@@ -192,7 +211,7 @@ class _Made:
             list(zip(next_, following, strict=True)),
             seq(
                 [
-                    *(self._store(n, env, e) for n, e in zip(rows, pushed, strict=True)),
+                    *(self._store(n, env, e, m) for (n, m), e in zip(rows, pushed, strict=True)),
                     *(Store(state, (at,), e) for state, e in zip(states, next_, strict=True)),
                 ]
             ),
@@ -203,8 +222,12 @@ class _Made:
         end = seq([self._store(n, env, e) for n, e in zip(ends, last, strict=True)])
         return begin, step, end, states
 
-    def _store(self, result: int, env: Env, value: Scalar) -> Stmt:
-        return Store(self.results[result].buffer, (self._place(result, env),), value)
+    def _store(self, result: int, env: Env, value: Scalar, number: int = 0) -> Stmt:
+        return Store(self.results[result].buffer, (self._place(result, env, number),), value)
+
+
+def _all(rows: Iterable[tuple[Scalar, ...]]) -> list[Scalar]:
+    return [e for row in rows for e in row]
 
 
 def _lanes(line: Axis, size: int | None, most: int) -> tuple[Lanes, list[Axis], Scalar]:
