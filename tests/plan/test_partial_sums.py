@@ -65,13 +65,22 @@ def windows_to_one(x: te.Tensor, y: te.Tensor) -> te.Tensor:
     return te.compute((), lambda: te.sum(te.exp(x[i + a, j + b] - y[i, j]) * y[i, j], (i, a, j, b)))
 
 
+@relay.operator("test.windows_to_one_with_the_border_repeated")
+def windows_with_border(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    h, w = y.shape
+    i, a, j, b = (te.reduce_axis(n) for n in (h, 3, w, 3))
+    row, column = (te.minimum(te.maximum(at - 1, 0), te.size(n) - 1) for at, n in ((i + a, h), (j + b, w)))
+    return te.compute((), lambda: te.sum(te.exp(x[row, column] - y[i, j]) * y[i, j], (i, a, j, b)))
+
+
 @pytest.mark.parametrize(("h", "w"), [("n", "m"), ("n", 300), (200, 300), (7, 20)])
-def test_taps_of_windows_are_no_vectors(h: int | str, w: int | str) -> None:
+@pytest.mark.parametrize("name", ["test.windows_to_one", "test.windows_to_one_with_the_border_repeated"])
+def test_taps_of_windows_are_no_vectors(name: str, h: int | str, w: int | str) -> None:
     """Of a sum over places and what a window has at each, the places along a line are what a vector takes."""
     sizes = {"n": DimVar("n"), "m": DimVar("m")}
     height, width = (as_dim(sizes[d]) if isinstance(d, str) else d for d in (h, w))
     operands = [tensor((dim_add(height, 2), dim_add(width, 2))), tensor((height, width))]
-    fn = primitive(operands, lambda m, x, y: m("test.windows_to_one", x, y))
+    fn = primitive(operands, lambda m, x, y: m(name, x, y))
     bound = [{sizes[d]: n for d, n in ((h, a), (w, b)) if isinstance(d, str)} for a, b in ((1, 1), (5, 40))]
     text = kernel_text(check(fn, *bound).kernel)
     assert len(re.findall(r"vectorized k\S* < (m|300|20)\n", text)) >= 1 and not re.search(

@@ -71,12 +71,17 @@ def _along_memory(axes: tuple[Axis, ...], value: Scalar) -> tuple[Axis, ...]:
 
 
 def _is_step(index: Scalar, axis: Axis) -> bool:
-    """Whether an index is the axis and something that it does not change."""
-    terms, todo = [], [index]
+    """Whether an index is the axis and something that it does not change, kept within bounds or not."""
+    terms: list[Scalar] = []
+    todo = [index]
     while todo:
         term = todo.pop()
         if isinstance(term, Binary) and term.op == "add":
             todo += (term.a, term.b)
+        elif isinstance(term, Binary) and term.op in ("min", "max", "sub") and axis not in mentioned(term.b):
+            todo.append(term.a)
+        elif isinstance(term, Binary) and term.op in ("min", "max") and axis not in mentioned(term.a):
+            todo.append(term.b)
         else:
             terms.append(term)
     return sum(t is axis for t in terms) == 1 and axis not in mentioned(*(t for t in terms if t is not axis))
