@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from relay import te
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.loop.ir import Alloc, Branch, For, Store, Transpose
+from relay.loop.printer import kernel_text
 from relay.loop.walk import statements
 from relay.op import registry
 from relay.plan.build import STACK_BYTES
@@ -194,3 +196,27 @@ def test_nans_and_infinities() -> None:
         build = lambda m, x, op=op: m(op, x, axis=1)  # noqa: E731
         plan = check(primitive([tensor((N, 10))], build), {V: 40}, inputs=[x])
         assert turns(plan) or not WIDE
+
+
+def test_small_matrices_of_unknown_sizes() -> None:
+    """Lanes run across matrices that turn out to be small: along rows that are read through an index, and across columns."""
+    size = DimVar("s")
+    s = as_dim(size)
+    sizes = [
+        {V: n, size: w} for n, w in ((0, 3), (5, 0), (1, 4), (15, 4), (16, 1), (17, 8), (40, 5), (40, 9), (20, 40))
+    ]
+
+    def messages(m: Maker, x: Expr, w: Expr, at: Expr) -> Expr:
+        found = m("expand_dims", m("take", x, at, axis=0, mode="clip"), axis=2)
+        made = m("logsumexp", m("add", found, w), axis=1)
+        return m("subtract", made, m("max", made, axis=1, keepdims=True))
+
+    def columns(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("max", m("multiply", m("expand_dims", x, axis=2), w), axis=1)
+
+    operands = [tensor((N, s)), tensor((s, s)), tensor((N,), "int64")]
+    for plan in (
+        check(primitive(operands, messages), *sizes[2:], tolerance=1e-4),
+        check(primitive(operands[:2], columns), *sizes),
+    ):
+        assert re.search(r"if .*s <= 8", kernel_text(plan.kernel)), "sizes decide which way lanes run"

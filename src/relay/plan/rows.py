@@ -65,6 +65,8 @@ from relay.te.tensor import Scan, stage_bodies
 _NEIGHBOURS = (1, -1)
 # Lanes are loaded about as fast as neighbours from places up to so many elements apart.
 _NEAR = 4
+# Matrices of unknown sizes have lanes across them where their rows and columns have at most so many elements.
+_NARROW = 8
 # Columns whose sums one thread makes at a time, and the multiple of which a thread has.
 _COLUMNS, _SHARED_VECTORS = 1024, 64
 # Rows that take their steps together, and the longest for which that is done.
@@ -132,6 +134,11 @@ def row_nest(builder: Builder, nest: Nest) -> Stmt:
     at_once = rows_at_once(emitter, plans[0], rows) if across is True and len(plans) == 1 and not temps else {}
     if at_once:
         return _several(emitter, plans, rows, work, at_once)
+    if across is True and (exchanged := _exchanged(plans, rows, lanes)) is not None:
+        short, others = exchanged
+        made = _across(emitter, plans, temps, others, work)
+        as_it_was()
+        return Branch(short, made, _across(emitter, plans, temps, rows, work))
     if isinstance(across, bool):
         return _across(emitter, plans, temps, rows, work) if across else _along(emitter, plans, temps, rows, work)
     wide = _across(emitter, plans, temps, rows, work)
@@ -485,7 +492,33 @@ def _across_rows(
         return last.extent >= lanes if isinstance(last.extent, int) else compare("ge", extent_of(last.extent), lanes)
     if windows and votes <= 0 < votes + 2 * len(windows):
         return conjunction(compare("le", extent_of(size), _NEAR) for size in dict.fromkeys(windows))
-    return votes > 0 or (undecided and across)
+    across_all = votes > 0 or (undecided and across)
+    # Matrices that turn out to be small have nothing for lanes along their rows.
+    matrices = not across_all and any(len(p.inner) + len(p.reduced) > 1 for p in plans)
+    small = _narrow(plans, [], last, lanes) if matrices else None
+    return across_all if small is None else small
+
+
+def _exchanged(plans: Sequence[MemberPlan], rows: Sequence[Axis], lanes: int) -> tuple[Scalar, list[Axis]] | None:
+    """The rows with the last two exchanged, and whether lanes should run across what is the last one then: the other one, and what is
+    reduced, are of unknown length and turn out to be short."""
+    if len(rows) < 2 or not any(p.reduced for p in plans):
+        return None
+    *outer, line, last = rows
+    short = _narrow(plans, [last], line, lanes)
+    return None if short is None else (short, [*outer, last, line])
+
+
+def _narrow(plans: Sequence[MemberPlan], rows: Sequence[Axis], line: Axis, lanes: int) -> Scalar | None:
+    """Whether what is inside of rows, and these, turns out to be short, and there are as many elements of a line as lanes; None where
+    that is known of a size."""
+    if any(isinstance(p.member.kept.stage, Scan) for p in plans):
+        return None
+    sizes = dict.fromkeys([*(a.extent for a in rows), *(a.extent for p in plans for a in (*p.inner, *p.reduced))])
+    if any(isinstance(s, int) for s in sizes) or (isinstance(line.extent, int) and line.extent < lanes):
+        return None
+    short = [compare("le", extent_of(size), _NARROW) for size in sizes]
+    return conjunction([*short, compare("ge", extent_of(line.extent), lanes)])
 
 
 def _is_near(step: Dim | None) -> bool:
