@@ -28,6 +28,7 @@ PROGRAMS = {
     "convolutions": True,
     "loops": True,
     "models": True,
+    "novel_programs": True,
     "layers": True,
     "capsule": False,
     "novel_operators": False,
