@@ -14,7 +14,7 @@ from relay.ir.expr import Call, Constant, Function, OpRef, RefNew
 from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.options import Options
-from relay.transform import DeadFunctions, DeadReferences, PartialEvaluate, Pipeline
+from relay.transform import DeadCode, DeadFunctions, DeadReferences, PartialEvaluate, Pipeline
 from relay.transform.ad.notes import AS_LOOP
 from relay.transform.uses import globals_used
 from tests.ad.checks import problem
@@ -239,6 +239,13 @@ def test_weights_have_one_product() -> None:
         assert calls(module, operator) == 1
         assert calls(inside, operator) == 0
     assert calls(inside, "nn.dense") == 1 and calls(inside, "nn.dense.vjp0") == 1
+
+
+def test_what_decides_about_another_step_is_computed_once() -> None:
+    """The loop forward makes a step, by which it is decided whether to go on, and keeps what it has made: not the step again."""
+    text, _, argnums = LOOPS["steps of its own choice"]
+    (forward,) = (f for n, f in gradient(text, argnums).functions.items() if n.endswith(".forward"))
+    assert calls(DeadCode()(Module({"forward": forward})), "nn.dense") == 2
 
 
 SOFT = """def @cells[m: Dim, k: Dim](%j: int64, %left: float32, %corner: float32, %above: Tensor[(m,), float32], %s: Tensor[(m,), float32],

@@ -40,7 +40,6 @@ from relay.transform.ad.terms import Code, add, project, tuple_of
 from relay.transform.ad.values import Frame, Tensor, Value
 from relay.transform.blocks import all_bindings, operands, with_operands
 from relay.transform.build import constant, internal_call, op_call, type_of
-from relay.transform.copying import Copier
 from relay.transform.dims import DimUses, told, whole_axes
 from relay.transform.name_dims import named
 from relay.transform.partial_eval import LOOP
@@ -51,7 +50,8 @@ INDEX = TensorType((), "int64")
 
 @dataclass(slots=True, eq=False)
 class Lifted:
-    """A loop with one iteration (``again``) and its end (``leave``) lifted, over parameters ``params`` of plain values.
+    """A loop with one iteration (``again``) and its end (``leave``) lifted, over parameters ``params`` of plain values. The first
+    ``before`` bindings of the iteration stand in front of the choice between the two, which ``cond`` makes.
 
     ``given`` and ``left`` are the parameters' values in either, ``args`` what the next iteration is given, ``rows`` what
     growing parameters get, ``result`` the loop's value.
@@ -60,6 +60,8 @@ class Lifted:
     loop: Loop
     params: tuple[Var, ...]
     again: Frame
+    before: int
+    cond: Expr
     given: list[Value]
     args: list[Value]
     rows: dict[int, Value]
@@ -335,9 +337,8 @@ class LoopWriter:
         )
         params = (*lifted.params, count, *tapes, *starts)
         target, dims = self._target("forward", params, ret, own=True)
-        copier = Copier(dict(zip(loop.function.params, lifted.params, strict=True)))
-        start = Code(list(copier.copy(Block(loop.before, loop.cond, type_of(loop.cond))).bindings))
-        more = lifted.again.forward
+        made = lifted.again.forward.bindings
+        start, more = Code(made[: lifted.before]), Code(made[lifted.before :])
         begun = [
             longer(more, s, more.bind(row_count(more, self._of(d, tapes))))
             for d, s in zip(self.counts, starts, strict=True)
@@ -354,7 +355,7 @@ class LoopWriter:
         end = lifted.leave.forward
         orelse = end.block(end.bind(tuple_of((self.result, *ending, count, *tapes, *starts)), "result"))
         branches = (then, orelse) if loop.on else (orelse, then)
-        result = start.bind(If(copier.atom(loop.cond), *branches, ret), "result")
+        result = start.bind(If(lifted.cond, *branches, ret), "result")
         return self._add(target, params, start.block(result), dims)
 
     def _of(self, count: DimVar, tapes: Sequence[Var]) -> Var:

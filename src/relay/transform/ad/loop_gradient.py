@@ -101,21 +101,26 @@ class Loops:
         params = tuple(Var(p.name, type_of(p), type_of(p), p.span) for p in loop.function.params)
         reverse = self.reverse
 
-        def path(bindings: Sequence[Binding], ends: Sequence[Expr]) -> tuple[Frame, list[Value], list[Value]]:
+        def begun() -> tuple[Frame, list[Value], Value]:
             frame = Frame()
             given: list[Value] = []
             for p, new in zip(loop.function.params, params, strict=True):
                 reverse.env[p] = reverse.argument(frame, new, type_of(p), p.span)
                 given.append(reverse.env[p])
-            run(reverse.block(Block(tuple(bindings), ends[0], type_of(ends[0])), frame))
-            return frame, given, [reverse.atom(a, frame) for a in ends]
+            return frame, given, run(reverse.block(Block(loop.before, loop.cond, type_of(loop.cond)), frame))
 
-        ends = (*loop.call.args, *loop.rows.values())
-        again, given, args = path((*loop.before, *loop.again), ends)
-        leave, left, results = path((*loop.before, *loop.leave.bindings), (loop.leave.result,))
+        def ended(frame: Frame, bindings: Sequence[Binding], ends: Sequence[Expr]) -> list[Value]:
+            run(reverse.block(Block(tuple(bindings), ends[0], type_of(ends[0])), frame))
+            return [reverse.atom(a, frame) for a in ends]
+
+        again, given, cond = begun()
+        before = len(again.forward.bindings)
+        args = ended(again, loop.again, (*loop.call.args, *loop.rows.values()))
+        leave, left, _ = begun()
+        (result,) = ended(leave, loop.leave.bindings, (loop.leave.result,))
         count = len(loop.call.args)
         rows = dict(zip(loop.rows, args[count:], strict=True))
-        return Lifted(loop, params, again, given, args[:count], rows, leave, left, results[0])
+        return Lifted(loop, params, again, before, cond.primal, given, args[:count], rows, leave, left, result)
 
     def reserved(self, code: Code, tape: Expr, rows: Expr) -> Expr:
         """A tape with room for so many rows."""
