@@ -12,8 +12,11 @@ import relay
 from relay.ir.dim import DimVar, as_dim
 from relay.loop.ir import TURN
 from relay.loop.walk import nodes
-from relay.plan import make_plan, reading
-from relay.plan.kernel_plan import KernelPlan
+from relay.plan import reading
+from relay.plan.build import Residence
+from relay.plan.graph import te_graph
+from relay.plan.kernel_plan import KernelPlan, plan_graph
+from relay.plan.key import plan_key
 from relay.te.evaluate import evaluate
 from relay.te.scalar import Axis
 from tests.plan.harness import HOST, Context, Native, asked_for, check, fresh_name, primitive, random, tensor
@@ -23,12 +26,15 @@ WEIGHT = frozenset({1})
 V = DimVar("n")
 
 
-def plan_of(rows: object, columns: int, depth: int, biased: bool = False, ahead: frozenset[int] = WEIGHT) -> KernelPlan:
+def plan_of(
+    rows: object, columns: int, depth: int, biased: bool = False, ahead: frozenset[int] = WEIGHT,
+    weights: Residence = Residence.PART,
+) -> KernelPlan:  # fmt: skip
     given = [tensor((rows, depth)), tensor((columns, depth)), *([tensor((columns,))] if biased else [])]
     fn = primitive(
         given, lambda m, x, w, *b: m("tanh", m("add", m("nn.dense", x, w), b[0])) if b else m("nn.dense", x, w)
     )
-    return make_plan(fn, SMALL, ahead, fresh_name())
+    return plan_graph(te_graph(fn), SMALL, plan_key(fn, SMALL, ahead), ahead, fresh_name(), weights=weights)
 
 
 def goes_back(plan: KernelPlan) -> bool:
@@ -79,6 +85,19 @@ def test_what_a_cache_holds_and_what_is_far_larger_is_read_in_order() -> None:
     assert not goes_back(plan_of(49, 300, 100)) and goes_back(
         plan_of(as_dim(V), 300, 100)
     )  # unknown: for one row or a few
+
+
+@pytest.mark.parametrize(("columns", "depth"), [(150, 45), (256, 40), (70, 70)])
+def test_a_row_goes_back_through_what_the_first_level_cache_has_in_part(columns: int, depth: int) -> None:
+    """Of what a loop reads alone, more than half of that cache; of two rows it is no gain."""
+    assert SMALL.l1_bytes // 2 < 4 * columns * depth and not goes_back(
+        plan_of(1, columns, depth // 4, weights=Residence.NEAR)
+    )
+    plan = plan_of(1, columns, depth, biased=True, weights=Residence.NEAR)
+    assert goes_back(plan) and not goes_back(plan_of(2, 64, 100, weights=Residence.NEAR))
+    check_orders(plan, 1, columns, depth)
+    check_orders(plan_of(as_dim(V), columns, depth, biased=True, weights=Residence.NEAR), 1, columns, depth)
+    check_orders(plan_of(as_dim(V), columns, depth, biased=True, weights=Residence.NEAR), 3, columns, depth)
 
 
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(12, 256, 60), (12, 128, 400), (8, 240, 100)])

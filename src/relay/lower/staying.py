@@ -2,12 +2,13 @@
 
 A kernel alone cannot know: a matrix of half the cache stays there if it is all that a loop multiplies by, and is driven out if it is one
 layer of many. So it is found for the module: what all products reachable from it (or from a loop in it, which is a group of functions
-that call each other) read together fits, or fits in part, or does not.
+that call each other) read together fits, or fits in part, or does not. What a loop reads may be in the first-level cache in part as well:
+of what a program reads once nothing is left there at its next call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from relay.ir.dim import shape_size
 from relay.ir.expr import Call, Constant
@@ -56,12 +57,14 @@ def residences(
         constant = [v for v in values if isinstance(v, Call) and is_primitive(v.fn)]
         calls[name] = [c for c in constant if any(isinstance(a, Constant) for a in c.args) and multiplies(c)]
 
-    def together(names: list[str], weights: Callable[[Call], Weights]) -> int:
+    def together(names: Sequence[str], weights: Callable[[Call], Weights]) -> int:
         found = {mark: size for n in names for c in calls[n] for mark, size in weights(c).items()}
         return sum(found.values())
 
-    def residence(names: list[str]) -> Residence:
+    def residence(names: Sequence[str], loop: bool) -> Residence:
         given = together(names, _given)
+        if loop and given <= MOST_CACHES * target.l1_bytes:
+            return Residence.NEAR
         if given > (MOST_CACHES * target.l2_bytes if target.outruns_caches else target.l3_bytes):
             return Residence.NONE
         if target.outruns_caches and given <= target.l2_bytes:
@@ -73,9 +76,10 @@ def residences(
     uses = {name: globals_used(function) for name, function in module.functions.items()}
     loops = [part for part in components(uses) if len(part) > 1 or part[0] in uses[part[0]]]
     found: dict[int, Residence] = {}
-    order = [Residence.NONE, Residence.PART, Residence.WHOLE]
-    for scope in (list(calls), *(reachable(module.functions, part) for part in loops)):
-        here = residence(scope)
+    order = [Residence.NONE, Residence.PART, Residence.WHOLE, Residence.NEAR]
+    scopes = [(list(calls), False), *((reachable(module.functions, part), True) for part in loops)]
+    for scope, loop in scopes:
+        here = residence(scope, loop)
         for call in (c for n in scope for c in calls[n]):
             found[id(call)] = max(found.get(id(call), here), here, key=order.index)
     return found

@@ -69,8 +69,9 @@ class Storage:
 class Residence(Enum):
     """How much of a kernel's packed constants is from one call to the next where multiply-adds need not wait for it (in the second-level
     cache, or in the last one for processors that wait for memory alone): all, a part where they alone do not fill it too often, or nothing,
-    because what other kernels read in between drives them out."""
+    because what other kernels read in between drives them out. ``NEAR``: all, and a part is in the first-level cache."""
 
+    NEAR = "near"
     WHOLE = "whole"
     PART = "in part"
     NONE = "not at all"
@@ -91,7 +92,7 @@ class Builder:
     @property
     def weights_stay(self) -> bool:
         """Whether the second-level cache has all packed constants."""
-        return self.weights is Residence.WHOLE
+        return self.weights in (Residence.WHOLE, Residence.NEAR)
 
     def fresh(self, hint: str) -> str:
         """A name that no other buffer of the kernel has."""

@@ -15,12 +15,13 @@ from relay.plan.product_nest import ProductNest
 from relay.plan.tiles import PanelRun
 from relay.te.scalar import Axis, Scalar, binary, compare, extent_of, minimum, select
 
-# Of up to so many rows, and of panels that fill up to so many second-level caches.
-_MOST_ROWS, MOST_CACHES = 48, 8
+# Of up to so many rows, and of panels that fill up to so many caches. Two rows are multiplied in the time that panels take to come from the
+# second-level cache, so what the first-level one has of them is a gain for a single row.
+_MOST_ROWS, _MOST_ROWS_NEAR, MOST_CACHES = 48, 1, 8
 
 
 def is_kept_in_part(nest: ProductNest, most: int | None, panels: Dim, runs: Sequence[PanelRun], packed: Buffer) -> bool:
-    """Whether the second-level cache keeps a good part of all panels, but not all, from one call to the next (a recurrent network's
+    """Whether a cache keeps a good part of all panels, but not all, from one call to the next (a recurrent network's
     weights). From first to last, each call would drive out what the next one reads first; every other call goes back, from what was read
     last. With more rows (``most``, if that is known) multiply-adds take longer than reading."""
     if not isinstance(panels, int) or panels < 2 or nest.builder.weights is Residence.NONE:
@@ -36,7 +37,9 @@ def stays_in_part(nest: ProductNest, most: int | None, columns: int, dtype: str)
         return False
     if p.form.guard is not None or p.form.turned or p.outer or p.batch:
         return False
-    size, cache = columns * depth * dtype_bits(dtype) // 8, nest.builder.target.l2_bytes
+    size, target = columns * depth * dtype_bits(dtype) // 8, nest.builder.target
+    near = nest.builder.weights is Residence.NEAR and most <= _MOST_ROWS_NEAR
+    cache = target.l1_bytes if near else target.l2_bytes
     return cache // 2 < size <= MOST_CACHES * cache
 
 
