@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 import relay
 from relay.ir.dim import DimVar, as_dim
 from relay.ir.expr import Function
+from relay.loop.evaluate import _State
+from relay.loop.ir import WORKERS, Buffer, For, Kernel, LetScalar, Stmt, Store
+from relay.loop.verify import verify
+from relay.plan.build import PARALLEL_COST, Builder, parallel
 from relay.plan.kernel_plan import KernelPlan, make_plan
+from relay.te.index import Indices
 from tests.plan.harness import HOST, check, primitive, random, tasks, tensor
 
 V = DimVar("n")
@@ -89,3 +96,52 @@ def test_no_bit_depends_on_the_number_of_threads(name: str) -> None:
     one, *others = (np.asarray(relay.compile(text, threads=threads)(*args)) for threads in (1, 2, 5, 16))
     for other in others:
         np.testing.assert_array_equal(one, other)
+
+
+class _Cut(_State):
+    """Goes through a kernel whose stores say which iteration they are of, and notes them for each piece of its parallel loop."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__({})
+        self.axes[WORKERS] = threads
+        self.pieces: list[list[int]] = []
+
+    def run(self, stmt: Stmt) -> None:
+        match stmt:
+            case For(kind="parallel"):
+                extent = int(self.value(stmt.extent))
+                for first in range(0, extent, stmt.grain):
+                    self.pieces.append([])
+                    for index in range(first, min(first + stmt.grain, extent)):
+                        self.axes[stmt.var] = index
+                        self.run(stmt.body)
+            case LetScalar():
+                self.axes[stmt.var] = self.value(stmt.value)
+                self.run(stmt.body)
+            case Store():
+                self.pieces[-1].append(int(self.value(stmt.value)))
+            case _:
+                super().run(stmt)
+
+
+@pytest.mark.parametrize("extent", [2, 3, 13, 16, 17, 25, 40, 100])
+@pytest.mark.parametrize("chunks", [2, 3, 4, 5, 12, 30])
+def test_iterations_are_shared_out_evenly(extent: int, chunks: int) -> None:
+    """Each is done once; threads that all have as many pieces of them have about as many iterations, and pieces are no more than there is
+    work for, or as many for each thread."""
+    out = Buffer("out", (extent,), "int64")
+    most = min(chunks, extent)
+    cost = -(-chunks * PARALLEL_COST // extent)
+    stmt = parallel(Builder(HOST, Indices()), extent, cost, lambda r: Store(out, (r,), r))
+    verify(Kernel("shared", (), (out,), (), stmt))
+    for threads in (1, 2, 3, 5, 8, 64):
+        found = _Cut(threads)
+        found.run(stmt)
+        assert sorted(i for piece in found.pieces for i in piece) == list(range(extent))
+        count, working = len(found.pieces), min(threads, most)
+        if working in (2, 3, 5, 8):
+            # As the pool deals out pieces: neighbours, those that have one more first.
+            bounds = [count // threads * w + min(w, count % threads) for w in range(threads + 1)]
+            shares = [sum(map(len, found.pieces[a:b])) for a, b in pairwise(bounds)]
+            assert max(shares) <= -(-extent // working) * 17 / 16, (threads, shares)
+        assert count <= max(2 * most, most + threads), (threads, count)

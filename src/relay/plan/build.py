@@ -18,7 +18,7 @@ from relay.ir.dim import (
     shape_size,
 )
 from relay.ir.types import dtype_bits
-from relay.loop.ir import Alloc, Between, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, between
+from relay.loop.ir import WORKERS, Alloc, Between, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, between
 from relay.loop.target import Target
 from relay.plan.expand import Env, Expander, is_expensive
 from relay.plan.graph import tensor_key
@@ -48,6 +48,8 @@ from relay.te.tensor import Tensor
 
 # Work below this many simple operations is not worth waking another thread for.
 PARALLEL_COST = 32 << 10
+# A thread may have so many times the iterations of an equal share (numerator and denominator) of so many threads.
+_UNEVEN, _THREADS_COUNTED = (17, 16), 8
 # Iterations that follow each other where to find out where each of them is takes a division.
 _AT_ONCE = 4
 # The longest lines that go through their loops together only to share what they read.
@@ -244,7 +246,10 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
         if chunks == 1:
             return For(var, extent_of(extent), body(var))
         # Rounded down: more and smaller chunks can be shared out evenly, fewer and larger ones cannot.
-        return For(var, extent_of(extent), body(var), "parallel", extent // chunks)
+        grain = extent // chunks
+        if _is_even(extent, grain, chunks):
+            return For(var, extent_of(extent), body(var), "parallel", grain)
+        return _in_shares(var, extent, chunks, body(var))
     if isinstance(cost, int):
         return For(var, extent_of(extent), body(var), "parallel", max(1, PARALLEL_COST // max(cost, 1)))
     # As many chunks of equal length as there is work for.
@@ -258,6 +263,35 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
     return LetScalar(
         many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(binary("floordiv", whole, many), 1), loop)
     )
+
+
+def _is_even(extent: int, grain: int, chunks: int) -> bool:
+    """Whether chunks of ``grain`` iterations, as many for one of several threads as for another, give each about as many iterations."""
+    whole = -(-extent // grain)
+    return all(
+        -(-whole // threads) * grain <= -(-extent // threads) * _UNEVEN[0] // _UNEVEN[1]
+        for threads in range(2, min(chunks, _THREADS_COUNTED) + 1)
+    )
+
+
+def _in_shares(var: Axis, extent: int, most: int, body: Stmt) -> Stmt:
+    """Iterations in ``most`` chunks or a few more: as many for each thread that there is work for, cut out of equal shares of all
+    iterations."""
+    threads, share, pieces, per = (Axis(hint, extent + 1) for hint in ("threads", "share", "pieces", "per"))
+    chunk, inner, of, begin = (Axis(hint, 2 * extent) for hint in ("chunk", "t", "of", "begin"))
+    start = binary("add", binary("mul", of, share), begin)
+    left = minimum(binary("sub", share, begin), binary("sub", extent, start))
+    run = For(inner, maximum(minimum(per, left), 0), LetScalar(var, binary("add", start, inner), body))
+    place = bound([
+        (of, binary("floordiv", chunk, pieces)),
+        (begin, binary("mul", binary("sub", chunk, binary("mul", of, pieces)), per)),
+    ], run)  # fmt: skip
+    return bound([
+        (threads, minimum(WORKERS, most)),
+        (share, ceiling(Const(extent, "int64"), threads)),
+        (pieces, select(compare("eq", threads, 1), Const(1, "int64"), ceiling(Const(most, "int64"), threads))),
+        (per, ceiling(share, pieces)),
+    ], For(chunk, binary("mul", threads, pieces), place, "parallel", 1))  # fmt: skip
 
 
 def ceiling(a: Scalar, b: Scalar) -> Scalar:
