@@ -28,7 +28,7 @@ from relay.codegen.kernels import build
 from relay.codegen.target import runs_here
 from relay.executable.program import Executable
 from relay.ir.diagnostics import CompileError, FileError
-from relay.ir.dim import DimVar, as_dim, dim_evaluate
+from relay.ir.dim import DimVar, as_dim, dim_evaluate_total
 from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant, Function, Var
 from relay.ir.files import write_whole
@@ -114,7 +114,7 @@ class Tuner:
     def _tune(self, primitive: Function, key: PlanKey, constants: frozenset[int]) -> Schedule:
         plan = plan_graph(te_graph(primitive), self._target, key, constants)
         large = _within(plan, _LARGE)
-        if not plan.products or large is None or dim_evaluate(plan.flops, large) < _LEAST:
+        if not plan.products or large is None or dim_evaluate_total(plan.flops, large) < _LEAST:
             return MODEL
         random = np.random.default_rng(0)
         main = _measured(primitive, key.dims, constants, random)
@@ -126,7 +126,7 @@ class Tuner:
         model, *others = self._compiled(main, [MODEL, *_schedules(plan, self._target)], tried)
         given = arguments(large)
         tiles = self._ordered(others, given)
-        rows = max(dim_evaluate(p.rows, large) for p in plan.products)
+        rows = max(dim_evaluate_total(p.rows, large) for p in plan.products)
         blocks = [
             Schedule(c.schedule.vectors, (replace(c.schedule.cases[0], block=block),))
             for c in tiles[:_WIDTHS_KEPT]
@@ -138,7 +138,7 @@ class Tuner:
         measured: dict[int, list[list[float]]] = {}
         for size in _SWEEP if key.dims else (_LARGE,):
             if (sizes := _within(plan, size)) is not None:
-                at = dim_evaluate(plan.products[0].rows, sizes)
+                at = dim_evaluate_total(plan.products[0].rows, sizes)
                 measured.setdefault(at, []).append(_times(finalists, arguments(sizes)))
         # Sizes that leave the number of rows as it is are no cases of their own: they count together.
         times = {at: [_mean(t) for t in zip(*measured[at], strict=True)] for at in sorted(measured)}
@@ -241,7 +241,7 @@ def _mean(values: Sequence[float]) -> float:
 def _within(plan: KernelPlan, size: int) -> Sizes | None:
     """Every size of a kernel ``size``, as far as its bounds allow; None where that is too much to measure."""
     sizes = {v: max(v.lo, size if v.hi is None else min(size, v.hi)) for v in plan.key.dims}
-    return sizes if max(dim_evaluate(plan.flops, sizes), dim_evaluate(plan.bytes, sizes)) <= _MOST else None
+    return sizes if max(dim_evaluate_total(plan.flops, sizes), dim_evaluate_total(plan.bytes, sizes)) <= _MOST else None
 
 
 def _times(candidates: Sequence[_Candidate], arguments: Sequence[Array]) -> list[float]:
@@ -297,7 +297,7 @@ def _measured(
 def _random(ty: TensorType, sizes: Sizes, random: np.random.Generator) -> Array:
     """An array of a type: normal numbers, or zeros for what may be an index."""
     assert isinstance(ty.shape, tuple) and isinstance(ty.dtype, str)
-    shape = tuple(dim_evaluate(d, sizes) for d in ty.shape)
+    shape = tuple(dim_evaluate_total(d, sizes) for d in ty.shape)
     dtype = numpy_dtype(ty.dtype)
     if is_float(ty.dtype):
         return random.standard_normal(shape, dtype=np.float32).astype(dtype)

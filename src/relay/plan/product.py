@@ -12,7 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_evaluate, dim_mul, dim_sub, dim_vars, known_equal, shape_size
+from relay.ir.dim import (
+    Dim,
+    DimVar,
+    SymDim,
+    dim_add,
+    dim_evaluate_total,
+    dim_mul,
+    dim_sub,
+    dim_vars,
+    known_equal,
+    shape_size,
+)
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target
@@ -243,7 +254,7 @@ def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices
     left = dim_sub(reads, there)
     # Of sizes that are not known the largest decide, also those that are quotients of others (the windows of a stride).
     shorter = {size for a in moving for size in _taken(a.extent)}
-    again = dim_evaluate(left, {size: _WINDOW if size in shorter else _LARGE for size in dim_vars(left)}) > 0
+    again = dim_evaluate_total(left, {size: _WINDOW if size in shorter else _LARGE for size in dim_vars(left)}) > 0
     if 1 not in strides or again or any(s is None or indices.is_index(s) for s in strides):
         return False
     # Columns in lines of unknown length that are not one line are packed element by element.

@@ -2,32 +2,101 @@
 
 min(a, b)         a where a <= b, and b where a = b + 1 + s with a new s >= 0 (max alike)
 abs(a)            a where a >= 0, and -a where a = -1 - s with a new s >= 0
+n * a, a // n     itself where the size n is not zero, and 0 where it is
+
+An equation is solved by dividing by its sizes. Where one of them is zero nothing is left of what it multiplies, and all of it reads the
+same. There is no piece for that where the iterations are none then, and no condition where the tensor is empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from relay.ir.dim import dim_max, dim_mul, dim_sub
+from relay.ir.dim import Dim, SymDim, dim_max, dim_mul, dim_sub, dim_sum
+from relay.ir.inequality import is_count
 from relay.te.index import Indices
-from relay.te.scalar import Axis, Binary, Const, Load, Scalar, Unary, binary, children, compare, transform, unary, walk
+from relay.te.scalar import (
+    Axis,
+    Binary,
+    CompareOp,
+    Const,
+    Load,
+    Scalar,
+    Size,
+    Unary,
+    binary,
+    children,
+    compare,
+    transform,
+    unary,
+    walk,
+)
+from relay.te.zero_sizes import divides, may_be_zero, vanishes_with
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """A part of the iterations, in which the read has no minimum or maximum: ``variables`` has those to tell it, ``also`` the
-    equations and ``where`` the conditions for being in it."""
+    equations and ``where`` the conditions for being in it. The sizes ``some`` are not zero in it."""
 
     read: tuple[Scalar, ...]
     variables: tuple[Axis, ...]
     also: tuple[tuple[Scalar, Scalar], ...]
     where: tuple[Scalar, ...]
+    some: tuple[SymDim, ...] = ()
 
 
-def cut(piece: Piece, indices: Indices) -> list[Piece] | None:
-    """The piece cut in two at a minimum or maximum of indices, or where a magnitude turns; None where there is none to cut at."""
+def cut(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[Piece] | None:
+    """The piece cut in two at a size that may be zero, at a minimum or maximum of indices, or where a magnitude turns; None where there
+    is none to cut at. ``element`` is the place that is read."""
+    return _at_size(piece, element, indices) or _at_turn(piece, indices)
+
+
+def _at_size(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[Piece] | None:
+    read = {a.extent for at in element for a in walk(at) if isinstance(a, Axis)}
+    for size in (s for index in piece.read for s in _sizes(index, indices)):
+        if vanishes_with(size, read) or any(divides(size, known) for known in piece.some):
+            continue
+        op: tuple[CompareOp, CompareOp] = ("gt", "le") if is_count(size) else ("ne", "eq")
+        one = replace(piece, where=(*piece.where, compare(op[0], Size(size), 0)), some=(*piece.some, size))
+        if vanishes_with(size, [a.extent for a in piece.variables]):
+            return [one]
+        left = tuple(_without(index, size, indices) for index in piece.read)
+        return [one, replace(piece, read=left, where=(*piece.where, compare(op[1], Size(size), 0)))]
+    return None
+
+
+def _sizes(index: Scalar, indices: Indices) -> list[SymDim]:
+    """The sizes in an index that multiply or divide something, and may be zero."""
+    sums, found = [index], list[Dim]()
+    for node in walk(index):
+        if isinstance(node, Binary | Unary) and node.dtype == "int64" and node.op not in ("add", "sub", "mul", "neg"):
+            sums += children(node)
+            if isinstance(node, Binary) and node.op in ("floordiv", "mod"):
+                found.append(indices.poly(node.b))
+    for each in sums:
+        found += (size for of, size in indices.strides(indices.poly(each)) if of != 1)
+    return [s for s in dict.fromkeys(found) if isinstance(s, SymDim) and not indices.is_index(s) and may_be_zero(s)]
+
+
+def _without(index: Scalar, size: SymDim, indices: Indices) -> Scalar:
+    """The index where a size is zero: nothing is left of what it multiplies, and a quotient and a remainder by it are zero."""
+
+    def visit(node: Scalar) -> Scalar:
+        if node.dtype != "int64":
+            return node
+        if isinstance(node, Binary) and node.op in ("floordiv", "mod") and divides(size, indices.poly(node.b)):
+            return Const(0, "int64")
+        terms = indices.strides(indices.poly(node))
+        left = [(of, by) for of, by in terms if of == 1 or not divides(size, by)]
+        return node if len(left) == len(terms) else indices.scalar(dim_sum([dim_mul(of, by) for of, by in left]))
+
+    return transform(index, visit)
+
+
+def _at_turn(piece: Piece, indices: Indices) -> list[Piece] | None:
     for node in (n for index in piece.read for n in walk(index)):
         if not _is_cut(node) or not _varies(node, piece.variables) or any(isinstance(n, Load) for n in walk(node)):
             continue
@@ -48,8 +117,8 @@ def cut(piece: Piece, indices: Indices) -> list[Piece] | None:
         beyond = binary("add", edge, further) if least else binary("sub", edge, further)
         one, other = (tuple(_replaced(i, node, to, indices) for i in piece.read) for to in (a, b))
         within = compare("le" if least else "ge", a, edge)
-        first = Piece(one, piece.variables, piece.also, (*piece.where, within))
-        second = Piece(other, (*piece.variables, over), (*piece.also, (a, beyond)), piece.where)
+        first = replace(piece, read=one, where=(*piece.where, within))
+        second = replace(piece, read=other, variables=(*piece.variables, over), also=(*piece.also, (a, beyond)))
         return [second] if known[0] else [first] if known[1] else [first, second]
     return None
 
