@@ -118,3 +118,26 @@ def test_a_size_inside_a_linear_expression_is_solved_for() -> None:
     np.testing.assert_array_equal(np.asarray(exe(np.ones((5, 3), np.float32))), np.full(15, 2, np.float32))
     with pytest.raises(relay.RelayError, match="axis 0 of argument %x of @main has size 4"):
         exe(np.ones((4, 3), np.float32))
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+def test_a_match_that_fails_says_where_it_stands_and_what_it_leaves_out(opt_level: int) -> None:
+    """Also in a loop, whose function the compiler has made of several."""
+    module = relay.parse(
+        HEADER
+        + """import prelude
+type E { A(int32), B(float32), C }
+def @main(%n: int64) -> int32 {
+  let %go = fn (%i: int64, %s: E) -> E {
+    match? (%s) { A(%x) => if (%x > 2) { C } else { A(%x + 1) } }
+  };
+  match? (@for(0i64, %n, %go, A(0))) { A(%x) => %x }
+}"""
+    )
+    exe = relay.compile(module, opt_level=opt_level)
+    assert int(exe(2)) == 2
+    with pytest.raises(
+        relay.RelayError,
+        match=r"no clause of the match at <text>:6:5 fits a B or a C of E: add a clause for it, or `_`\n",
+    ):
+        exe(9)

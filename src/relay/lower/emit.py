@@ -240,6 +240,7 @@ class _Emitter:
                 case PTuple() | PWild() | PVar():
                     default = labels[index] if default is None else default
         failed = self.asm.label()
+        left_out = "the value"
         if arms:
             register = self.frame.materialise(place_)
             tag = self.asm.reg("int64")
@@ -248,6 +249,8 @@ class _Emitter:
             adt = self.frame.module.types[self.frame.module.constructors[first.name].adt]
             targets = [arms.get(n, default if default is not None else failed) for n in range(len(adt.constructors))]
             self.asm.emit("Switch", tag, targets)
+            others = [f"a {c.name}" for n, c in enumerate(adt.constructors) if n not in arms]
+            left_out = f"{' or '.join(others)} of {adt.name}"
         elif default is not None:
             self.asm.emit("Goto", default)
         for index, clause in enumerate(match.clauses):
@@ -276,8 +279,10 @@ class _Emitter:
             if dst is not None:
                 self.asm.emit("Goto", end)
         self.asm.bind(failed)
-        where = f" at {match.span}" if match.span else ""
-        self.asm.emit("Fatal", self.unit.message(f"no clause of the match{where} in @{self.frame.name} fits the value"))
+        # A function made of several has no name that its user knows.
+        where = f"at {match.span}" if match.span else f"in @{self.frame.name}"
+        text = f"no clause of the match {where} fits {left_out}: add a clause for it, or `_`"
+        self.asm.emit("Fatal", self.unit.message(text))
 
     # -- bindings
 
