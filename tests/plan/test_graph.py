@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import relay
@@ -53,3 +54,37 @@ def test_a_definition_runs_once_for_equal_types_while_one_program_is_compiled() 
         assert len([r for r in runs if r[0] == (7,)]) <= 6, runs
     finally:
         registry.remove("test.counted")
+
+
+def test_what_two_operators_have_in_common_stands_once() -> None:
+    """Equal stages of two definitions are one, whatever their index variables are called; others that look alike are not."""
+
+    def spread(x: te.Tensor, scale: float, factor: float) -> te.Tensor:
+        k, r = te.reduce_axis(x.shape[1]), te.reduce_axis(x.shape[1])
+        mean = te.compute(x.shape[:1], lambda i: te.sum(x[i, k], k) * scale)
+        least = te.compute(x.shape[:1], lambda j: te.sum((x[j, r] - mean[j]) ** 2, r))
+        return te.compute(x.shape, lambda i, j: least[i] * x[i, j] * factor)
+
+    @op.operator("test.one")
+    def one(x: te.Tensor, *, scale: float = 0.5) -> te.Tensor:
+        """Half of it."""
+        return spread(x, scale, 2.0)
+
+    @op.operator("test.other")
+    def other(x: te.Tensor, *, scale: float = 0.5) -> te.Tensor:
+        """The other half."""
+        return spread(x, scale, 3.0)
+
+    def stages(scale: float) -> int:
+        fn = primitive([tensor((4, 5))], lambda m, x: m("add", m("test.one", x), m("test.other", x, scale=scale)))
+        return sum(isinstance(s, Compute) for s in te.stages(te_graph(fn).outputs))
+
+    try:
+        assert (stages(0.5), stages(0.25)) == (6, 8)
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim, m: Dim](%x: Tensor[(n, m), float32]) { test.one(%x) + test.other(%x) - test.one(%x) }""")
+        x = np.arange(20, dtype=np.float32).reshape(4, 5)
+        np.testing.assert_allclose(np.asarray(relay.compile(module)(x)), np.asarray(relay.evaluate(module, x)), 1e-5)
+    finally:
+        registry.remove("test.one")
+        registry.remove("test.other")

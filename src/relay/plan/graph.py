@@ -19,6 +19,7 @@ from relay.ir.types import TensorType, Type
 from relay.ir.walk import post_order
 from relay.op import registry
 from relay.op.foreign import is_foreign
+from relay.te.equal_stages import with_equal_stages_shared
 from relay.te.rewrite import output_dtypes, renewed
 from relay.te.scalar import Const, Load, Scalar, walk
 from relay.te.tensor import Placeholder, Tensor
@@ -85,10 +86,9 @@ def te_graph(primitive: Function) -> TeGraph:
     flat = _flatten(_value(result, env))
     outputs: list[Tensor] = []
     taken: set[tuple[int, int]] = set()
-    for value in flat:
-        if isinstance(value, Literal):
-            value = value.tensor()
-        elif isinstance(value.stage, Placeholder) or tensor_key(value) in taken:
+    tensors = (value.tensor() if isinstance(value, Literal) else value for value in flat)
+    for value in with_equal_stages_shared([*tensors]):
+        if isinstance(value.stage, Placeholder) or tensor_key(value) in taken:
             value = _copy(value)
         taken.add(tensor_key(value))
         outputs.append(value)
