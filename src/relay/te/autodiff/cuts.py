@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import TypeGuard
 
 from relay.ir.dim import Dim, SymDim, dim_max, dim_mul, dim_sub, dim_sum
@@ -20,7 +21,6 @@ from relay.te.index import Indices
 from relay.te.scalar import (
     Axis,
     Binary,
-    CompareOp,
     Const,
     Load,
     Scalar,
@@ -39,7 +39,8 @@ from relay.te.zero_sizes import divides, may_be_zero, vanishes_with
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """A part of the iterations, in which the read has no minimum or maximum: ``variables`` has those to tell it, ``also`` the
-    equations and ``where`` the conditions for being in it. The sizes ``some`` are not zero in it."""
+    equations and ``where`` the conditions for being in it. The sizes ``some`` are not zero in it. Without ``read`` the conditions say
+    it all."""
 
     read: tuple[Scalar, ...]
     variables: tuple[Axis, ...]
@@ -55,17 +56,30 @@ def cut(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[Piece
 
 
 def _at_size(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[Piece] | None:
-    read = {a.extent for at in element for a in walk(at) if isinstance(a, Axis)}
-    for size in (s for index in piece.read for s in _sizes(index, indices)):
-        if vanishes_with(size, read) or any(divides(size, known) for known in piece.some):
-            continue
-        op: tuple[CompareOp, CompareOp] = ("gt", "le") if is_count(size) else ("ne", "eq")
-        one = replace(piece, where=(*piece.where, compare(op[0], Size(size), 0)), some=(*piece.some, size))
-        if vanishes_with(size, [a.extent for a in piece.variables]):
-            return [one]
-        left = tuple(_without(index, size, indices) for index in piece.read)
-        return [one, replace(piece, read=left, where=(*piece.where, compare(op[1], Size(size), 0)))]
-    return None
+    shape = {a.extent for at in element for a in walk(at) if isinstance(a, Axis)}
+    sizes = [
+        size
+        for size in dict.fromkeys(s for index in piece.read for s in _sizes(index, indices))
+        if not vanishes_with(size, shape) and not any(divides(size, known) for known in piece.some)
+    ]
+    if not sizes:
+        return None
+    there = [compare("gt" if is_count(size) else "ne", Size(size), 0) for size in sizes]
+    one = replace(piece, where=(*piece.where, *there), some=(*piece.some, *sizes))
+    extents = [a.extent for a in piece.variables]
+    left = [
+        (size, unary("not", some)) for size, some in zip(sizes, there, strict=True) if not vanishes_with(size, extents)
+    ]
+    if not left:
+        return [one]
+    if len(left) == 1:
+        ((size, none),) = left
+        read = tuple(_without(index, size, indices) for index in piece.read)
+        return [one, replace(piece, read=read, where=(*piece.where, none))]
+    # A piece for each of them would be cut at all others.
+    none = reduce(partial(binary, "or"), (none for _, none in left))
+    equal = [compare("eq", index, at) for index, at in zip(piece.read, element, strict=True)]
+    return [one, replace(piece, read=(), where=(*piece.where, none, *equal))]
 
 
 def _sizes(index: Scalar, indices: Indices) -> list[SymDim]:

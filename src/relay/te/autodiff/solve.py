@@ -88,7 +88,7 @@ def invert(
         system = _System(indices, own, reduced + len(own) - len(variables))
         for a, b in piece.also:
             system.equate(a, b)
-        for index, at in zip(piece.read, element, strict=True):
+        for index, at in zip(piece.read, element, strict=bool(piece.read)):
             system.equate(index, at)
         system.keep(loops)
         out.append(system.solve(piece.where))
@@ -230,9 +230,8 @@ class _System:
             rest = both(rest, self._compare("eq", self._final(left), self._final(right)))
         values = {a: self.indices.scalar(self._final(self.indices.axis(v))) for a, v in self.fresh.items()}
         for cond in where:
-            assert isinstance(cond, Compare)
-            a, b = substitute(cond.a, values), substitute(cond.b, values)
-            rest = both(rest, self.indices.compare(cond.op, a, b))
+            own = substitute(cond, values)
+            rest = both(rest, self.indices.compare(own.op, own.a, own.b) if isinstance(own, Compare) else own)
         return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest, self.uneven)
 
     def _look_up(self, axis: Axis) -> None:
