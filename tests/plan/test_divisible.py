@@ -60,6 +60,12 @@ def deviation(x: te.Tensor, like: te.Tensor) -> te.Tensor:
     return te.compute((c, n), lambda k, p: x[k, p] - mean[k // te.size(c // g)])
 
 
+def by_more_than_there_is(x: te.Tensor) -> te.Tensor:
+    """Divided by a multiple of the axis' own size, which is still so where that is written as a product."""
+    m, k = sizes(x)
+    return te.compute((k,), lambda j: x[0, j // te.size(dim_mul(m, k))])
+
+
 @pytest.fixture
 def declare() -> Iterator[Callable[..., object]]:
     yield lambda define: registry.operator("divisible.op")(define)
@@ -115,6 +121,7 @@ def test_what_is_known_to_be_whole_is_planned_once(declare: Callable[..., object
     (deviation, "c n, g", [
         {"c": 6, "n": 9, "g": 2}, {"c": 7, "n": 9, "g": 7}, {"c": 4, "n": 3, "g": 1}, {"c": 0, "n": 3, "g": 2},
     ]),
+    (by_more_than_there_is, "m k", [{"m": 1, "k": 3}, {"m": 2, "k": 3}, {"m": 1, "k": 1}, {"m": 3, "k": 0}]),
 ])  # fmt: skip
 def test_what_they_compute(
     declare: Callable[..., object], define: object, shapes: str, calls: list[Mapping[str, int]]

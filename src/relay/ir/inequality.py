@@ -34,9 +34,11 @@ from relay.ir.dim import (
     sum_bounds,
 )
 
-# Goals that one question may come to, in all and within a case, and how many cases inside of each other.
+# Goals that one question may come to, in all and within a case, and how many cases inside of each other. One of more than a few terms
+# counts for several: what is left of it takes as much longer to find.
 _MOST_GOALS: Final = 1200
 _MOST_IN_A_CASE: Final = 300
+_FEW_TERMS: Final = 4
 _MOST_CASES: Final = 3
 _NEWEST: Final = 3
 
@@ -210,7 +212,7 @@ class Facts:
 
 
 class _Search:
-    """One question: how many goals it may still come to."""
+    """One question, and how many goals it may still come to (`left`)."""
 
     __slots__ = ("facts", "left", "signs", "way")
 
@@ -245,8 +247,9 @@ class _Search:
         here = _MOST_IN_A_CASE
         while waiting and self.left > 0 and here > 0:
             _, _, steps, current = heappop(waiting)
-            self.left -= 1
-            here -= 1
+            effort = 1 + len(current.terms) // _FEW_TERMS
+            self.left -= effort
+            here -= effort
             for atom in sorted(_outer(current), key=lambda a: -a.serial)[:_NEWEST]:
                 if self.facts.cases(atom):
                     met.setdefault(atom)

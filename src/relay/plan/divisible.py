@@ -53,8 +53,8 @@ from relay.te.scalar import (
 )
 from relay.te.tensor import Compute, Placeholder, Scan, Stage, Tensor, stage_bodies, stages
 
-# Sizes that are taken for products in one kernel.
-_MOST_SIZES = 4
+# Sizes that are taken for products in one kernel, and products that are tried for them.
+_MOST_SIZES, _MOST_TRIED = 4, 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +70,14 @@ def divisible(graph: TeGraph) -> Divisible | None:
     multiples, or none can be written so."""
     conditions: list[Scalar] = []
     products = _Products()
-    while len(products.said) < _MOST_SIZES:
-        found = next(chain(_divided(graph), _quotients(graph, products) if products.said else ()), None)
+    tried: set[tuple[DimVar, Dim]] = set()
+    while len(products.said) < _MOST_SIZES and len(tried) < _MOST_TRIED:
+        each = chain(_divided(graph), _quotients(graph, products) if products.said else ())
+        # A product may still be divided by what it was written with.
+        found = next((f for f in each if f not in tried), None)
         if found is None:
             break
+        tried.add(found)
         size, product = found
         conditions += (compare("eq", Size(as_dim(size)), extent_of(product)), compare("ge", Size(as_dim(size)), 1))
         products.say(size, product)
@@ -90,6 +94,7 @@ def _divided(graph: TeGraph) -> Iterator[tuple[DimVar, Dim]]:
         axes = (*stage.axes, *(a for b in stage.bodies if isinstance(b, Reduce) for a in b.axes))
         for poly in index_polynomials(indices, stage.bodies):
             for above, by in indices.divisions(poly):
+                by = _if_some(by)
                 if isinstance(by, int) or indices.is_index(by):
                     continue
                 for axis in axes:
@@ -99,6 +104,14 @@ def _divided(graph: TeGraph) -> Iterator[tuple[DimVar, Dim]]:
                     inner = dim_floordiv(by, step)
                     if not known_equal(axis.extent, inner) and dim_mod(axis.extent, inner) != 0:
                         yield size, _as_product(size, inner)
+
+
+def _if_some(by: Dim) -> Dim:
+    """What a size is where it is not zero, of one that divides and has 1 in the place of zero (`te/zero_sizes`)."""
+    (atom, *more) = dim_atoms(by) if isinstance(by, SymDim) else [None]
+    if isinstance(atom, DimOp) and not more and atom.op == "max" and as_dim(atom) == by and 1 in (atom.a, atom.b):
+        return atom.b if atom.a == 1 else atom.a
+    return by
 
 
 def _as_product(size: DimVar, by: Dim) -> Dim:
@@ -164,6 +177,8 @@ class _Products:
         a, b = self.dim(atom.a), self.dim(atom.b)
         if atom.op == "floordiv" and a == -1 and self.is_positive(b):
             return -1  # what is left of ``(n - 1) // b`` where ``b`` divides ``n``
+        if atom.op in ("min", "max") and 1 in (a, b) and self.is_positive(some := b if a == 1 else a):
+            return some if atom.op == "max" else 1
         return as_dim(atom) if (a, b) == (atom.a, atom.b) else APPLY[atom.op](a, b)
 
     def scalar(self, node: Scalar) -> Scalar:
