@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TypeGuard
 
-from relay.ir.dim import Dim, SymDim, dim_max, dim_mul, dim_sub, dim_sum
+from relay.ir.dim import SymDim, dim_max, dim_mul, dim_sub, dim_sum
 from relay.ir.inequality import is_count
 from relay.te.index import Indices
 from relay.te.scalar import (
@@ -57,19 +57,27 @@ def cut(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[Piece
 
 def _at_size(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[Piece] | None:
     shape = {a.extent for at in element for a in walk(at) if isinstance(a, Axis)}
+    multiplied: dict[SymDim, bool] = {}
+    for index in piece.read:
+        _add_sizes(multiplied, index, indices)
     sizes = [
         size
-        for size in dict.fromkeys(s for index in piece.read for s in _sizes(index, indices))
+        for size in multiplied
         if not vanishes_with(size, shape) and not any(divides(size, known) for known in piece.some)
     ]
     if not sizes:
         return None
-    there = [compare("gt" if is_count(size) else "ne", Size(size), 0) for size in sizes]
-    one = replace(piece, where=(*piece.where, *there), some=(*piece.some, *sizes))
     extents = [a.extent for a in piece.variables]
-    left = [
-        (size, unary("not", some)) for size, some in zip(sizes, there, strict=True) if not vanishes_with(size, extents)
-    ]
+    left: list[tuple[SymDim, Scalar]] = []
+    there: list[Scalar] = []
+    for size in sizes:
+        some = compare("gt" if is_count(size) else "ne", Size(size), 0)
+        is_left = not vanishes_with(size, extents)
+        if is_left:
+            left.append((size, unary("not", some)))
+        if is_left or multiplied[size]:
+            there.append(some)
+    one = replace(piece, where=(*piece.where, *there), some=(*piece.some, *sizes))
     if not left:
         return [one]
     if len(left) == 1:
@@ -82,17 +90,20 @@ def _at_size(piece: Piece, element: Sequence[Scalar], indices: Indices) -> list[
     return [one, replace(piece, read=(), where=(*piece.where, none, *equal))]
 
 
-def _sizes(index: Scalar, indices: Indices) -> list[SymDim]:
-    """The sizes in an index that multiply or divide something, and may be zero."""
-    sums, found = [index], list[Dim]()
+def _add_sizes(multiplied: dict[SymDim, bool], index: Scalar, indices: Indices) -> None:
+    """Note the sizes in an index that multiply or divide something, and may be zero, and whether they multiply."""
+    sums = [index]
     for node in walk(index):
         if isinstance(node, Binary | Unary) and node.dtype == "int64" and node.op not in ("add", "sub", "mul", "neg"):
             sums += children(node)
             if isinstance(node, Binary) and node.op in ("floordiv", "mod"):
-                found.append(indices.poly(node.b))
+                by = indices.poly(node.b)
+                if isinstance(by, SymDim) and not indices.is_index(by) and may_be_zero(by):
+                    multiplied.setdefault(by, False)
     for each in sums:
-        found += (size for of, size in indices.strides(indices.poly(each)) if of != 1)
-    return [s for s in dict.fromkeys(found) if isinstance(s, SymDim) and not indices.is_index(s) and may_be_zero(s)]
+        for of, size in indices.strides(indices.poly(each)):
+            if of != 1 and isinstance(size, SymDim) and not indices.is_index(size) and may_be_zero(size):
+                multiplied[size] = True
 
 
 def _without(index: Scalar, size: SymDim, indices: Indices) -> Scalar:
