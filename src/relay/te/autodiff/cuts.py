@@ -5,7 +5,8 @@ abs(a)            a where a >= 0, and -a where a = -1 - s with a new s >= 0
 n * a, a // n     itself where the size n is not zero, and 0 where it is
 
 An equation is solved by dividing by its sizes. Where one of them is zero nothing is left of what it multiplies, and all of it reads the
-same. There is no piece for that where the iterations are none then, and no condition where the tensor is empty.
+same. There is no piece for that where the iterations are none then; nor a condition, where the tensor is empty, or where the size divides
+only: equations are not divided by that.
 """
 
 from __future__ import annotations
