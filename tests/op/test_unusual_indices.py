@@ -21,7 +21,8 @@ from novel_definitions import (
 
 import relay
 from relay import te
-from relay.ir.dim import dim_floordiv, dim_max
+from relay.ir.diagnostics import RelayError
+from relay.ir.dim import dim_floordiv
 from relay.op import registry
 
 Array = np.ndarray[Any, Any]
@@ -389,50 +390,24 @@ def @main(%x: Tensor[(8, 33), int64], %y: Tensor[(2,), int64]) { unusual.mirrore
         registry.remove("unusual.mirrored")
 
 
-def _rows(n: Any, k: Any) -> Any:
-    return dim_floordiv(n, dim_max(k, 1))
+def test_a_size_that_divides_and_may_be_zero_where_others_are_not() -> None:
+    """A gradient goes back through a quotient where there are remainders below the divisor, and says so where there are none."""
 
+    def repeated(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        per = dim_floordiv(y.shape[0], x.shape[0])
+        return te.compute(y.shape, lambda i: x[te.minimum(i // te.size(per), te.size(x.shape[0]) - 1)] * y[i])
 
-def _value(i: Any) -> Any:
-    return te.cast(i + 1, "float32")
-
-
-# Of x with n and w with k rows of m: sizes divide and multiply indices that are zero where others are not.
-DIVIDED: dict[str, Callable[..., te.Tensor]] = {
-    "quotient": lambda x, w, n, k, m: te.compute((n,), lambda i: x[te.minimum(i // m, n - 1)] * _value(i)),
-    "remainder": lambda x, w, n, k, m: te.compute((n,), lambda i: x[i % m] * _value(i)),
-    "value": lambda x, w, n, k, m: te.compute((n,), lambda i: x[i] * _value((i * m + 1) // m + i % m)),
-    "times": lambda x, w, n, k, m: te.compute((k,), lambda i: x[te.minimum(i * m, n - 1)] * _value(i)),
-    "rows": lambda x, w, n, k, m: te.compute((k,), lambda i: x[i * _rows(n, k)] * _value(i)),
-    "within": lambda x, w, n, k, m: te.compute((k, m), lambda i, j: x[i * m + j] * w[i, j]),
-    "less": lambda x, w, n, k, m: te.compute((n,), lambda i: x[te.maximum((n - 1 - i) // -m + i, 0)] * _value(i)),
-    "per": lambda x, w, n, k, m: te.compute((n,), lambda i: x[te.minimum((i + 2) // _rows(m, n), n - 1)] * _value(i)),
-}
-
-
-@pytest.mark.parametrize("name", DIVIDED)
-def test_sizes_that_divide_and_multiply_and_are_zero_where_others_are_not(name: str) -> None:
-    """A quotient and a remainder by zero are zero, and what zero multiplies reads the same everywhere; gradients go back through both."""
-
-    def divided(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        (n,), (k, m) = x.shape, w.shape
-        return DIVIDED[name](x, w, n, k, m)
-
-    registry.operator("unusual.divided")(divided)
+    registry.operator("unusual.repeated")(repeated)
     try:
         module = relay.parse("""#[version = "0.0.5"]
-def @main[n: Dim, k: Dim, m: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k, m), float32]) { unusual.divided(%x, %w) }
-def @loss[n: Dim, k: Dim, m: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k, m), float32]) -> float32 {
-  let %y = unusual.divided(%x, %w); sum(%y * %y) / 2f }""")
-        slopes = relay.value_and_grad(module, argnums=(0, 1), entry="loss")
-        exe = relay.compile(module), relay.compile(slopes, entries=["loss"])
-        for n, k, m in ((4, 2, 2), (5, 3, 0), (6, 2, 3), (7, 4, 1), (5, 0, 2), (1, 5, 0), (3, 0, 0)):
-            x, w = np.arange(1, n + 1, dtype=np.float32), np.arange(1, k * m + 1, dtype=np.float32).reshape(k, m)
-            wanted: Any = relay.evaluate(module, x, w), *relay.evaluate(slopes, x, w, entry="loss")  # type: ignore[misc]
-            found: Any = exe[0](x, w), *exe[1].run("loss", x, w)
-            np.testing.assert_array_equal(np.asarray(found[0]), np.asarray(wanted[0]), f"{n} {k} {m}")
-            np.testing.assert_allclose(np.asarray(found[1]), np.asarray(wanted[1]), 1e-6)
-            for one, other in zip(found[2], wanted[2], strict=True):
-                np.testing.assert_allclose(np.asarray(one), np.asarray(other), 1e-6, err_msg=f"{n} {k} {m}")
+def @main[n: Dim, m: Dim](%x: Tensor[(n,), float32], %y: Tensor[(m,), float32]) { unusual.repeated(%x, %y) }""")
+        forward, backward = relay.compile(module), relay.compile(relay.grad(module, argnums=0))
+        x, y = np.arange(1, 4, dtype=np.float32), np.arange(1, 8, dtype=np.float32)
+        np.testing.assert_array_equal(np.asarray(forward(x, y)), x[np.minimum(np.arange(7) // 2, 2)] * y)
+        np.testing.assert_array_equal(np.asarray(backward(x, y)), [3, 7, 18])
+        assert len(np.asarray(backward(x, y[:0]))) == 3
+        np.testing.assert_array_equal(np.asarray(forward(x, y[:2])), x[0] * y[:2])
+        with pytest.raises(RelayError, match="a size by which an index is divided"):
+            backward(x, y[:2])
     finally:
-        registry.remove("unusual.divided")
+        registry.remove("unusual.repeated")

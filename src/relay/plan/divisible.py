@@ -107,7 +107,7 @@ def _divided(graph: TeGraph) -> Iterator[tuple[DimVar, Dim]]:
 
 
 def _if_some(by: Dim) -> Dim:
-    """What a size is where it is not zero, of one that divides and has 1 in the place of zero (`te/zero_sizes`)."""
+    """What a size is where it is not zero, of one that divides and has 1 in the place of zero (``max(n // g, 1)``)."""
     (atom, *more) = dim_atoms(by) if isinstance(by, SymDim) else [None]
     if isinstance(atom, DimOp) and not more and atom.op == "max" and as_dim(atom) == by and 1 in (atom.a, atom.b):
         return atom.b if atom.a == 1 else atom.a

@@ -331,7 +331,12 @@ class Indices(Ranges):
             return Const(a, "int64")
         if not isinstance(a, SymDim):
             raise ValueError("an index cannot be made of an unknown dimension")
-        groups = self._strides(a)
+        parts: dict[tuple[tuple[DimVar, int], ...], list[Dim]] = {}
+        for monomial, coefficient in a.terms:
+            mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
+            sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
+            parts.setdefault(mine, []).append(dim_of_terms({sizes: coefficient}))
+        groups = {mine: dim_sum(terms) for mine, terms in parts.items()}
         out: Scalar | None = None
         for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):
             part = extent_of(size)
@@ -351,20 +356,6 @@ class Indices(Ranges):
         if id(out) not in self._memo:
             self._memo[id(out)] = (out, a)
         return out
-
-    def _strides(self, a: SymDim) -> dict[tuple[tuple[DimVar, int], ...], Dim]:
-        """The products of index variables in a polynomial, each with the sizes that multiply it."""
-        parts: dict[tuple[tuple[DimVar, int], ...], list[Dim]] = {}
-        for monomial, coefficient in a.terms:
-            mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
-            sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
-            parts.setdefault(mine, []).append(dim_of_terms({sizes: coefficient}))
-        return {mine: dim_sum(terms) for mine, terms in parts.items()}
-
-    def strides(self, a: Dim) -> list[tuple[Dim, Dim]]:
-        """The sum that a polynomial is: products of index variables (1 for what has none), and the sizes that multiply each."""
-        groups = self._strides(a) if isinstance(a, SymDim) else {(): a}
-        return [(dim_of_terms({mine: 1}), size) for mine, size in groups.items()]
 
     def simplify(self, node: Scalar) -> Scalar:
         """The normal form of an int64 expression."""

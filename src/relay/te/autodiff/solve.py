@@ -5,7 +5,7 @@ A stage reads ``A[f(x)]`` for every index ``x`` of a box. The gradient of ``A`` 
 may leave its range. The index functions are sums of variables times sizes; what is not affine becomes a variable of its own:
 
     q = u // c        u = c * q + r with a new r in [0, c)
-    min(a, b), abs(a) two pieces (`relay.te.autodiff.cuts`), and n * a of a size n that may be zero
+    min(a, b), abs(a) two pieces (`relay.te.autodiff.cuts`)
 
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
 once the common divisor is out), so r runs only over its residue class and p is determined. Variables that sizes multiply are looped
@@ -21,10 +21,13 @@ from math import gcd, prod
 
 from relay.ir.dim import (
     Dim,
+    DimOp,
     DimVar,
     ceil_div,
     dim_add,
+    dim_atoms,
     dim_floordiv,
+    dim_min,
     dim_mul,
     dim_sub,
     known_equal,
@@ -43,6 +46,7 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
+from relay.te.tensor import require_at_most
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
@@ -80,7 +84,7 @@ def invert(
     todo = [Piece(tuple(read), tuple(variables), tuple(also), ())]
     while todo:
         piece = todo.pop()
-        parts = cut(piece, element, indices)
+        parts = cut(piece, indices)
         if parts is not None:
             todo += reversed(parts)
             continue
@@ -88,7 +92,7 @@ def invert(
         system = _System(indices, own, reduced + len(own) - len(variables))
         for a, b in piece.also:
             system.equate(a, b)
-        for index, at in zip(piece.read, element, strict=bool(piece.read)):
+        for index, at in zip(piece.read, element, strict=True):
             system.equate(index, at)
         system.keep(loops)
         out.append(system.solve(piece.where))
@@ -171,6 +175,10 @@ class _System:
         first, last = self.indices.floordiv(low, below), self.indices.floordiv(high, below)
         if any(map(self.indices.is_index, (first, last, below))):
             return None  # a loop as long as what only the definition computes
+        if any(isinstance(atom, DimOp) and atom.op in ("floordiv", "mod") for atom in dim_atoms(below)):
+            # It may be 0 where sizes are not: then the quotient is 0 everywhere, and no remainder is below it.
+            some = dim_min(dim_add(dim_sub(high, low), 1), 1)
+            require_at_most(some, below, "a size by which an index is divided, where a gradient goes back through that")
         q = dim_add(self._variable("q", dim_add(dim_sub(last, first), 1)), first)
         self._made[key] = q
         r = self._variable("r", below)
@@ -230,8 +238,9 @@ class _System:
             rest = both(rest, self._compare("eq", self._final(left), self._final(right)))
         values = {a: self.indices.scalar(self._final(self.indices.axis(v))) for a, v in self.fresh.items()}
         for cond in where:
-            own = substitute(cond, values)
-            rest = both(rest, self.indices.compare(own.op, own.a, own.b) if isinstance(own, Compare) else own)
+            assert isinstance(cond, Compare)
+            a, b = substitute(cond.a, values), substitute(cond.b, values)
+            rest = both(rest, self.indices.compare(cond.op, a, b))
         return Inverse(values, tuple(self.free), both(guard, rest), tuple(spans), rest, self.uneven)
 
     def _look_up(self, axis: Axis) -> None:
