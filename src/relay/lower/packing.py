@@ -28,11 +28,11 @@ from relay.transform.blocks import (
     body_of,
     is_primitive,
     nested_blocks,
-    operands,
     with_nested_blocks,
 )
 from relay.transform.dead_code import BESIDE
 from relay.transform.primitive import PRIMITIVE
+from relay.transform.uses import call_sites
 
 # From so many products on, of so many rows in all, packing an operand ahead is repaid.
 _LEAST_USES, _LEAST_ROWS = 3, 72
@@ -48,18 +48,7 @@ PlanOf = Callable[[Call, frozenset[int]], KernelPlan]
 def carried_operands(module: Module, entries: Collection[str]) -> dict[Var, str]:
     """The large parameters of loops that every iteration passes on, and whose loop each is; of loops that are begun once in a run, as is
     what is done before one: by entries, or by functions that entries call and that are in no recursion."""
-    calls: dict[str, list[tuple[str, Call]]] = {}
-    others: set[str] = set()
-    for name, function in module.functions.items():
-        for block in all_blocks(body_of(function)):
-            others.update(a.name for a in (block.result,) if isinstance(a, GlobalVar))
-            for binding in block.bindings:
-                value = binding.value
-                if isinstance(value, Call) and isinstance(value.fn, GlobalVar):
-                    calls.setdefault(value.fn.name, []).append((name, value))
-                    others.update(a.name for a in value.args if isinstance(a, GlobalVar))
-                else:
-                    others.update(a.name for a in operands(value) if isinstance(a, GlobalVar))
+    calls, others = call_sites(module)
     once: dict[str, bool] = {}
 
     def runs_once(name: str) -> bool:

@@ -16,8 +16,9 @@ from relay.ir.expr import Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.types import FuncType
 from relay.transform.base import Pass
-from relay.transform.blocks import Forward, Scope, all_blocks, body_of, is_primitive, operands
+from relay.transform.blocks import Forward, Scope
 from relay.transform.copying import Copier
+from relay.transform.uses import call_sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +62,9 @@ def _merged(module: Module, entries: set[str]) -> dict[str, dict[DimVar, DimVar]
     Partition refinement: at first all dims of a function are taken to be equal; calls that give two of them sizes that are not
     equal, when those that are taken to be equal are, tell them apart, until no call does.
     """
-    sites: dict[str, list[Call]] = {}
-    fixed = set(entries)
-    for function in module.functions.values():
-        if is_primitive(function):
-            continue
-        for block in all_blocks(body_of(function)):
-            atoms: list[Expr] = [block.result]
-            for b in block.bindings:
-                found = operands(b.value)
-                if isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar):
-                    sites.setdefault(b.value.fn.name, []).append(b.value)
-                    found = found[1:]
-                atoms += found
-            fixed.update(a.name for a in atoms if isinstance(a, GlobalVar))
+    found, values = call_sites(module)
+    sites = {name: [call for _, call in calls] for name, calls in found.items()}
+    fixed = {*entries, *values}
     first: dict[DimVar, DimVar] = {}  # each dim that is taken to be another one -> that one
     open_: dict[str, list[DimVar]] = {}
     for name, calls in sites.items():

@@ -14,10 +14,11 @@ from relay.ir.expr import Call, Expr, Function, GlobalVar, Var
 from relay.ir.module import Module
 from relay.ir.types import FuncType, TensorType, TupleType, Type, mentions_any
 from relay.transform.base import Pass
-from relay.transform.blocks import Forward, Scope, all_blocks, body_of, is_primitive, operands
+from relay.transform.blocks import Forward, Scope, body_of, is_primitive
 from relay.transform.build import type_of
 from relay.transform.copying import Copier
 from relay.transform.fix_invariants import invariants
+from relay.transform.uses import call_sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class ShareSizes(Pass):
 
     def __call__(self, module: Module) -> Module:
         entries = (self.entries,) if isinstance(self.entries, str) else self.entries
-        kept = set(entries) | _used_as_values(module)
+        kept = {*entries, *call_sites(module)[1]}
         made: dict[str, tuple[Function, tuple[DimVar, ...]]] = {}
         for name, function in module.functions.items():
             new = None if name in kept or is_primitive(function) else _with_names(name, function)
@@ -56,19 +57,6 @@ class ShareSizes(Pass):
             return Forward(visit).function(function)
 
         return module.with_functions({name: rewritten(name, f) for name, f in functions.items()})
-
-
-def _used_as_values(module: Module) -> set[str]:
-    """The functions that stand anywhere else than where they are called."""
-    found: set[str] = set()
-    for function in module.functions.values():
-        for block in () if is_primitive(function) else all_blocks(body_of(function)):
-            atoms: list[Expr] = [block.result]
-            for b in block.bindings:
-                called = isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar)
-                atoms += operands(b.value)[1:] if called else operands(b.value)
-            found.update(a.name for a in atoms if isinstance(a, GlobalVar))
-    return found
 
 
 def _with_names(name: str, function: Function) -> tuple[Function, tuple[DimVar, ...]] | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.ir.expr import Binding, Block, Call, Expr, Function, GlobalVar, Var
-from relay.transform.blocks import all_blocks, is_primitive, nested_blocks, operands
+from relay.ir.module import Module
+from relay.transform.blocks import all_blocks, body_of, is_primitive, nested_blocks, operands
 
 
 def use_counts(root: Block) -> Counter[Var]:
@@ -87,6 +88,26 @@ def needed(bindings: Sequence[Binding], results: Iterable[Expr]) -> list[Binding
             used.update(a for a in operands(b.value) if isinstance(a, Var))
     out.reverse()
     return out
+
+
+def call_sites(module: Module) -> tuple[dict[str, list[tuple[str, Call]]], set[str]]:
+    """The calls of each global function that is called, with the names of their callers; and the names of the functions that stand anywhere
+    else than where they are called, and may be called from there."""
+    calls: dict[str, list[tuple[str, Call]]] = {}
+    values: set[str] = set()
+    for name, function in module.functions.items():
+        if is_primitive(function):
+            continue
+        for block in all_blocks(body_of(function)):
+            atoms: list[Expr] = [block.result]
+            for binding in block.bindings:
+                value, found = binding.value, operands(binding.value)
+                if isinstance(value, Call) and isinstance(value.fn, GlobalVar):
+                    calls.setdefault(value.fn.name, []).append((name, value))
+                    found = value.args
+                atoms += found
+            values.update(a.name for a in atoms if isinstance(a, GlobalVar))
+    return calls, values
 
 
 def globals_used(function: Function) -> list[str]:

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from relay.ir.dim import Dim, DimVar, dim_add, dim_bounds, dim_mul, dim_sub, dim_substitute, is_any
-from relay.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, OpRef, Var
+from relay.ir.expr import Call, Constant, Expr, Function, If, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import TensorType
-from relay.transform.blocks import all_bindings, all_blocks, body_of, is_primitive, operands
+from relay.transform.blocks import all_bindings, body_of
 from relay.transform.build import type_of
 from relay.transform.comparisons import MIRRORED, OPPOSITE
 from relay.transform.first_iteration import Turn
 from relay.transform.fix_invariants import Invariants, self_calls
+from relay.transform.uses import call_sites
 
 # Of comparisons: in which direction what they bound counts, and by how much the last number that holds is off the bound.
 _BOUNDS: Mapping[str, tuple[int, int]] = {
@@ -36,20 +37,10 @@ class CallSites:
     _values: dict[str, Mapping[Var, Expr]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._escaped.update(self.entries)
-        for name, function in self.module.functions.items():
-            if is_primitive(function):
-                continue
-            for block in all_blocks(body_of(function)):
-                given = [block.result]
-                for b in block.bindings:
-                    if isinstance(b.value, Call) and isinstance(b.value.fn, GlobalVar):
-                        given += b.value.args
-                        if b.value.fn.name != name:
-                            self._calls.setdefault(b.value.fn.name, []).append((name, b.value))
-                    else:
-                        given += operands(b.value)
-                self._escaped.update(a.name for a in given if isinstance(a, GlobalVar))
+        calls, values = call_sites(self.module)
+        self._escaped.update(self.entries, values)
+        for name, found in calls.items():
+            self._calls[name] = [(caller, call) for caller, call in found if caller != name]
 
     def of(self, name: str) -> Sequence[tuple[str, Call]] | None:
         """The calls of a function, with the names of their callers; None where there may be others."""
