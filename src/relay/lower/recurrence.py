@@ -12,8 +12,7 @@ filter, the neurons of a layer that fire by themselves, particles that do not me
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -61,11 +60,6 @@ _MOST_HANDED_ON = 800
 _MOST_BRANCHES = 32
 # Numbers in a row that is put behind a tensor: each is written by itself.
 _MOST_IN_ROW = 16
-
-
-_HOLDS: Mapping[str, Callable[[int, int], bool]] = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge
-}  # fmt: skip
 
 
 # A variable, or those of a tuple's fields.
@@ -539,13 +533,13 @@ def _row_shape(tensor: Var) -> tuple[int, ...]:
 
 def _decided(choice: Select) -> Scalar:
     """What is chosen, where a comparison of numbers decides that."""
-    here, hit = Indices(), choice.cond
+    hit = choice.cond
     if not isinstance(hit, Compare) or hit.a.dtype != "int64":
         return choice
-    far = here.poly(hit.a - hit.b)
-    if not isinstance(far, int):
+    known = Indices().compare(hit.op, hit.a, hit.b)
+    if not isinstance(known, Const):
         return choice
-    return choice.a if _HOLDS[hit.op](far, 0) else choice.b
+    return choice.a if known.value else choice.b
 
 
 def _at(row: _Row, load: Load) -> Scalar:
