@@ -28,7 +28,8 @@ from relay.codegen.kernels import build
 from relay.codegen.target import runs_here
 from relay.executable.program import Executable
 from relay.ir.diagnostics import CompileError, FileError
-from relay.ir.dim import DimVar, as_dim, dim_evaluate_total
+from relay.ir.dim import DimVar, as_dim
+from relay.ir.dim_total import dim_evaluate_total
 from relay.ir.dtypes import dtype_name, numpy_dtype
 from relay.ir.expr import Constant, Function, Var
 from relay.ir.files import write_whole

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from relay.ir.dim import DimVar, as_dim, dim_evaluate_total, dim_floordiv, dim_mod, dim_sub, dim_typical
+from relay.ir.dim import DimVar, as_dim, dim_floordiv, dim_mod, dim_sub
+from relay.ir.dim_total import dim_evaluate_total, dim_typical
 
 
 def test_what_is_divided_by_nothing_is_nothing() -> None:

@@ -132,10 +132,6 @@ ANY: Final = AnyDim()
 Dim = int | SymDim | AnyDim
 
 
-# What a size that is not known is taken for where the work of one way is compared with another's.
-TYPICAL: Final = 64
-
-
 @lru_cache(1 << 12)
 def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, int], ...]]:
     return (-sum(p for _, p in monomial), tuple((a.serial, p) for a, p in monomial))
@@ -604,35 +600,6 @@ def dim_fold(
         assert product is not None
         total = product if total is None else apply("add", total, product)
     return number(0) if total is None else total
-
-
-def dim_evaluate_total(dim: Dim, env: Mapping[DimVar, int]) -> int:
-    """The value of a dim with 0 for a division by zero, as definitions and kernels have it; a program's own dims fail there. Raises
-    KeyError for a variable without a value."""
-
-    def apply(op: DimFoldOp, a: int, b: int) -> int:
-        match op:
-            case "add":
-                return a + b
-            case "mul":
-                return a * b
-            case "floordiv" | "mod" if b == 0:
-                return 0
-            case "floordiv":
-                return a // b
-            case "mod":
-                return a % b
-            case "min" | "max":
-                return min(a, b) if op == "min" else max(a, b)
-
-    return dim_fold(dim, lambda v: env[v], lambda n: n, apply)
-
-
-def dim_typical(dim: Dim) -> int:
-    """A number to compare work by: the dim where each size that is not known is `TYPICAL`."""
-    if isinstance(dim, AnyDim):
-        return TYPICAL
-    return dim if isinstance(dim, int) else dim_evaluate_total(dim, dict.fromkeys(dim_vars(dim), TYPICAL))
 
 
 def shape_size(shape: tuple[Dim, ...]) -> Dim:

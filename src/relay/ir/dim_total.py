@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from relay.ir.dim import (
+    AnyDim,
     Dim,
     DimFoldOp,
     DimOp,
+    DimVar,
     as_dim,
     dim_add,
     dim_atoms,
     dim_bounds,
+    dim_evaluate,
     dim_floordiv,
     dim_fold,
     dim_max,
@@ -17,7 +23,11 @@ from relay.ir.dim import (
     dim_mod,
     dim_mul,
     dim_sub,
+    dim_vars,
 )
+
+# What a size that is not known is taken for where the work of one way is compared with another's.
+TYPICAL: Final = 64
 
 
 def dim_total(dim: Dim) -> Dim:
@@ -40,6 +50,18 @@ def dim_total(dim: Dim) -> Dim:
         return dim_floordiv(a, b) if op == "floordiv" else dim_mod(a, b)
 
     return dim_fold(dim, as_dim, lambda n: n, apply) if _divides_by_zero(dim) else dim
+
+
+def dim_evaluate_total(dim: Dim, env: Mapping[DimVar, int]) -> int:
+    """The value of `dim_total`. Raises KeyError for a variable without a value."""
+    return dim_evaluate(dim_total(dim), env)
+
+
+def dim_typical(dim: Dim) -> int:
+    """A number to compare work by: the dim where each size that is not known is `TYPICAL`."""
+    if isinstance(dim, AnyDim):
+        return TYPICAL
+    return dim if isinstance(dim, int) else dim_evaluate_total(dim, dict.fromkeys(dim_vars(dim), TYPICAL))
 
 
 def _may_be_zero(dim: Dim) -> bool:

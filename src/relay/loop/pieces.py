@@ -21,7 +21,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeGuard
 
-from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_linear, dim_mul, dim_sub, dim_typical, dim_vars
+from relay.ir.dim import Dim, DimVar, SymDim, as_dim, dim_add, dim_linear, dim_mul, dim_sub, dim_vars
+from relay.ir.dim_total import dim_typical
 from relay.loop.ir import Branch, For, Kernel, LetScalar, Prefetch, Seq, Stmt, Store
 from relay.loop.target import Target
 from relay.loop.walk import expressions, rewritten, statements, with_values

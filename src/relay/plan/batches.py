@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.ir.dim import Dim, dim_mul, dim_typical, known_equal
+from relay.ir.dim import Dim, dim_mul, known_equal
+from relay.ir.dim_total import dim_typical
 from relay.plan.build import position_read
 from relay.plan.graph import TeGraph
 from relay.plan.stages import contraction

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from types import MappingProxyType
 
-from relay.ir.dim import Dim, ceil_div, dim_mul, dim_typical, known_equal, shape_size
+from relay.ir.dim import Dim, ceil_div, dim_mul, known_equal, shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.inequality import is_count
 from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead

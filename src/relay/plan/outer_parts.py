@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_add, dim_mul, dim_typical, known_equal, shape_size
+from relay.ir.dim import Dim, dim_add, dim_mul, known_equal, shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Between, For, LetScalar, Stmt, between
 from relay.plan.build import Builder, Storage, bound

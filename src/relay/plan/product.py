@@ -12,18 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from relay.ir.dim import (
-    Dim,
-    DimVar,
-    SymDim,
-    dim_add,
-    dim_evaluate_total,
-    dim_mul,
-    dim_sub,
-    dim_vars,
-    known_equal,
-    shape_size,
-)
+from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_mul, dim_sub, dim_vars, known_equal, shape_size
+from relay.ir.dim_total import dim_evaluate_total
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import BLOCK_DEPTH
 from relay.loop.target import Target

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relay.ir.dim import Dim, SymDim, dim_typical, shape_size
+from relay.ir.dim import Dim, SymDim, shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.record import record
 from relay.ir.types import is_float
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_mul, dim_sub, dim_typical
+from relay.ir.dim import Dim, dim_mul, dim_sub
+from relay.ir.dim_total import dim_typical
 from relay.te import numeric
 from relay.te.index import Indices
 from relay.te.scalar import (

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import dim_typical, shape_size
+from relay.ir.dim import shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Proj, Var, attrs_key
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run

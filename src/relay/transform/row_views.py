@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from relay.ir.dim import dim_typical, shape_size
+from relay.ir.dim import shape_size
+from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, GlobalVar, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.types import FuncType, TensorType, TupleType, Type, dtype_bits

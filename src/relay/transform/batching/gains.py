@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import cast
 
-from relay.ir.dim import dim_typical
+from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Call, Expr, Function, OpRef, Var
 from relay.ir.types import TensorType
 from relay.op.batched import SUFFIX
