@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from math import prod
-from typing import cast
+from typing import TypeGuard, cast
 
 from relay import te
 from relay.ir.dim import Dim, DimVar, dim_vars
@@ -24,6 +23,7 @@ from relay.ir.expr import Block, Call, Constant, Expr, Function, GlobalVar, If, 
 from relay.ir.trampoline import run
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower.liveness import Uses
+from relay.lower.number_rows import Row, decided, elements_of, sizes_of_row
 from relay.lower.scalars import ScalarCode, can_be_instructions, elements, inlined
 from relay.lower.sizes import said_dims
 from relay.lower.step_numbers import StepNumbers
@@ -44,7 +44,6 @@ from relay.te.scalar import (
     Size,
     mentioned,
     select,
-    substitute,
     transform,
     walk,
 )
@@ -58,8 +57,6 @@ _MOST_OPERATIONS = 200
 _MOST_HANDED_ON = 800
 # Both sides of choices are computed.
 _MOST_BRANCHES = 32
-# Numbers in a row that is put behind a tensor: each is written by itself.
-_MOST_IN_ROW = 16
 
 
 # A variable, or those of a tuple's fields.
@@ -119,23 +116,15 @@ class _Unsuited(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """A tensor of a few numbers."""
-
-    shape: tuple[int, ...]
-    numbers: tuple[Scalar, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Longer:
     """A vector with a number behind it, or a tensor with a row of them."""
 
     vector: Var
-    row: _Row
+    row: Row
 
 
 # What a variable is in a step: an expression of the parameters that are numbers, a few of them, a tensor that is given, one that grew.
-_Value = Scalar | _Row | Var | Constant | _Longer | tuple["_Value", ...]
+_Value = Scalar | Row | Var | Constant | _Longer | tuple["_Value", ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -235,7 +224,7 @@ class _Reader:
 
     def _number(self, e: Expr) -> Scalar:
         value = self._atom(e)
-        if isinstance(value, _Row | Var | Constant | _Longer | tuple):
+        if not _is_number(value):
             raise _Unsuited
         return value
 
@@ -266,25 +255,26 @@ class _Reader:
             raise _Unsuited
         if self.grid:
             # (Several rows may be put behind a tensor at a time, too.)
-            if isinstance(row, _Row) or _rank(tensor) != rank + 1:
+            if isinstance(row, Row) or _rank(tensor) != rank + 1:
                 raise _Unsuited
-            return _Longer(tensor, _Row((), (row,)))
-        shape = _row_shape(tensor)
-        row = row if isinstance(row, _Row) else _Row((), (row,))
-        if row.shape not in (shape, (1, *shape)):
+            return _Longer(tensor, Row((), (row,)))
+        whole = _shape(tensor.ty)
+        sizes = sizes_of_row(whole[1:]) if whole else None
+        row = row if isinstance(row, Row) else Row((), (row,))
+        if sizes is None or row.shape not in (sizes, (1, *sizes)):
             raise _Unsuited
-        return _Longer(tensor, _Row(shape, row.numbers))
+        return _Longer(tensor, Row(sizes, row.numbers))
 
     def _view(self, value: _Value, ty: Type | None) -> _Value:
         """The same numbers in another shape."""
-        shape = ty.shape if isinstance(ty, TensorType) else None
-        if self.grid or isinstance(value, Var | Constant | _Longer | tuple) or not isinstance(shape, tuple):
+        shape = _shape(ty)
+        sizes = None if shape is None else sizes_of_row(shape)
+        if self.grid or isinstance(value, Var | Constant | _Longer | tuple) or sizes is None:
             raise _Unsuited
-        numbers = value.numbers if isinstance(value, _Row) else (value,)
-        sizes = tuple(d for d in shape if isinstance(d, int))
-        if len(sizes) < len(shape) or prod(sizes) != len(numbers):
+        numbers = value.numbers if isinstance(value, Row) else (value,)
+        if prod(sizes) != len(numbers):
             raise _Unsuited
-        return _Row(sizes, numbers) if sizes else numbers[0]
+        return Row(sizes, numbers) if sizes else numbers[0]
 
     def _inside(self) -> None:
         """A branch is entered. So many are more than a kernel should compute without choosing."""
@@ -308,13 +298,13 @@ class _Reader:
 
         def visit(node: Scalar) -> Scalar:
             if isinstance(node, Select):
-                return _decided(node)
+                return decided(node)
             if not isinstance(node, Load):
                 return node
             assert isinstance(node.source, Tensor)
             value = given[tensor_key(node.source)]
-            if isinstance(value, _Row):
-                return _at(value, node)
+            if isinstance(value, Row):
+                return value.at(node)
             if isinstance(value, Var | Constant):
                 return Load(self._operand(value), node.indices, node.dtype)
             if isinstance(value, _Longer | tuple):
@@ -335,7 +325,7 @@ class _Reader:
                 isinstance(n, Load) and tensor_key(cast(Tensor, n.source)) in given for r in numbers for n in walk(r)
             ):
                 raise _Unsuited  # what is read of a row is known when the step is made only
-            results.append(_Row(shape, numbers) if shape is not None else numbers[0])
+            results.append(Row(shape, numbers) if shape is not None else numbers[0])
         return results[0] if isinstance(primitive.ret_type, TensorType) else tuple(results)
 
     def _elements(self, graph: TeGraph) -> list[tuple[tuple[int, ...] | None, tuple[Scalar, ...]]] | None:
@@ -348,14 +338,10 @@ class _Reader:
             return None
         found: list[tuple[tuple[int, ...] | None, tuple[Scalar, ...]]] = []
         for axes, body in made:
-            sizes = tuple(a.extent for a in axes if isinstance(a.extent, int))
-            if len(sizes) < len(axes) or not 0 < prod(sizes) <= _MOST_IN_ROW:
+            sizes = sizes_of_row([a.extent for a in axes])
+            if sizes is None:
                 return None
-            row = tuple(
-                substitute(body, {a: Const(n, "int64") for a, n in zip(axes, at, strict=True)})
-                for at in product(*map(range, sizes))
-            )
-            found.append((sizes or None, row))
+            found.append((sizes or None, elements_of(axes, body, sizes)))
         return found
 
     def _is_here(self, indices: Sequence[Scalar]) -> bool:
@@ -377,14 +363,12 @@ class _Reader:
             return tuple(self._chosen(condition, x, y) for x, y in zip(a, b, strict=True))
         if isinstance(a, _Longer) and isinstance(b, _Longer) and a.vector is b.vector:
             row = self._chosen(condition, a.row, b.row)
-            assert isinstance(row, _Row)
+            assert isinstance(row, Row)
             return _Longer(a.vector, row)
-        if isinstance(a, _Row) and isinstance(b, _Row) and a.shape == b.shape:
+        if isinstance(a, Row) and isinstance(b, Row) and a.shape == b.shape:
             pairs = zip(a.numbers, b.numbers, strict=True)
-            return _Row(a.shape, tuple(x if x is y else self.shared.of(select(condition, x, y)) for x, y in pairs))
-        if isinstance(a, _Row | Var | Constant | _Longer | tuple) or isinstance(
-            b, _Row | Var | Constant | _Longer | tuple
-        ):
+            return Row(a.shape, tuple(x if x is y else self.shared.of(select(condition, x, y)) for x, y in pairs))
+        if not _is_number(a) or not _is_number(b):
             raise _Unsuited
         return self.shared.of(select(condition, a, b))
 
@@ -401,7 +385,7 @@ class _Reader:
 
     def _made(self, condition: Scalar, on: bool, following: Sequence[_Value], leave: Block) -> Recurrence:
         """The loop of steps that are followed by these values of the parameters, as long as the condition is ``on``."""
-        rows: dict[Var, _Row] = {}
+        rows: dict[Var, Row] = {}
         states: dict[Axis, Scalar] = {}
         counters: dict[Axis, int] = {}
         fixed: set[Var] = set()
@@ -416,7 +400,7 @@ class _Reader:
                 fixed.add(param)
             elif isinstance(value, _Longer) and value.vector is param:
                 rows[param] = value.row
-            elif number is None or isinstance(value, _Row | Var | Constant | _Longer | tuple):
+            elif number is None or not _is_number(value):
                 raise _Unsuited
             elif (by := counts(number, value)) is not None:
                 counters[number] = by
@@ -519,43 +503,17 @@ def _shape_of_steps(body: Block, leave: Block) -> tuple[Dim, ...]:
     return next(iter(shapes), ())
 
 
-def _row_shape(tensor: Var) -> tuple[int, ...]:
-    """The shape of a tensor's rows. Raises _Unsuited where that is not known, or is long."""
-    ty = tensor.ty
-    shape = ty.shape if isinstance(ty, TensorType) else None
-    if not isinstance(shape, tuple) or not shape:
-        raise _Unsuited
-    sizes = tuple(d for d in shape[1:] if isinstance(d, int))
-    if len(sizes) < len(shape) - 1 or not 0 < prod(sizes) <= _MOST_IN_ROW:
-        raise _Unsuited
-    return sizes
+def _is_number(value: _Value) -> TypeGuard[Scalar]:
+    return not isinstance(value, Row | Var | Constant | _Longer | tuple)
 
 
-def _decided(choice: Select) -> Scalar:
-    """What is chosen, where a comparison of numbers decides that."""
-    hit = choice.cond
-    if not isinstance(hit, Compare) or hit.a.dtype != "int64":
-        return choice
-    known = Indices().compare(hit.op, hit.a, hit.b)
-    if not isinstance(known, Const):
-        return choice
-    return choice.a if known.value else choice.b
-
-
-def _at(row: _Row, load: Load) -> Scalar:
-    """The number at a place in a row; the load, where the place is not known, or is none."""
-    here, flat = Indices(), 0
-    for index, size in zip(load.indices, row.shape, strict=True):
-        place = here.poly(index)
-        if not isinstance(place, int) or not 0 <= place < size:
-            return load
-        flat = flat * size + place
-    return row.numbers[flat]
+def _shape(ty: Type | None) -> tuple[Dim, ...] | None:
+    return ty.shape if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else None
 
 
 def _rank(e: Expr) -> int:
-    ty = e.ty
-    return len(ty.shape) if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else -1
+    shape = _shape(e.ty)
+    return -1 if shape is None else len(shape)
 
 
 def _of_numbers(rows: Iterable[Var], last: Iterable[Var]) -> Iterator[int]:
