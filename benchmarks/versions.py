@@ -1,11 +1,11 @@
 """Whether programs became slower since an earlier commit: both versions in turns, each in a process of its own.
 
-    python benchmarks/versions.py COMMIT [--only REGEX] [--rounds 5] [--bar 1.05]
+    python benchmarks/versions.py COMMIT [--only REGEX] [--rounds 5] [--bar 1.05] [--threads 1]
 
 The earlier version is built from its commit into a folder of its own (minutes, once: ``--keep FOLDER`` keeps it). Some hundred small
-programs (products of few and many rows, norms, reductions, convolutions, attention, with the gradients of all operands and without), one
-thread, the least of many runs in each of some turns. Printed are those of which the new version takes more than ``--bar`` times as long,
-or less than its inverse, and the geometric mean. What is printed once is noise more often than not: run it again with ``--only``.
+programs (products of few and many rows, norms, reductions, convolutions, attention, with the gradients of all operands and without), the
+least of many runs in each of some turns. Printed are those of which the new version takes more than ``--bar`` times as long, or less than
+its inverse, and the geometric mean. What is printed once is noise more often than not: run it again with ``--only``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ for line in sys.stdin:
         rest = [n for n in drawn if n not in asked["weights"]]
         if asked["gradients"]:
             module = relay.value_and_grad(module, argnums=tuple(range(len(rest))))
-        exe, args = relay.compile(module, threads=1), [drawn[n] for n in rest]
+        exe, args = relay.compile(module, threads=asked["threads"]), [drawn[n] for n in rest]
         exe(*args)
         kept.append((exe, args))
         print(len(kept) - 1, flush=True)
@@ -159,6 +159,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.005, help="of a turn")
     parser.add_argument("--bar", type=float, default=1.05)
+    parser.add_argument("--threads", type=int, default=1, help="of both versions")
     parser.add_argument("--keep", type=Path, help="the folder for the earlier version")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +169,7 @@ def main() -> None:
         for one in programs():
             if not re.search(given.only, one.name):
                 continue
-            numbers = [int(v.ask(asdict(one))) for v in (old, new)]
+            numbers = [int(v.ask({**asdict(one), "threads": given.threads})) for v in (old, new)]
             least = [math.inf, math.inf]
             for turn in range(given.rounds):
                 for n in (0, 1) if turn % 2 else (1, 0):

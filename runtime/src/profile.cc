@@ -40,7 +40,7 @@ int32_t Recorder::parallel_for(Recorder* self, relay_kernel_context* context, re
          {EventKind::piece, wrapped->kernel, static_cast<int32_t>(worker), 0, start, now_ns(), 0});
     return result;
   };
-  return relay::parallel_for(context, piece, &wrapped, n, grain);
+  return relay::parallel_for(context, piece, &wrapped, n, grain, reinterpret_cast<const void*>(body));
 }
 
 void Profile::take_lane(const Recorder::Lane& lane, int32_t run, int64_t sizes_before) {

@@ -16,6 +16,7 @@
 #include "relay/clock.h"
 #include "relay/floating_point.h"
 #include "relay/spinlock.h"
+#include "region_trials.h"
 
 namespace relay {
 namespace {
@@ -97,7 +98,21 @@ class Waking {
 // piece was won from a word of a generation belong to that generation.
 class Pool {
  public:
-  int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain, int64_t workers) {
+  // How the next region runs (see `RegionTrials`).
+  RegionTrials::Way way(const void* what, int64_t n, int64_t workers) {
+    bool awake = threads_ >= workers - 1 && sleepers_.load(std::memory_order_relaxed) == 0;
+    return trials_.next(what, n, workers, awake);
+  }
+
+  int32_t run_alone(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n) {
+    int64_t start = now_ns();
+    int32_t result = body(context, env, 0, n, 0);
+    trials_.took_alone(now_ns() - start);
+    return result;
+  }
+
+  int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain, int64_t workers,
+              bool measured) {
     start_threads(workers - 1);
     int64_t start = now_ns();
     waking_.begin(start);
@@ -128,8 +143,8 @@ class Pool {
       if (wakes) start += wake();
       mine += work(0);
     }
-    int64_t end = now_ns();
-    waking_.end(end, (end - start) * pieces / std::max<int64_t>(mine, 1));
+    int64_t end = now_ns(), all = (end - start) * pieces / std::max<int64_t>(mine, 1);
+    waking_.end(end, all);
     auto others = static_cast<uint64_t>(pieces - mine);
     for (int spins = 0; done_.load(std::memory_order_acquire) != before + others;) {
       if (++spins < spin_rounds)
@@ -137,6 +152,7 @@ class Pool {
       else
         sched_yield();
     }
+    if (measured) trials_.took_shared(now_ns() - start, all);
     return result_.load(std::memory_order_relaxed);
   }
 
@@ -300,6 +316,7 @@ class Pool {
   int64_t placed_ = 0;
   int64_t since_ = 0;  // regions since
   Waking waking_;
+  RegionTrials trials_;
   std::array<Run, max_threads> runs_;
   // What a thread needs to begin is one line, written by the caller alone: it comes with the generation that the thread waits for.
   // (With the fields in a line of their own a region takes a fifth longer to begin and end.)
@@ -330,6 +347,10 @@ Pool& pool() {
 }  // namespace
 
 int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain) {
+  return parallel_for(context, body, env, n, grain, reinterpret_cast<const void*>(body));
+}
+
+int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain, const void* what) {
   if (n <= 0) return 0;
   grain = std::max<int64_t>(grain, 1);
   if (current_worker >= 0) return body(context, env, 0, n, current_worker);  // nested: this worker's own slice
@@ -337,7 +358,12 @@ int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, vo
   if (workers <= 1 || n <= grain) return body(context, env, 0, n, 0);
   Pool& p = pool();
   if (!p.try_lock()) return body(context, env, 0, n, 0);
-  int32_t result = p.run(context, body, env, n, grain, workers);
+  RegionTrials::Way way = p.way(what, n, workers);
+  if (way.alone && !way.measured) {
+    p.unlock();
+    return body(context, env, 0, n, 0);
+  }
+  int32_t result = way.alone ? p.run_alone(context, body, env, n) : p.run(context, body, env, n, grain, workers, way.measured);
   p.unlock();
   return result;
 }

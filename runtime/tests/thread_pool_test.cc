@@ -1,6 +1,7 @@
 // Parallel regions: every index once, whoever runs it; nesting, contention, failures, forks.
 #include "relay/processors.h"
 #include "relay/thread_pool.h"
+#include "region_trials.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -153,6 +154,52 @@ TEST(a_late_thread_is_not_waited_for) {
     taken = !env.given_up;
   }
   CHECK(taken);
+}
+
+// A region whose indexes take the caller a microsecond each, and others as many as `factor` says.
+struct Uneven {
+  int factor;
+  std::atomic<int> by_others{0};
+};
+static int32_t unevenly(relay_kernel_context*, void* env, int64_t begin, int64_t end, int64_t worker) {
+  auto* uneven = static_cast<Uneven*>(env);
+  int factor = worker == 0 ? 1 : uneven->factor;
+  auto until = std::chrono::steady_clock::now() + (end - begin) * factor * std::chrono::nanoseconds(1000);
+  while (std::chrono::steady_clock::now() < until) {
+  }
+  if (worker != 0) uneven->by_others++;
+  return 0;
+}
+
+TEST(small_regions_run_where_they_take_less_time) {
+  auto ctx = context(2);
+  Uneven costs{20};
+  for (int call = 0; call < 2000; ++call) CHECK(parallel_for(&ctx, unevenly, &costs, 2, 1) == 0);
+  CHECK(costs.by_others < 200);  // but for the trials
+}
+
+TEST(trials_of_regions) {
+  using Trials = RegionTrials;
+  int what = 0;
+  // What a region takes: shared, alone. What was chosen for so many calls, threads being awake or not.
+  auto chosen = [&](Trials& trials, int64_t n, int64_t shared, int64_t alone, int calls, bool awake = true) {
+    int by_itself = 0;
+    for (int call = 0; call < calls; ++call) {
+      Trials::Way way = trials.next(&what, n, 2, awake);
+      by_itself += way.alone;
+      if (way.measured) way.alone ? trials.took_alone(alone) : trials.took_shared(shared, 2 * alone);
+    }
+    return by_itself;
+  };
+  Trials trials;
+  CHECK(chosen(trials, 1, 1400, 2300, 1000) < 20);
+  CHECK(chosen(trials, 2, 2400, 2300, 1000) > 980);
+  CHECK(chosen(trials, 2, 20'000, 2300, 1000) > 980);
+  CHECK(chosen(trials, 2, 1400, 2300, 2000) < 500);  // what was found does not stay
+  CHECK(chosen(trials, 3, 9'000, 8'000, 1000) == 0);  // large ones are not tried alone
+  CHECK(chosen(trials, 4, 1400, 2300, 1000, false) == 0);
+  for (int64_t n = 10; n < 2000; ++n) chosen(trials, n, 2400, 2300, 6);  // more than are remembered
+  CHECK(chosen(trials, 2, 2400, 2300, 1000) > 980);
 }
 
 TEST(a_failure_is_reported) {

@@ -46,10 +46,15 @@ from relay.te.scalar import (
 )
 from relay.te.tensor import Tensor
 
-# Work below this many simple operations is not worth waking another thread for.
+# Work below this many simple operations is not worth waking another thread for, and is no chunk of its own.
 PARALLEL_COST = 32 << 10
+# Of a product a thread's share may be less, if there are no more of them: whether that pays on the machine at hand is tried when the kernel
+# runs (`runtime/src/region_trials.h`).
+LEAST_SHARE = PARALLEL_COST // 4
 # A thread may have so many times the iterations of an equal share (numerator and denominator) of so many threads.
 _UNEVEN, _THREADS_COUNTED = (17, 16), 8
+# So many chunks are enough for any number of threads.
+_MANY_CHUNKS = 64
 # Iterations that follow each other where to find out where each of them is takes a division.
 _AT_ONCE = 4
 # The longest lines that go through their loops together only to share what they read.
@@ -231,9 +236,16 @@ def vectorized(axis: Axis, extent: Scalar, body: Stmt) -> Stmt:
     return hoisted(For(axis, extent, body, "vectorized"))
 
 
-def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], Stmt], name: str = "r") -> Stmt:
+def parallel(
+    builder: Builder,
+    extent: Dim,
+    cost: Dim,
+    body: Callable[[Axis], Stmt],
+    name: str = "r",
+    share: int = PARALLEL_COST,
+) -> Stmt:
     """A loop whose iterations may run on several threads; ``cost`` of one iteration (simple operations) decides how
-    many to a chunk.
+    many to a chunk. ``share``: the least work of a thread.
 
     A cost known only at run time is divided there: chunks of the computed size run in parallel, so a small problem
     stays serial.
@@ -242,20 +254,20 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
     if extent == 1:
         return LetScalar(var, Const(0, "int64"), body(var))
     if isinstance(cost, int) and isinstance(extent, int):
-        chunks = max(1, min(extent, extent * cost // PARALLEL_COST))
-        if chunks == 1:
+        chunks, shares = (max(1, min(extent, extent * cost // least)) for least in (PARALLEL_COST, share))
+        if shares == 1:
             return For(var, extent_of(extent), body(var))
         # Rounded down: more and smaller chunks can be shared out evenly, fewer and larger ones cannot.
         grain = extent // chunks
-        if _is_even(extent, grain, chunks):
+        if (chunks == shares or chunks >= _MANY_CHUNKS) and _is_even(extent, grain, chunks):
             return For(var, extent_of(extent), body(var), "parallel", grain)
-        return _in_shares(var, extent, chunks, body(var))
+        return _in_shares(var, extent, shares, chunks, body(var))
     if isinstance(cost, int):
         return For(var, extent_of(extent), body(var), "parallel", max(1, PARALLEL_COST // max(cost, 1)))
     # As many chunks of equal length as there is work for.
     many, per, chunk, inner = (Axis(hint, extent) for hint in ("many", "per", "chunk", "t"))
     whole = extent_of(extent)
-    worth = binary("floordiv", Size(dim_mul(extent, cost)), PARALLEL_COST)
+    worth = chunks_of(Size(dim_mul(extent, cost)), share)
     start = binary("mul", chunk, per)
     count = minimum(per, binary("sub", whole, start))
     run = For(inner, count, LetScalar(var, binary("add", start, inner), body(var)))
@@ -263,6 +275,12 @@ def parallel(builder: Builder, extent: Dim, cost: Dim, body: Callable[[Axis], St
     return LetScalar(
         many, maximum(minimum(worth, whole), 1), LetScalar(per, maximum(binary("floordiv", whole, many), 1), loop)
     )
+
+
+def chunks_of(work: Scalar, share: int) -> Scalar:
+    """How many chunks work is worth: of `PARALLEL_COST`, or one for each thread that then has a ``share`` or more; perhaps none."""
+    many = binary("floordiv", work, PARALLEL_COST)
+    return many if share == PARALLEL_COST else maximum(many, minimum(WORKERS, binary("floordiv", work, share)))
 
 
 def _is_even(extent: int, grain: int, chunks: int) -> bool:
@@ -274,9 +292,9 @@ def _is_even(extent: int, grain: int, chunks: int) -> bool:
     )
 
 
-def _in_shares(var: Axis, extent: int, most: int, body: Stmt) -> Stmt:
-    """Iterations in ``most`` chunks or a few more: as many for each thread that there is work for, cut out of equal shares of all
-    iterations."""
+def _in_shares(var: Axis, extent: int, most: int, chunks: int, body: Stmt) -> Stmt:
+    """Iterations in equal shares for ``most`` threads, or as many as there are, each cut into as many chunks: about ``chunks`` of them in
+    all."""
     threads, share, pieces, per = (Axis(hint, extent + 1) for hint in ("threads", "share", "pieces", "per"))
     chunk, inner, of, begin = (Axis(hint, 2 * extent) for hint in ("chunk", "t", "of", "begin"))
     start = binary("add", binary("mul", of, share), begin)
@@ -289,7 +307,7 @@ def _in_shares(var: Axis, extent: int, most: int, body: Stmt) -> Stmt:
     return bound([
         (threads, minimum(WORKERS, most)),
         (share, ceiling(Const(extent, "int64"), threads)),
-        (pieces, select(compare("eq", threads, 1), Const(1, "int64"), ceiling(Const(most, "int64"), threads))),
+        (pieces, select(compare("eq", threads, 1), Const(1, "int64"), ceiling(Const(chunks, "int64"), threads))),
         (per, ceiling(share, pieces)),
     ], For(chunk, binary("mul", threads, pieces), place, "parallel", 1))  # fmt: skip
 
@@ -301,15 +319,15 @@ def ceiling(a: Scalar, b: Scalar) -> Scalar:
     return binary("floordiv", binary("add", a, binary("sub", b, 1)), b)
 
 
-def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
+def parallel_rows(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt, share: int = PARALLEL_COST) -> Stmt:
     """One parallel loop over all the axes (in row-major order), which are bound to their values for the body."""
     live = [a for a in axes if a.extent != 1]
     if not live:
         return body
     if len(live) == 1:
-        return parallel(builder, live[0].extent, cost, lambda r: LetScalar(live[0], r, body))
+        return parallel(builder, live[0].extent, cost, lambda r: LetScalar(live[0], r, body), share=share)
     total = shape_size(tuple(a.extent for a in live))
-    return parallel(builder, total, cost, lambda r: bound(unflattened(live, r), body))
+    return parallel(builder, total, cost, lambda r: bound(unflattened(live, r), body), share=share)
 
 
 def parallel_lines(builder: Builder, axes: Sequence[Axis], cost: Dim, body: Stmt) -> Stmt:
@@ -363,7 +381,13 @@ def _in_groups(builder: Builder, live: Sequence[Axis], cost: Dim, body: Stmt, to
     return parallel_rows(builder, [*live[:-1], block], dim_mul(cost, dim_min(_AT_ONCE, last.extent)), group)
 
 
-def parallel_tasks(axes: Sequence[Axis], counted: Sequence[tuple[Axis, Scalar]], work: Dim, body: Stmt) -> Stmt:
+def parallel_tasks(
+    axes: Sequence[Axis],
+    counted: Sequence[tuple[Axis, Scalar]],
+    work: Dim,
+    body: Stmt,
+    share: int = PARALLEL_COST,
+) -> Stmt:
     """A parallel loop over axes and, inside of them, variables whose numbers are known when the kernel runs, all of which are bound for
     the body. Tasks that are too little for a thread, of ``work`` in all, follow each other."""
     live = [a for a in axes if a.extent != 1]
@@ -393,7 +417,7 @@ def parallel_tasks(axes: Sequence[Axis], counted: Sequence[tuple[Axis, Scalar]],
         minimum(per, binary("sub", whole, start)),
         LetScalar(task, binary("add", start, step), bound(places, body)),
     )
-    worth = binary("floordiv", extent_of(work), PARALLEL_COST)
+    worth = chunks_of(extent_of(work), share)
     return bound([
         (whole, binary("mul", extent_of(outer), inner)),
         (many, maximum(minimum(worth, whole), 1)),

@@ -19,7 +19,7 @@ from typing import Protocol
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, Stmt, Store
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_rows, seq, serial, temporary
+from relay.plan.build import LEAST_SHARE, allocate, bound, ceiling, parallel_rows, seq, serial, temporary
 from relay.plan.product import narrow, size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial
@@ -120,7 +120,7 @@ class _Streamed:
         height = minimum(_STREAMED_ROWS, extent_of(rows))
         most = binary("mul", binary("floordiv", held // lanes, maximum(height, 1)), lanes)
         return bound([
-            (threads, maximum(minimum(WORKERS, binary("floordiv", extent_of(work), PARALLEL_COST)), 1)),
+            (threads, maximum(minimum(WORKERS, binary("floordiv", extent_of(work), LEAST_SHARE)), 1)),
             (width, maximum(minimum(share, most), lanes)),
             (chunks, ceiling(across, width)),
             (per, maximum(ceiling(total, threads), 1)),
@@ -308,8 +308,9 @@ class _Dotted:
             and stays_in_part(shared, rows, columns, narrow(p.form.right).dtype)
         ):
             at = Axis("at", chunk.extent)
-            return parallel_rows(shared.builder, [at], work, bound([(chunk, turned_round(at, chunk.extent))], body))
-        return parallel_rows(shared.builder, [*p.batch, chunk], work, body)
+            body = bound([(chunk, turned_round(at, chunk.extent))], body)
+            return parallel_rows(shared.builder, [at], work, body, LEAST_SHARE)
+        return parallel_rows(shared.builder, [*p.batch, chunk], work, body, LEAST_SHARE)
 
     def _tile(self, row: Scalar, rows: int, column: Scalar, at: Scalar, beside: int, held: Buffer, width: int) -> Stmt:
         """The dot products of ``rows`` rows with ``beside`` columns, all over k at once."""

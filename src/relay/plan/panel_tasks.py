@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, between
-from relay.plan.build import allocate, bound, parallel_rows, parallel_tasks, seq, temporary
+from relay.plan.build import LEAST_SHARE, allocate, bound, parallel_rows, parallel_tasks, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
 from relay.plan.left_block import Cut, LeftBlock
 from relay.plan.panel_groups import PanelGroup
@@ -127,7 +127,7 @@ class PanelTasks:
         # What a guard leaves of a product is little for each of the outer axes: panels stay in the cache meanwhile.
         order = [*p.outer, *p.batch, position] if p.form.guard is None else [*p.batch, position, *p.outer]
         if shares is None:
-            return parallel_rows(self.nest.builder, [*order, self.part], self.work, task())
+            return parallel_rows(self.nest.builder, [*order, self.part], self.work, task(), LEAST_SHARE)
         return shares.loop(order, self.part, dim_mul(self.outer, self.panels), self.all_work, task())
 
     def _copied(self, cut: Cut) -> Stmt:
@@ -163,7 +163,9 @@ class PanelTasks:
         body = bound(names, body)
         products = [*p.outer, *p.batch]
         if shares is None:
-            return parallel_rows(builder, [*products, group, self.part], dim_mul(self.work, cut.panels), body)
+            return parallel_rows(
+                builder, [*products, group, self.part], dim_mul(self.work, cut.panels), body, LEAST_SHARE
+            )
         tasks = parallel_tasks(products, [(group, groups), (self.part, shares.number)], self.all_work, body)
         return bound(counts, tasks)
 

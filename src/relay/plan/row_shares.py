@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mul
 from relay.loop.ir import WORKERS, Between, Stmt, between
-from relay.plan.build import PARALLEL_COST, bound, ceiling, parallel_tasks
+from relay.plan.build import LEAST_SHARE, PARALLEL_COST, bound, ceiling, parallel_tasks
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Rows of a part, and tiles of it, at least.
@@ -52,7 +52,7 @@ class RowShares:
         tasks = dim_mul(others, parts)
         if not isinstance(others, int) or (isinstance(tasks, int) and tasks >= _MANY_TASKS):
             return None
-        worth = binary("floordiv", extent_of(work), PARALLEL_COST)
+        worth = binary("floordiv", extent_of(work), LEAST_SHARE)
         threads = maximum(minimum(WORKERS, worth), 1)
         return RowShares(rows, parts, fewest, Axis("tasks", _ANY), Axis("parts", _ANY), threads)
 
@@ -81,7 +81,7 @@ class RowShares:
 
     def loop(self, axes: Sequence[Axis], part: Axis, others: Dim, work: Dim, body: Stmt) -> Stmt:
         """A parallel loop over axes, which make ``others`` tasks for each part, and the parts of each; with so much work in all."""
-        tasks = parallel_tasks(axes, [(part, self.number)], work, body)
+        tasks = parallel_tasks(axes, [(part, self.number)], work, body, LEAST_SHARE)
         return bound([self.wanted(), self.counted(extent_of(others))], tasks)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from relay.ir.dim import dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
-from relay.plan.build import allocate, bound, parallel_rows, seq, temporary
+from relay.plan.build import LEAST_SHARE, allocate, bound, parallel_rows, seq, temporary
 from relay.plan.panel_tasks import PanelTasks
 from relay.plan.panels import Panel, loops
 from relay.plan.reduction import initial
@@ -63,7 +63,8 @@ def side_by_side(tasks: PanelTasks, at_once: int) -> Stmt:
         body = Branch(compare("lt", at, end), part, body)
     place = turned_round(position, number) if tasks.there_and_back else binary("add", variable(position), 0)
     axes = [*p.outer, *p.batch, position]
-    return parallel_rows(tasks.nest.builder, axes, dim_mul(tasks.work, at_once), LetScalar(at, place, body))
+    work = dim_mul(tasks.work, at_once)
+    return parallel_rows(tasks.nest.builder, axes, work, LetScalar(at, place, body), LEAST_SHARE)
 
 
 def _group(tiles: TaskTiles, run: PanelRun, group: Scalar, at_once: int, rows: int) -> Stmt:

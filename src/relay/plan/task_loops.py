@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from relay.ir.dim import Dim, dim_mul
 from relay.loop.ir import WORKERS, For, LetScalar, Stmt
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, seq, temporary
+from relay.plan.build import LEAST_SHARE, allocate, bound, ceiling, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
 from relay.plan.panel_groups import GROUPS_OF_THREAD, PanelGroup, panels_together
 from relay.plan.product import size_of
@@ -52,7 +52,7 @@ def k_outermost(
     places = [(group, binary("floordiv", task, parts)), (part, binary("sub", task, binary("mul", group, parts)))]
     places = places if part.extent != 1 else [(group, binary("add", task, 0))]
     if shares is None:
-        worth = binary("floordiv", extent_of(dim_mul(dim_mul(work, panels), part.extent)), PARALLEL_COST)
+        worth = binary("floordiv", extent_of(dim_mul(dim_mul(work, panels), part.extent)), LEAST_SHARE)
         counts = [(threads, maximum(minimum(WORKERS, worth), 1))]
     else:
         counts = [(threads, shares.threads), shares.wanted(), shares.counted(Const(panels, "int64"))]
@@ -80,7 +80,7 @@ def in_groups(
         one = multiplied(PanelGroup(sums, binary("mul", inner, size), finishes))
         return For(inner, count, LetScalar(position, binary("add", first, inner), one))
 
-    worth = binary("floordiv", extent_of(dim_mul(work, panels)), PARALLEL_COST)
+    worth = binary("floordiv", extent_of(dim_mul(work, panels)), LEAST_SHARE)
     shares = select(compare("eq", threads, 1), Const(1, "int64"), binary("mul", threads, GROUPS_OF_THREAD))
     body = allocate([sums], seq([through(False), through(True)]))
     return bound([

@@ -17,7 +17,7 @@ from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar, Stmt, Store, Switch
 from relay.plan.build import (
-    PARALLEL_COST,
+    LEAST_SHARE,
     allocate,
     bound,
     ceiling,
@@ -204,7 +204,7 @@ class _Tiles:
             ], body)  # fmt: skip
         order = [*p.outer, *p.batch, panel]
         if shares is None:
-            return parallel_rows(shared.builder, order, work, body)
+            return parallel_rows(shared.builder, order, work, body, LEAST_SHARE)
         return shares.loop(order, part, others, dim_mul(work, others), body)
 
     def _by_blocks(self, length: int) -> Stmt:
@@ -250,7 +250,7 @@ class _Tiles:
         buffers = [sums] if copy is None else [sums, copy]
         body = allocate(buffers, For(number, extent_of(number.extent), body))
         work = dim_floordiv(dim_mul(dim_mul(k.extent, columns), dim_max(rows, _ROWS_TO_READ)), FMA_DISCOUNT)
-        worth = binary("floordiv", extent_of(work), PARALLEL_COST)
+        worth = binary("floordiv", extent_of(work), LEAST_SHARE)
         return bound([
             (threads, maximum(minimum(WORKERS, worth), 1)),
             (each, ceiling(Const(panels, "int64"), minimum(threads, panels))),
