@@ -8,7 +8,7 @@ from dataclasses import replace
 from relay.codegen.builder import ModuleText
 from relay.codegen.frame import Frame
 from relay.codegen.matrices import Matrices
-from relay.codegen.memory import Place
+from relay.codegen.memory import INVARIANT, Place
 from relay.codegen.objects import EXPLICIT, LINKED, PLAIN
 from relay.codegen.stmt import Allocate, Statements
 from relay.codegen.target import is_x86
@@ -98,7 +98,7 @@ class _KernelText:
             out[buffer] = f", !alias.scope {one[n]}" + (f", !noalias {others[n]}" if len(numbers) > 1 else "")
         for n, buffer in enumerate(kernel.inputs):
             if n not in changed:
-                out[buffer] += ", !invariant.load !0"
+                out[buffer] += INVARIANT
         return out
 
     def _bind_operands(self, frame: Frame, used: dict[Buffer, None]) -> None:

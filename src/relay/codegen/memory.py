@@ -15,6 +15,8 @@ from relay.codegen.values import Value, is_packed, memory_bytes, memory_type, re
 from relay.ir.record import record
 from relay.ir.types import dtype_bits, is_float
 
+# What is said of a load from memory that nothing writes.
+INVARIANT = ", !invariant.load !0"
 # Bytes of neighbouring lanes that are worth an access of their own.
 _SHORTEST_RUN = 8
 
@@ -42,6 +44,11 @@ class Place:
     metadata: str = ""
     streamed: str = ""
     rows: str = ""
+
+    @property
+    def constant(self) -> bool:
+        """Whether nothing writes it while the kernel runs."""
+        return self.metadata.endswith(INVARIANT)
 
 
 def local_type(dtype: str) -> str:

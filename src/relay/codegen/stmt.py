@@ -16,6 +16,7 @@ from relay.codegen.matrices import Matrices, Rows
 from relay.codegen.memory import Place, fills_line, local_bytes, local_type
 from relay.codegen.turning import Block, transpose
 from relay.codegen.values import Value
+from relay.codegen.whole_lines import WholeLines
 from relay.ir.inequality import is_count
 from relay.ir.types import is_float
 from relay.loop.errors import LoopError
@@ -57,6 +58,7 @@ class Statements:
         self._parallel = parallel
         self._allocate = allocate
         self.matrices = Matrices(frame)
+        self._lines = WholeLines(frame)
         self._slots: dict[tuple[object, ...], str] = {}
         self._plans: dict[int, VectorPlan | None] = {}
         # The float extremes that the vector loop being written reduces, and where each notes the lanes that met nan.
@@ -307,6 +309,10 @@ class Statements:
 
     def each(self, loop: For, begin: Value, end: Value) -> None:
         """The iterations of a loop from ``begin`` to ``end``, one after the other."""
+        with self._lines.over(loop, begin, end):
+            self._each(loop, begin, end)
+
+    def _each(self, loop: For, begin: Value, end: Value) -> None:
         f = self.f
         found = digits_of(loop) if f.lanes == 1 else None
         if found is None:
