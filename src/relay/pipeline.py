@@ -33,9 +33,11 @@ from relay.lower.planning import ModulePlan, plan_module
 from relay.lower.unit import Planned
 from relay.op.registry import remembering
 from relay.options import Options
-from relay.plan.graph import TeGraph
+from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
+from relay.te.evaluate import evaluate as evaluate_te
+from relay.te.exact import is_exact, iterations
 from relay.transform import (
     BatchStructure,
     CommonSubexpressions,
@@ -91,6 +93,8 @@ Array = npt.NDArray[np.generic]
 _BUDGET_STEPS = 8
 # Attention of fewer scores is differentiated as it is spelled out: making the scores again on the way back takes longer than keeping them.
 _SCORES = 1 << 19
+# Of so few iterations NumPy makes the result in less time than a kernel for it is compiled in: 0.2 milliseconds and 6.
+_FEW_ITERATIONS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -297,7 +301,7 @@ def objects_of(kernels: Sequence[KernelPlan], target: Target, options: Options) 
 
 class Runner:
     """Runs primitives and te graphs on arrays by compiled code, for passes that fold constants and pack them: by code for a target, or
-    for this machine where it cannot run that."""
+    for this machine where it cannot run that. What is little work, and has the same bits whatever computes it, NumPy does."""
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target = target
@@ -310,6 +314,9 @@ class Runner:
         key = plan_key(primitive, self.here, frozenset()).text
         exe = self._compiled.get(key)
         if exe is None:
+            graph = te_graph(primitive)
+            if not graph.foreign and iterations(graph.outputs) <= _FEW_ITERATIONS and is_exact(graph.outputs):
+                return tuple(evaluate_te(graph.outputs, dict(zip(graph.inputs, arrays, strict=True))))
             main = calling(primitive)
             exe = self._compiled[key] = self._executable(plan_module(Module({"main": main}), self.here, None), main)
         found = exe(*arrays)

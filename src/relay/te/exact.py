@@ -1,0 +1,67 @@
+"""Definitions of which there is one result, bit by bit, however they are computed.
+
+Integers wrap, comparisons, choices and copies round nothing, and IEEE 754 says how a sum, a product, a quotient and a root are
+rounded: NumPy (`relay.te.evaluate`) and compiled code give the same bits. Elementary functions, and sums of floats in an order of
+the schedule's choice, are each one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay.ir.dim import dim_evaluate, shape_size
+from relay.ir.types import is_float
+from relay.te.scalar import Axis, Binary, Bits, Cast, Compare, Const, Load, Reduce, Scalar, Select, Size, Unary, walk
+from relay.te.tensor import Placeholder, Scan, Tensor, stage_bodies, stages
+
+# On floats, what rounds (as IEEE 754 says), and what does not.
+_ROUNDED = frozenset({"add", "sub", "mul", "div", "sqrt"})
+_NOT_ROUNDED = frozenset({"neg", "abs", "floor", "ceil", "round", "trunc", "sign", "isnan", "isinf", "isfinite"})
+# Whether the result is an element or its place, and not which of two equal zeros.
+_CHOSEN = frozenset({"all", "any", "argmax", "argmin"})
+_NARROW = frozenset({"float16", "bfloat16"})
+
+
+def is_exact(outputs: Sequence[Tensor]) -> bool:
+    """Whether all that compute a definition have to give the same bits (of nan: any of its)."""
+    narrow = 0
+    for stage in stages(outputs):
+        for body in stage_bodies(stage):
+            for node in walk(body):
+                # What is added up along an axis may be added up in parts.
+                if not _is_exact(node) or (isinstance(stage, Scan) and _rounds(node)):
+                    return False
+                # Compiled code rounds a narrow float where it is stored, not after each operation.
+                narrow += node.dtype in _NARROW and _rounds(node)
+    return narrow < 2
+
+
+def _rounds(node: Scalar) -> bool:
+    return isinstance(node, Binary | Unary) and is_float(node.dtype) and node.op in _ROUNDED
+
+
+def _is_exact(node: Scalar) -> bool:
+    match node:
+        case Const() | Size() | Axis() | Load() | Compare() | Select() | Bits():
+            return True
+        case Cast():
+            # Wide numbers go to narrow floats by way of others, or at once.
+            return node.dtype not in _NARROW or node.a.dtype in (*_NARROW, "float32", "bool", "int8", "uint8")
+        case Unary():
+            return not is_float(node.a.dtype) or node.op in _ROUNDED | _NOT_ROUNDED
+        case Binary():
+            return not is_float(node.dtype) or node.op in _ROUNDED
+        case Reduce():
+            return not is_float(node.body.dtype) or node.kind in _CHOSEN
+        case _:
+            return False
+
+
+def iterations(outputs: Sequence[Tensor]) -> int:
+    """How many elements the stages of a definition of known sizes compute, reduction variables counted."""
+    total = 0
+    for stage in stages(outputs):
+        if not isinstance(stage, Placeholder):
+            reduced = {a: a.extent for body in stage_bodies(stage) if isinstance(body, Reduce) for a in body.axes}
+            total += dim_evaluate(shape_size((*stage.shape, *reduced.values())), {})
+    return total
