@@ -83,12 +83,12 @@ def _swapped_subtract(patch: Patch) -> None:
     _binary(patch, lambda op, a, b: (op, b, a) if op == "sub" else (op, a, b))
 
 
-@_fault("codegen: minimum is maximum", "result", "minimum", "min")
+@_fault("codegen: minimum is maximum", "result", "minimum", "min", first=6)
 def _minimum(patch: Patch) -> None:
     _binary(patch, lambda op, a, b: ("max" if op == "min" else op, a, b))
 
 
-@_fault("codegen: remainders truncate", "result", "floor_mod", first=113)
+@_fault("codegen: remainders truncate", "result", "floor_mod", first=468)
 def _remainder(patch: Patch) -> None:
     _binary(patch, lambda op, a, b: ("truncmod" if op == "mod" else op, a, b))
 
@@ -109,12 +109,12 @@ def _less(patch: Patch) -> None:
     patch.setattr(Arithmetic, "compare", compare)
 
 
-@_fault("codegen: floor truncates", "result", "floor")
+@_fault("codegen: floor truncates", "result", "floor", first=88)
 def _floor(patch: Patch) -> None:
     patch.setitem(elementary._FLOAT, "floor", elementary._FLOAT["trunc"])
 
 
-@_fault("codegen: round is floor", "result", "round")
+@_fault("codegen: round is floor", "result", "round", first=18)
 def _round(patch: Patch) -> None:
     patch.setitem(elementary._FLOAT, "round", elementary._FLOAT["floor"])
 
@@ -147,7 +147,7 @@ def _start(patch: Patch) -> None:
     patch.setattr(reduction, "_lowest", lambda dtype: replace(original(dtype), value=0.0 if "float" in dtype else 0))
 
 
-@_fault("plan: sums forget what they had", "result", "sum", "mean", "variance")
+@_fault("plan: sums forget what they had", "result", "sum", "mean", "variance", first=6)
 def _forgetful(patch: Patch) -> None:
     original = reduction.combine
 
@@ -276,7 +276,7 @@ def _captured(patch: Patch) -> None:
 # -- lowering
 
 
-@_fault("emission: a switch has its targets in the wrong order")
+@_fault("emission: a switch has its targets in the wrong order", first=9)
 def _switch(patch: Patch) -> None:
     original = Assembler.emit
 
@@ -360,7 +360,7 @@ def _printed_arguments(patch: Patch) -> None:
     patch.setattr(_Printer, "simple", simple)
 
 
-@_fault("printer: annotations of variables are left out", "round trip")
+@_fault("printer: annotations of variables are left out", "round trip", first=57)
 def _printed_annotations(patch: Patch) -> None:
     original = _Printer.binder
     patch.setattr(_Printer, "binder", lambda self, v: self.name(v) if v.name.startswith("v") else original(self, v))
@@ -371,7 +371,7 @@ def _printed_twice(patch: Patch) -> None:
     patch.setattr(scopes.Layout, "shared", lambda self, e: False)
 
 
-@_fault("printer: a partial match is printed as a complete one", "round trip")
+@_fault("printer: a partial match is printed as a complete one", "round trip", first=93)
 def _printed_match(patch: Patch) -> None:
     original = _Printer.compound
 
