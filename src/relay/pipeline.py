@@ -37,7 +37,7 @@ from relay.plan.graph import TeGraph, te_graph
 from relay.plan.kernel_plan import KernelPlan, plan_graph
 from relay.plan.key import PlanKey, plan_key
 from relay.te.evaluate import evaluate as evaluate_te
-from relay.te.exact import is_exact, iterations
+from relay.te.exact import is_exact, work
 from relay.transform import (
     BatchStructure,
     CommonSubexpressions,
@@ -93,8 +93,8 @@ Array = npt.NDArray[np.generic]
 _BUDGET_STEPS = 8
 # Attention of fewer scores is differentiated as it is spelled out: making the scores again on the way back takes longer than keeping them.
 _SCORES = 1 << 19
-# Of so few iterations NumPy makes the result in less time than a kernel for it is compiled in: 0.2 milliseconds and 6.
-_FEW_ITERATIONS = 1 << 16
+# So many elements NumPy computes in less time than a kernel for them is compiled in: 0.2 milliseconds, mostly, and 6.
+_LITTLE_WORK = 1 << 14
 
 
 @dataclass(slots=True)
@@ -315,7 +315,7 @@ class Runner:
         exe = self._compiled.get(key)
         if exe is None:
             graph = te_graph(primitive)
-            if not graph.foreign and iterations(graph.outputs) <= _FEW_ITERATIONS and is_exact(graph.outputs):
+            if not graph.foreign and work(graph.outputs) <= _LITTLE_WORK and is_exact(graph.outputs):
                 return tuple(evaluate_te(graph.outputs, dict(zip(graph.inputs, arrays, strict=True))))
             main = calling(primitive)
             exe = self._compiled[key] = self._executable(plan_module(Module({"main": main}), self.here, None), main)

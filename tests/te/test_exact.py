@@ -17,7 +17,7 @@ from relay.options import Options
 from relay.pipeline import Runner
 from relay.plan.graph import te_graph
 from relay.te.evaluate import evaluate
-from relay.te.exact import is_exact, iterations
+from relay.te.exact import is_exact, work
 from relay.transform import ExpandCompositions, FoldConstants, Pipeline, ToBlocks
 from tests.generator import program
 
@@ -66,11 +66,12 @@ def test_what_is_exact(definition: te.Tensor, exact: bool) -> None:
     assert is_exact([definition]) is exact
 
 
-def test_iterations_of_all_stages_are_counted_with_what_is_reduced() -> None:
+def test_work_is_of_all_stages_with_what_is_reduced_and_of_steps() -> None:
     x = te.placeholder("x", (4, 5), "int32")
     y = te.compute((4, 5), lambda i, j: x[i, j] + 1, "y")
     k = te.reduce_axis(5)
-    assert iterations([te.compute((7, 4), lambda _, i: te.sum(y[i, k], k), "z")]) == 20 + 7 * 4 * 5
+    assert work([te.compute((7, 4), lambda _, i: te.sum(y[i, k], k), "z")]) == 20 + 7 * 4 * 5
+    assert work([running("int32")]) > 5 * 100
 
 
 def bits(array: Array) -> tuple[str, tuple[int, ...], bytes]:

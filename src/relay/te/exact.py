@@ -20,6 +20,8 @@ _NOT_ROUNDED = frozenset({"neg", "abs", "floor", "ceil", "round", "trunc", "sign
 # Whether the result is an element or its place, and not which of two equal zeros.
 _CHOSEN = frozenset({"all", "any", "argmax", "argmin"})
 _NARROW = frozenset({"float16", "bfloat16"})
+# Elements that NumPy computes in the time that Python needs for a step of a recurrence.
+_STEP = 1 << 8
 
 
 def is_exact(outputs: Sequence[Tensor]) -> bool:
@@ -57,11 +59,14 @@ def _is_exact(node: Scalar) -> bool:
             return False
 
 
-def iterations(outputs: Sequence[Tensor]) -> int:
-    """How many elements the stages of a definition of known sizes compute, reduction variables counted."""
+def work(outputs: Sequence[Tensor]) -> int:
+    """How much NumPy has to do for a definition of known sizes: the elements that its stages compute, reduction variables counted,
+    and what Python needs for each step of a recurrence, in elements."""
     total = 0
     for stage in stages(outputs):
         if not isinstance(stage, Placeholder):
             reduced = {a: a.extent for body in stage_bodies(stage) if isinstance(body, Reduce) for a in body.axes}
             total += dim_evaluate(shape_size((*stage.shape, *reduced.values())), {})
+        if isinstance(stage, Scan):
+            total += _STEP * dim_evaluate(stage.shape[stage.dim], {})
     return total
