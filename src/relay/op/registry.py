@@ -44,6 +44,7 @@ from relay.op.elsewhere import ELSEWHERE
 from relay.te.autodiff.multiples import over_multiples
 from relay.te.circular import laid_round
 from relay.te.left_out import leaving_out
+from relay.te.zero_sizes import dividing_by_some
 
 OperatorKind = Literal["expression", "view", "composition", "routine"]
 ShapeMode = Literal["independent", "data", "upper_bound"]
@@ -453,7 +454,7 @@ def applied(op: Operator, args: Sequence[Any], keywords: Mapping[str, Any]) -> t
         raise te.DefinitionError(
             f"its definition gives {found}, and does not say so: write `-> {name}` behind its parameters"
         )
-    return over_multiples(laid_round(leaving_out(outputs))), several
+    return over_multiples(laid_round(leaving_out(dividing_by_some(outputs)))), several
 
 
 def trace(

@@ -35,12 +35,14 @@ class PlanError(RelayError):
 class TeGraph:
     """``inputs``: a placeholder per parameter, in order. ``outputs``: the tensors of the result, none of them an
     input. ``foreign``: a definition in it is not this package's, and may read at indices that nothing bounds; dims
-    that are not negative then, by what such definitions demand, are ``assumed``."""
+    that are not negative then, by what such definitions demand, are ``assumed``. ``seldom``: it is computed for sizes
+    that are hardly ever given, so little code counts for more than speed."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     foreign: bool = False
     assumed: tuple[Dim, ...] = ()
+    seldom: bool = False
 
     def stages_of(self, numbers: frozenset[int]) -> frozenset[int]:
         """The ids of the stages of inputs with these numbers."""

@@ -43,6 +43,7 @@ from relay.plan.rows import row_nest
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
 from relay.plan.separable import separated
+from relay.plan.size_choices import size_choice
 from relay.plan.spread import spread_nest
 from relay.plan.stages import Kept, keep
 from relay.plan.terms import term_by_term
@@ -110,19 +111,42 @@ def plan_graph(
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
-    plan = _planned(graph, target, key, constants, name, schedule, weights)
-    other = None if plan.packs else divisible(graph)
+    return _with_choices(graph, target, key, constants, name, schedule, weights)
+
+
+def _with_choices(
+    graph: TeGraph,
+    target: Target,
+    key: PlanKey,
+    constants: frozenset[int],
+    name: str,
+    schedule: Schedule,
+    weights: Residence,
+    buffers: tuple[Buffer, ...] = (),
+) -> KernelPlan:
+    """A plan of the graph with a body for each outcome of the choices that sizes make."""
+    choice = size_choice(graph)
+    if choice is not None:
+        fails = _with_choices(choice.fails, target, key, constants, name, schedule, weights, buffers)
+        own = (*fails.kernel.inputs, *fails.kernel.outputs)
+        holds = _with_choices(choice.holds, target, key, constants, name, schedule, weights, own)
+        both = None if fails.packs else _either(choice.cond, holds, fails)
+        if both is not None:
+            return both
+    plan = _planned(graph, target, key, constants, name, schedule, weights, buffers)
+    other = None if plan.packs or graph.seldom else divisible(graph)
     if other is None:
         return plan
     buffers = (*plan.kernel.inputs, *plan.kernel.outputs)
-    return _either(other.holds, _planned(other.graph, target, key, constants, name, schedule, weights, buffers), plan)
+    one = _planned(other.graph, target, key, constants, name, schedule, weights, buffers)
+    return _either(other.holds, one, plan) or plan
 
 
-def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan:
-    """A plan that goes by another one where a condition on sizes holds; the plan itself where the other has operands of other kinds."""
+def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan | None:
+    """A plan that goes by another one where a condition on sizes holds; None where the other has operands of other kinds."""
     kernel, other = plan.kernel, one.kernel
     if (other.inputs, other.outputs) != (kernel.inputs, kernel.outputs) or one.packs:
-        return plan
+        return None
     body = Branch(cond, other.body, kernel.body)
     space = layout(body)
     in_place = tuple(pair for pair in plan.in_place if pair in one.in_place)
@@ -153,10 +177,11 @@ def _planned(
 ) -> KernelPlan:
     """A plan of the graph as it is. ``buffers``: those to use for inputs and outputs, where they are of the same kinds."""
     defined = graph.outputs
-    graph = bordered(split_for_steps(term_by_term(in_fewer_products(graph, target), constants)), constants)
-    graph = factored(separated(before_guards(graph)))
-    graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
-    graph = in_parts(graph, constants)
+    if not graph.seldom:
+        graph = bordered(split_for_steps(term_by_term(in_fewer_products(graph, target), constants)), constants)
+        graph = factored(separated(before_guards(graph)))
+        graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
+        graph = in_parts(graph, constants)
     indices = Indices()
     builder = Builder(target, indices, weights)
     ids = graph.stages_of(constants)
@@ -180,6 +205,8 @@ def _planned(
     put = scatters.keys() | spreads.keys() | updates.keys()
     special = attentions.keys() | put | together
     others = attentions.keys() | together | sums
+    if graph.seldom:
+        others |= {id(k.origin) for k in stages}
     stages, products = products_of(stages, others, constants, graph, builder, schedule.vectors)
 
     def nested(stages: list[Kept]) -> list[Nest]:

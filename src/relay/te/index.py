@@ -331,12 +331,7 @@ class Indices(Ranges):
             return Const(a, "int64")
         if not isinstance(a, SymDim):
             raise ValueError("an index cannot be made of an unknown dimension")
-        parts: dict[tuple[tuple[DimVar, int], ...], list[Dim]] = {}
-        for monomial, coefficient in a.terms:
-            mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
-            sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
-            parts.setdefault(mine, []).append(dim_of_terms({sizes: coefficient}))
-        groups = {mine: dim_sum(terms) for mine, terms in parts.items()}
+        groups = self._strides(a)
         out: Scalar | None = None
         for mine, size in sorted(groups.items(), key=lambda g: (g[0] == (), g[1] == 1)):
             part = extent_of(size)
@@ -357,23 +352,39 @@ class Indices(Ranges):
             self._memo[id(out)] = (out, a)
         return out
 
+    def _strides(self, a: SymDim) -> dict[tuple[tuple[DimVar, int], ...], Dim]:
+        """The products of index variables in a polynomial, each with the sizes that multiply it."""
+        parts: dict[tuple[tuple[DimVar, int], ...], list[Dim]] = {}
+        for monomial, coefficient in a.terms:
+            mine = tuple((t, p) for t, p in monomial if isinstance(t, DimVar) and t in self._scalars)
+            sizes = tuple((t, p) for t, p in monomial if not (isinstance(t, DimVar) and t in self._scalars))
+            parts.setdefault(mine, []).append(dim_of_terms({sizes: coefficient}))
+        return {mine: dim_sum(terms) for mine, terms in parts.items()}
+
+    def strides(self, a: Dim) -> list[tuple[Dim, Dim]]:
+        """The sum that a polynomial is: products of index variables (1 for what has none), and the sizes that multiply each."""
+        groups = self._strides(a) if isinstance(a, SymDim) else {(): a}
+        return [(dim_of_terms({mine: 1}), size) for mine, size in groups.items()]
+
     def simplify(self, node: Scalar) -> Scalar:
         """The normal form of an int64 expression."""
         return self.scalar(self.poly(node))
 
-    def compare(self, op: CompareOp, a: Scalar, b: Scalar) -> Scalar:
-        """A comparison of int64 expressions, decided where the ranges decide it."""
+    def compare(self, op: CompareOp, a: Scalar, b: Scalar, some: bool = False) -> Scalar:
+        """A comparison of int64 expressions, decided where the ranges decide it. ``some``: nothing asks for it where a size that divides
+        is zero; it fails there."""
         left, right = self.poly(a), self.poly(b)
         found = self._quotient(left, right) if op in ("lt", "ge") else None
         if found is None:
             return self._compared(op, left, right)
         above, divisor, limit = found
         # Without the division: ``i // c < n`` is ``i < n * c``, unless the divisor is zero, which makes a quotient of zero.
-        some = self._compared(op, above, dim_mul(limit, divisor))
-        none = binary("and", compare("lt", Size(divisor), 1), self._compared(op, 0, limit))
+        there = self._compared(op, above, dim_mul(limit, divisor))
         if op == "ge" or not self._nonnegative_dim(above):
-            some = binary("and", compare("ge", Size(divisor), 1), some)
-        return binary("or", some, none)
+            there = binary("and", compare("ge", Size(divisor), 1), there)
+        if some:
+            return there
+        return binary("or", there, binary("and", compare("lt", Size(divisor), 1), self._compared(op, 0, limit)))
 
     def _compared(self, op: CompareOp, left: Dim, right: Dim) -> Scalar:
         low, high = self.bounds(dim_sub(left, right))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, dim_mul, dim_sub
+from relay.ir.dim import Dim, SymDim, dim_mul, dim_sub
 from relay.ir.dim_total import dim_typical
 from relay.te import numeric
 from relay.te.index import Indices
@@ -155,7 +155,7 @@ def _place(
     cond: Scalar, axes: tuple[Axis, ...], over: tuple[Axis, ...], indices: Indices
 ) -> tuple[Axis, Scalar] | None:
     """The axis that an equality determines from what is loaded, or from what is no sum of multiples of the variables that are gone
-    through (a square, bits that are turned), or a sum of several (the distance of two), and its value."""
+    through (a square, bits that are turned), or a sum of several (the distance of two) or of multiples of sizes, and its value."""
     if not isinstance(cond, Compare) or cond.op != "eq" or cond.a.dtype != "int64":
         return None
     difference: Dim = dim_sub(indices.poly(cond.a), indices.poly(cond.b))
@@ -163,7 +163,8 @@ def _place(
     going = [a for a in over if indices.mentions(difference, a)]
     steps = [indices.coefficient(difference, a) for a in going]
     bent = any(c is None or indices.is_index(c) for c in steps)
-    if not loads and not bent and sum(c in (1, -1) for c in steps) < _FREE:
+    sized = any(isinstance(c, SymDim) for c in steps)
+    if not loads and not bent and not sized and sum(c in (1, -1) for c in steps) < _FREE:
         return None
     mine = [a for a in axes if indices.mentions(difference, a)]
     for axis in mine:

@@ -22,6 +22,7 @@ from relay.te.autodiff.solve import Inverse, invert
 from relay.te.autodiff.stages import axes_of, index_size, source_of, stage
 from relay.te.autodiff.taps import over_taps
 from relay.te.autodiff.terms import Term, added
+from relay.te.autodiff.zeros import where_some
 from relay.te.index import Indices
 from relay.te.interleave import interleaved
 from relay.te.scalar import (
@@ -84,6 +85,11 @@ class _Read:
 
 def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> list[Term]:
     """What a read with this adjoint, at every index of ``axes`` and ``over``, gives each element of the tensor that is read: a sum."""
+    return where_some(load, adjoint, axes, over, _gathered)
+
+
+def _gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[Axis]) -> list[Term]:
+    """The same where no size is zero that multiplies or divides an index."""
     source = source_of(load)
     assert source is not None
     read = _Read(load, adjoint, tuple(axes), tuple(over))
@@ -95,7 +101,7 @@ def gathered(load: Load, adjoint: Scalar, axes: Sequence[Axis], over: Sequence[A
         return [Term(element, tapped)]
     first = contributions(load, adjoint, axes, over, lambda: _iterations(read, parts, element, indices))
     if first is not None:
-        return gathered(load, first.value, first.axes, first.over)
+        return _gathered(load, first.value, first.axes, first.over)
     if len(parts) == 1:
         (inverse,) = parts
         value = read.value(inverse, indices)

@@ -10,7 +10,8 @@ may leave its range. The index functions are sums of variables times sizes; what
 Each equation is solved by the variable that is cheapest to keep: ``z = s*p + d*r`` gives r modulo s (there is an inverse of d,
 once the common divisor is out), so r runs only over its residue class and p is determined. Variables that sizes multiply are looped
 over where that leaves an equation of numbers and shorter loops than other ways do. What cannot be solved stays a guard, so the
-result is right for every index function, and free of guards where the ranges allow.
+result is right for every index function, and free of guards where the ranges allow. Sizes that multiply or divide are taken not to be
+zero (`relay.te.autodiff.zeros`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ from math import gcd, prod
 
 from relay.ir.dim import (
     Dim,
-    DimOp,
     DimVar,
     ceil_div,
     dim_add,
-    dim_atoms,
     dim_floordiv,
-    dim_min,
     dim_mul,
     dim_sub,
     known_equal,
@@ -46,7 +44,6 @@ from relay.te.scalar import (
     substitute,
     walk,
 )
-from relay.te.tensor import require_at_most
 
 # A loop of a size that is not known counts as long.
 _LONG = 1 << 40
@@ -175,10 +172,6 @@ class _System:
         first, last = self.indices.floordiv(low, below), self.indices.floordiv(high, below)
         if any(map(self.indices.is_index, (first, last, below))):
             return None  # a loop as long as what only the definition computes
-        if any(isinstance(atom, DimOp) and atom.op in ("floordiv", "mod") for atom in dim_atoms(below)):
-            # It may be 0 where sizes are not: then the quotient is 0 everywhere, and no remainder is below it.
-            some = dim_min(dim_add(dim_sub(high, low), 1), 1)
-            require_at_most(some, below, "a size by which an index is divided, where a gradient goes back through that")
         q = dim_add(self._variable("q", dim_add(dim_sub(last, first), 1)), first)
         self._made[key] = q
         r = self._variable("r", below)
@@ -298,7 +291,7 @@ class _System:
         return False
 
     def _compare(self, op: CompareOp, a: Dim, b: Dim) -> Scalar:
-        return self.indices.compare(op, self.indices.scalar(a), self.indices.scalar(b))
+        return self.indices.compare(op, self.indices.scalar(a), self.indices.scalar(b), some=True)
 
     def _final(self, poly: Dim) -> Dim:
         """A polynomial without solved variables."""

@@ -1,0 +1,117 @@
+"""Definitions whose indices are multiplied and divided by sizes that are zero where others are not: values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relay
+from relay import te
+from relay.cli import inspect
+from relay.ir.dim import dim_floordiv, dim_max, dim_mul, dim_sub
+from relay.op import registry
+
+SIZES = (4, 2, 2), (5, 3, 0), (6, 2, 3), (7, 4, 1), (5, 0, 2), (1, 5, 0), (3, 0, 0), (9, 3, 3), (40, 18, 2)
+
+
+def _value(i: Any) -> Any:
+    return te.cast(i + 1, "float32")
+
+
+def _last(at: Any, n: Any) -> Any:
+    return te.minimum(at, te.size(n) - 1)
+
+
+# Of x: (n,) and w: (k, m).
+DEFINITIONS: dict[str, Callable[..., te.Tensor]] = {
+    "quotient": lambda x, w, n, k, m: te.compute((n,), lambda i: x[_last(i // m, n)] * _value(i)),
+    "remainder": lambda x, w, n, k, m: te.compute((n,), lambda i: x[i % m] * _value(i)),
+    "shifted": lambda x, w, n, k, m: te.compute((k,), lambda i: x[_last((i * m + 1) // m, n)] * _value(i)),
+    "value": lambda x, w, n, k, m: te.compute((n,), lambda i: x[i] * _value((i * m + 1) // m + i % m)),
+    "times": lambda x, w, n, k, m: te.compute((k,), lambda i: x[_last(i * m, n)] * _value(i)),
+    "product": lambda x, w, n, k, m: te.compute((k,), lambda i: x[_last(i * dim_mul(k, m), n)] * _value(i)),
+    "apart": lambda x, w, n, k, m: te.compute((k,), lambda i: x[_last(te.abs(i * dim_sub(m, k)), n)] * _value(i)),
+    "rows": lambda x, w, n, k, m: te.compute((k,), lambda i: x[i * dim_floordiv(n, dim_max(k, 1))] * _value(i)),
+    "within": lambda x, w, n, k, m: te.compute((k, m), lambda i, j: x[i * m + j] * w[i, j]),
+    "less": lambda x, w, n, k, m: te.compute((n,), lambda i: x[te.maximum((n - 1 - i) // -m + i, 0)] * _value(i)),
+    "per": lambda x, w, n, k, m: te.compute((n,), lambda i: x[_last((i + 2) // dim_floordiv(m, n), n)] * _value(i)),
+    "rows of a matrix": lambda x, w, n, k, m: te.compute((dim_mul(k, m),), lambda i: w[i // m, i % m] * _value(i)),
+}
+
+
+@pytest.fixture
+def module(request: pytest.FixtureRequest) -> Iterator[relay.Module]:
+    def defined(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        (n,), (k, m) = x.shape, w.shape
+        return DEFINITIONS[request.param](x, w, n, k, m)
+
+    registry.operator("zero.op")(defined)
+    yield relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim, k: Dim, m: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k, m), float32]) { zero.op(%x, %w) }
+def @loss[n: Dim, k: Dim, m: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k, m), float32]) -> float32 {
+  let %y = zero.op(%x, %w); sum(%y * %y) / 2f }""")
+    registry.remove("zero.op")
+
+
+def _drawn(n: int, k: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(1, n + 1, dtype=np.float32), np.arange(1, k * m + 1, dtype=np.float32).reshape(k, m)
+
+
+@pytest.mark.parametrize("module", DEFINITIONS, indirect=True)
+def test_what_it_computes(module: relay.Module) -> None:
+    """A quotient and a remainder by zero are zero, and what zero multiplies reads the same everywhere."""
+    exe = relay.compile(module)
+    for sizes in SIZES:
+        given = _drawn(*sizes)
+        outside = False
+        try:
+            wanted = np.asarray(relay.evaluate(module, *given))
+        except relay.RelayError:
+            outside = True  # more windows than there are elements
+        if outside:
+            with pytest.raises(relay.RelayError):
+                exe(*given)
+        else:
+            np.testing.assert_array_equal(np.asarray(exe(*given)), wanted, f"{sizes}")
+
+
+@pytest.mark.parametrize("module", DEFINITIONS, indirect=True)
+def test_its_gradients(module: relay.Module) -> None:
+    """Through products and quotients of sizes that are zero, and those that are not."""
+    slopes = relay.value_and_grad(module, argnums=(0, 1), entry="loss")
+    exe = relay.compile(slopes, entries=["loss"])
+    for sizes in SIZES:
+        given = _drawn(*sizes)
+        try:
+            wanted: Any = relay.evaluate(slopes, *given, entry="loss")
+        except relay.RelayError:
+            continue
+        found: Any = exe.run("loss", *given)
+        for one, other in zip((found[0], *found[1]), (wanted[0], *wanted[1]), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), 1e-5, err_msg=f"{sizes}")
+
+
+def test_what_is_not_zero_has_a_body_of_its_own() -> None:
+    """A kernel asks once whether a size is zero; where it is not, the gradient is what it would be of a size that cannot be."""
+
+    def strided(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        return te.compute((w.shape[0],), lambda i: x[i * w.shape[1]])
+
+    registry.operator("zero.strided")(strided)
+    try:
+        texts = []
+        for least in (0, 1):
+            module = relay.parse(f"""#[version = "0.0.5"]
+def @main[n: Dim, k: Dim, m: Dim({least}, 64)](%x: Tensor[(n,), float32], %w: Tensor[(k, m), float32], %t: Tensor[(k,), float32]) {{
+  zero.strided.vjp0(%x, %w, %t) }}""")
+            ((_, text),) = inspect.loops(module, relay.Options())
+            texts.append(text)
+        either, some = (text.splitlines()[1:] for text in texts)
+        asked = either[0].strip()
+        assert asked.startswith("if ") and asked.endswith(" >= 1")
+        assert len(either[1 : either.index("  else")]) == len(some)
+    finally:
+        registry.remove("zero.strided")
