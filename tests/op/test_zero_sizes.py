@@ -1,4 +1,4 @@
-"""Definitions whose indices are multiplied and divided by sizes that are zero where others are not: values and gradients."""
+"""Definitions whose indices are multiplied and divided by sizes, zero among them: values and gradients."""
 
 from __future__ import annotations
 
@@ -115,3 +115,61 @@ def @main[n: Dim, k: Dim, m: Dim({least}, 64)](%x: Tensor[(n,), float32], %w: Te
         assert len(either[1 : either.index("  else")]) == len(some)
     finally:
         registry.remove("zero.strided")
+
+
+# Windows of x whose steps and numbers sizes say, of x: (n,), w: (k, m) and v: (3, 2).
+WINDOWS: dict[str, Callable[..., te.Tensor]] = {
+    "windows": lambda x, v, n, k, m: te.compute((k, 8), lambda i, r: _at(x, i * m + r) * _value(i + r)),
+    "padded": lambda x, v, n, k, m: te.compute((k, 5), lambda i, r: _at(x, i * m + r - 2) * _value(i + r)),
+    "backwards": lambda x, v, n, k, m: te.compute((k, 3), lambda i, r: _at(x, n - 1 - i * m - r) * _value(i + r)),
+    "turned": lambda x, v, n, k, m: te.compute((k, 3), lambda i, r: _at(x, i * m + 2 - r) * _value(i + 3 * r)),
+    "in two steps": lambda x, v, n, k, m: te.compute(
+        (k, 3, 2), lambda i, r, j: _at(x, i * m + r + j * n) * _value(i + r + j)
+    ),
+    "weighed": lambda x, v, n, k, m: _weighed(x, v, k, m),
+    "greatest": lambda x, v, n, k, m: _greatest(x, k, m),
+}
+
+
+def _at(x: te.Tensor, at: Any) -> Any:
+    return te.select((at >= 0) & (at < te.size(x.shape[0])), x[at], 0.0)
+
+
+def _weighed(x: te.Tensor, v: te.Tensor, k: Any, m: Any) -> te.Tensor:
+    r = te.reduce_axis(3)
+    return te.compute((k, 2), lambda i, o: te.sum(_at(x, i * m + r) * v[r, o], r))
+
+
+def _greatest(x: te.Tensor, k: Any, m: Any) -> te.Tensor:
+    r = te.reduce_axis(4)
+    return te.compute((k,), lambda i: te.max(_at(x, i * m + r), r))
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_a_size_apart(name: str) -> None:
+    """Their gradients go through the windows once, whatever the steps are, and not through all windows for each element."""
+
+    def windows(x: te.Tensor, w: te.Tensor, v: te.Tensor) -> te.Tensor:
+        return WINDOWS[name](x, v, te.size(x.shape[0]), *w.shape)
+
+    registry.operator("zero.windows")(windows)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim, k: Dim, m: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k, m), float32], %v: Tensor[(3, 2), float32]) -> float32 {
+  let %y = zero.windows(%x, %w, %v); sum(%y * %y) / 2f }""")
+        slopes = relay.grad(module, argnums=(0, 2))
+        for threads in (1, 2):
+            exe: Any = relay.compile(slopes, threads=threads)
+            for n, k, m in (*SIZES, (300, 90, 3), (300, 290, 1), (300, 4, 60), (2, 200, 5)):
+                rng = np.random.default_rng(n)
+                x, v = rng.standard_normal(n).astype(np.float32), rng.standard_normal((3, 2)).astype(np.float32)
+                wanted: Any = relay.evaluate(slopes, x, np.zeros((k, m), np.float32), v)
+                found = exe(x, np.zeros((k, m), np.float32), v)
+                for one, other in zip(found, wanted, strict=True):
+                    np.testing.assert_allclose(np.asarray(one), np.asarray(other), 1e-4, 1e-3, err_msg=f"{n} {k} {m}")
+        if name == "windows":
+            kernels = [text for _, text in inspect.loops(relay.grad(module), relay.Options())]
+            (made,) = [text for text in kernels if "let at" in text]
+            assert "select" not in made.partition("let at")[2]
+    finally:
+        registry.remove("zero.windows")

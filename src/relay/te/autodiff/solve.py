@@ -475,7 +475,10 @@ class _System:
                     rest = dim_sub(rest, dim_mul(coefficient, self.indices.axis(axis)))
             return self._left(numbers, rest)
         units = [a for a, c in terms.items() if c in (1, -1)]
-        if units:
+        # Of short windows, as many as a size says and any steps apart, nearly none hits an element: all places of all windows are gone
+        # through once, and each says which it hits.
+        windows = self._by_unit(terms) >= _LONG and all(isinstance(a.extent, int) for a in units)
+        if units and not windows:
             # The one that would be the longest loop is determined by the others.
             last = max(units, key=lambda a: (_LONG if not isinstance(a.extent, int) else a.extent, not self.rank[a]))
             for axis in terms:
