@@ -32,7 +32,7 @@ from relay.te.scalar import (
     walk,
 )
 from relay.te.tensor import Compute, Placeholder, Stage, Tensor, stage_bodies, stages
-from relay.te.zero_sizes import where_none_is_zero, where_one_is_zero
+from relay.te.zero_sizes import magnitude, where_none_is_zero, where_one_is_zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,11 @@ def _decided(graph: TeGraph, cond: Scalar, holds: bool) -> TeGraph:
     """The graph where the condition holds or fails. A stage that only chose between others is the one that it chose."""
     key = _key(cond)
     parts = conjuncts(cond)
-    sizes = [c.a.dim for c in parts if isinstance(c, Compare) and c.op == "ge" and isinstance(c.a, Size)]
+    sizes = [
+        c.a.dim if c.op == "ge" else magnitude(c.a.dim)
+        for c in parts
+        if isinstance(c, Compare) and c.op in ("ge", "ne") and isinstance(c.a, Size)
+    ]
     known = where_none_is_zero if holds else where_one_is_zero
     if not holds and len(sizes) < len(parts):
         sizes = []

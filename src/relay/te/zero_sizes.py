@@ -47,6 +47,11 @@ def may_be_zero(size: Dim) -> bool:
     return not ((low is not None and low > 0) or (high is not None and high < 0))
 
 
+def magnitude(size: Dim) -> Dim:
+    """A size that is not negative: itself, or the negated one where it is."""
+    return size if is_count(size) else dim_max(size, dim_mul(-1, size))
+
+
 def divides(size: SymDim, dim: Dim) -> bool:
     """Whether a dim is a multiple of a size, by the names in both."""
     return dim_mul(dim_floordiv(dim, size), size) == dim

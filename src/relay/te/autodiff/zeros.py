@@ -20,7 +20,6 @@ from relay.ir.dim import (
     SymDim,
     as_dim,
     dim_atoms,
-    dim_max,
     dim_min,
     dim_mul,
     dim_sub,
@@ -49,7 +48,7 @@ from relay.te.scalar import (
     transform,
     walk,
 )
-from relay.te.zero_sizes import may_be_zero, vanishes_with, where_none_is_zero
+from relay.te.zero_sizes import magnitude, may_be_zero, vanishes_with, where_none_is_zero
 
 Sums = Callable[[Load, Scalar, Sequence[Axis], Sequence[Axis]], list[Term]]
 
@@ -97,17 +96,13 @@ def _one_by_one(
     for at, index in zip(element, load.indices, strict=True):
         if not (isinstance(index, Axis) and own.get(index) is at):
             hits = both(hits, compare("eq", at, index))
-    none = dim_sub(1, reduce(dim_mul, (dim_min(_magnitude(s), 1) for s in sizes)))
+    none = dim_sub(1, reduce(dim_mul, (dim_min(magnitude(s), 1) for s in sizes)))
     left = [a for a in variables if a not in own]
     over = tuple(Axis(a.name, dim_mul(none, a.extent) if n == 0 else a.extent) for n, a in enumerate(left))
     hit = choose(hits, adjoint, None, adjoint.dtype)
     assert hit is not None
     body = substitute(hit, own | dict(zip(left, over, strict=True)))
     return Reduce("sum", over, body, adjoint.dtype) if over else body
-
-
-def _magnitude(size: SymDim) -> Dim:
-    return size if is_count(size) else dim_max(size, dim_mul(-1, size))
 
 
 def _sizes(read: Sequence[Scalar]) -> list[SymDim]:
