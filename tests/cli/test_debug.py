@@ -68,6 +68,28 @@ def test_breakpoints_on_functions_and_their_values() -> None:
     assert said.count("breakpoint 1\n") == 2
 
 
+def test_constructors_are_named_by_the_types_of_their_variables() -> None:
+    """Several data types have a first constructor of one field and a second of none: the value alone does not say which it is."""
+    text = """#[version = "0.0.5"]
+import prelude
+type Shape { Dot(int64), Group(List[Shape], Option[(int64, Shape)]) }
+def @count(%s: Shape) -> int64 {
+  match (%s) {
+    Dot(%n) => %n,
+    Group(%all, %o) => {
+      let %sum = @foldl(fn (%a: int64, %t: Shape) -> int64 { %a + @count(%t) }, 0i64, %all);
+      match (%o) { Some((%n, %t)) => %n * @count(%t) + %sum, None => %sum }
+    },
+  }
+}
+def @main(%x: int64) -> int64 { @count(Group(Cons(Dot(%x), Nil), Some((%x, Group(Nil, None))))) }
+"""
+    said, result = session("break count", "c", "print %s", "c", "locals", "c", "p s", "c", text=text)
+    for shown in ("Group(Cons(Dot(5), Nil), Some((5, Group(..., ...))))", "%s = Dot(5)", "Group(Nil, None)"):
+        assert shown in said.splitlines()
+    assert int(np.asarray(result)) == 5
+
+
 def test_breakpoints_on_lines_stop_once_a_line() -> None:
     said, result = session("b 9", "c", "locals", "c", "locals", "c")
     assert said.count("@sum at <text>:9:10") == 2

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
 
 import numpy as np
 
 import relay
 from relay._runtime import Place, Value
-from relay.executable.format import ExecutableImage
+from relay.executable.bytecode import Holding
 from relay.executable.program import Observer
 from relay.ir.module import Module
-from relay.pipeline import build
+from relay.ir.types import AdtType, TupleType, Type
+from relay.pipeline import Compilation, build
+from relay.typing.substitution import substitute
 
 HELP: Final = """break FUNCTION | LINE | FILE:LINE   stop there from now on (b)
 delete NUMBER                       forget a breakpoint; without a number, all
@@ -50,15 +52,17 @@ def debug(
     compilation = build(module, options)
     exe = relay.Executable.from_bytes(compilation.image.to_bytes(), options.threads)
     exe.limits = options.limits
-    debugger = Debugger(compilation.image, module, source, out)
+    debugger = Debugger(compilation, module, source, out)
     return exe.run(entry, *arguments, observer=debugger)
 
 
 class Debugger(Observer):
     """An observer of a run that stops at source places and takes commands there."""
 
-    def __init__(self, image: ExecutableImage, module: Module, source: TextIO, out: TextIO) -> None:
+    def __init__(self, compilation: Compilation, module: Module, source: TextIO, out: TextIO) -> None:
+        image = compilation.image
         self.module = module
+        self.types = compilation.module.types
         self.source = source
         self.out = out
         self.functions = {f.name: f for f in image.functions}
@@ -71,11 +75,6 @@ class Debugger(Observer):
         self.selected = 0  # which open call is looked at
         self.last = ""
         self.lines: list[tuple[str, tuple[str, int]] | None] = []  # of each open call, where it was last seen
-        self.constructors: dict[tuple[int, int], set[str]] = {}
-        for definition in module.types.values():
-            for constructor in definition.constructors:
-                key = (constructor.tag, len(constructor.fields))
-                self.constructors.setdefault(key, set()).add(constructor.name)
 
     # -- called by the run
 
@@ -187,11 +186,11 @@ class Debugger(Observer):
         if name not in found:
             self._say(f"no %{name} holds a value here; there are: {', '.join('%' + n for n in found) or 'none'}")
         else:
-            self._say(self._text(found[name]))
+            self._say(self._text(*found[name]))
 
     def _locals(self, _argument: str, calls: list[Place]) -> None:
-        for name, value in self._variables(calls[self.selected]).items():
-            self._say(f"%{name} = {self._text(value)}")
+        for name, (value, ty) in self._variables(calls[self.selected]).items():
+            self._say(f"%{name} = {self._text(value, ty)}")
 
     def _backtrace(self, _argument: str, calls: list[Place]) -> None:
         for number, call in enumerate(calls):
@@ -213,38 +212,48 @@ class Debugger(Observer):
 
     # -- looking
 
-    def _variables(self, place: Place) -> dict[str, object]:
-        """What variables hold at a place; the newest of a name. Registers that have been released hold nothing."""
-        current: list[tuple[int, str]] = []
-        for at, register, name in self.functions[place.function].names:
-            if at <= place.word:
-                if name:
-                    current.append((register, name))
+    def _variables(self, place: Place) -> dict[str, tuple[object, Type | None]]:
+        """What variables hold at a place, and their types; the newest of a name."""
+        current: list[Holding] = []
+        for holding in self.functions[place.function].holdings:
+            if holding.at <= place.word:
+                if holding.name:
+                    current.append(holding)
                 else:  # another branch may use the register from here on
-                    current = [c for c in current if c[0] != register]
-        found: dict[str, object] = {}
-        for register, name in current:
-            value = place.register(register)
-            found.pop(name, None)
+                    current = [c for c in current if c.register != holding.register]
+        found: dict[str, tuple[object, Type | None]] = {}
+        for holding in current:
+            value = place.register(holding.register)
+            found.pop(holding.name, None)
             if value is not None:
-                found[name] = value
+                found[holding.name] = value, holding.ty
         return found
 
-    def _text(self, value: object, depth: int = 3) -> str:
+    def _text(self, value: object, ty: Type | None, depth: int = 3) -> str:
         if isinstance(value, Value):
-            return self._value_text(value, depth)
+            return self._value_text(value, ty, depth)
         if isinstance(value, relay.Tensor):
             array = np.asarray(value)
             shown = np.array2string(array, threshold=20, precision=6)
             return shown if array.ndim == 0 else f"{value.dtype}{list(array.shape)} {shown}"
         return repr(value)
 
-    def _value_text(self, value: Value, depth: int) -> str:
+    def _value_text(self, value: Value, ty: Type | None, depth: int) -> str:
+        """A tuple or the value of a data type by its type, which says what the constructors are called."""
         if value.kind not in ("adt", "tuple"):
             return repr(value)
-        fields = [self._text(f, depth - 1) if depth else "..." for f in value.fields]
-        names = self.constructors.get((value.tag, len(fields)), set())
-        name = "" if value.kind == "tuple" else names.copy().pop() if len(names) == 1 else f"constructor {value.tag}"
+        name = ""
+        types: tuple[Type | None, ...] = (None,) * len(value.fields)
+        if isinstance(ty, AdtType):
+            definition = self.types[ty.name]
+            constructor = definition.constructors[value.tag]
+            name = constructor.name
+            types = tuple(cast(Type, substitute(f, definition.params, ty.args)) for f in constructor.fields)
+        elif isinstance(ty, TupleType):
+            types = ty.fields
+        elif value.kind == "adt":
+            name = f"constructor {value.tag}"
+        fields = [self._text(f, t, depth - 1) if depth else "..." for f, t in zip(value.fields, types, strict=True)]
         return name + f"({', '.join(fields)})" if fields or not name else name
 
     def _show(self, place: Place) -> None:

@@ -210,8 +210,8 @@ class Tracer(Observer):
     def _assigned(image: ExecutableImage, function: Any) -> Iterator[tuple[int, tuple[str, list[tuple[int, str]]]]]:
         """For each instruction of interest: what it is, and the registers it assigns with their variables' names."""
         named: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-        for at, register, name in function.names:
-            named[register].append((at, name))
+        for holding in function.holdings:
+            named[holding.register].append((holding.at, holding.name))
         for instruction in decode(function.code):
             opcode, operands = instruction.opcode, instruction.operands
             what, registers = opcode.name, []

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from relay.executable.runtime import _runtime
 from relay.ir.dtypes import numpy_dtype
+from relay.ir.types import Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,26 @@ class Label:
 EmitOperand: TypeAlias = int | float | str | Label | Sequence[int] | Sequence[Label] | None
 
 
+class Holding(NamedTuple):
+    """From word index ``at`` on a register holds a variable of this name and type; a name of nothing: none any more."""
+
+    at: int
+    register: int
+    name: str
+    ty: Type | None
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionCode:
     """A function's code. ``spans``: from each word index on, the source the code came from, in increasing
-    order. ``names``: from each word index on, the variable that a register holds, for debuggers (not in files)."""
+    order. ``holdings``: what registers hold, in order, for debuggers (not in files)."""
 
     name: str
     arity: int
     registers: int
     code: NDArray[np.int32]
     spans: tuple[tuple[int, str], ...] = ()
-    names: tuple[tuple[int, int, str], ...] = ()
+    holdings: tuple[Holding, ...] = ()
 
 
 class Assembler:
@@ -101,7 +111,7 @@ class Assembler:
         self._first: list[int] = []
         self._fixups: list[tuple[int, Label]] = []
         self._spans: list[tuple[int, str]] = []
-        self._names: list[tuple[int, int, str]] = []
+        self._holdings: list[Holding] = []
         self._last: str | None = None
 
     def reg(self, kind: str = "") -> int:
@@ -123,7 +133,7 @@ class Assembler:
         """Nothing uses the registers any more that were given out since."""
         for register, kind in reversed(self._open[mark:]):
             self._free[kind].append(register)
-            self._names.append((len(self._words), register, ""))
+            self._holdings.append(Holding(len(self._words), register, "", None))
         del self._open[mark:]
 
     def label(self) -> Label:
@@ -144,9 +154,9 @@ class Assembler:
         if (self._spans[-1][1] if self._spans else "") != text:
             self._spans.append((at, text))
 
-    def holds(self, register: int, name: str) -> None:
-        """From here on the register holds the variable (a name of nothing: none any more)."""
-        self._names.append((len(self._words), register, name))
+    def holds(self, register: int, name: str, ty: Type | None) -> None:
+        """From here on the register holds the variable of this name and type."""
+        self._holdings.append(Holding(len(self._words), register, name, ty))
 
     def emit_first(self, opcode: str, *operands: EmitOperand) -> None:
         """An instruction that runs before all that `emit` appends, once for each call of the function: it may read parameters
@@ -222,8 +232,8 @@ class Assembler:
             self._words[at] = first + label.position
         code = np.array(self._first + self._words, dtype=np.int32)
         spans = tuple((first + at, text) for at, text in self._spans)
-        names = tuple((first + at, register, name) for at, register, name in self._names)
-        return FunctionCode(self.name, self.arity, self._registers, code, spans, names)
+        holdings = tuple(h._replace(at=first + h.at) for h in self._holdings)
+        return FunctionCode(self.name, self.arity, self._registers, code, spans, holdings)
 
 
 def _index(opcode: str, operand: object) -> int:

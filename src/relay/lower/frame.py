@@ -134,7 +134,7 @@ class Frame:
     def assign(self, var: Var, place_: Place, only: Container[DimVar] | None = None) -> None:
         """The variable's value is here. Registers may be shared by several variables; dims (of ``only``) are read off where new."""
         self.places[var] = place_
-        self._name(var.name, place_)
+        self._name(var, place_)
         for register in registers(place_):
             if register in self.temporaries:  # from here on the variable's
                 self.temporaries.remove(register)
@@ -146,15 +146,17 @@ class Frame:
         self.places[var] = register
         self.owners[register] = self.owners.get(register, frozenset()) | {var}
 
-    def _name(self, name: str, place_: Place) -> None:
+    def _name(self, var: Var, place_: Place) -> None:
         """Debuggers see the variable; the fields of a tuple that is only taken apart as ``x.0``."""
-        todo = [(name, place_)]
+        todo = [(var.name, var.ty, place_)]
         while todo:
-            text, where = todo.pop()
+            text, ty, where = todo.pop()
             if isinstance(where, int):
-                self.asm.holds(where, text)
+                self.asm.holds(where, text, ty)
             else:
-                todo.extend((f"{text}.{n}", p) for n, p in enumerate(where))
+                assert isinstance(ty, TupleType)
+                fields = zip(ty.fields, where, strict=True)
+                todo.extend((f"{text}.{n}", field, p) for n, (field, p) in enumerate(fields))
 
     def bind_dims(self, place_: Place, ty: Type | None, only: Container[DimVar] | None = None) -> None:
         """Read off the dims that have no value yet, through tuples."""
