@@ -10,6 +10,7 @@ import pytest
 
 import relay
 from relay.ir import prelude
+from relay.ir.diagnostics import OperatorError
 from relay.ir.dim import ANY
 from relay.ir.equality import alpha_equal
 from relay.ir.expr import (
@@ -258,6 +259,11 @@ def test_constraints_type_operators_on_type_parameters() -> None:
         "def @main(%x: Tensor[(3, 1), float32], %y: Tensor[(4,), float32]) { @f(%x, %y) }"
     )
     assert type_of(text) == "fn(Tensor[(3, 1), float32], Tensor[(4,), float32]) -> Tensor[(3, 4), float32]"
+
+
+def test_a_constraint_names_an_operator_also_where_nobody_calls_the_function() -> None:
+    with pytest.raises(OperatorError, match=r"test:2:5: unknown operator 'Broadcast'"):
+        type_of("def @f[A, B, C](%x: A, %y: B) -> A where Broadcast(A, B, C) { %x }\ndef @main(%x: int32) { %x }")
 
 
 def test_data_dependent_shapes_are_any() -> None:

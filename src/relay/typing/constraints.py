@@ -315,6 +315,7 @@ class Inference(InferenceState):
             self.written(fn.ret_type, fn.span)
         assumed = len(self.operators.assumed)
         for c in fn.constraints:
+            self.operator(c.name, fn.span)  # one that nobody calls names an operator as well
             self.operators.assumed.append((c.name, c.args, attrs_key(relation_attrs(c))))
         known = self.known(fn.body, fn, 0)
         ret = self.plain((yield self.visit(fn.body)), fn, 0) if known is None else known
