@@ -13,7 +13,7 @@ import relay
 from relay._runtime import Value, live_objects
 from relay.cli.inspect import VIEWS
 from relay.executable.errors import TimeLimitError
-from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
+from relay.ir.diagnostics import ExecutionError, RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
 from relay.ir.value import AdtValue
 from relay.options import Options
@@ -424,3 +424,27 @@ def test_inspect_says_how_requests_are_answered() -> None:
     assert (title, text) == ("many requests", "@main: one batch")
     _, (_, text) = VIEWS["batching"](module(NOT_TOGETHER["a reference"][0]), Options())
     assert text.startswith("@main: one by one: ")
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_an_error_says_which_request_it_is_of(effects: bool) -> None:
+    """Of requests that run by themselves: side by side, and in turn where they have effects."""
+    read = "@nth(%xs, !ref(%n))" if effects else "@nth(%xs, %n)"
+    exe = relay.compile(
+        f"""#[version = "0.0.5"]
+import prelude
+def @main(%xs: List[int32], %n: int32) -> int32 {{ {read} }}""",
+        cache=False,
+        threads=2,
+    )
+    good, bad = ([np.int32(1), np.int32(2)], np.int32(1)), ([], np.int32(3))
+    with pytest.raises(ExecutionError, match=r"^request 2: no clause of the match .* fits a Nil of List"):
+        exe.run_batch("main", [good, good, bad, good])
+    with pytest.raises(ExecutionError, match=r"^request 0: no clause"):
+        exe.run_batch("main", [bad])
+    with pytest.raises(RelayError, match=r"^request 1: argument %n of @main: expected int32"):
+        exe.run_batch("main", [good, (good[0], np.float32(1)), good])
+    with pytest.raises(TypeError_, match=r"^request 1: @main takes 2 arguments"):
+        exe.run_batch("main", [good, good[:1]])
+    with pytest.raises(RelayError, match=r"^request 1 to @main must be a list of its arguments"):
+        exe.run_batch("main", [good, 3])  # type: ignore[list-item]

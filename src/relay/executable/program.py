@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -228,7 +229,7 @@ class Executable:
         The requests are one batch (of many, parts that stay near the caches) where the program is recursion over structures and they
         share the arguments that are tensors (the same objects); otherwise they run side by side, on as many threads as a run may use,
         or in turn where one could see what another does. ``relay inspect --show batching`` says which. Raises what `run` raises, for
-        the first request that fails.
+        the first request that fails, and says which one that is (of requests that are one batch, where arguments are wrong).
         """
         signature = self.signature(entry)
         if not isinstance(inputs, Iterable) or isinstance(inputs, str):
@@ -236,27 +237,36 @@ class Executable:
         requests = []
         for args in inputs:
             if not isinstance(args, Iterable) or isinstance(args, str):
-                raise RelayError(f"a request to @{entry} must be a list of its arguments, not {args!r}")
+                number = len(requests)
+                raise RelayError(f"request {number} to @{entry} must be a list of its arguments, not {args!r}")
             requests.append(tuple(args))
+        for number, args in enumerate(requests):
+            with _numbered(number):
+                signature.check_count(args)
         batch = self._batches.get(entry)
         if batch is None or len(requests) < 2:
-            return [self.run(entry, *args) for args in requests]
-        for args in requests:
-            signature.check_count(args)
+            return self._in_turn(entry, requests)
         shared = [n for n in range(len(signature.params)) if n not in batch.each]
         if batch.entry is None or any(args[n] is not requests[0][n] for args in requests for n in shared):
-            return self._side_by_side(entry, requests) if batch.apart else [self.run(entry, *args) for args in requests]
+            return self._side_by_side(entry, requests) if batch.apart else self._in_turn(entry, requests)
         return self._together(signature, batch, requests, shared)
+
+    def _request(self, entry: str, number: int, args: Sequence[object]) -> Any:
+        with _numbered(number):
+            return self.run(entry, *args)
+
+    def _in_turn(self, entry: str, requests: Sequence[Sequence[object]], first: int = 0) -> list[Any]:
+        return [self._request(entry, number, args) for number, args in enumerate(requests, first)]
 
     def _side_by_side(self, entry: str, requests: Sequence[Sequence[object]]) -> list[Any]:
         """Each request by one thread; short ones are not worth one."""
         start = time.perf_counter()
-        results = [self.run(entry, *requests[0])]
+        results = [self._request(entry, 0, requests[0])]
         workers = min(self._threads or _runtime.available_threads(), len(requests) - 1)
         if workers < 2 or time.perf_counter() - start < _WORTH_A_THREAD:
-            return results + [self.run(entry, *args) for args in requests[1:]]
+            return results + self._in_turn(entry, requests[1:], 1)
         with ThreadPoolExecutor(workers) as pool:
-            waiting = [pool.submit(self.run, entry, *args) for args in requests[1:]]
+            waiting = [pool.submit(self._request, entry, n, args) for n, args in enumerate(requests[1:], 1)]
             try:
                 return results + [one.result() for one in waiting]
             finally:
@@ -308,6 +318,16 @@ class Observer:
 
     def after(self, place: _runtime.Place) -> None:
         """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
+
+
+@contextlib.contextmanager
+def _numbered(number: int) -> Iterator[None]:
+    """Errors inside say which of several requests they are of."""
+    try:
+        yield
+    except RelayError as error:
+        error.message = f"request {number}: {error.message}"
+        raise
 
 
 def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnormals: bool) -> Executable:
