@@ -341,3 +341,35 @@ def test_a_disk_that_is_full_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(relay.RelayError, match=r"cannot write .*No space left on device"):
         module.save(tmp_path / "m.relay")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("def @main[n: Dim](%x: Tensor[(n + 2,), float32]) { Dim[n] }", (np.ones(1, np.float32),)),
+        ("def @main[n: Dim](%x: Tensor[(2*n + 3, 2), float32]) { (Dim[n], sum(%x)) }", (np.ones((1, 2), np.float32),)),
+        (
+            "def @f[n: Dim](%x: Tensor[(n + 2,), float32]) -> int64 { Dim[n] }\n"
+            "def @main[m: Dim](%x: Tensor[(m,), float32]) { @f(%x) }",
+            (np.ones(1, np.float32),),
+        ),
+        (
+            "def @f[n: Dim](%x: Tensor[(n + 2,), float32]) -> int64 { Dim[n] }\n"
+            "def @main(%x: Tensor[(3,), float32]) { @f(take(%x, squeeze(argwhere(%x > 0f), axis=[1]), axis=0)) }",
+            (_f32(1, -1, -1),),
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("level", [0, 3])
+def test_a_size_that_an_axis_is_computed_from_is_not_negative(text: str, args: tuple[object, ...], level: int) -> None:
+    """Compiled code took ``n`` of an axis of ``n + 2`` for -1."""
+    module = relay.parse(HEADER + text)
+    with pytest.raises(relay.RelayError):
+        relay.evaluate(module, *args)
+    exe = relay.compile(module, opt_level=level, cache=False)
+    with pytest.raises(relay.RelayError, match=r"at least 0"):
+        exe(*args)
+    two = np.ones((3, 2) if "2*n" in text else 2 if "(3,)" not in text else 3, np.float32)
+    assert int(np.asarray(exe(two)[0] if "2*n" in text else exe(two))) == int(
+        np.asarray(relay.evaluate(module, two)[0] if "2*n" in text else relay.evaluate(module, two))  # type: ignore[index]
+    )

@@ -23,19 +23,19 @@ from typing import cast
 
 from relay.executable.program import Allowed, Executable, Observer
 from relay.executable.runtime import _runtime
-from relay.ir.diagnostics import FileError, RelayError
-from relay.ir.dim import Dim, DimVar
+from relay.ir.diagnostics import FileError, RelayError, ShapeError
+from relay.ir.dim import Dim, DimVar, SymDim, dim_linear
 from relay.ir.expr import Call, Function, GlobalVar, Var
 from relay.ir.files import write_whole
 from relay.ir.module import Module
-from relay.ir.types import FuncType, Type
+from relay.ir.types import FuncType, TensorType, Type
 from relay.transform.dims import whole_axes
 from relay.typing.substitution import map_type
 
 # Calls with the same sizes after which they are hot, variants of one entry, and calls that each of two is measured on.
 _HOT, _MOST, _TRIALS = 24, 8, 5
 
-# The sizes of an entry's dim variables, in order.
+# The sizes of the axes that an entry's dim variables are read off, in their order.
 Sizes = tuple[int, ...]
 # Compiles a module for one entry.
 Compile = Callable[[Module, str], Executable]
@@ -61,11 +61,17 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Binder:
-    """Where a dim variable is read off: an argument and its axis."""
+    """Where a dim variable is read off: an axis of an argument, whose size is ``factor * dim + constant``."""
 
     dim: DimVar
     argument: int
     axis: int
+    factor: int = 1
+    constant: int = 0
+
+    def value(self, size: int) -> int:
+        """The variable's value where the axis has this size, rounded down where none gives it (which an entry refuses)."""
+        return (size - self.constant) // self.factor
 
 
 class HotExecutable(Executable):
@@ -122,14 +128,18 @@ class HotExecutable(Executable):
     def variants(self, entry: str = "main") -> list[dict[str, int]]:
         """The sizes, by name, that an entry has a variant for (one that is in use or being measured)."""
         names, table = self._names(entry), self._table
-        return [dict(zip(names, s, strict=True)) for (e, s), v in table.items() if e == entry and v is not None]
+        return [
+            dict(zip(names, self._values(e, s), strict=True))
+            for (e, s), v in table.items()
+            if e == entry and v is not None
+        ]
 
     def prepare(self, entry: str, sizes: Mapping[str, int]) -> None:
         """Make the variant for these sizes now, and use it without measuring. Raises RelayError for sizes that the entry has not."""
         names = self._names(entry)
         if set(names) != set(sizes) or not names:
             raise _no_such_sizes([(entry, names)], sizes)
-        wanted = tuple(int(sizes[n]) for n in names)
+        wanted = self._axes(entry, sizes)
         self._replace((entry, wanted), self._variant(entry, wanted))
 
     def prepare_fitting(self, sizes: Mapping[str, int]) -> None:
@@ -141,11 +151,18 @@ class HotExecutable(Executable):
         if not fitting or set(sizes) != {n for names in fitting.values() for n in names}:
             raise _no_such_sizes([(entry, self._names(entry)) for entry in self._binders], sizes)
         for entry, names in fitting.items():
-            if (entry, tuple(int(sizes[n]) for n in names)) not in self._table:
+            if (entry, self._axes(entry, sizes)) not in self._table:
                 self.prepare(entry, {n: sizes[n] for n in names})
 
     def _names(self, entry: str) -> list[str]:
         return [b.dim.name for b in self._binders.get(entry, ())]
+
+    def _axes(self, entry: str, sizes: Mapping[str, int]) -> Sizes:
+        return tuple(b.factor * int(sizes[b.dim.name]) + b.constant for b in self._binders[entry])
+
+    def _values(self, entry: str, sizes: Sizes) -> list[int]:
+        """The dim variables' values for these sizes of the axes."""
+        return [b.value(size) for b, size in zip(self._binders[entry], sizes, strict=True)]
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until no variant is being compiled."""
@@ -225,7 +242,10 @@ class HotExecutable(Executable):
                     self._waiting.remove(key)
 
     def _variant(self, entry: str, sizes: Sizes) -> Variant:
-        dims = {b.dim: size for b, size in zip(self._binders[entry], sizes, strict=True)}
+        dims = {b.dim: value for b, value in zip(self._binders[entry], self._values(entry, sizes), strict=True)}
+        for dim, value in dims.items():
+            if value < 0:
+                raise ShapeError(f"the size {dim.name} of @{entry} cannot be {value}")
         module, name = with_sizes(self._module, entry, dims)
         executable = self._compile(module, name)
         executable.check_memory, executable.flush_subnormals = self.check_memory, self.flush_subnormals
@@ -270,12 +290,19 @@ def _by(
 
 
 def _binders(function: Function) -> tuple[_Binder, ...]:
-    """Where the dim parameters of a function are read off its tensor arguments; none where one of them cannot be."""
+    """Where the dim parameters of a function are read off its tensor arguments, whole axes before others; none where one of them
+    cannot be."""
     wanted = [p for p in function.type_params if isinstance(p, DimVar)]
     found: dict[DimVar, _Binder] = {}
     for n, param in enumerate(function.params):
         for dim, axis in whole_axes(param.ty):
             found.setdefault(dim, _Binder(dim, n, axis))
+    for n, param in enumerate(function.params):
+        if isinstance(param.ty, TensorType) and isinstance(param.ty.shape, tuple):
+            for axis, size in enumerate(param.ty.shape):
+                solved = dim_linear(size) if isinstance(size, SymDim) else None
+                if solved is not None:
+                    found.setdefault(solved[0], _Binder(solved[0], n, axis, *solved[1:]))
     if len(wanted) != len(function.type_params) or any(d not in found for d in wanted):
         return ()
     return tuple(found[d] for d in wanted)

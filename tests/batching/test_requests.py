@@ -437,7 +437,8 @@ def @main(%xs: List[int32], %n: int32) -> int32 {{ {read} }}""",
         cache=False,
         threads=2,
     )
-    good, bad = ([np.int32(1), np.int32(2)], np.int32(1)), ([], np.int32(3))
+    good: tuple[object, ...] = ([np.int32(1), np.int32(2)], np.int32(1))
+    bad: tuple[object, ...] = ([], np.int32(3))
     with pytest.raises(ExecutionError, match=r"^request 2: no clause of the match .* fits a Nil of List"):
         exe.run_batch("main", [good, good, bad, good])
     with pytest.raises(ExecutionError, match=r"^request 0: no clause"):

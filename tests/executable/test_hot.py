@@ -13,7 +13,7 @@ import pytest
 import relay
 from relay import hot
 from relay.hot import HotExecutable, with_sizes
-from relay.ir.diagnostics import CompileError
+from relay.ir.diagnostics import CompileError, ShapeError
 from relay.ir.dim import DimVar
 from relay.loading import as_module
 
@@ -53,6 +53,30 @@ def test_a_frequent_size_gets_a_variant_and_the_results_stay(tmp_path: Path) -> 
     np.testing.assert_allclose(
         np.asarray(exe(*others)), np.asarray(relay.evaluate(as_module(TEXT), *others)), rtol=1e-4, atol=1e-6
     )
+
+
+def test_sizes_are_read_off_axes_that_are_computed_from_them(tmp_path: Path) -> None:
+    """Of rotary halves and borders a program names the half, and the size without its border."""
+    text = """#[version = "0.0.5"]
+def @main[n: Dim, d: Dim](%x: Tensor[(n + 2, 2*d), float32]) {
+  let %h = split(strided_slice(%x, begin=[1, 0], end=[Dim[n + 1], Dim[2*d]]), indices_or_sections=[Dim[d]], axis=1);
+  concatenate((%h.0 - %h.1, %h.1 + %h.0), axis=1) }"""
+    exe = relay.compile(text, threads=1, cache_dir=tmp_path, specialise_hot=True, hot_sizes=[{"n": 3, "d": 4}])
+    assert isinstance(exe, HotExecutable)
+    assert exe.variants() == [{"n": 3, "d": 4}]
+    assert exe._binders["main"][1].factor == 2
+    for n, d in ((3, 4), (6, 5), (0, 1)):
+        x = RNG.uniform(-1, 1, (n + 2, 2 * d)).astype(np.float32)
+        heat(exe, x)
+        a, b = x[1:-1, :d], x[1:-1, d:]
+        np.testing.assert_array_equal(np.asarray(exe(x)), np.concatenate((a - b, b + a), 1))
+        assert ("main", (n + 2, 2 * d)) in exe._table
+    for shape in ((1, 2), (4, 3)):
+        for _ in range(2 * hot._HOT):
+            with pytest.raises(ShapeError):
+                exe(np.zeros(shape, np.float32))
+        exe.wait()
+    assert "cannot be -1" in str(exe.failures["main", (1, 2)])
 
 
 def test_the_profile_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

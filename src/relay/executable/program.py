@@ -234,7 +234,7 @@ class Executable:
         signature = self.signature(entry)
         if not isinstance(inputs, Iterable) or isinstance(inputs, str):
             raise RelayError(f"the requests to @{entry} must be a list of argument lists, not {inputs!r}")
-        requests = []
+        requests: list[tuple[object, ...]] = []
         for args in inputs:
             if not isinstance(args, Iterable) or isinstance(args, str):
                 number = len(requests)

@@ -54,7 +54,7 @@ class _Checker:
             variable = as_var(dim)
             where = f"axis {axis} of {what}"
             if variable is not None and not self.sizes.known(variable):
-                self._bounds(size, variable, where)
+                self._bounds(size, variable, where, 0)
                 self.sizes.set(variable, size)
             elif isinstance(dim, int):
                 self._equal(size, dim, where)
@@ -75,8 +75,9 @@ class _Checker:
         message = self.unit.message(f"{where} has size {{0}}, expected {shown}")
         self.asm.emit("CheckEq", size, self.sizes.register(dim), message)
 
-    def _bounds(self, size: int, variable: DimVar, where: str) -> None:
-        if variable.lo > 0:
+    def _bounds(self, size: int, variable: DimVar, where: str, least: int) -> None:
+        """Check that a variable's value is within its bounds; ``least`` is what is known of it."""
+        if variable.lo > least:
             text = f"{where} has size {{1}}, expected at least {{0}} ({variable.name})"
             self.asm.emit("CheckLe", self.sizes.register(variable.lo), size, self.unit.message(text))
         if variable.hi is not None:
@@ -94,7 +95,7 @@ class _Checker:
                 rest, value = self.asm.reg(), self.asm.reg()
                 self.asm.emit("ISub", rest, size, self.sizes.register(constant))
                 self.asm.emit("IFloorDiv", value, rest, self.sizes.register(factor))
-                self._bounds(value, variable, f"{variable.name}, from {where},")
+                self._bounds(value, variable, f"{variable.name}, from {where},", -constant // factor)
                 self.sizes.set(variable, value)
         for size, dim, where in self.later:
             unknown = sorted({v.name for v in dim_vars(dim) if not self.sizes.known(v)})

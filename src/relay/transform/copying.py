@@ -37,6 +37,7 @@ from relay.ir.expr import (
 from relay.ir.trampoline import Step, run
 from relay.ir.types import AdtType, FuncType, RefType, TensorType, TupleType, Type, TypeArg, TypeVar
 from relay.transform.blocks import body_of, is_primitive
+from relay.transform.dims import whole_axes
 from relay.typing.substitution import map_attrs, map_type, renamed
 
 
@@ -54,16 +55,27 @@ def solve_dims(
         found = match_dims(wanted, zip([p.ty for p in function.params], arg_types, strict=True))
     if found is None or not within:
         return found
-    return found if all(is_within(dim, variable) for variable, dim in found.items()) else None
+    return found if all(is_within(dim, variable, function) for variable, dim in found.items()) else None
 
 
-def is_within(dim: Dim, variable: DimVar) -> bool:
-    """Whether a dim is known to be within the bounds of a variable. (All sizes are 0 at least.)"""
-    if variable.lo <= 0 and variable.hi is None:
-        return True
+def is_within(dim: Dim, variable: DimVar, function: Function) -> bool:
+    """Whether what a dim parameter of a function becomes in a call is known to be within its bounds: at least 0, if nothing more. An
+    axis' size is; what an axis is computed from (``n`` of ``n + 2``) need not be."""
     least, most = dim_bounds(dim)
-    above = variable.lo <= 0 or (least is not None and least >= variable.lo)
+    above = (least is not None and least >= variable.lo) or (variable.lo == 0 and _is_axis(variable, function))
     return above and (variable.hi is None or (most is not None and most <= variable.hi))
+
+
+def _is_axis(variable: DimVar, function: Function) -> bool:
+    """Whether an argument, or a field of one, has the variable as a whole axis."""
+    todo = [p.ty for p in function.params]
+    while todo:
+        ty = todo.pop()
+        if isinstance(ty, TupleType):
+            todo.extend(ty.fields)
+        elif any(d is variable for d, _ in whole_axes(ty)):
+            return True
+    return False
 
 
 def match_dims(

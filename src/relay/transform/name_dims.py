@@ -278,11 +278,10 @@ class _Namer:
 
     def keep_bounds(self, variable: DimVar, dim: Dim, name: str, out: list[Binding], span: Span | None) -> None:
         """Check that what a function's dim parameter becomes is within its declared bounds, where that is not known."""
-        if is_any(dim) or is_within(dim, variable):
+        if is_any(dim) or is_within(dim, variable, self.module.functions[name]):
             return
         what = f"{variable.name} of @{name}"
-        if variable.lo > 0:
-            self.demand(Demand(variable.lo, dim, f"{what}, at least {variable.lo}", "<="), out, span)
+        self.demand(Demand(variable.lo, dim, f"{what}, at least {variable.lo}", "<="), out, span)
         if variable.hi is not None:
             self.demand(Demand(dim, variable.hi, f"{what}, at most {variable.hi}", "<="), out, span)
 
