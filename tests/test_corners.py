@@ -260,7 +260,7 @@ def test_attributes_given_by_place_are_an_error_that_says_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requests", "says"), [(None, "the requests to @main"), ([None], "a request to @main"), ("ab", "list")]
+    ("requests", "says"), [(None, "the requests to @main"), ([None], "request 0 to @main"), ("ab", "list")]
 )
 def test_requests_that_are_no_argument_lists(requests: Any, says: str) -> None:
     with pytest.raises(relay.RelayError, match=says):

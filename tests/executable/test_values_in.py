@@ -584,3 +584,26 @@ def test_closures_go_by_the_sizes_of_the_entry_that_calls_them(executor: Any) ->
             assert message in str(caught.value), call
         else:
             assert np.asarray(value(call)).shape == (call[-1],), call
+
+
+@pytest.mark.parametrize(
+    ("has", "message"),
+    [
+        (5, "has size 5, which no size n gives"),
+        (0, "has size 0, which no size n gives"),
+        (10, "n has size 4, expected at most 3"),
+    ],
+)
+def test_sizes_in_lists_are_what_they_are_computed_from(has: int, message: str) -> None:
+    """A list's tensor alone says ``n``: compiled code took the rounded half of what was no double."""
+    exe = relay.compile(
+        """#[version = "0.0.5"]
+import prelude
+def @main[n: Dim(0, 3)](%xs: List[Tensor[(2*n + 2,), float32]]) -> (int64, float32) {
+  match (%xs) { Cons(%x, _) => (Dim[n], sum(%x)), Nil => (-1i64, 0f) } }""",
+        cache=False,
+    )
+    size, total = exe([np.ones(6, np.float32), np.ones(6, np.float32)])
+    assert (int(np.asarray(size)), float(np.asarray(total))) == (2, 6)
+    with pytest.raises(ShapeError, match=message):
+        exe([np.ones(has, np.float32)])

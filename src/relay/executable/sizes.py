@@ -37,6 +37,21 @@ def with_sizes(size: Size, meaning: Callable[[str], Size]) -> Size:
     return None if a is None or b is None else [name, a, b]
 
 
+def linear(size: Size) -> Iterator[tuple[str, int, int]]:
+    """The name, factor and constant of a size that is ``factor * name + constant`` with a positive factor; nothing for any other."""
+    if isinstance(size, str):
+        yield size, 1, 0
+    elif isinstance(size, list) and size[0] in ("add", "mul") and any(isinstance(o, int) for o in size[1:]):
+        operation, *operands = size
+        number = next(o for o in operands if isinstance(o, int))
+        (other,) = (o for o in operands if not isinstance(o, int))
+        for name, factor, constant in linear(other):
+            if operation == "add":
+                yield name, factor, constant + number
+            elif number > 0:
+                yield name, factor * number, constant * number
+
+
 def size_text(size: Size) -> str:
     """For people: ``2 * n``, ``?``."""
     if not isinstance(size, list):
@@ -79,28 +94,45 @@ class NamedSizes:
 
     def computed(self, number: int, known: Sequence[int]) -> int | None:
         """Size ``number``, if the sizes it is computed from are known (not -1)."""
+        found = with_sizes(self._sizes[number], lambda name: self._value(name, known))
+        return found if not isinstance(found, int) or found >= 0 else _NEVER
 
-        def value(name: str) -> int | None:
-            n = self._sizes.known(json.dumps(name))
-            return known[n] if n is not None and n < len(known) and known[n] >= 0 else None
-
-        found = with_sizes(self._sizes[number], value)
-        return found if found is None or found >= 0 else _NEVER
+    def _value(self, name: str, known: Sequence[int]) -> int | None:
+        n = self._sizes.known(json.dumps(name))
+        return known[n] if n is not None and n < len(known) and known[n] >= 0 else None
 
     def settle(self, known: Sequence[int]) -> None:
         """Raises ShapeError where a size is not what it is computed to be, or outside of its bounds."""
-        for number, found in enumerate(known):
-            if found < 0:
+        met = [(self._sizes[number], found) for number, found in enumerate(known) if found >= 0]
+        solved: dict[str, int] = {}
+
+        def meaning(name: str) -> Size:
+            value = solved.get(name, self._value(name, known))
+            return name if value is None else value
+
+        for size, found in met:  # what only a computed size says of a name, which the others then have to agree with
+            if not isinstance(size, list):
                 continue
-            size = self._sizes[number]
-            expected = self.computed(number, known)
-            if expected is not None and expected != found:
-                raise self._wrong(size, found, f"expected {'no size' if expected == _NEVER else expected}")
-            least, most = self._bounds.get(size, (0, None)) if isinstance(size, str) else (0, None)
-            if found < least:
-                raise self._wrong(size, found, f"expected at least {least}")
-            if most is not None and found > most:
-                raise self._wrong(size, found, f"expected at most {most}")
+            left = with_sizes(size, meaning)
+            for name, factor, constant in linear(left):
+                value, rest = divmod(found - constant, factor)
+                if rest or value < 0:
+                    raise self._wrong(size, found, f"which no size {name} gives")
+                solved[name] = value
+                self._within_bounds(name, value)
+        for size, found in met:
+            expected = with_sizes(size, lambda name: solved.get(name, self._value(name, known)))
+            if isinstance(expected, int) and expected != found:
+                raise self._wrong(size, found, f"expected {'no size' if expected < 0 else expected}")
+            if isinstance(size, str):
+                self._within_bounds(size, found)
+
+    def _within_bounds(self, name: str, found: int) -> None:
+        least, most = self._bounds.get(name, (0, None))
+        if found < least:
+            raise self._wrong(name, found, f"expected at least {least}")
+        if most is not None and found > most:
+            raise self._wrong(name, found, f"expected at most {most}")
 
     def _wrong(self, size: Size, found: int, what: str) -> ShapeError:
         return ShapeError(
