@@ -462,7 +462,7 @@ class Walk {
     node.payload = static_cast<uint32_t>(payloads_.size());
     node.list = static_cast<uint32_t>(lists_.size());
     read_payloads(record);
-    children(record, !spec_.once);
+    children(record, nullptr, !spec_.once);
     // The lists come after the children, and their items may use every register.
     found_.clear();
     for (const Site& site : record.sites)
@@ -477,9 +477,14 @@ class Walk {
     for (const Payload& payload : record.payloads) payloads_.push_back(reg(payload.reg));
   }
 
-  void children(const ClauseRecord& record, bool again) {
-    for (const Site& site : record.sites)
-      if (!site.list) meet(reg(site.reg), site.target, again);
+  // The parts of a node, or of the `item` of a list, which others may hold as well: then they may be reached again. An item that is a part
+  // itself is not looked at for that before its turn comes, when it is near.
+  void children(const ClauseRecord& record, const Object* item, bool again) {
+    for (const Site& site : record.sites) {
+      if (site.list) continue;
+      const Value& part = reg(site.reg);
+      meet(part, site.target, again || (item != nullptr && !part.is_object(item) && is_shared(item)));
+    }
   }
 
   void items(const Site& site, Value list, uint32_t owner) {
@@ -493,13 +498,13 @@ class Walk {
       if (cell->tag != site.cons) break;
       shared |= is_shared(cell);
       const Value& item = field(list, site.head);
-      bool again = shared || (item.kind == Kind::object && is_shared(item.object));
+      const Object* object = item.kind == Kind::object ? item.object : nullptr;
       reg(0) = item;
       list = field(list, site.tail);
       decide(site.target);
       all.push_back({owner, static_cast<uint32_t>(parts_.size()), static_cast<uint32_t>(payloads_.size())});
       read_payloads(record);
-      children(record, again);
+      children(record, object, shared);
     }
     lists_.push_back({first, static_cast<uint32_t>(all.size()) - first});
     passed_on_ += static_cast<double>(record.passed_on) * lists_.back().count;

@@ -425,6 +425,38 @@ def test_a_part_that_one_value_holds_is_one_node(way: str) -> None:
     assert np.isfinite(np.asarray(exe(chain(80), w, x))).all()
 
 
+def test_a_part_in_an_item_of_two_lists_is_one_node() -> None:
+    """The item is what two lists hold; the part itself is held once, by the item."""
+    mod = module("""
+    import prelude
+    type Chain { End, Next(List[(Chain,)], List[(Chain,)]), }
+    def @f(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) -> Tensor[(1, 2), float32] {
+      match (%c) {
+        End => %x,
+        Next(%l, %m) => {
+          let %a = @foldl(fn (%a: Tensor[(1, 2), float32], %k: (Chain,)) { %a + @f(%k.0, %w, %x) }, %x, %l);
+          let %b = @foldl(fn (%a: Tensor[(1, 2), float32], %k: (Chain,)) { %a - @f(%k.0, %w, %x) }, %x, %m);
+          tanh(nn.dense(%a - %b, %w))
+        },
+      }
+    }
+    def @longer(%c: Chain) -> Chain { let %item = (%c,); Next(Cons(%item, Nil), Cons(%item, Nil)) }
+    def @main(%c: Chain, %w: Tensor[(2, 2), float32], %x: Tensor[(1, 2), float32]) { @f(%c, %w, %x) }""")
+    w, x = weights(np.random.default_rng(12), (2, 2), (1, 2))
+    exe, plain = (relay.compile(mod, threads=1, opt_level=n, entries=["main", "longer"]) for n in (3, 2))
+    assert notes(mod)["f"] == "by level"
+
+    def chain(length: int) -> Any:
+        value: Any = exe.signature().arguments((mod.adt("Chain").End(), w, x))[0]
+        for _ in range(length):
+            value = exe.program.run("longer", (value,))
+        return value
+
+    for length in (0, 1, 2, 7):
+        same(exe(chain(length), w, x), plain(chain(length), w, x))
+    assert np.isfinite(np.asarray(exe(chain(80), w, x))).all()
+
+
 @pytest.mark.parametrize("width", [8, 48])
 @pytest.mark.parametrize("shared", [False, True])
 def test_large_matrices_in_nodes_are_not_copied_to_be_rows(width: int, shared: bool) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -236,13 +235,16 @@ class Executable:
             raise RelayError(f"the requests to @{entry} must be a list of argument lists, not {inputs!r}")
         requests: list[tuple[object, ...]] = []
         for args in inputs:
-            if not isinstance(args, Iterable) or isinstance(args, str):
+            if not isinstance(args, (tuple, list)) and (not isinstance(args, Iterable) or isinstance(args, str)):
                 number = len(requests)
                 raise RelayError(f"request {number} to @{entry} must be a list of its arguments, not {args!r}")
             requests.append(tuple(args))
         for number, args in enumerate(requests):
-            with _numbered(number):
+            try:
                 signature.check_count(args)
+            except RelayError as error:
+                _say_request(error, number)
+                raise
         batch = self._batches.get(entry)
         if batch is None or len(requests) < 2:
             return self._in_turn(entry, requests)
@@ -252,8 +254,11 @@ class Executable:
         return self._together(signature, batch, requests, shared)
 
     def _request(self, entry: str, number: int, args: Sequence[object]) -> Any:
-        with _numbered(number):
+        try:
             return self.run(entry, *args)
+        except RelayError as error:
+            _say_request(error, number)
+            raise
 
     def _in_turn(self, entry: str, requests: Sequence[Sequence[object]], first: int = 0) -> list[Any]:
         return [self._request(entry, number, args) for number, args in enumerate(requests, first)]
@@ -273,7 +278,7 @@ class Executable:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _together(
-        self, signature: Signature, batch: Batch, requests: Sequence[Sequence[object]], shared: Sequence[int]
+        self, signature: Signature, batch: Batch, requests: list[tuple[object, ...]], shared: Sequence[int]
     ) -> list[object]:
         """The requests as one batch, of which the program may answer the first only, as many as go well together (no less than one), and
         is then asked for the rest. Seconds are those of all, memory is what each part may use."""
@@ -320,14 +325,9 @@ class Observer:
         """An instruction that is not a jump or call is done. (Native code calls this where it calls the runtime.)"""
 
 
-@contextlib.contextmanager
-def _numbered(number: int) -> Iterator[None]:
-    """Errors inside say which of several requests they are of."""
-    try:
-        yield
-    except RelayError as error:
-        error.message = f"request {number}: {error.message}"
-        raise
+def _say_request(error: RelayError, number: int) -> None:
+    """Make an error say which of several requests it is of."""
+    error.message = f"request {number}: {error.message}"
 
 
 def _unpickled(image: bytes, threads: int | None, limits: Limits, flush_subnormals: bool) -> Executable:

@@ -109,10 +109,11 @@ class Signature:
             return args[number]
         return self._converter.convert(args[number], self._wanted[number], self._called[number], args, self._bound)
 
-    def listed(self, requests: Sequence[Sequence[object]], each: Sequence[int]) -> object:
+    def listed(self, requests: list[tuple[object, ...]], each: Sequence[int]) -> object:
         """What differs from request to request, the parameters ``each``, as a list of tuples. Raises what `arguments` does."""
         wanted, called = tuple(self._wanted[n] for n in each), tuple(self._called[n] for n in each)
-        varying = [tuple(args[n] for n in each) for args in requests]
+        # Every parameter, mostly: weights are bound.
+        varying = requests if len(each) == len(self.params) else [tuple([args[n] for n in each]) for args in requests]
         return self._converter.requests(varying, wanted, called, requests[0], self._bound)
 
     def outcome(self, value: object) -> object:
