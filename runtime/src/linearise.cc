@@ -228,7 +228,7 @@ class Known {
 // Of requests that are answered in parts: how many are walked before it is known how large they are, how many second-level caches a part
 // fills for each thread, and how many rows it has at the least (with fewer, products of levels take longer for a row).
 constexpr size_t asked_first = 16;
-constexpr double caches_full = 3, fewest_rows = 1024;
+constexpr double caches_full = 2.5, fewest_rows = 640;
 
 constexpr uint32_t asked_fields = 4;  // of a constructor value, ahead of the walk
 
