@@ -224,6 +224,7 @@ class Check {
     if (!wrong.empty())
       refuse(wrong[0].from, format("expected a function of type %s, found a closure of type %s (its sizes are those of the run that made it)",
                                    wrong[0].wanted.c_str(), wrong[0].found.c_str()));
+    for (const Computed& c : computed_) solve(c);
     std::map<const Known*, Known> computed;
     for (const Computed& c : computed_) {
       Json expected = known_size(*c.size, *c.scope);
@@ -242,8 +243,28 @@ class Check {
     const Json* size;
     int64_t found;
     size_t argument;
-    const Known* scope;
+    Known* scope;
   };
+  // What a computed size says of the one name in it that nothing else says: the value that gives it, which there has to be.
+  void solve(const Computed& c) const {
+    Json left = with_sizes(*c.size, [&](const std::string& name) {
+      auto at = c.scope->find(name);
+      if (at != c.scope->end()) return json_number(at->second);
+      Json out;
+      out.kind = Json::text;
+      out.string = name;
+      return out;
+    });
+    if (left.kind != Json::list) return;
+    std::optional<Linear> size = linear(left);
+    if (!size) return;
+    int64_t rest = 0;
+    bool some = !__builtin_sub_overflow(c.found, size->constant, &rest);
+    if (!some || rest < 0 || rest % size->factor != 0)
+      refuse(c.argument, format("an axis of a tensor has size %lld, which no size %s gives", static_cast<long long>(c.found),
+                                size->name.c_str()));
+    c.scope->emplace(size->name, rest / size->factor);
+  }
   void within_bounds(const Known& known) const {
     for (size_t i = 0; i < bounds_.keys.size(); ++i) {
       auto at = known.find(bounds_.keys[i]);

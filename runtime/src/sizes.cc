@@ -18,6 +18,25 @@ Json known_size(const Json& size, const Known& known) {
   });
 }
 
+std::optional<Linear> linear(const Json& size) {
+  if (size.kind == Json::text) return Linear{size.string, 1, 0};
+  if (size.kind != Json::list || size.items.size() != 3) return std::nullopt;
+  const std::string& operation = size.items[0].string;
+  const Json &a = size.items[1], &b = size.items[2];
+  if ((operation != "add" && operation != "mul") || (a.kind == Json::number) == (b.kind == Json::number)) return std::nullopt;
+  int64_t number = a.kind == Json::number ? a.value : b.value;
+  std::optional<Linear> out = linear(a.kind == Json::number ? b : a);
+  if (!out) return out;
+  bool overflow = false;
+  if (operation == "add") {
+    overflow = __builtin_add_overflow(out->constant, number, &out->constant);
+  } else {
+    overflow = number <= 0 || __builtin_mul_overflow(out->factor, number, &out->factor) ||
+               __builtin_mul_overflow(out->constant, number, &out->constant);
+  }
+  return overflow ? std::nullopt : out;
+}
+
 Json computed_size(const std::string& operation, int64_t a, int64_t b) {
   int64_t out = 0;
   bool overflow = false;

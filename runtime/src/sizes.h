@@ -1,6 +1,7 @@
 // Sizes as the types of an executable's JSON texts have them: numbers, names, [operation, size, size], and null for what is not known.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -17,6 +18,13 @@ Json computed_size(const std::string& operation, int64_t a, int64_t b);
 
 // A size by those that are known: a number, or null where it is not.
 Json known_size(const Json& size, const Known& known);
+
+// A size that is `factor * name + constant`, with a positive factor; none for any other.
+struct Linear {
+  std::string name;
+  int64_t factor, constant;
+};
+std::optional<Linear> linear(const Json& size);
 
 // A size with others in place of its names, computed where it has none left: a number, or null where it is not known.
 template <class NameMeaning>

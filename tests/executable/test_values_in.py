@@ -412,6 +412,15 @@ SIZES: dict[str, tuple[str, list[tuple[tuple[int, ...], bool]]]] = {
         + "def @main[n: Dim](%g: Vector[n], %y: Tensor[(2*n,), float32]) { match (%g) { Of(%x) => sum(%x) + sum(%y) } }",
         [((2, 4), True), ((2, 2), False), ((3, 4), False)],
     ),
+    "computed, of data alone": (
+        VECTOR + "def @main[n: Dim](%g: Vector[2*n + 1]) { match (%g) { Of(%x) => (Dim[n], sum(%x)) } }",
+        [((5,), True), ((4,), False), ((1,), True), ((0,), False)],
+    ),
+    "computed, of data alone, twice": (
+        VECTOR
+        + "def @main[n: Dim](%g: Vector[2*n], %h: Vector[n + 1]) { match ((%g, %h)) { (Of(%x), Of(%y)) => sum(%x) + sum(%y) } }",
+        [((4, 3), True), ((4, 4), False), ((3, 3), False), ((0, 1), True), ((0, 0), False)],
+    ),
     "of data alone": (
         VECTOR
         + "def @main[n: Dim](%g: Vector[n], %h: Vector[n]) { match ((%g, %h)) { (Of(%x), Of(%y)) => sum(%x * %y) } }",
