@@ -78,7 +78,7 @@ def pick_within(data: te.Tensor, index: te.Tensor) -> te.Tensor:
     return te.compute(index.shape, chosen, "pick_within")
 
 
-@operator("test.largest")
+@operator("test.first_of_largest")
 def largest(data: te.Tensor) -> te.Tensor:
     k = te.reduce_axis(data.shape[0])
     return te.compute(data.shape, lambda i: data[te.argmax(data[k], k)] * data[i], "largest")
@@ -91,7 +91,7 @@ CALLS = {
     "of a stage at an index that is read": "test.pick_of_a_stage(%x, %i)",
     "a choice by one that is read": "test.pick_where_another_is(%x, %i)",
     "in a kernel with others": "sum(tanh(test.pick(exp(%x), %i)))",
-    "an index that is computed": "test.pick(test.largest(%x), %i)",
+    "an index that is computed": "test.pick(test.first_of_largest(%x), %i)",
     "a sum": "test.rows_of_a_sparse_matrix(%x, %i, %i)",
 }
 
