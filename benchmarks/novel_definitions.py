@@ -208,6 +208,14 @@ def distance_attention(q: te.Tensor, k: te.Tensor, v: te.Tensor) -> te.Tensor:
     return te.compute(sizes, lambda h, i, e: te.sum(grown[h, i, o] / total[h, i] * v[h, o, e], o))
 
 
+def frames(x: te.Tensor, w: te.Tensor, hop: te.Tensor) -> te.Tensor:
+    """Windows of a signal under a taper, as far apart as a tensor is long."""
+    sizes: Any = (x.shape[0], w.shape[0], hop.shape[0])
+    n, length, step = sizes
+    shape: Any = ((n - length) // step + 1, length)
+    return te.compute(shape, lambda m, r: x[m * te.size(step) + r] * w[r])
+
+
 def power_spectrum(x: te.Tensor, w: te.Tensor) -> te.Tensor:
     """The power of each frequency in windows of a signal, a third of a window's length apart, under a taper."""
     sizes: Any = w.shape

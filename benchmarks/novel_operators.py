@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from novel_definitions import (  # noqa: E402
     chebyshev,
     complex_product,
     distance_attention,
+    frames,
     kronecker,
     outer_mean,
     overlapped,
@@ -52,12 +54,14 @@ from relay import te  # noqa: E402
 
 @dataclass(frozen=True)
 class Novel:
-    """An operator, the same in PyTorch, and the shapes of its operands; one of integers below ``indices`` is in the second place."""
+    """An operator, the same in PyTorch, and the shapes of its operands; one of integers below ``indices`` is in the second place.
+    ``unknown``: the shapes as Relay is told them, if some sizes are to be unknown."""
 
     define: Callable[..., te.Tensor]
     composed: Callable[..., Any]
     shapes: Sequence[tuple[int, ...]]
     indices: int | None = None
+    unknown: Sequence[str] | None = None
 
 
 def butterfly_of(x: Any, w: Any) -> Any:
@@ -135,6 +139,10 @@ def power_spectrum_of(x: Any, w: Any) -> Any:
     return found.real**2 + found.imag**2
 
 
+def frames_of(x: Any, w: Any, hop: Any) -> Any:
+    return x.unfold(0, w.shape[0], hop.shape[0]) * w
+
+
 def turned_bits_of(x: Any, w: Any) -> Any:
     i = torch.arange(x.shape[1])
     return x[:, i ^ 1] * w + x[:, i ^ 4] * w[i ^ 1]
@@ -171,6 +179,7 @@ OPERATORS = {
     "turned bits": Novel(turned_bits, turned_bits_of, [(256, 1024), (1024,)]),
     "attention by distance": Novel(distance_attention, distance_attention_of, [(8, 128, 64)] * 3),
     "power spectrum": Novel(power_spectrum, power_spectrum_of, [(728,), (128,)]),
+    "frames of any hop": Novel(frames, frames_of, [(20_004,), (8,), (4,)], unknown=["(n,)", "(8,)", "(s,)"]),
     "sorting network": Novel(sorting_network, lambda x: x.sort(1)[0], [(4096, 8)]),
 }
 
@@ -182,10 +191,13 @@ def measured(novel: Novel, seconds: float, gradients: bool) -> dict[str, float]:
     if novel.indices is not None:
         arrays[1] = rng.integers(0, novel.indices, novel.shapes[1])
     by = tuple(n for n, a in enumerate(arrays) if a.dtype == np.float32)
-    params = ", ".join(f"%a{n}: Tensor[({', '.join(map(str, a.shape))},), {a.dtype}]" for n, a in enumerate(arrays))
+    shapes = novel.unknown or [f"({', '.join(map(str, a.shape))},)" for a in arrays]
+    dims = sorted(set(re.findall("[a-z]", "".join(shapes))))
+    params = ", ".join(f"%a{n}: Tensor[{shapes[n]}, {a.dtype}]" for n, a in enumerate(arrays))
     call = f"novel.op({', '.join(f'%a{n}' for n in range(len(arrays)))})"
     body = f"let %y = {call}; sum(%y * %y)" if gradients else call
-    module = relay.parse(f'#[version = "0.0.5"]\ndef @main({params}) {{ {body} }}')
+    types = f"[{', '.join(f'{d}: Dim' for d in dims)}]" if dims else ""
+    module = relay.parse(f'#[version = "0.0.5"]\ndef @main{types}({params}) {{ {body} }}')
     exe = relay.compile(relay.grad(module, argnums=by) if gradients else module, threads=1)
     ours = [relay.Tensor.from_numpy(a) for a in arrays]
     theirs = [torch.tensor(a, requires_grad=gradients and n in by) for n, a in enumerate(arrays)]

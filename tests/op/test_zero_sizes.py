@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from novel_definitions import frames
 
 import relay
 from relay import te
@@ -173,3 +174,23 @@ def @main[n: Dim, k: Dim, m: Dim](%x: Tensor[(n,), float32], %w: Tensor[(k, m), 
             assert "select" not in made.partition("let at")[2]
     finally:
         registry.remove("zero.windows")
+
+
+def test_as_many_windows_as_fit() -> None:
+    """How many there are is a quotient by the step: their gradients go through them once, too."""
+    registry.operator("zero.frames")(frames)
+    try:
+        module = relay.parse("""#[version = "0.0.5"]
+def @main[n: Dim, s: Dim](%x: Tensor[(n,), float32], %w: Tensor[(8,), float32], %h: Tensor[(s,), float32]) -> float32 {
+  let %y = zero.frames(%x, %w, %h); sum(%y * %y) / 2f }""")
+        slopes = relay.grad(module, argnums=(0, 1))
+        for threads in (1, 2):
+            exe: Any = relay.compile(slopes, threads=threads)
+            for n, step in ((8, 1), (9, 2), (20, 3), (700, 1), (700, 4), (700, 8), (700, 11)):
+                given = [np.random.default_rng(n).standard_normal(size).astype(np.float32) for size in (n, 8, step)]
+                for one, other in zip(exe(*given), relay.evaluate(slopes, *given), strict=True):  # type: ignore[call-overload]
+                    np.testing.assert_allclose(np.asarray(one), np.asarray(other), 1e-4, 1e-4, err_msg=f"{n} {step}")
+        texts = [text for _, text in inspect.loops(relay.grad(module), relay.Options())]
+        assert any("let at" in text for text in texts)
+    finally:
+        registry.remove("zero.frames")

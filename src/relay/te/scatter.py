@@ -171,8 +171,9 @@ def _place(
         sign = indices.coefficient(difference, axis)
         if isinstance(sign, int) and abs(sign) == 1:
             rest = dim_sub(difference, dim_mul(sign, indices.axis(axis)))
-            # A few that are gone through for each element are tried, in vectors.
-            if not loads and iteration_count(going) < dim_typical(axis.extent) // 2:
+            # A few that are gone through for each element are tried, in vectors. How many windows there are that a size sets apart is not
+            # to be guessed: few if that is large, but nearly as many as there are elements if it is small.
+            if not loads and not sized and iteration_count(going) < dim_typical(axis.extent) // 2:
                 return None
             return axis, indices.scalar(dim_mul(-sign, rest))
     return None
