@@ -39,6 +39,9 @@ DEFINITIONS: dict[str, Callable[..., te.Tensor]] = {
     "within": lambda x, w, n, k, m: te.compute((k, m), lambda i, j: x[i * m + j] * w[i, j]),
     "less": lambda x, w, n, k, m: te.compute((n,), lambda i: x[te.maximum((n - 1 - i) // -m + i, 0)] * _value(i)),
     "per": lambda x, w, n, k, m: te.compute((n,), lambda i: x[_last((i + 2) // dim_floordiv(m, n), n)] * _value(i)),
+    "at least": lambda x, w, n, k, m: te.compute(
+        (k,), lambda i: x[_last(te.maximum((i + n) * dim_mul(k, k), 0), n)] * _value(i)
+    ),
     "rows of a matrix": lambda x, w, n, k, m: te.compute((dim_mul(k, m),), lambda i: w[i // m, i % m] * _value(i)),
 }
 

@@ -43,14 +43,14 @@ def cut(piece: Piece, indices: Indices) -> list[Piece] | None:
             continue
         over = Axis("s", dim_max(high, 0))  # how far a is beyond b (or below 0), less one
         further = binary("add", over, 1)
-        known = isinstance(low, int) and low > 0, isinstance(high, int) and high <= 0
+        nowhere, everywhere = over.extent == 0, isinstance(low, int) and low > 0
         edge: Scalar = Const(0, "int64") if isinstance(node, Unary) else b
         beyond = binary("add", edge, further) if least else binary("sub", edge, further)
         one, other = (tuple(_replaced(i, node, to, indices) for i in piece.read) for to in (a, b))
         within = compare("le" if least else "ge", a, edge)
         first = Piece(one, piece.variables, piece.also, (*piece.where, within))
         second = Piece(other, (*piece.variables, over), (*piece.also, (a, beyond)), piece.where)
-        return [second] if known[0] else [first] if known[1] else [first, second]
+        return [first] if nowhere else [second] if everywhere else [first, second]
     return None
 
 
