@@ -52,6 +52,9 @@ def running(dtype: str) -> te.Tensor:
         (over("float32", lambda a, b: te.tanh(a) * b), False),
         (over("float16", lambda a, b: a * b), True),
         (over("float16", lambda a, b: a * b + a), False),  # the product is rounded, or not
+        (over("float16", lambda a, b: te.select(a < b, a * b, a + b)), True),
+        (over("float16", lambda a, b: te.cast(te.isinf(a * b), "int32")), False),  # which it is where it is rounded
+        (over("float16", lambda a, b: te.cast(a * b, "float32")), False),
         (over("int32", lambda a, b: te.cast(a, "float16") * te.cast(b, "float16")), False),
         (total("int32", te.sum), True),
         (total("float32", te.sum), False),
@@ -64,6 +67,12 @@ def running(dtype: str) -> te.Tensor:
 )
 def test_what_is_exact(definition: te.Tensor, exact: bool) -> None:
     assert is_exact([definition]) is exact
+
+
+def test_a_narrow_product_that_another_stage_reads_is_not_exact() -> None:
+    product = over("float16", lambda a, b: a * b)
+    wide = te.compute((4, 5), lambda i, j: te.cast(product[i, j], "float32"), "wide")
+    assert is_exact([product]) and not is_exact([wide]) and not is_exact([product, wide])
 
 
 def test_work_is_of_all_stages_with_what_is_reduced_and_of_steps() -> None:

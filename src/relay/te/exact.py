@@ -26,16 +26,36 @@ _STEP = 1 << 8
 
 def is_exact(outputs: Sequence[Tensor]) -> bool:
     """Whether all that compute a definition have to give the same bits (of nan: any of its)."""
-    narrow = 0
-    for stage in stages(outputs):
-        for body in stage_bodies(stage):
-            for node in walk(body):
-                # What is added up along an axis may be added up in parts.
-                if not _is_exact(node) or (isinstance(stage, Scan) and _rounds(node)):
-                    return False
-                # Compiled code rounds a narrow float where it is stored, not after each operation.
-                narrow += node.dtype in _NARROW and _rounds(node)
-    return narrow < 2
+    bodies = [(stage, body, walk(body)) for stage in stages(outputs) for body in stage_bodies(stage)]
+    read = {
+        id(n.source.stage)
+        for *_, nodes in bodies
+        for n in nodes
+        if isinstance(n, Load) and isinstance(n.source, Tensor)
+    }
+    for stage, body, nodes in bodies:
+        # Compiled code rounds a narrow float where it is stored, not after each operation.
+        stored = set() if id(stage) in read else _stored(body)
+        for node in nodes:
+            if not _is_exact(node) or (_rounds(node) and node.dtype in _NARROW and id(node) not in stored):
+                return False
+            # What is added up along an axis may be added up in parts.
+            if isinstance(stage, Scan) and _rounds(node):
+                return False
+    return True
+
+
+def _stored(body: Scalar) -> set[int]:
+    """The nodes whose values are elements of a tensor, and nothing else but the choice between them."""
+    out: set[int] = set()
+    todo = [body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Select):
+            todo += [node.a, node.b]
+        else:
+            out.add(id(node))
+    return out
 
 
 def _rounds(node: Scalar) -> bool:
