@@ -373,3 +373,14 @@ def test_a_size_that_an_axis_is_computed_from_is_not_negative(text: str, args: t
     assert int(np.asarray(exe(two)[0] if "2*n" in text else exe(two))) == int(
         np.asarray(relay.evaluate(module, two)[0] if "2*n" in text else relay.evaluate(module, two))  # type: ignore[index]
     )
+
+
+def test_what_is_greatest_among_numbers_of_four_bits() -> None:
+    """The least of them came as a scalar where an array was expected: neither the interpreter nor the compiler knew what to do."""
+    module = relay.parse(
+        HEADER + "def @main(%c: Tensor[(2, 3), bool], %x: Tensor[(2, 3), int8]) {\n"
+        '  cast(max(where(%c, cast(%x, dtype="int4"), cast(-8, dtype="int4")), axis=[1]), dtype="int8") }'
+    )
+    given = np.array([[True, False, True], [False, False, False]]), np.array([[-3, 7, 2], [1, 2, 3]], np.int8)
+    for found in (relay.evaluate(module, *given), relay.compile(module, cache=False)(*given)):
+        assert np.asarray(found).tolist() == [2, -8]

@@ -78,6 +78,7 @@ def test_literals_wrap() -> None:
     assert int(numeric.literal(300, "uint8")) == 44
     assert int(numeric.literal(2**64 - 1, "uint64")) == 2**64 - 1
     assert float(numeric.literal(-math.inf, "bfloat16")) == -math.inf
+    assert numeric.literal(9, "int4").astype(object).item() == -7  # an array, as of any dtype
 
 
 def test_rounding_functions_keep_integers() -> None:

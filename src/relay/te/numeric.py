@@ -37,7 +37,7 @@ def compute_dtype(name: str) -> str:
 def literal(value: bool | int | float, dtype: str) -> Array:
     """A 0-d array; an integer literal wraps."""
     if is_integer(dtype):
-        return cast(np.array(_wrapped(int(value))), "int64", dtype)
+        return np.asarray(cast(np.array(_wrapped(int(value))), "int64", dtype))  # narrow ones come as scalars
     return np.array(value, dtype=numpy_dtype(dtype))
 
 
