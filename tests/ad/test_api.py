@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import relay
 from relay.ir.module import Module
@@ -46,6 +47,32 @@ def test_grad() -> None:
     both = run(relay.grad(loss(), argnums=(1, 0)), X, W)
     np.testing.assert_allclose(both[0], np.outer(slope(), X))
     np.testing.assert_allclose(both[1], slope() @ W)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("float32", "float64"), ("float64", "float32"), ("float32", "float16")])
+def test_derivatives_of_all_orders_through_conversions(outer: str, inner: str) -> None:
+    """``sin(x)^2``, its argument converted to another dtype and the square back: a tangent has the dtype of what it is the tangent of."""
+    module = relay.parse(f"""#[version = "0.0.5"]
+def @main[n: Dim](%x: Tensor[(n,), {outer}]) -> Tensor[(n,), {outer}] {{
+  let %y = sin(cast(%x, dtype="{inner}"));
+  cast(%y * %y, dtype="{outer}")
+}}""")
+    x, v = (np.array(values, outer) for values in ([0.5, -1.0, 1.25], [0.25, 2.0, -0.5]))
+    first, second, third = np.sin(2 * x), 2 * np.cos(2 * x), -4 * np.sin(2 * x)
+    programs = (
+        (relay.jvp(module), (x, v), first * v),
+        (relay.grad(module), (x,), first),
+        (relay.jvp(relay.grad(module)), (x, v), second * v),
+        (relay.grad(relay.grad(module)), (x,), second),
+        (relay.jvp(relay.jvp(module), argnums=0), (x, v, v), second * v * v),
+        (relay.grad(relay.jvp(relay.grad(module)), argnums=0), (x, v), second + third * v),
+    )
+    tolerance = 3e-2 if inner == "float16" else 1e-5
+    for program, args, wanted in programs:
+        for result in (relay.evaluate(program, *args), relay.compile(program, cache=False)(*args)):
+            found = np.asarray(flat(result)[-1])
+            assert found.dtype == outer
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 
 
 def test_value_and_grad() -> None:

@@ -75,8 +75,10 @@ def tangent(root: Scalar, tangents: Callable[[Scalar], Scalar | None], memo: dic
             for n, operand in enumerate(_operands(node)):
                 own = memo.get(id(operand))
                 if own is not None:
-                    # The derivative's transpose for one operand is the derivative itself: both multiply by one number.
-                    value = _together(value, _parts(node, own)[n][1])
+                    # The derivative's transpose for one operand is the derivative itself: both multiply by one number. That of a
+                    # conversion converts back, so the conversion itself is the transpose of the one back.
+                    transposed = Cast(node, operand.dtype) if isinstance(node, Cast) else node
+                    value = _together(value, _parts(transposed, own)[n][1])
         memo[id(node)] = value
     return memo[id(root)]
 
