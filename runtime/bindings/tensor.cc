@@ -586,6 +586,14 @@ void init_tensor(nb::module_& m) {
             return must_copy ? nb::object(array.attr("copy")()) : array;
           },
           nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
+      .def(
+          "__reduce__",
+          [](const PyTensor& self) {
+            // Tensor.from_numpy(array), in words that can be pickled: a function of an extension module cannot be.
+            nb::object call = nb::module_::import_("operator").attr("methodcaller");
+            return nb::make_tuple(call("from_numpy", tensor_to_numpy(self.get())), nb::make_tuple(nb::type<PyTensor>()));
+          },
+          "Pickled and copied as its array: a result may go to another process.")
       .def("__dlpack__", to_dlpack_capsule)
       .def("__dlpack_device__",
            [](const PyTensor& self) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import sys
 from typing import Any
 
@@ -92,6 +94,16 @@ def test_dlpack_both_ways() -> None:
     assert _runtime.live_objects()["tensor"] == before
     with pytest.raises(BufferError):
         Tensor.from_numpy(np.zeros(2, ml_dtypes.int4)).__dlpack__()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int4", "bool"])
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 2)])
+def test_tensors_are_pickled_and_copied(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape).astype(numpy_dtype(dtype))
+    tensor = identity(dtype).run("main", (array,))
+    for again in (pickle.loads(pickle.dumps(tensor)), copy.copy(tensor), copy.deepcopy(tensor)):
+        assert isinstance(again, Tensor) and again.dtype == dtype and again.shape == shape
+        assert again.numpy().tobytes() == array.tobytes()
 
 
 def test_array_protocol_options() -> None:
