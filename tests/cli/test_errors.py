@@ -206,7 +206,8 @@ def closed(command: str, path: Path) -> tuple[int, str]:
         ("relay run GOOD -d n=2 -o /dev/full", 2, "No space left on device"),
         ("relay run GOOD -d n=2 <&- >&- 2>&-", 0, ""),
         ("relay run none.relay 2>&-", 2, ""),
-        ("set -o pipefail; relay opt --list GOOD | true", 141, ""),
+        ("set -o pipefail; relay opt --list | true", 141, ""),
+        ("relay opt --passes to_blocks", 2, "a program is missing"),
     ],
 )
 def test_streams_that_are_closed_or_full(tmp_path: Path, command: str, code: int, says: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 import relay
 from relay.cli import inputs
-from relay.cli.arguments import Option
+from relay.cli.arguments import Argument, Option
 from relay.cli.shared import (
     LEVELS,
     Dims,
@@ -209,7 +209,7 @@ def verify(
 
 
 def opt(
-    file: Program,
+    file: Annotated[Path | None, Argument("A program (.relay).")] = None,
     passes: Annotated[str, Option(help="Passes in order, separated by commas: name or name{option=value}.")] = "",
     list_passes: Annotated[bool, Option("--list", help="List the passes and stop.")] = False,
     weights: Weights = None,
@@ -222,6 +222,8 @@ def opt(
         for name, cls in sorted(available_passes().items()):
             print(f"{name:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
         return
+    if file is None:
+        raise RelayError("a program is missing", hint="give a FILE (.relay), or --list for the passes there are")
     chosen = parse_passes(passes, relay.pipeline.pass_services())
     module = read_module(file, weights, entry)
     print(relay.Pipeline(chosen)(module))
