@@ -474,6 +474,17 @@ def test_another_entry() -> None:
         relay.evaluate(module, entry="g")
 
 
+def test_a_tensor_that_gives_no_array_is_refused() -> None:
+    class Traced:
+        """As a tensor of PyTorch that requires a gradient."""
+
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            raise RuntimeError("Use tensor.detach().numpy() instead.")
+
+    with pytest.raises(TypeError_, match=r"the argument %x of @main is not an array: Use tensor.detach\(\)"):
+        run("def @main(%x: Tensor[(2,), float32]) { %x }", Traced())
+
+
 def test_the_wrong_number_of_arguments() -> None:
     with pytest.raises(TypeError_, match=r"@main takes 1 arguments \(%x: int32\), not 2"):
         run("def @main(%x: int32) { %x }", 1, 2)

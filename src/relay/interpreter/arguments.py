@@ -96,7 +96,7 @@ class _Reader:
             raise _unexpected(given, type_, what)
         try:
             array: Array = np.array(given)  # a copy: the caller may write into its own, and values never change
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:  # the last: a tensor of PyTorch that requires a gradient
             raise TypeError_(f"{what} is not an array: {error}") from error
         if dtype is not None and array.dtype != numpy_dtype(dtype):
             array = _adopt(given, array, dtype, what)
