@@ -277,6 +277,23 @@ def test_functions_as_data() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def test_functions_as_data_are_written_as_text() -> None:
+    """Names that can be read again, also of functions whose names no constructor may have and beside types named alike."""
+    text = (
+        f"type fn.t0 {{ fn.t0.f._0(fn({V}) -> {V}), fn.t1.wait }}\ndef @f.0(%x: {V}) -> {V} {{ sin(%x) }}\n"
+        f"def @fn.q(%x: {V}) -> {V} {{ cos(%x) }}\ndef @main(%x: {V}, %n: int32) {{ let %s = if (%n == 0) {{ fn.t0.f._0(@f.0) }} "
+        f"else if (%n == 1) {{ fn.t0.f._0(@fn.q) }} else if (%n == 2) {{ fn.t0.f._0(fn (%y: {V}) -> {V} {{ %y * %x }}) }} "
+        f"else {{ fn.t1.wait }}; match (%s) {{ fn.t0.f._0(%h) => %h(%h(%x)), fn.t1.wait => %x }} }}"
+    )
+    module = data(text)
+    again = relay.parse(module.text())
+    assert again.text() == module.text()
+    for n in range(4):
+        expected: Any = relay.evaluate(relay.parse(HEAD + text), X, np.int32(n))
+        found: Any = relay.evaluate(again, X, np.int32(n))
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_functions_of_sizes_known_at_run_time() -> None:
     """One type where sizes may meet, two where they cannot."""
     two, some = "Tensor[(2,), float64]", "Tensor[(?,), float64]"

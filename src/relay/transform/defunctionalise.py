@@ -8,6 +8,7 @@ and whatever is defined for data and known functions is defined for it: differen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
@@ -59,7 +60,7 @@ from relay.transform.blocks import (
 )
 from relay.transform.build import type_of
 from relay.transform.copying import match_dims
-from relay.transform.function_types import PREFIX, Classes, DataTypes, erased, value_types
+from relay.transform.function_types import PREFIX, Classes, DataTypes, erased, unused, value_types
 from relay.typing.gradients import derivative_type
 from relay.typing.mentions import holds_function
 from relay.typing.substitution import variables
@@ -91,7 +92,7 @@ class Defunctionalise(Pass):
         found = value_types(module)
         if not found or any(isinstance(v, TypeVar) for t in found for v in variables(t)):
             return module
-        return _Maker(module, Classes(found)).module_of_data()
+        return _Maker(module, Classes(found, module.types.keys())).module_of_data()
 
 
 def _used_values(body: Block) -> set[Expr]:
@@ -144,6 +145,7 @@ class _Maker:
     functions: dict[str, Function] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     values: dict[tuple[str, int], _Value] = field(default_factory=dict)
+    constructors: set[str] = field(default_factory=set)  # the names that are taken
     # Global functions that apply a derivative, by what is differentiated and how.
     derivatives: dict[tuple[str, int, bool], _Derivative] = field(default_factory=dict)
     # Of the function that is being rewritten: what variables are bound to, and those whose values are used.
@@ -154,6 +156,7 @@ class _Maker:
         self.types = DataTypes(self.classes)
         self.functions = dict(self.module.functions)
         self.taken.update(self.functions)
+        self.constructors.update(c.name for d in self.module.types.values() for c in d.constructors)
 
     def module_of_data(self) -> Module:
         for name, function in self.module.functions.items():
@@ -164,9 +167,8 @@ class _Maker:
                 assert isinstance(made, Function)
                 self.functions[name] = made
         definitions = {n: self.definition(d) for n, d in self.module.types.items()}
-        for number, ty in enumerate(self.classes.types):
+        for number, (name, ty) in enumerate(zip(self.classes.names, self.classes.types, strict=True)):
             of = [v for v in self.values.values() if v.number == number]
-            name = f"{PREFIX}{number}"
             constructors = tuple(
                 ConstructorDef(v.name, tuple(map(self.types.type, v.fields)), name, tag) for tag, v in enumerate(of)
             )
@@ -229,9 +231,12 @@ class _Maker:
         found = self.values.get((target.name, number))
         if found is None:
             fields = self.signature(target).params[: len(captured)]
-            found = _Value(f"{PREFIX}{number}.{target.name}", number, fields, target)
+            # A function's name may have parts that begin with a digit, a constructor's may not.
+            wanted = re.sub(r"[./](?=\d)", r"\g<0>_", f"{self.classes.names[number]}.{target.name}")
+            found = _Value(unused(wanted, self.constructors), number, fields, target)
+            self.constructors.add(found.name)
             self.values[target.name, number] = found
-        result = AdtType(f"{PREFIX}{number}")
+        result = AdtType(self.classes.names[number])
         return Call(ConstructorRef(found.name, FuncType(found.fields, result)), tuple(captured), ty=result)
 
     def signature(self, target: GlobalVar) -> FuncType:
@@ -259,15 +264,13 @@ class _Maker:
 
     def apply(self, number: int) -> GlobalVar:
         ty = self.classes.types[number]
-        return GlobalVar(self._name(f"{PREFIX}{number}.apply"), FuncType((ty, *ty.params), ty.ret))
+        return GlobalVar(self._name(f"{self.classes.names[number]}.apply"), FuncType((ty, *ty.params), ty.ret))
 
     def _name(self, wanted: str) -> str:
-        while wanted in self.module.functions:
-            wanted += "_"
-        return wanted
+        return unused(wanted, self.module.functions)
 
     def application(self, number: int, ty: FuncType, values: Sequence[_Value]) -> Function:
-        """``@fn.0.apply(f, args)``: a clause for each constructor."""
+        """``@fn.t0.apply(f, args)``: a clause for each constructor."""
         fn = Var("f", self.types.type(ty), self.types.type(ty))
         given = [self.types.type(p) for p in ty.params]
         params = [Var(f"x{n}", t, t) for n, t in enumerate(given)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 from relay.ir.dim import ANY, Dim
@@ -60,12 +60,14 @@ def erased(t: Type, every: bool = False) -> Type:
 
 class Classes:
     """The types of function values whose values may meet: those that differ in sizes known at run time only, and, where some size of
-    a type is one of these, those that differ in any."""
+    a type is one of these, those that differ in any. ``taken``: the names of data types that there are."""
 
-    def __init__(self, types: Sequence[FuncType]) -> None:
+    def __init__(self, types: Sequence[FuncType], taken: Collection[str] = ()) -> None:
+        self._taken = taken
         self._loose: set[Type] = set()
         self._number: dict[Type, int] = {}
         self.types: list[FuncType] = []
+        self.names: list[str] = []  # of the data that their values become
         todo: list[Type] = list(types)
         while todo:
             t = todo.pop()
@@ -88,12 +90,20 @@ class Classes:
         if found not in self._number:
             self._number[found] = len(self.types)
             self.types.append(found)
+            self.names.append(unused(f"{PREFIX}t{len(self.names)}", self._taken))
             for part in mentioned(found, {}):
                 if isinstance(part, FuncType):
                     self._add(part)
 
     def number(self, t: FuncType) -> int:
         return self._number[self.representative(t)]
+
+
+def unused(wanted: str, taken: Collection[str]) -> str:
+    """A name that is not among those that are taken."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted
 
 
 def _has_unknown(t: Type) -> bool:
@@ -114,7 +124,7 @@ class DataTypes(Substitution):
 
     def _type(self, t: Type) -> Type:
         if isinstance(t, FuncType):
-            return AdtType(f"{PREFIX}{self.classes.number(t)}")
+            return AdtType(self.classes.names[self.classes.number(t)])
         return super()._type(t)
 
     def signature(self, t: Type | None) -> Type | None:
