@@ -14,18 +14,24 @@ class RegionTrials {
  public:
   struct Way {
     bool alone;
-    bool measured;  // `took` is to be told
+    bool measured;  // `took_shared` or `took_alone` is to be told
+    bool wakes;     // threads that sleep: they are needed for a trial
   };
 
-  // How a region runs next: `what` it is, and for how many threads. `awake`: none of these sleeps. Asleep, they are not woken for a trial.
+  // How a region runs next: `what` it is, and for how many threads. `awake`: none of these sleeps. Asleep, they are seldom woken for a
+  // trial: nobody else may wake them, and what was found in a bad moment would stay.
   Way next(const void* what, int64_t n, int64_t workers, bool awake) {
     Region& region = current(what, n, workers);
     if (region.calls > 0) {
       --region.calls;
-      return {region.alone, false};
+      return {region.alone, false, false};
     }
-    if (!awake) return {region.alone, false};
-    return {region.trials >= trials, true};
+    if (!awake) {
+      bool wakes = region.alone && ++region.waited >= patience;
+      if (wakes) region.waited = 0;
+      return {region.alone && !wakes, false, wakes};
+    }
+    return {region.trials >= trials, true, false};
   }
 
   // The region that `next` was last asked of took so many nanoseconds; `work`: what all of it takes its caller, as far as the caller's own
@@ -45,17 +51,18 @@ class RegionTrials {
 
  private:
   static constexpr int32_t trials = 3;     // each way
-  static constexpr int32_t between = 300;  // calls
+  static constexpr int32_t between = 300;    // calls from one trial to the next
+  static constexpr int32_t patience = 4000;  // calls more, after which threads that sleep are woken for it
   static constexpr int64_t small = 12'000;  // nanoseconds of work: what is more is worth sharing
   struct Region {
     const void* what = nullptr;
     int64_t n = 0, workers = 0, shared = 0, work = 0, by_itself = 0;
-    int32_t calls = 0, trials = 0;  // left until it is tried, and done
+    int32_t calls = 0, trials = 0, waited = 0;  // left until it is tried, done, and calls that a trial waits for threads to be awake
     bool alone = false;
 
     void decide(bool is_alone) {
       alone = is_alone;
-      trials = 0;
+      trials = waited = 0;
       calls = between;
     }
   };

@@ -112,11 +112,11 @@ class Pool {
   }
 
   int32_t run(relay_kernel_context* context, relay_parallel_body body, void* env, int64_t n, int64_t grain, int64_t workers,
-              bool measured) {
+              RegionTrials::Way way) {
     start_threads(workers - 1);
     int64_t start = now_ns();
     waking_.begin(start);
-    bool repaid = waking_.is_repaid(0, 0), alone = !repaid && sleepers_.load(std::memory_order_relaxed) >= threads_;
+    bool repaid = waking_.is_repaid(0, 0), alone = !repaid && !way.wakes && sleepers_.load(std::memory_order_relaxed) >= threads_;
     uint64_t before = done_.load(std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
     body_.store(body, std::memory_order_relaxed);
@@ -138,7 +138,7 @@ class Pool {
     generation_.store(generation, std::memory_order_seq_cst);
     int64_t mine = alone ? work_alone(pieces, start) : 0;
     if (mine < pieces) {
-      bool wakes = (repaid || alone) && sleepers_.load(std::memory_order_seq_cst) > 0;
+      bool wakes = (repaid || alone || way.wakes) && sleepers_.load(std::memory_order_seq_cst) > 0;
       keep_off_this_cpu(wakes);
       if (wakes) start += wake();
       mine += work(0);
@@ -152,7 +152,7 @@ class Pool {
       else
         sched_yield();
     }
-    if (measured) trials_.took_shared(now_ns() - start, all);
+    if (way.measured) trials_.took_shared(now_ns() - start, all);
     return result_.load(std::memory_order_relaxed);
   }
 
@@ -363,7 +363,7 @@ int32_t parallel_for(relay_kernel_context* context, relay_parallel_body body, vo
     p.unlock();
     return body(context, env, 0, n, 0);
   }
-  int32_t result = way.alone ? p.run_alone(context, body, env, n) : p.run(context, body, env, n, grain, workers, way.measured);
+  int32_t result = way.alone ? p.run_alone(context, body, env, n) : p.run(context, body, env, n, grain, workers, way);
   p.unlock();
   return result;
 }

@@ -203,6 +203,12 @@ TEST(trials_of_regions) {
   CHECK(chosen(trials, 2, 1400, 2300, 2000) < 500);  // what was found does not stay
   CHECK(chosen(trials, 3, 9'000, 8'000, 1000) == 0);  // large ones are not tried alone
   CHECK(chosen(trials, 4, 1400, 2300, 1000, false) == 0);
+  // Found in a bad moment, after which all threads sleep: they are woken in the end, and it is found again.
+  CHECK(chosen(trials, 5, 2400, 2300, 100) > 90);
+  int calls = 0;
+  while (!trials.next(&what, 5, 2, false).wakes && calls < 10'000) ++calls;
+  CHECK(calls > 1000 && calls < 10'000);
+  CHECK(chosen(trials, 5, 1400, 2300, 1000) < 20);
   for (int64_t n = 10; n < 2000; ++n) chosen(trials, n, 2400, 2300, 6);  // more than are remembered
   CHECK(chosen(trials, 2, 2400, 2300, 1000) > 980);
 }
