@@ -299,7 +299,8 @@ def _in_shares(var: Axis, extent: int, most: int, chunks: int, body: Stmt) -> St
     chunk, inner, of, begin = (Axis(hint, 2 * extent) for hint in ("chunk", "t", "of", "begin"))
     start = binary("add", binary("mul", of, share), begin)
     left = minimum(binary("sub", share, begin), binary("sub", extent, start))
-    run = For(inner, maximum(minimum(per, left), 0), LetScalar(var, binary("add", start, inner), body))
+    here = minimum(maximum(binary("add", start, inner), 0), extent - 1)  # which it is anyway: so it is seen
+    run = For(inner, maximum(minimum(per, left), 0), LetScalar(var, here, body))
     place = bound([
         (of, binary("floordiv", chunk, pieces)),
         (begin, binary("mul", binary("sub", chunk, binary("mul", of, pieces)), per)),
