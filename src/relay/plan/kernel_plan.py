@@ -111,41 +111,46 @@ def plan_graph(
     """Plan a te graph under a key that identifies it (`make_plan` for the graph of a primitive; packings and shape
     functions come as graphs). The kernel's sizes are ``key.dims``; ``schedule`` is that of its matrix products. ``weights``: where
     what was packed of its constants is when it begins."""
-    return _with_choices(graph, target, key, constants, name, schedule, weights)
+    return _with_choices(graph, _Wanted(target, key, constants, name, schedule, weights))
 
 
-def _with_choices(
-    graph: TeGraph,
-    target: Target,
-    key: PlanKey,
-    constants: frozenset[int],
-    name: str,
-    schedule: Schedule,
-    weights: Residence,
-    buffers: tuple[Buffer, ...] = (),
-) -> KernelPlan:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """What is asked of a plan, whichever form of the graph it is of (see `plan_graph`)."""
+
+    target: Target
+    key: PlanKey
+    constants: frozenset[int]
+    name: str
+    schedule: Schedule
+    weights: Residence
+
+
+def _with_choices(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) -> KernelPlan:
     """A plan of the graph with a body for each outcome of the choices that sizes make."""
     choice = size_choice(graph)
     if choice is not None:
-        fails = _with_choices(choice.fails, target, key, constants, name, schedule, weights, buffers)
-        own = (*fails.kernel.inputs, *fails.kernel.outputs)
-        holds = _with_choices(choice.holds, target, key, constants, name, schedule, weights, own)
-        both = None if fails.packs else _either(choice.cond, holds, fails)
+        fails = _with_choices(choice.fails, wanted, buffers)
+        holds = _with_choices(choice.holds, wanted, _operands(fails))
+        both = _either(choice.cond, holds, fails)
         if both is not None:
             return both
-    plan = _planned(graph, target, key, constants, name, schedule, weights, buffers)
+    plan = _planned(graph, wanted, buffers)
     other = None if plan.packs or graph.seldom else divisible(graph)
     if other is None:
         return plan
-    buffers = (*plan.kernel.inputs, *plan.kernel.outputs)
-    one = _planned(other.graph, target, key, constants, name, schedule, weights, buffers)
-    return _either(other.holds, one, plan) or plan
+    return _either(other.holds, _planned(other.graph, wanted, _operands(plan)), plan) or plan
+
+
+def _operands(plan: KernelPlan) -> tuple[Buffer, ...]:
+    return (*plan.kernel.inputs, *plan.kernel.outputs)
 
 
 def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan | None:
-    """A plan that goes by another one where a condition on sizes holds; None where the other has operands of other kinds."""
+    """A plan that goes by another one where a condition on sizes holds; None where the other has operands of other kinds, or one of
+    them packs constants."""
     kernel, other = plan.kernel, one.kernel
-    if (other.inputs, other.outputs) != (kernel.inputs, kernel.outputs) or one.packs:
+    if _operands(one) != _operands(plan) or one.packs or plan.packs:
         return None
     body = Branch(cond, other.body, kernel.body)
     space = layout(body)
@@ -165,17 +170,9 @@ def _either(cond: Scalar, one: KernelPlan, plan: KernelPlan) -> KernelPlan | Non
     return replace(plan, kernel=kernel, in_place=in_place, variant=variant, products=products)
 
 
-def _planned(
-    graph: TeGraph,
-    target: Target,
-    key: PlanKey,
-    constants: frozenset[int],
-    name: str,
-    schedule: Schedule,
-    weights: Residence,
-    buffers: tuple[Buffer, ...] = (),
-) -> KernelPlan:
+def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) -> KernelPlan:
     """A plan of the graph as it is. ``buffers``: those to use for inputs and outputs, where they are of the same kinds."""
+    target, constants, schedule = wanted.target, wanted.constants, wanted.schedule
     defined = graph.outputs
     if not graph.seldom:
         graph = bordered(split_for_steps(term_by_term(in_fewer_products(graph, target), constants)), constants)
@@ -183,7 +180,7 @@ def _planned(
         graph = lifted(in_batches(split_for_rows(grouped(graph, constants)), constants), constants)
         graph = in_parts(graph, constants)
     indices = Indices()
-    builder = Builder(target, indices, weights)
+    builder = Builder(target, indices, wanted.weights)
     ids = graph.stages_of(constants)
     sums = line_sums({id(stage): stage for stage in te.stages(graph.outputs)}, ids)
     kept = keep(graph, constants, indices, sums)
@@ -264,8 +261,8 @@ def _planned(
     space = layout(body)
     streamed = () if any(n.matrix for n in nests) else _streamed(outputs, body, target)
     rows = tuple(_row(graph.outputs[n].shape) for n in streamed)
-    operands = tuple(inputs), tuple(outputs), key.dims
-    kernel = Kernel(name, *operands, body, in_place, space.shared, space.worker, streamed, rows)
+    operands = tuple(inputs), tuple(outputs), wanted.key.dims
+    kernel = Kernel(wanted.name, *operands, body, in_place, space.shared, space.worker, streamed, rows)
     if graph.foreign:
         read = {tensor_key(t): builder.storage[tensor_key(t)] for n, t in enumerate(graph.inputs) if n not in packs}
         kernel = checked(kernel, defined, read, graph.assumed)
@@ -276,7 +273,7 @@ def _planned(
         arithmetic(kept, updates),
         traffic(graph, kept, {key: updates[key] for key in sharing.keys() & updates.keys()}),
         _variant(nests, attentions.keys() | gradients.keys(), put),
-        key,
+        wanted.key,
         in_place,
         schedule,
         tuple(ProductSize(size_of(p.rows), size_of(p.columns), p.form.accumulate) for p in products.values()),
