@@ -28,11 +28,7 @@ using Meaning = std::map<std::string, Json>;
 Json closed_size(const Json& size, const Meaning& meaning) {
   return with_sizes(size, [&](const std::string& name) {
     auto found = meaning.find(name);
-    if (found != meaning.end()) return found->second["size"];
-    Json out;
-    out.kind = Json::text;
-    out.string = name;
-    return out;
+    return found != meaning.end() ? found->second["size"] : json_name(name);
   });
 }
 
@@ -249,11 +245,7 @@ class Check {
   void solve(const Computed& c) const {
     Json left = with_sizes(*c.size, [&](const std::string& name) {
       auto at = c.scope->find(name);
-      if (at != c.scope->end()) return json_number(at->second);
-      Json out;
-      out.kind = Json::text;
-      out.string = name;
-      return out;
+      return at != c.scope->end() ? json_number(at->second) : json_name(name);
     });
     if (left.kind != Json::list) return;
     std::optional<Linear> size = linear(left);

@@ -11,6 +11,13 @@ Json json_number(int64_t value) {
   return out;
 }
 
+Json json_name(const std::string& name) {
+  Json out;
+  out.kind = Json::text;
+  out.string = name;
+  return out;
+}
+
 Json known_size(const Json& size, const Known& known) {
   return with_sizes(size, [&](const std::string& name) {
     auto at = known.find(name);

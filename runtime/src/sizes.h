@@ -12,6 +12,7 @@ namespace relay {
 using Known = std::unordered_map<std::string, int64_t>;
 
 Json json_number(int64_t value);
+Json json_name(const std::string& name);
 
 // A size computed from two; null where there is none, or no 64 bits hold it.
 Json computed_size(const std::string& operation, int64_t a, int64_t b);
