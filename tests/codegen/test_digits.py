@@ -13,7 +13,7 @@ from relay.codegen.llvm import emit
 from relay.ir.dim import DimVar, as_dim, dim_mul
 from relay.ir.expr import Expr
 from relay.loop.ir import Buffer, For, Kernel, LetScalar, Seq, Stmt, Store
-from relay.plan.build import unflattened
+from relay.plan.parallel import unflattened
 from relay.te.scalar import Axis, Scalar, Size, binary, extent_of
 from tests.plan.harness import HOST, Maker, Native, check, primitive, tensor
 

@@ -13,8 +13,9 @@ from relay.ir.expr import Function
 from relay.loop.evaluate import _State
 from relay.loop.ir import WORKERS, Buffer, For, Kernel, LetScalar, Stmt, Store
 from relay.loop.verify import verify
-from relay.plan.build import PARALLEL_COST, Builder, parallel
+from relay.plan.build import Builder
 from relay.plan.kernel_plan import KernelPlan, make_plan
+from relay.plan.parallel import PARALLEL_COST, parallel
 from relay.te.index import Indices
 from tests.plan.harness import HOST, check, primitive, random, tasks, tensor
 

@@ -18,7 +18,8 @@ from relay.ir.dim import ceil_div, dim_add, dim_mul
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Store, Switch
 from relay.plan.attention_gradient import AttentionGradient, Rows
 from relay.plan.attention_lines import NOTHING, Lines
-from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, seq
+from relay.plan.build import Builder, allocate, bound, ceiling, seq
+from relay.plan.parallel import parallel_rows
 from relay.plan.reduction import initial
 from relay.te.scalar import (
     Axis,

@@ -11,8 +11,9 @@ from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Seq, Stmt, Stor
 from relay.plan.attention import Attention
 from relay.plan.attention_lines import NOTHING, Lines
 from relay.plan.attention_stream import FEW, Stream
-from relay.plan.build import Builder, allocate, bound, ceiling, parallel_rows, seq
+from relay.plan.build import Builder, allocate, bound, ceiling, seq
 from relay.plan.nests import Member
+from relay.plan.parallel import parallel_rows
 from relay.plan.product import size_of
 from relay.plan.reduction import initial
 from relay.plan.row_shares import RowShares, part_of

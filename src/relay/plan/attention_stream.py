@@ -15,7 +15,8 @@ from relay.ir.dim import ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits
 from relay.loop.ir import LINE_BYTES, WORKERS, Alloc, Branch, Buffer, For, LetScalar, Prefetch, Stmt, Store
 from relay.plan.attention_lines import Lines
-from relay.plan.build import PARALLEL_COST, allocate, bound, ceiling, parallel_rows, seq
+from relay.plan.build import allocate, bound, ceiling, seq
+from relay.plan.parallel import PARALLEL_COST, parallel_rows
 from relay.plan.product import unflatten
 from relay.plan.reduction import initial
 from relay.te.scalar import (

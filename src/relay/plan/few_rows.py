@@ -19,7 +19,8 @@ from typing import Protocol
 from relay.ir.dim import ceil_div, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, Stmt, Store
-from relay.plan.build import LEAST_SHARE, allocate, bound, ceiling, parallel_rows, seq, serial, temporary
+from relay.plan.build import allocate, bound, ceiling, seq, serial, temporary
+from relay.plan.parallel import LEAST_SHARE, parallel_rows
 from relay.plan.product import narrow, size_of, unflatten
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial

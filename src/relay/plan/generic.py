@@ -18,20 +18,11 @@ from relay.ir.types import dtype_bits
 from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt, Store, Transpose
 from relay.loop.walk import statements
-from relay.plan.build import (
-    PARALLEL_COST,
-    Builder,
-    allocate,
-    parallel,
-    parallel_lines,
-    parallel_rows,
-    seq,
-    serial,
-    vectorized,
-)
+from relay.plan.build import Builder, allocate, seq, serial, vectorized
 from relay.plan.expand import Env, cost, is_dear
 from relay.plan.graph import loads, tensor_key
 from relay.plan.nests import Member, Nest
+from relay.plan.parallel import PARALLEL_COST, parallel, parallel_lines, parallel_rows
 from relay.plan.space import Accesses, Space, accesses
 from relay.te.index import Indices
 from relay.te.scalar import (

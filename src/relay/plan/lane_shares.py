@@ -12,7 +12,8 @@ from math import gcd
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.loop.ir import WORKERS, Between, Stmt, between
-from relay.plan.build import PARALLEL_COST, Builder, bound, ceiling, parallel_rows, parallel_tasks
+from relay.plan.build import Builder, bound, ceiling
+from relay.plan.parallel import PARALLEL_COST, parallel_rows, parallel_tasks
 from relay.plan.row_parts import Lanes, lane_blocks
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum, select
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_min, dim_mul
 from relay.loop.ir import Between, Branch, Buffer, For, LetScalar, Stmt, between
-from relay.plan.build import LEAST_SHARE, allocate, bound, parallel_rows, parallel_tasks, seq, temporary
+from relay.plan.build import allocate, bound, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
 from relay.plan.left_block import Cut, LeftBlock
 from relay.plan.panel_groups import PanelGroup
+from relay.plan.parallel import LEAST_SHARE, parallel_rows, parallel_tasks
 from relay.plan.product import size_of
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest
 from relay.plan.register_tiles import variable

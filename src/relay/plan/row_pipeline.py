@@ -26,19 +26,10 @@ from relay.loop.ahead import operands_ahead, results_ahead
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt, Store
 from relay.loop.walk import statements
 from relay.loop.workspace import buffer_bytes
-from relay.plan.build import (
-    PARALLEL_COST,
-    Builder,
-    Storage,
-    allocate,
-    bound,
-    ceiling,
-    seq,
-    temporary,
-    unflattened,
-)  # fmt: skip
+from relay.plan.build import Builder, Storage, allocate, bound, ceiling, seq, temporary
 from relay.plan.graph import loads
 from relay.plan.moments import Moments, moments, summed_once
+from relay.plan.parallel import PARALLEL_COST, unflattened
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import MemberPlan, Reductions, targets
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, compare, extent_of, maximum, mentioned, minimum

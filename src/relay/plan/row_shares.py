@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from relay.ir.dim import Dim, ceil_div, dim_floordiv, dim_mul
 from relay.loop.ir import WORKERS, Between, Stmt, between
-from relay.plan.build import LEAST_SHARE, PARALLEL_COST, bound, ceiling, parallel_tasks
+from relay.plan.build import bound, ceiling
+from relay.plan.parallel import LEAST_SHARE, PARALLEL_COST, parallel_tasks
 from relay.te.scalar import Axis, Const, Scalar, binary, compare, extent_of, maximum, minimum, select
 
 # Rows of a part, and tiles of it, at least.

@@ -19,16 +19,12 @@ from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
 from relay.loop.workspace import buffer_bytes
 from relay.plan.build import (
-    PARALLEL_COST,
     Builder,
     Storage,
     allocate,
     at_least_one,
     bound,
     ceiling,
-    lines_together,
-    parallel_lines,
-    parallel_rows,
     row_major,
     seq,
     temporary,
@@ -40,6 +36,7 @@ from relay.plan.lane_shares import SharedLanes
 from relay.plan.moments import row_steps
 from relay.plan.narrow_rows import NarrowRows, narrow_rows
 from relay.plan.nests import Nest
+from relay.plan.parallel import PARALLEL_COST, lines_together, parallel_lines, parallel_rows
 from relay.plan.row_lanes import members_across
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan, finds_position, frame_of, targets

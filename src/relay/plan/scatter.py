@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import Branch, Buffer, LetScalar, Stmt, Store
-from relay.plan.build import Builder, Storage, allocate, parallel, parallel_rows, seq, serial, vectorized
+from relay.plan.build import Builder, Storage, allocate, seq, serial, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
+from relay.plan.parallel import parallel, parallel_rows
 from relay.plan.reduction import combine, initial
 from relay.plan.stages import Kept
 from relay.te.scalar import (

@@ -10,9 +10,10 @@ from __future__ import annotations
 from relay.ir.dim import dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Alloc, Branch, Buffer, For, LetScalar, Stmt, Store
-from relay.plan.build import LEAST_SHARE, allocate, bound, parallel_rows, seq, temporary
+from relay.plan.build import allocate, bound, seq, temporary
 from relay.plan.panel_tasks import PanelTasks
 from relay.plan.panels import Panel, loops
+from relay.plan.parallel import LEAST_SHARE, parallel_rows
 from relay.plan.reduction import initial
 from relay.plan.register_tiles import variable
 from relay.plan.task_tiles import TaskTiles

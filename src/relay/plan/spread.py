@@ -12,20 +12,10 @@ from functools import reduce
 
 from relay.ir.dim import Dim, dim_mul, shape_size
 from relay.loop.ir import WORKERS, Between, Branch, Buffer, For, LetScalar, LoopKind, Stmt, Store, between
-from relay.plan.build import (
-    PARALLEL_COST,
-    Builder,
-    Storage,
-    allocate,
-    bound,
-    ceiling,
-    parallel_rows,
-    seq,
-    serial,
-    vectorized,
-)
+from relay.plan.build import Builder, Storage, allocate, bound, ceiling, seq, serial, vectorized
 from relay.plan.expand import Env, cost
 from relay.plan.graph import tensor_key
+from relay.plan.parallel import PARALLEL_COST, parallel_rows
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_parts import Lanes, held_lanes
 from relay.plan.scatter import Visit, collected, wide

@@ -19,11 +19,12 @@ from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, Kernel, Scope, Stmt, Store
 from relay.loop.target import Target
 from relay.plan import empty_axes
-from relay.plan.build import Builder, Storage, allocate, bound, operand, parallel_rows, seq, vectorized
+from relay.plan.build import Builder, Storage, allocate, bound, operand, seq, vectorized
 from relay.plan.expand import Env, cost
 from relay.plan.graph import TeGraph, tensor_key
 from relay.plan.kernel_plan import KernelPlan
 from relay.plan.key import PlanKey
+from relay.plan.parallel import parallel_rows
 from relay.plan.row_parts import Lanes, held_lanes, lane_blocks
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.stages import Kept

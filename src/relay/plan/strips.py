@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_mul, dim_sub, known_equal
 from relay.loop.ir import Buffer, For, Stmt, Store, Transpose
-from relay.plan.build import Builder, Storage, allocate, bound, parallel_rows, seq, temporary, total_cost, vectorized
+from relay.plan.build import Builder, Storage, allocate, bound, seq, temporary, total_cost, vectorized
 from relay.plan.narrow_rows import Key, accessed, turnable
+from relay.plan.parallel import parallel_rows
 from relay.plan.row_members import Emitter
 from relay.plan.row_parts import Lanes, MemberPlan, lane_blocks
 from relay.te.scalar import Axis, Const, Load, Scalar, binary, extent_of, minimum

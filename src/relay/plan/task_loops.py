@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from relay.ir.dim import Dim, dim_mul
 from relay.loop.ir import WORKERS, For, LetScalar, Stmt
-from relay.plan.build import LEAST_SHARE, allocate, bound, ceiling, seq, temporary
+from relay.plan.build import allocate, bound, ceiling, seq, temporary
 from relay.plan.depth_blocks import OuterBlock
 from relay.plan.panel_groups import GROUPS_OF_THREAD, PanelGroup, panels_together
+from relay.plan.parallel import LEAST_SHARE
 from relay.plan.product import size_of
 from relay.plan.product_nest import ProductNest
 from relay.plan.row_shares import RowShares

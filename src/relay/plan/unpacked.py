@@ -16,16 +16,8 @@ from dataclasses import dataclass
 from relay.ir.dim import Dim, ceil_div, dim_add, dim_floordiv, dim_max, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import WORKERS, Alloc, Behind, Branch, Buffer, For, LetScalar, Stmt, Store, Switch
-from relay.plan.build import (
-    LEAST_SHARE,
-    allocate,
-    bound,
-    ceiling,
-    parallel_rows,
-    seq,
-    serial,
-    temporary,
-)
+from relay.plan.build import allocate, bound, ceiling, seq, serial, temporary
+from relay.plan.parallel import LEAST_SHARE, parallel_rows
 from relay.plan.product import narrow, size_of
 from relay.plan.product_nest import CHEAP_EPILOGUE, FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.reduction import initial

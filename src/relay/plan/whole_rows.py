@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from relay.ir.dim import Dim, dim_add, dim_floordiv, dim_mul
 from relay.ir.types import dtype_bits
 from relay.loop.ir import Branch, Buffer, For, LetScalar, Stmt
-from relay.plan.build import allocate, bound, parallel_rows, seq, temporary
+from relay.plan.build import allocate, bound, seq, temporary
 from relay.plan.left_block import LeftBlock, is_far_apart
 from relay.plan.panels import Panel
+from relay.plan.parallel import parallel_rows
 from relay.plan.product import size_of
 from relay.plan.product_nest import FMA_DISCOUNT, ProductNest, balanced
 from relay.plan.register_tiles import Task, variable
