@@ -448,6 +448,8 @@ class Statements:
                 step(a.index(extent.const - rest))
                 f.mask, self._left = "", 0
             return
+        if extent.multiple % lanes == 0:
+            return
         left = a.binary("and", extent, a.index(lanes - 1))
         some, done = b.name("rest"), b.name("done")
         b.branch(a.compare("ne", left, a.index(0)).text, some, done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from relay import te
 from relay.ir.dim import Dim, dim_add, dim_bounds, dim_mul, shape_size
@@ -39,10 +40,11 @@ from relay.plan.partial_sums import in_parts
 from relay.plan.product import (
     size_of,
 )
-from relay.plan.rows import row_nest
+from relay.plan.rows import row_nest, short_nests
 from relay.plan.scatter import scatter_nest
 from relay.plan.schedule import MODEL, Schedule
 from relay.plan.separable import separated
+from relay.plan.short_rows import Short, runs
 from relay.plan.size_choices import size_choice
 from relay.plan.spread import spread_nest
 from relay.plan.stages import Kept, keep
@@ -209,7 +211,8 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) 
     def nested(stages: list[Kept]) -> list[Nest]:
         alone = products.keys() | special
         nests = [] if empty else group(stages, indices, lambda kept: id(kept.origin) in alone)
-        return _joined([part for n in nests for part in _parted(n, put | together)], gradients)
+        nests = _joined([part for n in nests for part in _parted(n, put | together)], gradients)
+        return [n if short is None else short.nest for (n, *_), short in runs(builder, nests, known=True)]
 
     outer = in_outer_parts(builder, graph, nested(stages), products, special) if products else None
     if outer is not None:
@@ -234,7 +237,7 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) 
     in_place = () if inner else _in_place(builder, graph, nests) or taken_over(builder, graph, nests, updates)
     sharing = {id(graph.outputs[o].stage): Shared("shared", 2, output=outputs[o], input=inputs[i]) for i, o in in_place}
 
-    def nest(found: Nest) -> Stmt:
+    def nest(found: Nest, long: Short | None = None) -> Stmt:
         first = id(found.members[0].kept.origin)
         if first in spreads:
             return spread_nest(builder, found.members[0].kept, spreads[first])
@@ -251,11 +254,23 @@ def _planned(graph: TeGraph, wanted: _Wanted, buffers: tuple[Buffer, ...] = ()) 
             if first in made:
                 packed = builder.storage[made[first]].buffer
             return matrix_nest(builder, products[first], found.members, packed, schedule)
-        return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found)
+        return elementwise(builder, found) if found.is_elementwise else row_nest(builder, found, long)
 
-    steps = [nest(n) for n in nests if not n.is_empty]
+    def made_of(nests: list[Nest]) -> list[Stmt]:
+        steps: list[Stmt] = []
+        left = [n for n in nests if not n.is_empty]
+        for parts, short in runs(builder, left, known=False):
+            left = left[len(parts) :]
+            each = partial(seq_of, parts, short)
+            steps.append(each() if short is None else short_nests(builder, short, left, each))
+        return steps
+
+    def seq_of(parts: list[Nest], long: Short | None) -> Stmt:
+        return seq([nest(n, long) for n in parts])
+
+    steps = made_of(nests)
     if outer is not None:
-        steps.append(outer.loop(allocate(own, seq([nest(n) for n in inner if not n.is_empty]))))
+        steps.append(outer.loop(allocate(own, seq(made_of(inner)))))
     nests = [*nests, *inner]
     body = allocate(shared, seq(steps))
     space = layout(body)

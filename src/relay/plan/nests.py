@@ -42,6 +42,10 @@ class Nest:
     def row_extents(self) -> list[Dim]:
         return [a.extent for a in self.members[0].rows]
 
+    def with_rows(self, count: int) -> Nest:
+        """The nest with the first ``count`` of its rows, the others inside of them."""
+        return Nest([Member(m.kept, m.rows[:count]) for m in self.members])
+
     @property
     def is_empty(self) -> bool:
         """No member has any element to compute."""
@@ -58,7 +62,7 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
     nests: list[Nest] = []
     home: dict[int, int] = {}
     for kept in stages:
-        reads = _reads(kept)
+        reads = reads_of(kept)
         places = [home[id(t.stage)] for t, _ in reads if id(t.stage) in home]
         latest = max(places, default=-1)
         if is_matrix(kept):
@@ -72,7 +76,7 @@ def group(stages: list[Kept], indices: Indices, is_matrix: Callable[[Kept], bool
                 rows = _epilogue(kept, reads, target, indices) if latest >= 0 else None
             elif target is not None:
                 if latest >= 0:
-                    rows = _rows_by_reads(kept, reads, target, indices)
+                    rows = _rows_byreads_of(kept, reads, target, indices)
                     if rows is not None and target.is_elementwise and _against_memory(kept, rows):
                         rows = None
                     if kept.is_reduction and target.is_elementwise and not target.members[0].rows and own_rows(kept):
@@ -94,7 +98,7 @@ def _siblings(nests: list[Nest]) -> list[Nest]:
     they share once."""
     out: list[Nest] = []
     for nest in nests:
-        read = {id(t.stage) for m in nest.members for t, _ in _reads(m.kept)}
+        read = {id(t.stage) for m in nest.members for t, _ in reads_of(m.kept)}
         for n in reversed(range(len(out))):
             earlier = out[n]
             made = {id(m.kept.origin) for m in earlier.members}
@@ -104,7 +108,7 @@ def _siblings(nests: list[Nest]) -> list[Nest]:
                 nest.members[:0] = earlier.members
                 del out[n]
                 break
-            read |= {id(t.stage) for m in earlier.members for t, _ in _reads(m.kept)}
+            read |= {id(t.stage) for m in earlier.members for t, _ in reads_of(m.kept)}
         out.append(nest)
     return out
 
@@ -124,7 +128,8 @@ def own_rows(kept: Kept) -> list[Axis]:
     return [a for a in stage.axes if a.extent != 1 and a is not skip]
 
 
-def _reads(kept: Kept) -> list[tuple[Tensor, tuple[Scalar, ...]]]:
+def reads_of(kept: Kept) -> list[tuple[Tensor, tuple[Scalar, ...]]]:
+    """The tensors that a stage reads, and where."""
     out: list[tuple[Tensor, tuple[Scalar, ...]]] = []
     for body in stage_bodies(kept.stage):
         for load in loads(body):
@@ -133,7 +138,7 @@ def _reads(kept: Kept) -> list[tuple[Tensor, tuple[Scalar, ...]]]:
     return out
 
 
-def _rows_by_reads(
+def _rows_byreads_of(
     kept: Kept, reads: list[tuple[Tensor, tuple[Scalar, ...]]], target: Nest, indices: Indices
 ) -> list[Axis | None] | None:
     """For each row of the nest the stage's axis that is it (None: no longer a row); None where too few rows would
@@ -178,7 +183,7 @@ def _epilogue(
     element."""
     if isinstance(kept.stage, Scan) or kept.is_reduction:
         return None
-    rows = _rows_by_reads(kept, reads, target, indices)
+    rows = _rows_byreads_of(kept, reads, target, indices)
     whole = rows is not None and None not in rows and len(rows) == len(own_rows(kept))
     return rows if whole else None
 

@@ -121,6 +121,9 @@ def reduce_lanes(emitter: Emitter, plans: Sequence[MemberPlan], lanes: Lanes) ->
     elif isinstance(last.extent, int) and last.extent < 4 * _STEPS_AT_ONCE:
         every = at_once([Const(n, "int64") for n in range(last.extent)])
         steps = serial(reduced[:-1], across(every))
+    elif emitter.short:
+        step = Axis(last.name, last.extent)
+        steps = serial([*reduced[:-1], step], across(at_once([step])))
     else:
         extent = extent_of(last.extent)
         groups = binary("floordiv", extent, _STEPS_AT_ONCE)

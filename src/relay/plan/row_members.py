@@ -57,15 +57,16 @@ from relay.te.tensor import Scan, stage_bodies
 
 
 class Emitter:
-    """Emits the members of one nest under the final assignment of axes. ``near``: what the nest reads is known to be little."""
+    """Emits the members of one nest under the final assignment of axes. ``near``: what the nest reads is known to be little; ``short``:
+    axes of unknown length inside of a row are."""
 
-    __slots__ = ("aliases", "builder", "env", "near")
+    __slots__ = ("aliases", "builder", "env", "near", "short")
 
     def __init__(self, builder: Builder, aliases: dict[Axis, Axis], env: dict[Axis, Scalar]) -> None:
         self.builder = builder
         self.aliases = aliases
         self.env = env
-        self.near = False
+        self.near = self.short = False
 
     def bind(self, axis: Axis, value: Scalar) -> None:
         """Give an axis its final value."""
@@ -226,7 +227,7 @@ class Emitter:
             along = self.along(other)
             assert along is not None
             self.bind(along, shared)
-            for where, index in self._places(other):
+            for where, index in self.places(other):
                 at = (
                     None
                     if other.member.kept.is_reduction
@@ -244,7 +245,8 @@ class Emitter:
                     return False
         return True
 
-    def _places(self, plan: MemberPlan) -> list[tuple[Storage, list[Scalar]]]:
+    def places(self, plan: MemberPlan) -> list[tuple[Storage, list[Scalar]]]:
+        """Where each output of a member is, and which element of it at hand."""
         frame = frame_of(plan.member, self.aliases, self.env)
         index = [frame.get(a, a) for a in plan.member.kept.stage.axes]
         return [(where, index) for where in targets(self.builder, plan)]

@@ -25,7 +25,7 @@ from relay.plan.build import allocate, ceiling, seq, serial, vectorized
 from relay.plan.reduction import accumulator, combine, initial
 from relay.plan.row_parts import Lanes, held_lanes
 from relay.plan.space import accesses
-from relay.te.scalar import Axis, Const, Load, Reduce, ReduceKind, Scalar, binary, cast, extent_of, select
+from relay.te.scalar import Axis, Const, Load, Reduce, ReduceKind, Scalar, binary, cast, extent_of, minimum, select
 
 if TYPE_CHECKING:
     from relay.plan.row_members import Emitter
@@ -36,8 +36,8 @@ _VECTORS = 4
 # Registers that hold no sum along lines: what is read and multiplied.
 _OTHERS = 6
 # So many sums at once along an axis at most, and along so many axes; along one of unknown length, what is left over of which has code of
-# its own.
-_MOST_STEPS, _MOST_AXES, _STEPS_OF_ANY = 16, 2, 8
+# its own, and along one that is known to be short when it runs.
+_MOST_STEPS, _MOST_AXES, _STEPS_OF_ANY, _STEPS_OF_SHORT = 16, 2, 8, 4
 # Terms of a sum along lines of unknown length at most: longer sums go along memory.
 MOST_TERMS = 256
 # Taps of a window that are written out one after the other at most, so that what neighbouring sums have in common is read once; and the
@@ -176,7 +176,8 @@ def _in_blocks(
 ) -> Stmt:
     """The elements of a member, ``steps`` of them along each of the ``others`` of its inner axes at once, for each of some ``parts``; where
     ``fixed`` says where they are on the remaining axes. Lanes are along a ``line``, or across rows. What is left over of an axis of
-    unknown length goes one by one."""
+    unknown length goes one by one; of a short one its last element is made several times."""
+    last: dict[Axis, Scalar] = {}
 
     def blocks(steps: Mapping[Axis, int], first: Mapping[Axis, Scalar], counts: Mapping[Axis, Scalar]) -> Stmt:
         axes = [Axis(a.name, ceil_div(a.extent, steps.get(a, 1))) for a in others]
@@ -187,7 +188,8 @@ def _in_blocks(
             place: dict[Axis, Scalar] = dict(fixed)
             for a, block, n in zip(others, axes, at, strict=True):
                 here = binary("add", binary("mul", _variable(block), steps.get(a, 1)), n)
-                place[a] = binary("add", first[a], here) if a in first else here
+                here = binary("add", first[a], here) if a in first else here
+                place[a] = minimum(here, last[a]) if a in last else here
             total = sums.add(place)
             sums.ends.append(sums.stored(Load(total, (lanes.variable,), total.dtype)))
         body = serial(parts, sums.loops(plan.reduced, [lanes.loop(seq(sums.ends))], unrolled, order))
@@ -199,6 +201,9 @@ def _in_blocks(
     if left is None:
         return blocks(steps, {}, {})
     extent, many = extent_of(left.extent), steps[left]
+    if emitter.short:
+        last[left] = binary("sub", extent, 1)
+        return blocks(steps, {}, {left: ceiling(extent, Const(many, "int64"))})
     whole = binary("floordiv", extent, many)
     done = binary("mul", whole, many)
     alone = {a: n for a, n in steps.items() if a is not left}
@@ -245,7 +250,7 @@ def _steps(
         if isinstance(axis.extent, int):
             even = [n for n in range(2, _MOST_STEPS + 1) if axis.extent % n == 0]
         else:
-            even = [_STEPS_OF_ANY] if axis is others[-1] else []
+            even = [_STEPS_OF_SHORT if emitter.short else _STEPS_OF_ANY] if axis is others[-1] else []
         candidates += [{**c, axis: n} for c in candidates if len(c) < _MOST_AXES for n in even]
 
     def held(steps: Mapping[Axis, int]) -> int:

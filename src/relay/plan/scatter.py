@@ -7,10 +7,12 @@ order, so the result does not depend on their number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from relay.ir.dim import Dim, ceil_div, dim_mul, shape_size
 from relay.ir.types import dtype_bits, is_float
 from relay.loop.ir import Branch, Buffer, LetScalar, Stmt, Store
+from relay.loop.walk import with_values
 from relay.plan.build import Builder, Storage, allocate, seq, serial, vectorized
 from relay.plan.expand import cost
 from relay.plan.graph import tensor_key
@@ -30,6 +32,7 @@ from relay.te.scalar import (
     extent_of,
     minimum,
     select,
+    substitute,
     walk,
 )
 from relay.te.scatter import Scatter
@@ -37,6 +40,8 @@ from relay.te.tensor import Tensor
 
 # Elements of a row that one task owns.
 _BLOCK = 128
+# Values up to this cost are written out for each part of what is left of a row.
+_CHEAP = 16
 # Elements that are cleared at a time.
 _PAGES = 4096
 
@@ -54,8 +59,9 @@ def scatter_nest(builder: Builder, kept: Kept, form: Scatter) -> Stmt:
         value = select(guard, value, initial(form.kind, dtype))
     made = wide(builder, where, form.kind)
     now = Load(made, (at,), made.dtype)
-    body: Stmt = Store(made, (at,), combine(form.kind, now, cast(value, made.dtype)))
-    return collected(builder, where, made, form.kind, visit.loops(before, visit.across(body), max(1, cost(value))))
+    body = Store(made, (at,), combine(form.kind, now, cast(value, made.dtype)))
+    each = max(1, cost(value))
+    return collected(builder, where, made, form.kind, visit.loops(before, visit.across(body, each), each))
 
 
 def collected(builder: Builder, where: Storage, made: Buffer, kind: ReduceKind, loops: Stmt) -> Stmt:
@@ -107,9 +113,32 @@ class Visit:
         before = [p for p in conjuncts(guard) if p not in lanewise]
         return self.builder.evaluate(before, self.env), self.builder.evaluate(lanewise, self.env)
 
-    def across(self, body: Stmt) -> Stmt:
-        """What is done with an element, in all lanes."""
-        return body if self.lane is None else vectorized(self.lane, self._count, body)
+    def across(self, body: Store, each: int) -> Stmt:
+        """What is done with an element, in all lanes; it costs ``each``.
+
+        Where it is added to, what is left of a row after whole vectors goes by halves of one, quarters and so on: the value after it may
+        belong to the same place, and processors do not forward what was stored under a mask.
+        """
+        if self.lane is None:
+            return body
+        size, last = self.builder.lanes([body.buffer.dtype]), self._last
+        whole = last is None or (isinstance(last.extent, int) and last.extent % size == 0)
+        added = any(isinstance(n, Load) and n.source is body.buffer for n in walk(body.value))
+        if whole or not added or each > _CHEAP or not self.builder.target.masked:
+            return vectorized(self.lane, self._count, body)
+        done = binary("mul", binary("floordiv", self._count, size), size)
+        rest = binary("sub", self._count, done)
+        parts = [vectorized(self.lane, done, body)]
+        while size > 1:
+            before = binary("mul", binary("floordiv", rest, size), size)
+            size //= 2
+            lane = Axis("lane", size)
+            at = binary("add", binary("add", done, before), lane)
+            part = vectorized(
+                lane, Const(size, "int64"), with_values(body, partial(substitute, mapping={self.lane: at}))
+            )
+            parts.append(Branch(compare("eq", binary("mod", binary("floordiv", rest, size), 2), 1), part))
+        return seq(parts)
 
     def loops(self, before: Sequence[Scalar], body: Stmt, work: Dim) -> Stmt:
         """``body`` at every place that is inside, where all that is asked ``before`` holds; ``work``: of an element."""

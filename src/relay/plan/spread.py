@@ -188,7 +188,7 @@ def _where_it_is(builder: Builder, kept: Kept, form: Spread, where: Storage) -> 
         added = Store(made, (at,), combine(form.kind, now, held))
         body: Stmt = allocate([acc], seq([Store(acc, (zero,), initial(form.kind, acc.dtype)), steps, added]))
     else:
-        body = serial(inner, visit.across(Store(made, (at,), combine(form.kind, now, value))))
+        body = serial(inner, visit.across(Store(made, (at,), combine(form.kind, now, value)), cost(value)))
     work = dim_mul(shape_size(tuple(a.extent for a in inner)), max(1, cost(value)))
     return collected(builder, where, made, form.kind, visit.loops(before, body, work))
 

@@ -163,4 +163,4 @@ def _put(
     old = Load(buffer, (position,), buffer.dtype)
     for part in reversed([*lanewise, *builder.evaluate(update.inside, visit.there)]):
         value = select(part, value, old)
-    return visit.loops(before, visit.across(Store(buffer, (position,), value)), work)
+    return visit.loops(before, visit.across(Store(buffer, (position,), value), cost(value)), work)

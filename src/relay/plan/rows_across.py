@@ -1,0 +1,125 @@
+"""Row nests with lanes across the last of the rows: in blocks of rows that take each step before the next one, a vector of rows at a time
+with what they pass on in registers, or all columns of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay.ir.dim import Dim, dim_mul
+from relay.loop.ir import WORKERS, Branch, Buffer, For, Stmt
+from relay.plan.build import Builder, allocate, bound, ceiling, seq
+from relay.plan.lane_shares import SharedLanes
+from relay.plan.narrow_rows import NarrowRows
+from relay.plan.parallel import PARALLEL_COST, parallel_rows
+from relay.plan.row_lanes import members_across
+from relay.plan.row_members import Emitter
+from relay.plan.row_parts import LANE_BLOCK, Lanes, MemberPlan
+from relay.plan.row_temporaries import widened
+from relay.te.scalar import Axis, Const, binary, extent_of, maximum, minimum
+
+# Columns whose sums one thread makes at a time, and the multiple of which a thread has.
+_COLUMNS, _SHARED_VECTORS = 1024, 64
+
+
+def across(
+    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim
+) -> Stmt:
+    """Lanes across blocks of the last of the rows."""
+    builder, last = emitter.builder, rows[-1]
+    if all(a.extent == 1 for a in rows[:-1]) and not any(p.inner for p in plans) and _shared(last.extent, work):
+        return _columns(builder, emitter, plans, temps, last, work)
+    alone = not temps and not any(p.inner for p in plans)
+    holds = emitter.holds(plans, last)
+    most = _COLUMNS if alone else LANE_BLOCK
+    if holds is False:
+        return _in_blocks(emitter, plans, temps, rows, work, most)
+    env, storage = dict(emitter.env), dict(builder.storage)
+    made = held(emitter, plans, temps, rows, work)
+    if holds is True:
+        return made
+    emitter.env, builder.storage = env, storage
+    return Branch(holds, made, _in_blocks(emitter, plans, temps, rows, work, most))
+
+
+def _in_blocks(
+    emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], rows: Sequence[Axis], work: Dim, most: int
+) -> Stmt:
+    """Lanes across blocks of at most so many of the last of the rows, which take each step before the next one."""
+    builder, last = emitter.builder, rows[-1]
+    shared = SharedLanes.of(rows, most, emitter.lanes(plans), work)
+    lanes = shared.lanes
+    wide = widened(builder, plans, temps, lanes.variable, lanes.size)
+    emitter.bind(last, binary("add", shared.start, lanes.variable))
+    return shared.loop(builder, allocate(wide, seq(members_across(emitter, plans, lanes))))
+
+
+def held(
+    emitter: Emitter,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    rows: Sequence[Axis],
+    work: Dim,
+) -> Stmt:
+    """Lanes across a vector of the last of the rows at a time, which all members go through before the next: what they pass on is in
+    registers. At most ``_COLUMNS`` rows are a task."""
+    builder, last, size = emitter.builder, rows[-1], emitter.lanes(plans)
+    shared = SharedLanes.of(rows, _COLUMNS, size, work)
+    count, vector, lane = shared.lanes.count, Axis("vector", _COLUMNS // size), Axis("lane", size)
+    start = binary("mul", vector, size)
+    lanes = Lanes(lane, binary("sub", count, start), size, held=True)
+    wide = widened(builder, plans, temps, lane, size, held=True)
+    emitter.bind(last, binary("add", binary("add", shared.start, start), lane))
+    body = allocate(wide, seq(members_across(emitter, plans, lanes)))
+    return shared.loop(builder, For(vector, ceiling(count, Const(size, "int64")), body))
+
+
+def turned(
+    emitter: Emitter,
+    narrow: NarrowRows,
+    plans: Sequence[MemberPlan],
+    temps: Sequence[Buffer],
+    rows: Sequence[Axis],
+    work: Dim,
+) -> Stmt:
+    """Lanes across blocks of the last of the rows, which are turned before and turned back after."""
+    builder, last = emitter.builder, rows[-1]
+    lanes, blocks, position = narrow.across(last)
+    first = binary("mul", blocks[0], lanes.size) if blocks else Const(0, "int64")
+    wide = widened(builder, plans, temps, lanes.variable, lanes.size)
+    lines, before, after = narrow.turned(builder, lanes, first)
+    emitter.bind(last, position)
+    members = members_across(emitter, plans, lanes)
+    body = allocate([*wide, *lines], seq([*before, *members, *after]))
+    return parallel_rows(builder, [*rows[:-1], *blocks], dim_mul(work, lanes.size), body)
+
+
+def _shared(columns: Dim, work: Dim) -> bool:
+    """Whether more than one thread may get columns, each of which takes ``work``."""
+    if isinstance(columns, int) and columns <= _SHARED_VECTORS:
+        return False
+    total = dim_mul(columns, work)
+    return not isinstance(total, int) or total >= 2 * PARALLEL_COST
+
+
+def _columns(
+    builder: Builder, emitter: Emitter, plans: Sequence[MemberPlan], temps: Sequence[Buffer], last: Axis, work: Dim
+) -> Stmt:
+    """Reductions over all rows of a matrix, lanes across its columns. Each thread has a share of them, which it takes in
+    blocks as wide as the first-level cache holds sums: memory is read in long runs. A column's sum is the same whatever its
+    share."""
+    extent, one = extent_of(last.extent), Const(1, "int64")
+    size = _COLUMNS if not isinstance(last.extent, int) else min(_COLUMNS, last.extent)
+    tasks, share, task, own, block = (Axis(hint, last.extent) for hint in ("tasks", "share", "task", "own", "block"))
+    worth = binary("floordiv", extent_of(dim_mul(last.extent, work)), PARALLEL_COST)
+    vectors = ceiling(ceiling(extent, tasks), Const(_SHARED_VECTORS, "int64"))
+    lane, first = Axis("lane", size), binary("mul", block, size)
+    lanes = Lanes(lane, minimum(size, binary("sub", own, first)), size)
+    wide = widened(builder, plans, temps, lane, size)
+    emitter.bind(last, binary("add", binary("add", binary("mul", task, share), first), lane))
+    body = allocate(wide, seq(members_across(emitter, plans, lanes)))
+    blocks = For(block, ceiling(own, Const(size, "int64")), body)
+    mine = minimum(share, binary("sub", extent, binary("mul", task, share)))
+    run = For(task, ceiling(extent, share), bound([(own, mine)], blocks), "parallel", 1)
+    return bound(
+        [(tasks, maximum(minimum(WORKERS, worth), one)), (share, binary("mul", vectors, _SHARED_VECTORS))], run
+    )

@@ -1,0 +1,70 @@
+"""Nests of small matrices, whose lanes run across the rows that these belong to."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from relay.ir.dim import Dim, DimVar, as_dim
+from relay.ir.expr import Expr
+from relay.ir.types import TensorType
+from relay.loop.printer import kernel_text
+from tests.plan.harness import Maker, check, primitive, tensor
+
+V, S = DimVar("n"), DimVar("s")
+N = as_dim(V)
+ROWS = (0, 1, 15, 16, 37)
+
+
+def shares(m: Maker, x: Expr, w: Expr, y: Expr) -> Expr:
+    """Two softmaxes, of matrices and of rows, and what both say of the matrices: two nests where rows are long."""
+    of_matrices = m("nn.softmax", m("add", m("expand_dims", x, axis=2), w), axis=1)
+    of_rows = m("nn.softmax", y, axis=1)
+    return m("multiply", of_matrices, m("expand_dims", of_rows, axis=1))
+
+
+def operands(size: Dim) -> list[TensorType]:
+    return [tensor((N, size)), tensor((size, size)), tensor((N, size))]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 12])
+def test_matrices_of_known_sizes(size: int) -> None:
+    plan = check(primitive(operands(size), shares), *({V: n} for n in ROWS), tolerance=1e-4)
+    assert ("in workspace" in kernel_text(plan.kernel)) == (size > 8), "what small ones pass on stays with the lanes"
+
+
+def test_matrices_that_turn_out_to_be_small() -> None:
+    sizes = [{V: n, S: s} for n in ROWS[1:] for s in (1, 3, 4, 6, 8, 9, 20)]
+    plan = check(primitive(operands(as_dim(S)), shares), *sizes, {V: 0, S: 3}, {V: 20, S: 0}, tolerance=1e-4)
+    text = kernel_text(plan.kernel)
+    assert len(re.findall(r"if .*s <= 8", text)) == 1, (
+        "one way for all of it, and no other in the ways of those that are long"
+    )
+
+
+REDUCTIONS = ("sum", "max", "min", "mean", "logsumexp", "argmax")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_chains(seed: int) -> None:
+    """Chains of reductions and what is made of them beside the matrices, of known and unknown sizes."""
+    rng = np.random.default_rng(seed)
+    a, b = (as_dim(S) if rng.random() < 0.5 else int(rng.integers(1, 9)) for _ in range(2))
+
+    def build(m: Maker, x: Expr, y: Expr) -> Expr:
+        out, draw = x, np.random.default_rng(seed)
+        for _ in range(int(draw.integers(2, 5))):
+            axis, op = int(draw.integers(1, 3)), str(draw.choice(REDUCTIONS[:-1]))
+            out = m("tanh", out) if draw.random() < 0.3 else out
+            found = m(op, out, axis=axis, keepdims=True)
+            how = int(draw.integers(3))
+            out = m("subtract", out, found) if how == 0 else m("multiply", out, m("sigmoid", found))
+            if how == 2:
+                out = m("add", out, m("expand_dims", m("nn.softmax", y, axis=1), axis=2))
+        last = str(draw.choice(REDUCTIONS))
+        return m.tuple(out, m(last, out, axis=int(draw.integers(1, 3)))) if draw.random() < 0.5 else out
+
+    rows = [{V: n, S: s} for n in (1, 16, 33) for s in (2, 5, 8, 11)]
+    check(primitive([tensor((N, a, b)), tensor((N, a))], build), *rows, tolerance=1e-3)
