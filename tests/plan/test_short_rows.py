@@ -10,7 +10,9 @@ import pytest
 from relay.ir.dim import Dim, DimVar, as_dim
 from relay.ir.expr import Expr
 from relay.ir.types import TensorType
+from relay.loop.ir import Transpose
 from relay.loop.printer import kernel_text
+from relay.loop.walk import statements
 from tests.plan.harness import Maker, check, primitive, tensor
 
 V, S = DimVar("n"), DimVar("s")
@@ -42,6 +44,33 @@ def test_matrices_that_turn_out_to_be_small() -> None:
     assert len(re.findall(r"if .*s <= 8", text)) == 1, (
         "one way for all of it, and no other in the ways of those that are long"
     )
+
+
+def test_small_matrices_are_turned() -> None:
+    """Blocks of them, where each is read as it lies: lanes would be loaded one by one."""
+
+    def best(m: Maker, x: Expr, w: Expr) -> Expr:
+        return m("max", m("add", m("expand_dims", x, axis=2), w), axis=1)
+
+    for size in (3, 6, 7):
+        plan = check(primitive([tensor((N, size)), tensor((size, size))], best), *({V: n} for n in ROWS))
+        assert [s for s in statements(plan.kernel.body) if isinstance(s, Transpose)] or size <= 4
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@pytest.mark.parametrize("sums", [1, 2, 3, 4, 6])
+def test_products_of_small_matrices(rows: int, sums: int) -> None:
+    for columns in (1, 2, 3, 4):
+        for dtype in ("float32", "float64", "float16"):
+            a, b = tensor((N, rows, sums), dtype), tensor((N, columns, sums), dtype)
+            build = lambda m, a, b: m("nn.relu", m("nn.batch_matmul", a, b))  # noqa: E731
+            plan = check(
+                primitive([a, b], build), {V: 1}, {V: 19}, {V: 40}, tolerance=2e-2 if dtype == "float16" else 1e-4
+            )
+            if dtype != "float16" and sums in (1, 3) and rows * columns * sums <= 32:
+                assert "matrix" not in plan.variant
+            elif sums == 4 and min(rows, columns) > 1:
+                assert "matrix" in plan.variant
 
 
 REDUCTIONS = ("sum", "max", "min", "mean", "logsumexp", "argmax")

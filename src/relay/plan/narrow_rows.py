@@ -98,10 +98,15 @@ class NarrowRows:
 
 
 def narrow_rows(
-    emitter: Emitter, plans: Sequence[MemberPlan], rows: Sequence[Axis], temporaries: Sequence[Buffer], lanes: int
+    emitter: Emitter,
+    plans: Sequence[MemberPlan],
+    rows: Sequence[Axis],
+    temporaries: Sequence[Buffer],
+    lanes: int,
+    matrices: bool = False,
 ) -> NarrowRows | None:
     """What to turn so that lanes run across the last of the nest's rows, or None: rows are too long or few, are read otherwise than each as
-    a whole, or lie so that nothing has to be turned."""
+    a whole, or lie so that nothing has to be turned. ``matrices``: rows are, and have nothing for lanes along them."""
     last = rows[-1] if rows else None
     if last is None or (isinstance(last.extent, int) and last.extent < lanes):
         return None
@@ -127,7 +132,7 @@ def narrow_rows(
     operands = tuple(r for r in found.values() if r.width > 1)
     if all(r.width <= _NEAR for r in operands) or not all(turnable(r.buffer.dtype) for r in operands):
         return None
-    if not _pays(emitter, plans, operands, lanes):
+    if not matrices and not _pays(emitter, plans, operands, lanes):
         return None
     bytes_of_row = sum(r.width * dtype_bits(r.buffer.dtype) // 8 for r in operands)
     block = max(lanes, min(LANE_BLOCK, STACK_BYTES // bytes_of_row // lanes * lanes))

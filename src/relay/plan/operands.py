@@ -10,6 +10,7 @@ from relay.plan.build import Builder, row_major
 from relay.plan.graph import TeGraph, loads
 from relay.plan.product import (
     Product,
+    are_small,
     constant_operand,
     is_narrow,
     is_streamable,
@@ -53,12 +54,10 @@ def products_of(
     products: dict[int, Product] = {}
     for kept in stages:
         form = None if id(kept.origin) in others else contraction(kept.stage, ids)
-        if (
-            form is not None
-            and is_narrow(form, builder.lanes([form.accumulate]))
-            and not is_streamable(form, ids, indices)
-        ):
-            form = None
+        if form is not None:
+            lanes = builder.lanes([form.accumulate])
+            narrow = is_narrow(form, lanes) and not is_streamable(form, ids, indices)
+            form = None if narrow or are_small(form, lanes) else form
         if form is not None:
             where = builder.storage.get((id(kept.origin), 0))
             strides = row_major(kept.stage.shape) if where is None else where.strides

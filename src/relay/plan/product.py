@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
 from relay.ir.dim import Dim, DimVar, SymDim, dim_add, dim_mul, dim_sub, dim_vars, known_equal, shape_size
 from relay.ir.dim_total import dim_evaluate_total
@@ -50,6 +51,9 @@ _DEEP = 64
 _NARROW = 4
 # Vectors of the widest tile that any schedule has.
 _WIDEST = 6
+# Rows, columns and sums of small matrices have at most so many elements, and a matrix that is made with lanes across it so many products;
+# sums of a multiple of so many are fast along their operands.
+_SMALL, _FEW_PRODUCTS, _PART = 8, 32, 4
 # The left operand is widened beforehand where more panels than this would widen it.
 _WIDENED_FOR = 2
 # Vectors of a panel beside each other for matrix registers.
@@ -226,6 +230,19 @@ def is_narrow(form: Contraction, lanes: int) -> bool:
     rows, line = size_of(form.rows), form.columns[-1].extent
     few = isinstance(rows, int) and rows <= _NARROW and isinstance(line, int) and 2 * line >= lanes
     return bool(form.batch) and few
+
+
+def are_small(form: Contraction, lanes: int) -> bool:
+    """Whether a product is one of many small matrices that is made faster with lanes across these (`relay.plan.short_rows`): sums are no
+    whole parts of a vector."""
+    batch, sizes = size_of(form.batch), [size_of(axes) for axes in (form.rows, form.columns, form.reduced)]
+    if form.guard is not None or form.parts is not None or (isinstance(batch, int) and batch < lanes):
+        return False
+    reads = [n for side in (form.left, form.right) for n in loads(side)]
+    known = [n for n in sizes if isinstance(n, int)]
+    if len(known) < len(sizes) or max(known) > _SMALL or any(dtype_bits(n.dtype) not in (32, 64) for n in reads):
+        return False
+    return known[-1] == 1 or (prod(known) <= _FEW_PRODUCTS and known[-1] % _PART != 0)
 
 
 def is_streamable(form: Contraction, constants: frozenset[int], indices: Indices) -> bool:

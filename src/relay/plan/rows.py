@@ -29,7 +29,7 @@ from relay.plan.row_pipeline import paired, pipelined
 from relay.plan.row_temporaries import keys_of, repeated, temporaries
 from relay.plan.row_tiles import rows_at_once
 from relay.plan.rows_across import across, held, turned
-from relay.plan.short_rows import Short, of_small_matrices
+from relay.plan.short_rows import Short, computes, of_small_matrices
 from relay.plan.space import Accesses, Space, accesses
 from relay.plan.strips import strips
 from relay.te.scalar import Axis, Const, Reduce, Scalar, binary, compare, conjunction, extent_of, minimum
@@ -77,7 +77,10 @@ def row_nest(builder: Builder, nest: Nest, long: Short | None = None) -> Stmt:
         return _several(emitter, plans, rows, work, at_once)
     if is_across is False and rows and (matrices := of_small_matrices(builder, nest, rows[-1])) is not None:
         builder.storage = dict(given)
-        return _across_short(builder, matrices)
+        made = _across_matrices(builder, matrices)
+        if made is not None:
+            return made
+        as_it_was()
     # Where the last of several rows and what is reduced turn out to be short, lanes run across the rows before; matrices that turn out
     # to be small have nothing for lanes along their rows.
     small = None
@@ -169,6 +172,17 @@ def short_nests(builder: Builder, short: Short, later: Sequence[Nest], otherwise
     made = _across_short(builder, short.nest)
     builder.storage = given
     return Branch(short.holds, made, otherwise())
+
+
+def _across_matrices(builder: Builder, nest: Nest) -> Stmt | None:
+    """Lanes across the last of the rows, inside of which all is short: blocks of rows are turned where they can be. None: lanes would be
+    loaded one by one, and nothing dear is computed."""
+    begun = _Begun.of(builder, nest, in_results=False)
+    lanes = builder.lanes(d for m in nest.members for d in m.kept.dtypes)
+    narrow = narrow_rows(begun.emitter, begun.plans, begun.rows, begun.temps, lanes, matrices=True)
+    if narrow is not None:
+        return turned(begun.emitter, narrow, begun.plans, begun.temps, begun.rows, begun.work)
+    return across(begun.emitter, begun.plans, begun.temps, begun.rows, begun.work) if computes(nest) else None
 
 
 def _across_short(builder: Builder, nest: Nest) -> Stmt:

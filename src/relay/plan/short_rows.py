@@ -68,14 +68,13 @@ class Short:
 
 
 def of_small_matrices(builder: Builder, nest: Nest, row: Axis) -> Nest | None:
-    """A nest that computes something dear of small matrices of known sizes, for lanes across these: with the last of its rows, where they
-    are less than half a vector, inside of the others. None: it is another nest, or rows that were short are part of a longer ``row``, the
-    last one of its loops."""
+    """A nest of small matrices of known sizes, for lanes across these: with the last of its rows, where they are less than half a vector,
+    inside of the others. None: it is another nest, or rows that were short are part of a longer ``row``, the last one of its loops."""
     rows, lanes = nest.members[0].rows, _lanes(builder, nest)
     last = len(rows)
     while last > 1 and is_short(rows[last - 1], lanes):
         last -= 1
-    if not computes(nest) or (last < len(rows) and not is_short(row, lanes)):
+    if last < len(rows) and not is_short(row, lanes):
         return None
     short = Short.of(builder, nest.with_rows(last))
     return short.nest if short is not None and not short.sizes else None
