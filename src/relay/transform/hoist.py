@@ -6,6 +6,7 @@ the state: as a matrix product over all steps it reads the weights once, where t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -26,10 +27,12 @@ from relay.transform.dims import DimUses
 from relay.transform.failing import effects_of_moving
 from relay.transform.first_iteration import Turn, guarded, turns
 from relay.transform.fix_invariants import Invariants, invariants, self_calls
+from relay.transform.inline import inlined
+from relay.transform.rerun_loops import Rerun, Reruns
 from relay.transform.rows import Lifting
 from relay.transform.steepness import Steepness
-from relay.transform.uses import needed
-from relay.transform.visited_rows import CallSites, visits_all
+from relay.transform.uses import components, globals_used, needed
+from relay.transform.visited_rows import Callers, CallSites, visits_all
 from relay.typing.effects import Effects
 
 
@@ -41,7 +44,9 @@ class HoistOverTime(Pass):
     Before: blocks whose sizes have names. After: a function from which something was hoisted computes it, for all rows, and calls
     ``@f__steps``, which is given the results and reads row ``t`` of them. Only pure operators are moved (they may now be computed
     for a loop that makes no step), from blocks that every further iteration runs through, and rows only together with a product or
-    a reduction: reading elements costs as much in the loop. What is to be ``differentiated`` has no gradient where it would not be
+    a reduction: reading elements costs as much in the loop. A loop that another one runs again and again, for some of the rows each
+    time, keeps what it computes of them, unless that leaves the other loop as well (`rerun_loops`): what comes in front of a loop is
+    inlined in the recursive functions that call it. What is to be ``differentiated`` has no gradient where it would not be
     computed: steps whose slopes may be infinite are moved together with the conditions that they stand behind, and of rows only
     where the loop comes to all of them. ``entries``: the functions that calls from elsewhere begin with.
     """
@@ -53,30 +58,42 @@ class HoistOverTime(Pass):
     def __call__(self, module: Module) -> Module:
         effects, table = effects_of_moving(module), AccessTable()
         entries = (self.entries,) if isinstance(self.entries, str) else self.entries
-        sites = CallSites(module, entries) if self.differentiated else None
-        functions: dict[str, Function] = {}
-        for name, function in module.functions.items():
-            shared = invariants(name, function)
-            if shared is None:
-                functions[name] = function
-                continue
-            steps = f"{name}__steps"
-            while steps in module.functions:
-                steps += "_"
-            functions |= _Hoister(name, function, shared, effects, table, sites).run(steps)
-        return module.with_functions(functions)
+        sites = CallSites(module, entries)
+        names = {n: globals_used(f) for n, f in module.functions.items()}
+        found = components(names)
+        reruns = Reruns(module, sites, found, effects)
+        made: dict[str, dict[str, Function]] = {}
+        split: dict[str, Function] = {}  # what computes things in front of a loop, and calls it
+        for component in found:  # callees first: what leaves a loop may leave those around it
+            for name in component:
+                function = module.functions[name]
+                if len(component) > 1 or name in names[name]:
+                    function = inlined(function, {n: split[n] for n in names[name] if n in split})
+                made[name] = {name: function}
+                shared = invariants(name, function)
+                if shared is None:
+                    continue
+                steps = f"{name}__steps"
+                while steps in module.functions:
+                    steps += "_"
+                hoister = _Hoister(name, function, shared, effects, table, sites, reruns.of(name), self.differentiated)
+                made[name] = hoister.run(steps)
+                if len(made[name]) > 1 and len(component) == 1:
+                    split[name] = made[name][name]
+        return module.with_functions({n: f for name in module.functions for n, f in made[name].items()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
     """A value that depends on one row: ``all`` is the same for all rows, in front of the loop. ``index`` (of what kind, see
-    ``mode``) says which row, in the loop."""
+    ``mode``) says which row, in the loop, ``depth`` turns along its way (None: elsewhere)."""
 
     index: Expr
     rows: Dim
     mode: Attr
     all: Expr
     heavy: bool
+    depth: int | None
 
     def goes_with(self, other: _Row) -> bool:
         return self.index is other.index and self.rows == other.rows and self.mode == other.mode
@@ -89,7 +106,9 @@ class _Hoister:
     shared: Invariants
     effects: Effects
     table: AccessTable
-    sites: CallSites | None  # where steep steps matter
+    sites: CallSites
+    again: Sequence[Rerun]  # the calls that other loops make
+    differentiated: bool  # where steep steps matter
     dims: DimUses = field(default_factory=DimUses)
     made: list[Binding] = field(default_factory=list)  # in front of the loop, in order
     fixed: dict[Var, Expr] = field(default_factory=dict)  # what is the same in all iterations -> in front of the loop
@@ -98,6 +117,7 @@ class _Hoister:
     counting: set[Var] = field(default_factory=set)  # integers that move by a constant
     sizes: set[DimVar] = field(default_factory=set)  # that all iterations share
     way: list[Turn] = field(default_factory=list)
+    values: Mapping[Var, Expr] = field(default_factory=dict)  # what variables are bound to
     # Of what was made: behind how many turns of the way it has to stay.
     steep: dict[Var, int] = field(default_factory=dict)
     # Of the block that is looked at: so many turns from the beginning, None where it is not on the way.
@@ -114,11 +134,10 @@ class _Hoister:
         self._find_counters()
         body = body_of(self.function)
         running, calling = self._running(body)
-        depths: dict[int, int] = {}
-        if self.sites is not None:
-            self.way = turns(body, running, calling, self.effects)
-            depths = {id(body): 0} | {id(turn.inside): n + 1 for n, turn in enumerate(self.way)}
-            self.steepness = Steepness(self.sites.values(self.name))
+        self.way = turns(body, running, calling, self.effects)
+        depths = {id(body): 0} | {id(turn.inside): n + 1 for n, turn in enumerate(self.way)}
+        self.values = {b.var: b.value for b in all_bindings(body)}
+        self.steepness = Steepness(self.values)
         staying: list[Expr] = []
         moved: dict[Var, Expr] = {}
         for block in all_blocks(body):  # outer blocks first: what they bind is known inside
@@ -137,7 +156,11 @@ class _Hoister:
                 continue
             seen.add(atom)
             heavy = atom in self.heavy or (atom in self.rows and self.rows[atom].heavy)
-            if heavy and isinstance(atom.ty, TensorType):
+            if (
+                heavy
+                and isinstance(atom.ty, TensorType)
+                and (atom in self.fixed or self._no_more_rows(self.rows[atom]))
+            ):
                 chosen[atom] = None
             else:
                 staying += operands(moved[atom])
@@ -220,7 +243,7 @@ class _Hoister:
             return self._reads_row(var, call)
         access = self.table.of(call)
         product = access is not None and access.kind in ("contraction", "reduction", "opaque")
-        steep = self.sites is not None and self.steepness.of(call)
+        steep = self.differentiated and self.steepness.of(call)
         if steep and self.depth is None:
             return False
         given = [(n, self.rows[a]) for n, a in enumerate(call.args) if isinstance(a, Var) and a in self.rows]
@@ -249,10 +272,24 @@ class _Hoister:
         return True
 
     def _visits_all(self, row: _Row) -> bool:
-        """Whether the loop comes to all rows."""
-        assert self.sites is not None and self.depth is not None
-        way = self.way[: self.depth]
-        return visits_all(self.sites, self.name, self.function, self.shared, way, row.index, row.rows)
+        """Whether the loop comes to all rows where it is, in each of its calls."""
+        calls = self.sites.of(self.name)
+        return calls is not None and self.depth is not None and self._comes_to(row, calls, self.depth)
+
+    def _comes_to(self, row: _Row, calls: Sequence[tuple[str, Call]], depth: int) -> bool:
+        way = self.way[:depth]
+        callers = Callers(self.sites, calls)
+        return visits_all(callers, self.name, self.function, self.values, self.shared, way, row.index, row.rows)
+
+    def _no_more_rows(self, row: _Row) -> bool:
+        """Whether a value for all rows, computed in front of the loop, is no more work than the loop's own in the long run: where other
+        loops run this one, because it comes to all rows each time, or because they need not compute the value again."""
+        calls = [(rerun.caller, rerun.call) for rerun in self.again]
+        if not calls or (row.depth is not None and self._comes_to(row, calls, row.depth)):
+            return True
+        read = {v for b in needed(self.made, [row.all]) for v in operands(b.value)} | {row.all}
+        given = [n for n, p in enumerate(self.function.params) if p in read]
+        return all(rerun.is_fixed(rerun.call.args[n]) for rerun in self.again for n in given)
 
     def _project(self, whole: Expr, index: int, name: str) -> Var:
         ty = type_of(whole)
@@ -311,7 +348,8 @@ class _Hoister:
         first = axis == 0 or (axis == -1 and len(ty.shape) == 1) or (axis is None and len(ty.shape) == 1)
         if not first or not isinstance(index, Var) or index not in self.counting:
             return False
-        self.rows[var] = _Row(index, ty.shape[0], call.attrs.get("mode", "clip"), self._outside(data), False)
+        mode = call.attrs.get("mode", "clip")
+        self.rows[var] = _Row(index, ty.shape[0], mode, self._outside(data), False, self.depth)
         return True
 
     # -- the two functions

@@ -91,6 +91,11 @@ def inline_all(module: Module, names: Mapping[str, Sequence[str]], name: str, ke
     return inliner.function(module.functions[name])
 
 
+def inlined(function: Function, bodies: Mapping[str, Function]) -> Function:
+    """The function with its calls of these functions inlined."""
+    return _Inliner(Inline(), dict(bodies), set(bodies)).function(function) if bodies else function
+
+
 @dataclass(slots=True, eq=False)
 class _Inliner:
     """``once`` names the functions whose only call has not been found yet, ``always`` others that are inlined whatever their size."""

@@ -44,7 +44,11 @@ class CallSites:
 
     def of(self, name: str) -> Sequence[tuple[str, Call]] | None:
         """The calls of a function, with the names of their callers; None where there may be others."""
-        return None if name in self._escaped else self._calls.get(name, ())
+        return None if name in self._escaped else self.known(name)
+
+    def known(self, name: str) -> Sequence[tuple[str, Call]]:
+        """The calls of a function that the module has, with the names of their callers."""
+        return self._calls.get(name, ())
 
     def values(self, name: str) -> Mapping[Var, Expr]:
         """What the variables of a function are bound to."""
@@ -53,25 +57,38 @@ class CallSites:
         return self._values[name]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Callers:
+    """Some calls of a function, with the names of their callers."""
+
+    sites: CallSites
+    calls: Sequence[tuple[str, Call]]
+
+
 def visits_all(
-    sites: CallSites, name: str, function: Function, shared: Invariants, way: Sequence[Turn], index: Expr, rows: Dim
+    callers: Callers,
+    name: str,
+    function: Function,
+    values: Mapping[Var, Expr],
+    shared: Invariants,
+    way: Sequence[Turn],
+    index: Expr,
+    rows: Dim,
 ) -> bool:
     """Whether the recursive function, which goes on by the last turn of the way alone, comes to all of so many rows at an index, in
-    each of its calls from outside."""
-    calls = sites.of(name)
-    values = sites.values(name)
-    if calls is None or len(way) != 1 or not isinstance(way[0].choice, If):
+    each of these calls. ``values``: what its variables are bound to."""
+    if len(way) != 1 or not isinstance(way[0].choice, If):
         return False
     test = values.get(way[0].choice.cond) if isinstance(way[0].choice.cond, Var) else None
     if not isinstance(test, Call) or not isinstance(test.fn, OpRef) or test.fn.name not in _BOUNDS:
         return False
-    for caller, call in calls:
+    for caller, call in callers.calls:
         if len(call.type_args) != len(function.type_params) or any(map(is_any, cast("Iterable[Dim]", call.type_args))):
             return False
         dims = dict(
             zip(cast("Iterable[DimVar]", function.type_params), cast("Iterable[Dim]", call.type_args), strict=True)
         )
-        outer = _Sizes(sites.values(caller), {}, {})
+        outer = _Sizes(callers.sites.values(caller), {}, {})
         params = {function.params[n]: size for n in shared.params if (size := outer.of(call.args[n])) is not None}
         found = False
         for n, p in enumerate(function.params):
