@@ -62,7 +62,11 @@ def without_sizes(call: Call) -> Attrs:
         if not isinstance(kept[name], int) or isinstance(kept[name], bool):
             continue
         fewer = MappingProxyType({k: v for k, v in kept.items() if k != name})
-        if op_call(call.fn.name, call.args, fewer).ty == call.ty:
+        try:
+            repeated = op_call(call.fn.name, call.args, fewer).ty == call.ty
+        except (OperatorError, TypeError_, te.DefinitionError):
+            continue  # an axis, without which a cotangent does not fit
+        if repeated:
             kept = fewer
     return kept
 
