@@ -52,6 +52,7 @@ from relay.transform import (
     FindSoftmax,
     FixInvariants,
     FoldConstants,
+    FoldMaps,
     FuseAttention,
     FuseOps,
     GatherSums,
@@ -144,7 +145,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     ]  # fmt: skip
     specialise: list[Pass] = [Specialise(), *inline, *loops] if level >= 3 else []
     merge: list[Pass] = [dead, MergeDims(entries=options.entries)] if level >= 3 else []
-    batch: list[Pass] = [BatchStructure(entries=options.entries), dead, HoistOverTime()]
+    batch: list[Pass] = [FoldMaps(), dead, BatchStructure(entries=options.entries), dead, HoistOverTime()]
     evaluate: list[Pass] = [PartialEvaluate(strict=False), DeadReferences()] if level >= 3 else []
     # Attention has a gradient that never holds the shares, which the gradients of its parts would keep. Its second derivatives and
     # tangents have no such kernel.

@@ -55,6 +55,19 @@ def test_left_folds_of_every_step(fold: str) -> None:
         same(found, relay.evaluate(mod.bind(bound), tree))
 
 
+def test_gradient_of_a_cell_that_gathers_rows() -> None:
+    """The cotangents of rows that several products read are made together only where each of them has a form of its own."""
+    step = (
+        "tanh(nn.dense(%a, %w) + sigmoid(nn.dense(@encode(%k, %w), %w) + %x))"  # %x: one row for all children of a node
+    )
+    kind = "fn (%a: Tensor[(1, h), float32], %k: Tree[Tensor[(1, h), float32]])"
+    mod = module(TREE.replace("BODY", f"@foldl({kind} {{ {step} }}, %x, %kids)"))
+    rng = np.random.default_rng(6)
+    args = [random_rose(mod, rng, 9, 3), *weights(rng, (3, 3))]
+    slopes = relay.grad(mod, argnums=1)
+    same(relay.compile(slopes, threads=1)(*args), relay.evaluate(slopes, *args))
+
+
 def test_what_starts_a_fold_does_not_part_what_is_shared() -> None:
     """Of a ladder, in which every node has the next one twice, there are as many nodes as rungs: the way down is the folds' alone."""
     mod = module(TREE.replace("BODY", FOLDS["started by the node"]))

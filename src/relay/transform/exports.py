@@ -23,6 +23,7 @@ from relay.transform.einsums import SplitEinsums
 from relay.transform.eta import EtaExpand
 from relay.transform.fix_invariants import FixInvariants
 from relay.transform.fold_constants import FoldConstants
+from relay.transform.fold_maps import FoldMaps
 from relay.transform.fuse import FuseOps
 from relay.transform.gather_sums import GatherSums
 from relay.transform.grow import GrowState
@@ -65,6 +66,7 @@ __all__ = [
     "FindSoftmax",
     "FixInvariants",
     "FoldConstants",
+    "FoldMaps",
     "FuseAttention",
     "FuseOps",
     "GatherSums",

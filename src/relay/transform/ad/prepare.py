@@ -17,6 +17,7 @@ from relay.transform.cse import CommonSubexpressions
 from relay.transform.dead_code import DeadCode, DeadFunctions
 from relay.transform.dims import DimUses
 from relay.transform.fix_invariants import FixInvariants
+from relay.transform.fold_maps import FoldMaps
 from relay.transform.hoist import HoistOverTime
 from relay.transform.inline import Inline
 from relay.transform.lambda_lift import LambdaLift
@@ -67,7 +68,8 @@ def with_loops(module: Module, entries: tuple[str, ...] | str, levels: bool) -> 
         inline, CompileMatch(), LambdaLift(), dead, MergeDims(entries), Specialise(), inline, dead, FixInvariants(), dead,
         Inline(max_bindings=60, entries=entries), DeadCode(), ShareSizes(entries),
         NameDims(), Simplify(), CommonSubexpressions(), DeadCode(),
-        *([BatchStructure(values=False), dead] if levels else []), HoistOverTime(True, entries), dead, inline, DeadCode(),
+        *([FoldMaps(), dead, BatchStructure(values=False), dead] if levels else []),
+        HoistOverTime(True, entries), dead, inline, DeadCode(),
     ]  # fmt: skip
     for transformation in passes:
         module = transformation(module)
