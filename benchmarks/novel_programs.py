@@ -30,6 +30,14 @@ def nodes(n: int) -> int:
     return int(grid(n)[0].max()) + 1
 
 
+def lattice(n: int) -> list[Array]:
+    """Where the words that end at each of ``n`` letters are in a list of them (up to three each), and where each begins."""
+    rng = np.random.default_rng(n)
+    counts = rng.integers(0, 4, n)
+    begins = [rng.integers(0, t + 1, c) for t, c in enumerate(counts)]
+    return [np.concatenate([[0], np.cumsum(counts)]), np.concatenate(begins)]
+
+
 CASES = {
     "beliefs": Case(lambda n, f: [f(nodes(n), 4), f(4, 4), *grid(n)]),
     "tridiagonal": Case(lambda n, f: [f(8 * n), f(8 * n) * 0.3 + 4, f(8 * n), f(8 * n)]),
@@ -37,6 +45,14 @@ CASES = {
     "delta_rule": Case(lambda n, f: [f(n, 32), f(n, 32) * 0.15, f(n, 32), f(n)]),
     "clouds": Case(lambda n, f: [f(5 * n, 3), f(4 * n, 3)]),
     "rays": Case(lambda n, f: [f(4 * n, 48), f(4 * n, 48, 3), f(4 * n, 48) * 0.1]),
+    "lattice": Case(
+        lambda n, f: [
+            f(n, 64),
+            *lattice(n),
+            f(int(lattice(n)[0][-1]), 64),
+            *(0.1 * f(rows * 64, 64) for rows in (4, 3, 3, 3, 1)),
+        ]
+    ),
 }
 
 
@@ -101,7 +117,29 @@ def in_jax() -> dict[str, Callable[..., Any]]:
         seen = (1 - jnp.exp(-depth)) * jnp.exp(depth - jnp.cumsum(depth, axis=1))
         return (seen[..., None] * jax.nn.sigmoid(colour)).sum(1)
 
-    return {f.__name__: f for f in (beliefs, tridiagonal, warping, delta_rule, clouds, rays)}
+    def lattice(letters: Any, first: Any, begins: Any, words: Any, wx: Any, u: Any, ww: Any, wu: Any, link: Any) -> Any:
+        n, h = len(letters), len(link)
+        sigmoid, three = jax.nn.sigmoid, jnp.arange(3)
+        words = words @ ww.T
+
+        def one(s: Any, row: Any) -> Any:
+            states, cells, last = s
+            t, x = row
+            x, s = x.reshape(4, h), (u @ last).reshape(3, h)
+            at = first[t] + three
+            ends, at = (at < first[t + 1])[:, None], jnp.minimum(at, len(begins) - 1)
+            g = (words[at] + states[begins[at]] @ wu.T).reshape(3, 3, h)
+            c = sigmoid(g[:, 0]) * jnp.tanh(g[:, 1]) + sigmoid(g[:, 2]) * cells[begins[at]]
+            weight = jnp.where(ends, jnp.exp(sigmoid(x[3] + c @ link.T)), 0)
+            begin = jnp.exp(sigmoid(x[0] + s[0]))
+            cell = (begin * jnp.tanh(x[1] + s[1]) + (weight * c).sum(0)) / (begin + weight.sum(0))
+            new = sigmoid(x[2] + s[2]) * jnp.tanh(cell)
+            return (states.at[t + 1].set(new), cells.at[t + 1].set(cell), new), None
+
+        zero = jnp.zeros((n + 1, h))
+        return scan(one, (zero, zero, zero[0]), (jnp.arange(n), letters @ wx.T))[0][0]
+
+    return {f.__name__: f for f in (beliefs, tridiagonal, warping, delta_rule, clouds, rays, lattice)}
 
 
 if __name__ == "__main__":

@@ -60,7 +60,27 @@ def rays(density: Array, colour: Array, step: Array) -> Array:
     return np.asarray((seen[..., None] / (1 + np.exp(-colour))).sum(1))
 
 
-BY_NUMPY = {f.__name__: f for f in (beliefs, tridiagonal, warping, delta_rule, clouds, rays)}
+def lattice(
+    letters: Array, first: Array, begins: Array, words: Array, wx: Array, u: Array, ww: Array, wu: Array, link: Array
+) -> Array:
+    def sigmoid(x: Array) -> Array:
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+    states, cells = [np.zeros(len(link))], [np.zeros(len(link))]
+    for t, x in enumerate(letters):
+        (i, g, o, out), s = np.split(wx @ x, 4), np.split(u @ states[-1], 3)
+        weights = [np.exp(sigmoid(i + s[0]))]
+        values = [np.tanh(g + s[1])]
+        for p in range(first[t], first[t + 1]):
+            a, b, c = np.split(ww @ words[p] + wu @ states[begins[p]], 3)
+            values.append(sigmoid(a) * np.tanh(b) + sigmoid(c) * cells[begins[p]])
+            weights.append(np.exp(sigmoid(out + link @ values[-1])))
+        cells.append(np.asarray(sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)))
+        states.append(sigmoid(o + s[2]) * np.tanh(cells[-1]))
+    return np.array(states)
+
+
+BY_NUMPY = {f.__name__: f for f in (beliefs, tridiagonal, warping, delta_rule, clouds, rays, lattice)}
 
 
 @pytest.mark.parametrize("name", CASES)
