@@ -273,14 +273,14 @@ void* odd_buffer(const Kernel& kernel, uint32_t index, Value& v, uint32_t* devic
 }
 
 int32_t call_on_device(const Kernel& kernel, relay_kernel code, relay_kernel_context* context, uint32_t devices,
-                       const Value* registers, const int32_t* operands, const Value* workspace, void** buffers,
+                       const Value* registers, const int32_t* operands, const Workspace& workspace, void** buffers,
                        const int64_t* dims) {
   if (devices & (devices - 1))
     fail(Status::failed, "kernel %s has buffers on several devices; copy them to one", kernel.name.c_str());
   std::vector<Storage*> used;
   for (size_t i = 0; i < kernel.operands.size(); ++i)
     if (Tensor* tensor = as_tensor(registers[operands[i]])) used.push_back(tensor->storage);
-  if (workspace != nullptr) used.push_back(cast<Storage>(*workspace, ObjectType::storage));
+  if (workspace.storage != nullptr) used.push_back(workspace.storage);
   for (Storage* storage : used) device(storage->device).open(storage->block, storage->block_bytes);
   int32_t result = code(context, buffers, dims);
   for (Storage* storage : used) device(storage->device).close(storage->block, storage->block_bytes);

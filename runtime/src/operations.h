@@ -79,9 +79,24 @@ std::string fill(const std::string& message, int64_t a, int64_t b);
 // The pointer of a kernel operand that is not an ordinary host tensor of the right type; throws when it is none.
 void* odd_buffer(const Kernel& kernel, uint32_t index, Value& v, uint32_t* devices);
 
+// Memory that a kernel uses while it runs.
+struct Workspace {
+  Storage* storage = nullptr;  // that it lies in; none: a kernel without
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
+// The memory of a storage, or of a tensor that may be written; without storage: of anything else.
+inline Workspace workspace_in(const Value& v) {
+  if (auto* storage = cast<Storage>(v, ObjectType::storage)) return {storage, storage->data, storage->bytes};
+  auto* tensor = cast<Tensor>(v, ObjectType::tensor);
+  if (tensor == nullptr || tensor->storage->read_only) return {};
+  return {tensor->storage, tensor->data(), tensor->bytes()};
+}
+
 // Runs a kernel with buffers on a device other than the host.
 int32_t call_on_device(const Kernel& kernel, relay_kernel code, relay_kernel_context* context, uint32_t devices,
-                       const Value* registers, const int32_t* operands, const Value* workspace, void** buffers,
+                       const Value* registers, const int32_t* operands, const Workspace& workspace, void** buffers,
                        const int64_t* dims);
 
 }  // namespace relay

@@ -150,17 +150,15 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
   }
   const int32_t* dim_list = buffer_list + n + 1;
   read_dims(registers, dim_list, dim_list[-1], dims);
-  const Value* workspace = nullptr;
-  context_.workspace = nullptr;
+  Workspace workspace;
   if (operands[1] >= 0) {
-    workspace = &registers[operands[1]];
-    auto* storage = cast<Storage>(*workspace, ObjectType::storage);
-    if (storage == nullptr)
-      fail(Status::failed, "kernel %s: its workspace must be a storage and is %s", kernel.name.c_str(),
-           describe(*workspace).c_str());
-    context_.workspace = storage->data;
-    if (storage->device != host_device) devices |= 1u << storage->device;
+    workspace = workspace_in(registers[operands[1]]);
+    if (workspace.storage == nullptr)
+      fail(Status::failed, "kernel %s: its workspace must be a storage or a tensor that may be written and is %s", kernel.name.c_str(),
+           describe(registers[operands[1]]).c_str());
+    if (workspace.storage->device != host_device) devices |= 1u << workspace.storage->device;
   }
+  context_.workspace = workspace.data;
   relay_kernel code = kernel.entry.load(std::memory_order_acquire);
   // Nothing that all threads share is written for the others: its line would go from processor to processor at every call.
   if (kernel.alternates.load(std::memory_order_relaxed)) {
@@ -193,7 +191,7 @@ void Run::invoke_kernel(const int32_t* operands, Value* registers) {
 }
 
 int32_t Run::check_kernel(const Kernel& kernel, relay_kernel code, const Value* registers, const int32_t* buffer_list,
-                          const Value* workspace, void** buffers, const int64_t* dims) {
+                          const Workspace& workspace, void** buffers, const int64_t* dims) {
   std::vector<CheckedBuffer> checked;
   for (size_t i = 0; i < kernel.operands.size(); ++i) {
     const KernelOperand& operand = kernel.operands[i];
@@ -201,9 +199,8 @@ int32_t Run::check_kernel(const Kernel& kernel, relay_kernel code, const Value* 
     int64_t bytes = tensor != nullptr ? tensor->bytes() : scalar_bytes(operand.dtype);
     checked.push_back({buffers[i], bytes, std::max<uint32_t>(operand.alignment, 1)});
   }
-  int64_t room = workspace == nullptr ? 0 : cast<Storage>(*workspace, ObjectType::storage)->bytes;
   auto inputs = static_cast<uint32_t>(kernel.operands.size()) - kernel.outputs;
-  return checker_->call(kernel, code, context_, checked, inputs, room, dims);
+  return checker_->call(kernel, code, context_, checked, inputs, workspace.bytes, dims);
 }
 
 Place place_of(const Value* registers, const int32_t* pc) {

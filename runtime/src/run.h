@@ -134,7 +134,7 @@ class Run : public RunState {
 
   // The same call by the memory checker.
   [[gnu::cold]] int32_t check_kernel(const Kernel& kernel, relay_kernel code, const Value* registers, const int32_t* buffer_list,
-                                     const Value* workspace, void** buffers, const int64_t* dims);
+                                     const Workspace& workspace, void** buffers, const int64_t* dims);
 
   void observe_after(Value* registers, const int32_t* pc);
 

@@ -169,6 +169,31 @@ def test_workspace_failure_codes_and_constants_in_objects() -> None:
     exe = program(function("main", 0, emit), kernels=[KernelEntry("w", 0, "use_workspace", scalar, 1)], objects=objects)
     assert int(exe.run("main", ())) == 7
 
+    def within(asm: Assembler) -> None:
+        """Behind 64 bytes of a storage that nothing else uses."""
+        arena, space, out = asm.reg(), asm.reg(), asm.reg()
+        asm.emit("AllocStorage", arena, integer(asm, 4160), 64, "cpu")
+        asm.emit("AllocTensor", space, arena, integer(asm, 64), "uint8", [integer(asm, 4096)])
+        asm.emit("AllocScalar", out, "int64")
+        asm.emit("InvokeKernel", 0, space, [out], [])
+        asm.emit("Ret", out)
+
+    kernels = [KernelEntry("w", 0, "use_workspace", scalar, 1)]
+    assert int(program(function("main", 0, within), kernels=kernels, objects=objects).run("main", ())) == 7
+
+    def given(asm: Assembler) -> None:
+        out = asm.reg()
+        asm.emit("AllocScalar", out, "int64")
+        asm.emit("InvokeKernel", 0, 0, [out], [])
+        asm.emit("Ret", out)
+
+    exe = program(function("main", 1, given), kernels=kernels, objects=objects)
+    for odd in (1, np.zeros(4096, np.uint8)):  # no memory, and memory that is the caller's
+        with pytest.raises(
+            ExecutionError, match="kernel w: its workspace must be a storage or a tensor that may be written"
+        ):
+            exe.run("main", (odd,))
+
     def table(asm: Assembler) -> None:
         out = asm.reg()
         asm.emit("AllocScalar", out, "int64")

@@ -72,9 +72,9 @@ class _Emitter:
         self.uses = Uses()
         self.recurrence = unit.recurrences.get(name)
         self.loop = tail_loop(name, fn) if self.recurrence is None else None
-        self.keeps = self.loop is not None and run(self.kernels.keeps_memory(self.loop.tails))
+        self.kernels.keeps = self.loop is not None and run(self.kernels.keeps_memory(self.loop.tails))
         self.exchanges = Exchanges()
-        if self.loop is not None and self.keeps:
+        if self.loop is not None and self.kernels.keeps:
             self.exchanges = find_exchanges(name, fn, self.loop, self.kernels.only_reads, is_view)
             self.kernels.exchanged = frozenset(self.exchanges.results)
         self.top = self.asm.label()  # of the loop
@@ -107,7 +107,7 @@ class _Emitter:
     def _block(self, block: Block, live_out: frozenset[Var], dst: int | None) -> Step[None]:
         """Emit a block. Its result goes to ``dst``; without one the block is in tail position and returns it."""
         ends, after = dying(block, live_out, self.uses)
-        arenas, keys = yield self.kernels.arenas(block, dst is None, self.keeps, ends)
+        arenas, keys = yield self.kernels.arenas(block, dst is None, ends)
         coming = arenas[::-1]
         open_: list[Arena] = []
         exchanged = {self._carried(c): v for c, v in self.exchanges.carried.get(id(block), {}).items()}

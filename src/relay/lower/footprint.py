@@ -10,9 +10,10 @@ from relay.ir.expr import Block, Call, Expr, Function, Var
 from relay.ir.trampoline import Step, run
 from relay.ir.types import TensorType, TupleType, Type
 from relay.lower import escape
-from relay.lower.kernel_calls import is_view, only_reads
+from relay.lower.kernel_calls import is_view, only_reads, placed_workspace
 from relay.lower.planning import ModulePlan
 from relay.lower.storage import ALIGNMENT, Interval, place, stretches, tensor_bytes
+from relay.lower.unit import Planned
 from relay.transform.blocks import body_of, nested_blocks
 
 
@@ -54,6 +55,12 @@ class _Footprint:
                 change[tensors.start[key]] += pooled(size)
             else:
                 intervals.append(Interval(key, size, tensors.start[key], tensors.end[key]))
+        for position, binding in enumerate(block.bindings):
+            planned = self._planned(binding.value)
+            placed = None if planned is None else placed_workspace(planned)
+            if placed is not None:
+                intervals.append(Interval(len(info) + position, _most(placed), position, position))
+        intervals.sort(key=lambda interval: interval.start)
         at = escape.barriers(block, False, False, self.barriers)
         for stretch in stretches(intervals, at):
             if stretch:
@@ -75,14 +82,18 @@ class _Footprint:
         return peak
 
     def _workspace(self, value: Expr) -> int:
-        if not isinstance(value, Call) or not isinstance(value.fn, Function):
-            return 0
-        planned = self.plan.planned.get(id(value.fn))
-        if planned is None:
+        """What a call allocates by itself while it runs."""
+        planned = self._planned(value)
+        if planned is None or placed_workspace(planned) is not None:
             return 0
         kernel = planned.plan.kernel
         size = _most(kernel.shared_bytes) + self.workers * _most(kernel.worker_bytes)
         return pooled(size) if size else 0
+
+    def _planned(self, value: Expr) -> Planned | None:
+        if not isinstance(value, Call) or not isinstance(value.fn, Function):
+            return None
+        return self.plan.planned.get(id(value.fn))
 
 
 def pooled(size: int) -> int:

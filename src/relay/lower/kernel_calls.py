@@ -1,9 +1,10 @@
 """Calls of kernels: where results are allocated, workspace, shape functions, results whose extents a kernel finds.
 
 Each stretch of a block with kernels, from one call to the next, gets an arena for the tensors that cannot leave it
-(`relay.lower.storage`): during a call nothing is held that is not read after it. Tensors whose sizes are not known when it begins share
-one that begins later. The other tensors are allocated one by one, on the storage of an operand that dies there if the kernel may work
-in place.
+(`relay.lower.storage`), and for the workspace of kernels: during a call nothing is held that is not read after it. Tensors whose sizes
+are not known when it begins share one that begins later. The other tensors are allocated one by one, on the storage of an operand that
+dies there if the kernel may work in place. Workspace of which threads have parts is allocated for the call; a loop that keeps its memory
+keeps one workspace for all of its kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute
+from relay.ir.dim import Dim, DimVar, as_dim, as_var, dim_substitute, dim_vars
 from relay.ir.dim_total import dim_total
 from relay.ir.effects import CHECK_EQUAL
 from relay.ir.expr import Block, Call, Expr, Function, Var
@@ -58,15 +59,20 @@ class KernelCalls:
         self.rooms: dict[tuple[Var, int], Room] = {}  # by the variable of the call and the result's number
         self.barriers: dict[Block, bool] = {}  # what is known of blocks inside of others
         self.exchanged: frozenset[Result] = frozenset()  # results whose registers hold the memory that they are made in
+        self.keeps = False  # whether the function is a loop whose memory stays from one iteration to the next
+        self.workspaces: dict[
+            int, int
+        ] = {}  # by device the register of the workspace that all kernels of such a loop use
+        self.placed: dict[Var, int] = {}  # by the variables of calls the keys of workspaces in arenas
 
     def device(self, var: Var) -> int:
         return self.devices.get(var, HOST)
 
     def arenas(
-        self, block: Block, tail: bool, keeps: bool, ends: Sequence[set[Var]]
+        self, block: Block, tail: bool, ends: Sequence[set[Var]]
     ) -> Step[tuple[list[Arena], dict[Var, escape.Origin]]]:
-        """Plan the block's arenas. ``tail``: the block is in tail position; ``keeps``: of a loop whose memory stays from one iteration to
-        the next. ``ends`` has, for each binding, the variables that nothing reads after it."""
+        """Plan the block's arenas. ``tail``: the block is in tail position. ``ends`` has, for each binding, the variables that nothing
+        reads after it."""
         keys: dict[Var, escape.Origin] = {}
         info: list[tuple[TensorType, Var, int]] = []
 
@@ -87,6 +93,7 @@ class KernelCalls:
         intervals: list[Interval] = []
         known_from, ready = self._known_from(block), dict[int, int]()
         rooms = find_rooms(block, tensors, ends)
+        makers = [var for _, var, _ in info]
         for key, (ty, var, index) in enumerate(info):
             call = block.bindings[position_of[var]].value
             if key in tensors.escaped or not self._can_plan(call):
@@ -100,15 +107,28 @@ class KernelCalls:
                 continue
             reuse = self._reusable(call, index, ty, tensors, position_of[var])
             intervals.append(Interval(key, tensor_bytes(ty), tensors.start[key], tensors.end[key], reuse))
-        at = escape.barriers(block, tail, keeps, self.barriers)
+        for position, binding in enumerate(block.bindings):
+            size = self._workspace_to_place(binding.value)
+            if size is None:
+                continue
+            known = max(
+                (known_from.get(v, position) for v in dim_vars(size) if not self.frame.sizes.known(v)), default=-1
+            )
+            if known < position:
+                key = self.placed[binding.var] = len(makers)
+                makers.append(binding.var)
+                ready[key] = known
+                intervals.append(Interval(key, size, position, position))
+        intervals.sort(key=lambda interval: interval.start)
+        at = escape.barriers(block, tail, self.keeps, self.barriers)
         arenas: list[Arena] = []
         for number, stretch in enumerate(stretches(intervals, at)):
             for part in begun_together(stretch, ready):
-                device = self.device(info[part[0].key][1])
-                if any(self.device(info[i.key][1]) != device for i in part):
+                device = self.device(makers[part[0].key])
+                if any(self.device(makers[i.key]) != device for i in part):
                     continue  # an arena is on one device
                 placement = place(part)
-                kept = tail and keeps
+                kept = tail and self.keeps
                 fixed = kept and self.frame.sizes.fixed(placement.total)
                 starts = {i.key: i.start for i in part}
                 # Slots whose sizes change are kept each by itself: where they would lie in an arena takes computing.
@@ -135,6 +155,11 @@ class KernelCalls:
         assert isinstance(call, Call) and isinstance(call.fn, Function)
         planned = self.frame.unit.planned[id(call.fn)]
         return id(call.fn) not in self.frame.unit.shape_planned and not planned.upper_bound
+
+    def _workspace_to_place(self, value: Expr) -> Dim | None:
+        """The bytes of the workspace of a call that lies in an arena: not where memory is kept, which all kernels use one of."""
+        planned = self.frame.unit.planned.get(id(value.fn)) if isinstance(value, Call) else None
+        return None if planned is None or self.keeps or not self._can_plan(value) else placed_workspace(planned)
 
     def _known_from(self, block: Block) -> dict[DimVar, int]:
         """The bindings whose values say the sizes that are not known on entry to the block."""
@@ -205,7 +230,13 @@ class KernelCalls:
                 self.frame.asm.emit("AllocReuse", out, donor, size, ty.dtype, device, dims)
             else:
                 self.frame.asm.emit("AllocFresh", out, size, ty.dtype, device, dims)
-        self.invoke(planned, [*inputs, *outputs], device)
+        places = (
+            (arena.register, self.frame.sizes.register(arena.offsets[key]))
+            for key in [self.placed.get(var)]
+            for arena in arenas
+            if key is not None and key in arena.offsets
+        )
+        self.invoke(planned, [*inputs, *outputs], device, next(places, None))
         if planned.upper_bound:
             outputs = self._cut(outputs, planned)
         self.frame.assign(var, tuple(outputs) if isinstance(var.ty, TupleType) else outputs[0])
@@ -220,28 +251,42 @@ class KernelCalls:
         if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple) or ty.shape[1:] != tuple(shape[1:]):
             self.frame.asm.emit("ReshapeTensor", out, out, self.frame.sizes.all(shape))
 
-    def invoke(self, planned: Planned, buffers: list[int], device: int) -> None:
-        """Emit the call of a kernel on these registers, with the workspace that it asks for."""
+    def invoke(self, planned: Planned, buffers: list[int], device: int, place: tuple[int, int] | None = None) -> None:
+        """Emit the call of a kernel on these registers, with the workspace that it asks for: in a ``place`` of an arena (the registers of
+        both), or by itself. In a loop that keeps its memory all kernels use one, the largest: to ask for it again at each step takes
+        as long as the call."""
         kernel = planned.plan.kernel
-        mapping = dict(zip(kernel.dims, planned.dims, strict=True))
         workspace: int | None = None
         if kernel.shared_bytes != 0 or kernel.worker_bytes != 0:
-            size = self.frame.sizes.register(_memory(kernel.shared_bytes, mapping))
-            if kernel.worker_bytes != 0:
-                workers, total = self.frame.asm.reg(), self.frame.asm.reg()
-                self.frame.asm.emit("NumWorkers", workers)
-                self.frame.asm.emit(
-                    "IMul", total, workers, self.frame.sizes.register(_memory(kernel.worker_bytes, mapping))
-                )
-                self.frame.asm.emit("IAdd", total, total, size)
-                size = total
-            workspace = self.frame.asm.reg()
-            self.frame.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
+            size = self._workspace_size(planned)
+            workspace = self.workspaces.get(device)
+            if workspace is None:
+                workspace = self.frame.asm.reg()
+            if place is not None:
+                self.frame.asm.emit("AllocTensor", workspace, *place, "uint8", [size])
+            elif self.keeps:
+                self.workspaces[device] = workspace
+                self.frame.asm.emit("KeepStorage", workspace, size, ALIGNMENT, device)
+            else:
+                self.frame.asm.emit("AllocStorage", workspace, size, ALIGNMENT, device)
         sizes = self.frame.sizes
         dims = [sizes.register(d) if isinstance(d, int) else sizes.variable(d) for d in planned.dims]
         self.frame.asm.emit("InvokeKernel", self.frame.unit.kernel(planned), workspace, buffers, dims)
-        if workspace is not None:
+        if workspace is not None and not self.keeps:
             self.frame.asm.emit("Kill", workspace)
+
+    def _workspace_size(self, planned: Planned) -> int:
+        """The register of how many bytes of workspace a kernel asks for."""
+        kernel, asm = planned.plan.kernel, self.frame.asm
+        mapping = dict(zip(kernel.dims, planned.dims, strict=True))
+        size = self.frame.sizes.register(_memory(kernel.shared_bytes, mapping))
+        if kernel.worker_bytes == 0:
+            return size
+        workers, total = asm.reg(), asm.reg()
+        asm.emit("NumWorkers", workers)
+        asm.emit("IMul", total, workers, self.frame.sizes.register(_memory(kernel.worker_bytes, mapping)))
+        asm.emit("IAdd", total, total, size)
+        return total
 
     def only_reads(self, call: Call, number: int) -> bool:
         """Whether a call of a kernel never writes over an operand, by its position."""
@@ -306,6 +351,15 @@ class KernelCalls:
             )
             cut.append(out)
         return cut
+
+
+def placed_workspace(planned: Planned) -> Dim | None:
+    """The bytes of a kernel's workspace, if it may lie in an arena, as a tensor would that dies with the call: where no thread has a part
+    of its own."""
+    kernel = planned.plan.kernel
+    if kernel.shared_bytes == 0 or kernel.worker_bytes != 0:
+        return None
+    return _memory(kernel.shared_bytes, dict(zip(kernel.dims, planned.dims, strict=True)))
 
 
 def _memory(dim: Dim, mapping: dict[DimVar, DimVar | int]) -> Dim:
