@@ -308,8 +308,8 @@ class Fuser:
     def _several_outputs(
         self, grouping: Grouping, needs: list[set[int]], position: list[int]
     ) -> Iterator[tuple[int, Group]]:
-        """Step 3. A group joins those that it reads elementwise at its own shape, where that makes no cycle. Gives the groups
-        with their levels.
+        """Step 3. A group joins those that it reads elementwise at its own shape, or slices of a contraction, where that makes no cycle.
+        Gives the groups with their levels.
 
         Every unit has a level above those of the units it needs. Units of one level do not depend on each other, so a
         group may join those of the highest level among what it needs, if it joins all of them: the joint unit still
@@ -326,7 +326,11 @@ class Fuser:
             level = max((u.level for u in below.values()), default=0)
             top = [u for u in below.values() if u.level == level]
             groups = [
-                u.group for u in top if u.group is not None and group is not None and grouping.aligned(u.group, group)
+                u.group
+                for u in top
+                if u.group is not None
+                and group is not None
+                and (grouping.aligned(u.group, group) or grouping.computes_on_parts(u.group, group))
             ]
             if group is not None and groups and len(groups) == len(top) and grouping.fits([*groups, group]):
                 joint = _Unit(level, grouping.merge([*groups, group]))

@@ -180,6 +180,19 @@ class Grouping:
         anchors = [self.nodes[n] for n in source.members if self.nodes[n].access.kind == "contraction"]
         return len(anchors) == 1 and anchors[0].shape == shape
 
+    def computes_on_parts(self, source: Group, group: Group) -> bool:
+        """Whether a group computes on slices of what a contraction makes (gates), or element by element on what is made of such: in its
+        kernel, behind it, that takes a call less."""
+        nodes, made = [self.nodes[n] for n in group.members], set(source.members)
+        reads = [n for n in nodes if not made.isdisjoint(n.inputs)]
+        return (
+            group.injective
+            and not (source.turns or group.turns)
+            and any(self.nodes[n].access.kind == "contraction" for n in source.members)
+            and all(n.access.slices or n.access.kind in ("elementwise", "broadcast") for n in reads)
+            and any(not n.access.movement for n in nodes)
+        )
+
     def without_border_views(self, group: Group) -> list[int]:
         """The members that go into the primitive: without the views whose input is from outside and those whose
         result is only used
@@ -280,9 +293,9 @@ class Grouping:
         return all(map(_reads_one, before)) and all(n.shape == reduction.shape for n in after)
 
     def _fits_contraction(self, nodes: Sequence[Node], anchor: Node) -> bool:
-        """Index maps before the anchor, and the gathering of its rows; after it, operators that keep its shape or move
-        whole rows of it; beside it, whatever those read cheaply."""
-        before = {anchor.number}
+        """Index maps before the anchor, and the gathering of its rows; after it, operators that keep its shape, move
+        whole rows of it or compute on slices of it; beside it, whatever those read cheaply."""
+        before, numbers = {anchor.number}, {n.number for n in nodes}
         for node in reversed(nodes):
             if node is not anchor and any(c in before for c in node.consumers):
                 before.add(node.number)
@@ -294,7 +307,7 @@ class Grouping:
                 after.add(node.number)
                 if node.shape is None:
                     return False
-                if node.access.permutes:
+                if node.access.permutes or (node.access.slices and self._read_only_by(node, numbers)):
                     shapes.append(node.shape)
                 elif node.access.kind not in ("elementwise", "broadcast") or node.shape not in shapes:
                     return False
@@ -304,6 +317,10 @@ class Grouping:
             elif node.access.kind == "injective" and not node.access.movement and not node.access.gathers:
                 return False
         return True
+
+    def _read_only_by(self, node: Node, numbers: set[int]) -> bool:
+        """Whether these nodes alone read a node: it need not be written."""
+        return not node.escapes and bool(node.consumers) and numbers.issuperset(node.consumers)
 
     def _gathers_operand(self, node: Node, anchor: Node) -> bool:
         """Whether a node gathers rows of the left operand of a product, which are read where they are, or whole matrices of which no
