@@ -182,7 +182,7 @@ class Grouping:
 
     def computes_on_parts(self, source: Group, group: Group) -> bool:
         """Whether a group computes on slices of what a contraction makes (gates), or element by element on what is made of such: in its
-        kernel, behind it, that takes a call less."""
+        kernel, behind it, that takes a call less. (A slice by itself is read where it lies, if it need not be written.)"""
         nodes, made = [self.nodes[n] for n in group.members], set(source.members)
         reads = [n for n in nodes if not made.isdisjoint(n.inputs)]
         return (
@@ -190,7 +190,7 @@ class Grouping:
             and not (source.turns or group.turns)
             and any(self.nodes[n].access.kind == "contraction" for n in source.members)
             and all(n.access.slices or n.access.kind in ("elementwise", "broadcast") for n in reads)
-            and any(not n.access.movement for n in nodes)
+            and any(n.escapes or not n.access.movement for n in nodes)
         )
 
     def without_border_views(self, group: Group) -> list[int]:
@@ -307,7 +307,9 @@ class Grouping:
                 after.add(node.number)
                 if node.shape is None:
                     return False
-                if node.access.permutes or (node.access.slices and self._read_only_by(node, numbers)):
+                if node.access.permutes or (
+                    node.access.slices and (node.escapes or not numbers.isdisjoint(node.consumers))
+                ):
                     shapes.append(node.shape)
                 elif node.access.kind not in ("elementwise", "broadcast") or node.shape not in shapes:
                     return False
@@ -317,10 +319,6 @@ class Grouping:
             elif node.access.kind == "injective" and not node.access.movement and not node.access.gathers:
                 return False
         return True
-
-    def _read_only_by(self, node: Node, numbers: set[int]) -> bool:
-        """Whether these nodes alone read a node: it need not be written."""
-        return not node.escapes and bool(node.consumers) and numbers.issuperset(node.consumers)
 
     def _gathers_operand(self, node: Node, anchor: Node) -> bool:
         """Whether a node gathers rows of the left operand of a product, which are read where they are, or whole matrices of which no
