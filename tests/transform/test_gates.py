@@ -57,6 +57,13 @@ def test_a_slice_stays_with_the_product_that_reads_it() -> None:
     assert fused(params, body) == [["nn.dense"], ["strided_slice", "nn.dense"]]
 
 
+def test_a_slice_that_is_a_result_is_written_beside_the_gates() -> None:
+    """What the way back reads of a step; as a kernel of its own it took what else reads it out of the product's."""
+    params = "%x: Tensor[(n, 8), float32], %w: Tensor[(18, 8), float32]"
+    body = f"let %p = nn.dense(%x, %w); let %r = sigmoid({part('%p', 0, 9)}); let %q = {part('%p', 9, 18)}; (%r, %q, tanh(%r * %q))"
+    assert len(fused(params, body)) == 1
+
+
 def test_of_two_products_one_has_the_gates() -> None:
     params = "%x: Tensor[(n, 8), float32], %w: Tensor[(18, 8), float32], %v: Tensor[(18, 8), float32]"
     body = f"let %p = nn.dense(%x, %w); let %q = nn.dense(%x, %v); {part('%p', 0, 9)} * tanh({part('%q', 9, 18)})"
