@@ -186,9 +186,9 @@ def reduced_precision(options: Options) -> list[Pass]:
     narrow weight back to a wide one."""
     match options.precision:
         case "bf16":
-            return [ReducePrecision("bf16"), CommonSubexpressions()]
+            return [ReducePrecision("bf16"), CommonSubexpressions(), DeadCode()]
         case "int8-weights":
-            return [ReducePrecision("int8-weights")]
+            return [ReducePrecision("int8-weights"), CommonSubexpressions(), DeadCode()]
         case _:
             return []
 

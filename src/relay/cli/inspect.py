@@ -14,8 +14,9 @@ from relay.ir.expr import Call, OpRef
 from relay.ir.module import Module
 from relay.ir.walk import post_order
 from relay.loop.printer import kernel_text
+from relay.op.narrow import WIDENED
 from relay.options import Options
-from relay.transform import FuseAttention, Gradient, PartialEvaluate, unfused_attentions
+from relay.transform import FuseAttention, Gradient, PartialEvaluate, ReducePrecision, unfused_attentions
 from relay.transform.ad.notes import NOTE as GRADIENT_NOTE
 from relay.transform.batching.requests import ANSWERS
 from relay.transform.batching.structure import NOTE, BatchStructure
@@ -143,11 +144,26 @@ def attention(module: Module, options: Options) -> View:
     return [("attention", f"{count} of one kernel"), ("not fused", "\n".join(apart) or "none")]
 
 
+def precision(module: Module, options: Options) -> View:
+    """How many products are of narrower operands, and why the others stay float32."""
+    steps = [s for s in pipeline.build(module, options).steps if isinstance(s.transformation, ReducePrecision)]
+    if not steps:
+        return [("precision", "float32: nothing else was asked for")]
+    (step,) = steps
+    assert isinstance(step.transformation, ReducePrecision)
+    calls = [n for f in step.after.functions.values() for n in post_order(f) if isinstance(n, Call)]
+    count = sum(isinstance(c.fn, OpRef) and WIDENED in c.fn.name for c in calls)
+    kept = [f"{where}: {why}" for where, why in step.transformation.kept(step.before)]
+    narrow = f"{count} product{'' if count == 1 else 's'}"
+    return [(step.transformation.precision, narrow), ("float32", "\n".join(kept) or "no other product")]
+
+
 VIEWS: Mapping[str, Callable[[Module, Options], View]] = {
     "passes": passes,
     "batching": batching,
     "gradient": gradient,
     "attention": attention,
+    "precision": precision,
     "plans": plans,
     "loops": loops,
     "bytecode": bytecode,

@@ -232,12 +232,16 @@ def opt(
 def inspect(
     file: Program,
     show: Annotated[
-        str, Option(help="passes, batching, gradient, attention, plans, loops, bytecode, llvm, asm, memory or times.")
+        str,
+        Option(
+            help="passes, batching, gradient, attention, precision, plans, loops, bytecode, llvm, asm, memory or times."
+        ),
     ] = "bytecode",
     entry: Entry = "main",
     weights: Weights = None,
     target: TargetOption = "cpu",
     opt_level: Level = 3,
+    precision: PrecisionOption = "float32",
     as_json: Json = False,
 ) -> None:
     """Show what the compiler makes of a program."""
@@ -247,7 +251,7 @@ def inspect(
     if view is None:
         raise RelayError(f"cannot show {show!r}", hint=f"it is one of {', '.join(VIEWS)}")
     module = read_module(file, weights, entry)
-    options = relay.Options(target=target, opt_level=opt_level, entries=(entry,), cache=False)
+    options = relay.Options(target=target, opt_level=opt_level, precision=precision, entries=(entry,), cache=False)
     found = view(module, options)
     print(json_text(found) if as_json else "\n".join(f"== {title}\n{text}" for title, text in found))
 

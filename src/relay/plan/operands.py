@@ -11,7 +11,9 @@ from relay.plan.graph import TeGraph, loads
 from relay.plan.product import (
     Product,
     are_small,
+    as_it_lies,
     constant_operand,
+    is_laid_before,
     is_narrow,
     is_streamable,
     is_widened_before,
@@ -69,8 +71,9 @@ def products_of(
             if found is None:
                 found = product(kept, form, indices, target, vectors, ids)
             widened = found is not None and is_widened_before(found, target)
-            if found is None or widened:
-                made, form = left_stage(form, widened)
+            laid = found is not None and is_laid_before(found, target, ids)
+            if found is None or widened or laid:
+                made, form = left_stage(as_it_lies(form) if laid else form, widened)
                 out.append(made)
                 kept = replace(kept, stage=with_left(kept, form))
                 found = product(kept, form, indices, target, vectors, ids)

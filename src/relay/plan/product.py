@@ -37,6 +37,7 @@ from relay.te.scalar import (
     compare,
     extent_of,
     maximum,
+    mentioned,
     select,
     substitute,
 )
@@ -56,6 +57,8 @@ _WIDEST = 6
 _SMALL, _FEW_PRODUCTS, _PART = 8, 32, 4
 # The left operand is widened beforehand where more panels than this would widen it.
 _WIDENED_FOR = 2
+# Columns that repay a copy of the left operand: about two panels'.
+_LAID_FOR = 128
 # Vectors of a panel beside each other for matrix registers.
 _BLOCK_VECTORS = 2
 # A size that is not known, where the largest decide, and one of which an axis is shorter (the window that moves over it).
@@ -148,8 +151,9 @@ def product(
             return None
     rows = shape_size(tuple(a.extent for a in form.rows))
     columns = shape_size(tuple(a.extent for a in form.columns))
-    strides = [indices.coefficient(poly, a) for a in trial.groups[3]]
-    pairs = strides == [1] and not form.turned and form.guard is None and _in_pairs(form, target)
+    pairs = (
+        _is_run(trial.groups[3], poly, indices) and not form.turned and form.guard is None and _in_pairs(form, target)
+    )
     apart: Dim | None = None
     if pairs and target.has_matrix_registers and _is_constant(form.right, constants):
         apart = _row_stride(form, trial, poly, indices)
@@ -196,13 +200,18 @@ def _partial_sums(form: Contraction, columns: Dim, reduced: int, target: Target)
     return _PARTIAL_SUMS if _DEEP <= depth <= most and depth % _PARTIAL_SUMS == 0 else 1
 
 
+def _is_run(axes: Sequence[Axis], position: Dim, indices: Indices) -> bool:
+    """Whether elements along some axes, in order, lie one behind the other."""
+    steps = [indices.coefficient(position, a) or 0 for a in axes]
+    behind = (known_equal(a, dim_mul(b, axis.extent)) for (a, b), axis in zip(pairwise(steps), axes[1:], strict=True))
+    return steps[-1:] == [1] and all(behind)
+
+
 def _in_pairs(form: Contraction, target: Target) -> bool:
     """Whether products of neighbours can be added in one instruction: bfloat16 operands, float32 sums."""
-    if "avx512bf16" not in target.features or form.accumulate != "float32" or len(form.reduced) != 1:
+    if "avx512bf16" not in target.features or form.accumulate != "float32" or form.pairing is not None:
         return False
-    if form.pairing is not None:
-        return False
-    depth = form.reduced[0].extent
+    depth = size_of(form.reduced)
     return (
         isinstance(depth, int)
         and depth % 2 == 0
@@ -287,6 +296,28 @@ def is_widened_before(p: Product, target: Target) -> bool:
     again = form.rows and not (isinstance(columns, int) and columns <= few)
     plain = form.guard is None and not form.turned and not p.pairs
     return narrower and bool(again) and plain and is_float(form.accumulate)
+
+
+def is_laid_before(p: Product, target: Target, constants: frozenset[int]) -> bool:
+    """Whether the left operand is best copied to where its pairs of neighbours along k lie together: products by packed pairs take half
+    the time, which enough columns repay."""
+    form, columns = p.form, size_of(p.form.columns)
+    wide = not isinstance(columns, int) or columns >= _LAID_FOR
+    plain = form.guard is None and not form.turned and not p.pairs
+    return (
+        wide and plain and target.multiplies_pairs and _in_pairs(form, target) and _is_constant(form.right, constants)
+    )
+
+
+def as_it_lies(form: Contraction) -> Contraction:
+    """The contraction with what is summed in the order in which the left operand has it in memory, so that it is copied by runs."""
+    load = narrow(form.left)
+    assert isinstance(load, Load)
+
+    def place(axis: Axis) -> int:
+        return max(n for n, index in enumerate(load.indices) if axis in mentioned(index))
+
+    return replace(form, reduced=tuple(sorted(form.reduced, key=place)))
 
 
 def left_stage(form: Contraction, widened: bool = False) -> tuple[Kept, Contraction]:

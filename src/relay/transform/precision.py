@@ -1,45 +1,52 @@
-"""Matrix products in reduced precision, where it was asked for.
+"""Products in reduced precision, where it was asked for.
 
 ``bf16``: the operands of a product with a constant weight are rounded to bfloat16 and multiplied and summed in float32,
-in which products of bfloat16 numbers are exact. ``int8-weights``: a weight becomes integers from -127 to 127 and one
-scale for each column of the result, which multiplies the sums; the data stays float32. (Dissertation, section 5.3: the
+in which products of bfloat16 numbers are exact. ``int8-weights``: a weight becomes integers from -127 to 127 and a scale
+for all elements that one sum adds up, which multiplies the sum; the data stays float32. (Dissertation, section 5.3: the
 rewriting is part of the program, annotated by its types, so that what is lost can be read off and evaluated.)
 
-Both are written into the program: the interpreter computes what the kernels compute, up to the order of sums.
+Both are written into the program: the interpreter computes what the kernels compute, up to the order of sums. No operator
+is known by name: a product is a sum of products of two operands (`relay.te.bilinear`), and a weight a constant, or what is
+taken of one: the matrix of a layer, of an expert, of each token's expert.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from relay import te
+from relay.ir.diagnostics import RelayError
+from relay.ir.dim import shape_size
 from relay.ir.dtypes import numpy_dtype
-from relay.ir.expr import Binding, Block, Call, Constant, Expr, OpRef, Var
+from relay.ir.expr import Binding, Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.module import Module
-from relay.ir.types import TensorType
-from relay.op.batched import SUFFIX
+from relay.ir.span import Span
+from relay.ir.types import TensorType, TupleType
+from relay.op import registry
+from relay.op.narrow import SCALED, WIDENED, can_narrow
+from relay.te.bilinear import Bilinear, bilinear, moved
+from relay.te.scalar import Axis, Load, mentioned
+from relay.te.tensor import Compute
 from relay.transform.base import Pass
 from relay.transform.blocks import Forward, Scope, is_primitive, map_functions
 from relay.transform.build import constant, op_call, type_of
 
 Precision = Literal["float32", "bf16", "int8-weights"]
-# Operators that multiply their first operand by a weight of rank 2, their second; also as what levels of a structure do for all their
-# nodes, where the weight is one for all.
-_PRODUCTS = frozenset(("nn.dense", "nn.matmul"))
-_SHARED = (1, 0)
 # Elements of a weight below which there is nothing to gain.
 _WORTH = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class ReducePrecision(Pass):
-    """Round the weights of matrix products, and for bf16 the data as well.
+    """Round the weights of products, and for bf16 the data as well.
 
-    Before: typed blocks. After: typed blocks; products of float32 with a constant weight of at least 4096 elements are
-    products of narrower operands with float32 results. Everything else is as it was.
+    Before: typed blocks. After: typed blocks; products of float32 with a constant weight of at least 4096 elements, or with what is taken
+    of one, are products of narrower operands with float32 results. Everything else is as it was.
     """
 
     precision: Precision = "bf16"
@@ -48,72 +55,282 @@ class ReducePrecision(Pass):
     def __call__(self, module: Module) -> Module:
         if self.precision == "float32":
             return module
-        reducer = _Reducer(self.precision, {})
-        return map_functions(module, lambda f: f if is_primitive(f) else Forward(reducer.visit).function(f))
+        narrowed = Narrowed(self.precision)
+        return map_functions(module, lambda f: f if is_primitive(f) else _Reducer(narrowed).function(f))
+
+    def kept(self, module: Module) -> list[tuple[str, str]]:
+        """The products of float32 that stay so in a module of typed blocks: where each is, and why."""
+        found: list[tuple[str, str]] = []
+        for name, function in module.functions.items():
+            if is_primitive(function) or self.precision == "float32":
+                continue
+            reducer = _Reducer(Narrowed(self.precision))
+            reducer.function(function)
+            for var, (span, why) in reducer.kept.items():
+                found.append((f"@{name} at {span}" if span is not None else f"@{name}, %{var.name}", why))
+        return found
 
 
 @dataclass(slots=True, eq=False)
-class _Reducer:
+class Narrowed:
+    """Weights in fewer bits. A weight used twice stays one constant."""
+
     precision: Precision
-    # The narrow form of each weight (which is kept alive by it): a weight used twice stays one constant.
-    done: dict[tuple[int, int], tuple[Constant, Constant, Constant | None]]
+    # By a weight's data, which is kept alive by it, and the axes that are summed: its narrow form, and the scales (None: of none).
+    done: dict[tuple[int, frozenset[int]], tuple[Constant, Constant, Constant | None]] = field(default_factory=dict)
 
-    def visit(self, scope: Scope, var: Var, value: Expr) -> Expr:
-        if not isinstance(value, Call) or not isinstance(value.fn, OpRef):
-            return value
-        name = value.fn.name.removesuffix(SUFFIX)
-        if name not in _PRODUCTS or (name != value.fn.name and value.attrs["mask"] != _SHARED):
-            return value
-        data, weight = value.args
-        ty = value.ty
-        if not isinstance(weight, Constant) or weight.dtype != "float32" or weight.data.size < _WORTH:
-            return value
-        if not isinstance(ty, TensorType) or ty.dtype != "float32" or _dtype(data) != "float32":
-            return value
-        if not np.isfinite(weight.data).all():
-            return value  # nothing narrower says the same of a column with an infinity in it
-        by_columns = name == "nn.dense" or bool(value.attrs.get("transpose_b", False))
-        narrow, scale = self._narrow(weight, 0 if by_columns else 1)
-        attrs = {**value.attrs, "out_dtype": "float32"}
-        if scale is None:
-            cast = op_call("cast", (data,), {"dtype": "bfloat16"}, value.span)
-            rounded = Var("rounded", None, cast.ty)
-            product = op_call(value.fn.name, (rounded, narrow), attrs, value.span)
-            sums = Var("sums", None, product.ty)
-            return Block((Binding(rounded, cast), Binding(sums, product)), sums, ty)
-        product = op_call(value.fn.name, (data, narrow), attrs, value.span)
-        sums = Var("sums", None, product.ty)
-        scaled = op_call("multiply", (sums, scale), span=value.span)
-        result = Var("scaled", None, scaled.ty)
-        return Block((Binding(sums, product), Binding(result, scaled)), result, ty)
-
-    def _narrow(self, weight: Constant, channel: int) -> tuple[Constant, Constant | None]:
-        """A weight in fewer bits, and the scale of each of its channels (None: of none)."""
-        key = (id(weight.data), channel)
+    def of(self, weight: Constant, summed: frozenset[int]) -> tuple[Constant, Constant | None]:
+        """A weight's narrow form; and a scale for each place along the axes that are not ``summed``."""
+        key = (id(weight.data), summed if self.precision == "int8-weights" else frozenset())
         found = self.done.get(key)
         if found is None:
             data = np.asarray(weight.data)
             if self.precision == "bf16":
                 found = weight, constant(data.astype(numpy_dtype("bfloat16")), "bfloat16"), None
             else:
-                integers, scale = quantised(data, channel)
+                integers, scale = quantised(data, tuple(sorted(summed)))
                 found = weight, constant(integers, "int8"), constant(scale, "float32")
             self.done[key] = found
         return found[1], found[2]
 
 
-def quantised(weight: npt.NDArray[np.generic], channel: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """A matrix as ``integers * scale`` with one scale for each index of the axis ``channel``: the largest magnitude
-    becomes 127, the rest is rounded to nearest even, so that no element is off by more than half a scale. A channel of
-    zeros has the scale 1."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A call whose result has elements of its first operand at other places: the slice of a stack, a transpose. ``output``: which of
+    its results that is, None where it has one. ``read``: where an element of it is read."""
+
+    call: Call
+    output: int | None
+    place: Load
+    axes: tuple[Axis, ...]
+
+    def summed(self, axes: frozenset[int]) -> frozenset[int]:
+        """The axes of the first operand along which elements lie that lie along ``axes`` of the result."""
+        own = {self.axes[n] for n in axes}
+        return frozenset(n for n, index in enumerate(self.place.indices) if mentioned(index) & own)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weight:
+    """A constant and the steps, first to last, by which a product's operand is taken of it."""
+
+    data: Constant
+    steps: tuple[_Step, ...]
+
+    def summed(self, axes: frozenset[int]) -> frozenset[int]:
+        """The constant's axes along which the operand's ``axes`` go."""
+        for step in reversed(self.steps):
+            axes = step.summed(axes)
+        return axes
+
+    def retaken(self, of: Constant, bindings: list[Binding]) -> Expr | None:
+        """The same taken of another constant; None where the steps do not take it (their attributes say sizes that it does not have)."""
+        taken: Expr = of
+        for step in self.steps:
+            try:
+                call = op_call(_name(step.call), (taken, *step.call.args[1:]), step.call.attrs, step.call.span)
+            except RelayError:
+                return None
+            var = Var("taken", None, call.ty)
+            bindings.append(Binding(var, call))
+            taken = var
+            if step.output is not None:
+                assert isinstance(call.ty, TupleType)
+                part = Var("part", None, call.ty.fields[step.output])
+                bindings.append(Binding(part, Proj(var, step.output, part.ty)))
+                taken = part
+        return taken
+
+
+@dataclass(slots=True, eq=False)
+class _Reducer:
+    """Products of one function. ``kept`` are those that stay float32, and why."""
+
+    narrowed: Narrowed
+    kept: dict[Var, tuple[Span | None, str]] = field(default_factory=dict)
+    driver: Forward = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver = Forward(self.visit)
+
+    def function(self, function: Function) -> Function:
+        return self.driver.function(function)
+
+    def visit(self, scope: Scope, var: Var, value: Expr) -> Expr:
+        if not isinstance(value, Call) or _dtype(value) != "float32" or not _is_expression(value):
+            return value
+        operands = [p for a in value.args for p in self._parts(a)]
+        if len(operands) < 2 or all(_size(e) < _WORTH for e in operands):
+            return value
+        product = _product(value, operands)
+        if product is None or any(_dtype(operands[f.operand]) != "float32" for f in product.factors):
+            return value
+        found = self._reduced(value, operands, product)
+        if isinstance(found, str):
+            self.kept[var] = value.span, found
+            return value
+        return found
+
+    def _parts(self, e: Expr) -> tuple[Expr, ...]:
+        """The tensors of an operand: those of a tuple each."""
+        if not isinstance(e.ty, TupleType):
+            return (e,)
+        whole = self.driver.definition(e)
+        return whole.fields if isinstance(whole, Tuple) else ()
+
+    def _reduced(self, value: Call, operands: Sequence[Expr], product: Bilinear) -> Block | str:
+        """A product of narrower operands, or why it is none."""
+        factor = product.right
+        if factor is None:
+            return "no operand alone moves along the last axis of its result"
+        weight = self._weight(operands[factor.operand])
+        if weight is None:
+            other = next(f for f in product.factors if f is not factor)
+            if self._weight(operands[other.operand]) is not None:
+                return "the last axis of its result is the data's, not the weight's: write the weight on the right, channels last"
+            return "its weight is no constant, nor taken of one"
+        if weight.data.data.size < _WORTH:
+            return f"its weight has {weight.data.data.size} elements, fewer than {_WORTH}"
+        if not np.isfinite(weight.data.data).all():
+            return "its weight has elements that are not finite"
+        summed = factor.summed(product.over)
+        if summed is None:
+            return "its weight is read by way of a border"
+        bindings: list[Binding] = []
+        narrow, scale = self.narrowed.of(weight.data, weight.summed(summed))
+        taken = weight.retaken(narrow, bindings)
+        assert taken is not None, "steps move elements of any dtype"
+        given = {factor.operand: taken}
+        name, attrs = _name(value), dict(value.attrs)
+        if scale is None:
+            data = next(f.operand for f in product.factors if f is not factor)
+            cast = op_call("cast", (operands[data],), {"dtype": "bfloat16"}, value.span)
+            rounded = Var("rounded", None, cast.ty)
+            given[data] = rounded
+            bindings.append(Binding(rounded, cast))
+        attrs["widened"] = tuple("float32" if n in given else "" for n in range(len(operands)))
+        args = [given.get(n, e) for n, e in enumerate(operands)]
+        name += WIDENED
+        scales: tuple[Expr, ...] = ()
+        if scale is not None:
+            mine = weight.retaken(scale, bindings)
+            if mine is None or not _fits(mine, taken, summed):
+                return "the scales of its weight cannot be taken as the weight is"
+            name, attrs, scales = name + SCALED, {**attrs, "operand": factor.operand}, (mine,)
+        call = op_call(name, (*scales, *_grouped(value.args, args, bindings)), attrs, value.span)
+        result = Var("product", None, call.ty)
+        return Block((*bindings, Binding(result, call)), result, value.ty)
+
+    def _weight(self, e: Expr) -> _Weight | None:
+        """An operand as what is taken of a constant of float32, if it is that."""
+        steps: list[_Step] = []
+        while not isinstance(e, Constant):
+            found = self.driver.definition(e)
+            output = None
+            if isinstance(found, Proj):
+                output, found = found.index, self.driver.definition(found.tuple)
+            step = _step(found, output) if isinstance(found, Call) else None
+            if step is None:
+                return None
+            steps.append(step)
+            e = step.call.args[0]
+        return _Weight(e, tuple(reversed(steps))) if e.dtype == "float32" else None
+
+
+def _step(call: Call, output: int | None) -> _Step | None:
+    if not _is_expression(call, "view") or any(isinstance(a.ty, TupleType) for a in call.args):
+        return None
+    traced = _traced(call, call.args)
+    if traced is None or (output is None) is traced.is_tuple:
+        return None
+    tensor = traced.outputs[output or 0]
+    place = moved(traced.inputs, tensor)
+    if place is None:
+        return None
+    assert isinstance(tensor.stage, Compute), "elements are read by a stage that computes"
+    return _Step(call, output, place, tensor.stage.axes)
+
+
+def _product(call: Call, operands: Sequence[Expr]) -> Bilinear | None:
+    """What a call sums up, where that is products of two operands."""
+    traced = _traced(call, operands)
+    return None if traced is None else bilinear(traced.inputs, traced.outputs)
+
+
+def _traced(call: Call, operands: Sequence[Expr]) -> registry.Traced | None:
+    types = [type_of(e) for e in operands]
+    known = [
+        (t.shape, t.dtype)
+        for t in types
+        if isinstance(t, TensorType) and isinstance(t.shape, tuple) and isinstance(t.dtype, str)
+    ]
+    if len(known) < len(types):
+        return None
+    given = iter(known)
+    inputs = [[next(given) for _ in a.ty.fields] if isinstance(a.ty, TupleType) else next(given) for a in call.args]
+    try:
+        return registry.trace(registry.get(_name(call)), inputs, call.attrs)
+    except (te.Undetermined, te.DefinitionError):
+        return None
+
+
+def _is_expression(call: Call, *kinds: str) -> bool:
+    """Whether a call is of an operator that is an expression (or of one of some other kinds), and can be of narrower operands."""
+    if not isinstance(call.fn, OpRef) or not registry.exists(call.fn.name):
+        return False
+    op = registry.get(call.fn.name)
+    return can_narrow(op) or (op.kind in kinds and op.shape_mode == "independent")
+
+
+def _name(call: Call) -> str:
+    assert isinstance(call.fn, OpRef)
+    return call.fn.name
+
+
+def _grouped(args: Sequence[Expr], flat: Sequence[Expr], bindings: list[Binding]) -> list[Expr]:
+    """Tensors as the operands ``args`` are: those of a tuple together."""
+    given, out = iter(flat), list[Expr]()
+    for arg in args:
+        if not isinstance(arg.ty, TupleType):
+            out.append(next(given))
+            continue
+        fields = tuple(next(given) for _ in arg.ty.fields)
+        whole = Var("operands", None, TupleType(tuple(map(type_of, fields))))
+        bindings.append(Binding(whole, Tuple(fields, whole.ty)))
+        out.append(whole)
+    return out
+
+
+def _fits(scale: Expr, taken: Expr, summed: frozenset[int]) -> bool:
+    """Whether a scale has the shape of what it scales, but for axes that are summed."""
+    mine, own = type_of(scale), type_of(taken)
+    assert isinstance(mine, TensorType) and isinstance(own, TensorType) and isinstance(own.shape, tuple)
+    return mine.shape == tuple(1 if n in summed else d for n, d in enumerate(own.shape))
+
+
+def quantised(
+    weight: npt.NDArray[np.generic], summed: tuple[int, ...]
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """A weight as ``integers * scale`` with one scale for all elements along the ``summed`` axes, which have one place in it: the largest
+    magnitude becomes 127, the rest is rounded to nearest even, so that no element is off by more than half a scale. What is all zeros has
+    the scale 1."""
     exact = np.asarray(weight, np.float64)
-    largest = np.abs(exact).max(axis=1 - channel, initial=0.0)
+    largest = np.abs(exact).max(axis=summed, initial=0.0, keepdims=True)
     scale = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
     scale = np.where(scale > 0, scale, np.float32(1.0))  # what underflows rounds to zeros
-    steps = np.rint(exact / np.expand_dims(scale.astype(np.float64), 1 - channel))
+    steps = np.rint(exact / scale.astype(np.float64))
     return np.clip(steps, -127, 127).astype(np.int8), scale
 
 
 def _dtype(e: Expr) -> object:
     ty = type_of(e)
     return ty.dtype if isinstance(ty, TensorType) else None
+
+
+def _size(e: Expr) -> int:
+    """How many elements a tensor has; many where that is not known."""
+    ty = type_of(e)
+    if not isinstance(ty, TensorType) or not isinstance(ty.shape, tuple):
+        return 0
+    size = shape_size(ty.shape)
+    return size if isinstance(size, int) else _WORTH
