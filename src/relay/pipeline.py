@@ -78,6 +78,7 @@ from relay.transform import (
     RowViews,
     Simplify,
     Sink,
+    SliceEarly,
     Specialise,
     SplitEinsums,
     StepReport,
@@ -134,8 +135,8 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     measure = None if tuner is None else lambda modules: tuner.seconds([Pipeline([*fold, fuse])(m) for m in modules])
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
-        JoinCotangents(), GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(), SumFusion(),
-        CommonSubexpressions(),
+        SliceEarly(), DeadCode(), JoinCotangents(), GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(),
+        SumFusion(), CommonSubexpressions(),
         Layouts(table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip
     dead = DeadFunctions(entries=options.entries)

@@ -44,6 +44,7 @@ from relay.transform.row_views import RowViews
 from relay.transform.shared_sizes import ShareSizes
 from relay.transform.simplify import Simplify
 from relay.transform.sink import Sink
+from relay.transform.slice_early import SliceEarly
 from relay.transform.softmaxes import FindSoftmax
 from relay.transform.specialise import Specialise
 from relay.transform.sum_fusion import SumFusion
@@ -94,6 +95,7 @@ __all__ = [
     "ShareSizes",
     "Simplify",
     "Sink",
+    "SliceEarly",
     "Specialise",
     "SplitEinsums",
     "StepReport",
