@@ -133,9 +133,11 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     inline: list[Pass] = [Inline(entries=options.entries)] if level >= 3 else []
     fuse = FuseOps(table=facts) if level >= 1 else FuseOps(max_size=1, outputs=False)
     measure = None if tuner is None else lambda modules: tuner.seconds([Pipeline([*fold, fuse])(m) for m in modules])
+    # What nobody reads has no cotangent to go back.
+    early: list[Pass] = [SliceEarly(), DeadCode()] if level >= 3 else []
     # What becomes one kernel although fusion by itself would not see it.
     share: list[Pass] = [
-        SliceEarly(), DeadCode(), JoinCotangents(), GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(),
+        *early, JoinCotangents(), GatherSums(), Sink(), FuseAttention(), DeadCode(), RoomForRows(), GrowState(),
         SumFusion(), CommonSubexpressions(),
         Layouts(table=facts, measure=measure), *fold, ParallelFusion(), Simplify(), DeadCode(),
     ]  # fmt: skip
@@ -153,7 +155,7 @@ def passes(options: Options, runner: Runner, module: Module, tuner: Tuner | None
     attend: list[Pass] = [*fold, FuseAttention(_SCORES), DeadCode()] if level >= 3 and has_one_gradient(module) else []
     # Softmax has a gradient that reads its result alone; of what is spelled out, only what is small or unknown is left for later.
     softmax: list[Pass] = [FindSoftmax(), DeadCode()] if level >= 3 else []
-    differentiate: list[Pass] = [*inline, *softmax, *attend, Gradient(entries=options.entries), dead, *evaluate]
+    differentiate: list[Pass] = [*inline, *early, *softmax, *attend, Gradient(entries=options.entries), dead, *evaluate]
     return [
         ToBlocks(),
         EtaExpand(),

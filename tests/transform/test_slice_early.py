@@ -127,3 +127,15 @@ def test_some_drawn_programs_are_changed() -> None:
     modules = [typed(drawn(random.Random(seed))) for seed in range(30)]
     changed = sum(run(m, SliceEarly()).text() != run(m).text() for m in modules)
     assert changed >= 5
+
+
+def test_gradients_of_slices() -> None:
+    """Slices are pushed before a program is differentiated: products on the way back are of what was sliced, too."""
+    module = typed(HEAD + "sum(tanh(take(nn.dense(nn.dense(%x, %w) + %x, %w), %i, axis=1))) }")
+    slope = relay.compile(relay.grad(module, argnums=(0, 2)), cache=False, threads=1)
+    x, w, number = RNG.standard_normal((3, 8, 6)).astype(np.float32), RNG.standard_normal((6, 6)), np.int32(2)
+    w = w.astype(np.float32)
+    meant = relay.evaluate(relay.grad(module, argnums=(0, 2)), x, number, w)
+    assert isinstance(meant, tuple)
+    for found, wanted in zip(slope(x, number, w), meant, strict=True):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), atol=1e-4)

@@ -15,7 +15,7 @@ from typing import ClassVar, cast
 
 from relay import te
 from relay.ir.diagnostics import RelayError
-from relay.ir.dim import Dim, known_equal, shape_size
+from relay.ir.dim import Dim, is_any, known_equal, shape_size
 from relay.ir.dim_total import dim_typical
 from relay.ir.expr import Attr, Attrs, Binding, Block, Call, Expr, Function, OpRef, Proj, Tuple, Var, attrs_key
 from relay.ir.module import Module
@@ -51,8 +51,9 @@ _MOST_CALLS = 256
 class SliceEarly(Pass):
     """Slices of products, and of what is made of these place by place, become products of slices.
 
-    Before: typed blocks. After: the same values up to the order of sums; nothing is computed more often. What is read otherwise than by
-    equal slices, at a place of the same block, stays whole; so does what no product leads to.
+    Before: typed blocks; tensors of unknown sizes (``?``) are left alone. After: the same values up to the order of sums; nothing is
+    computed more often. What is read otherwise than by equal slices, at a place of the same block, stays whole; so does what no product
+    leads to.
     """
 
     name: ClassVar[str] = "slice_early"
@@ -231,6 +232,8 @@ class _Pushed:
         if not isinstance(value, Call) or self.table.of(value) is None or self.effects.of(value):
             return None
         flat = [p for a in value.args for p in self._parts(a)]
+        if _shape_of(value) is None or any(s is None for s in map(_shape_of, flat)):
+            return None
         if _name(value) == "reshape":
             own, shape = _shape(value), _shape(flat[0])
             at = next((n for n in range(len(shape)) if _goes_along(shape, n, own, axis)), None)
@@ -239,7 +242,7 @@ class _Pushed:
         inputs = [
             [next(given) for _ in a.ty.fields] if isinstance(a.ty, TupleType) else next(given) for a in value.args
         ]
-        if op.shape_mode != "independent" or any(s is None for s in map(_shape_of, flat)):
+        if op.shape_mode != "independent":
             return None
         try:
             traced = registry.trace(op, cast("list[tuple[tuple[Dim, ...], str]]", inputs), value.attrs)
@@ -352,8 +355,10 @@ def _name(call: Call) -> str:
 
 
 def _shape_of(e: Expr) -> tuple[Dim, ...] | None:
+    """The sizes of a tensor, where each has a value or a name."""
     ty = type_of(e)
-    return ty.shape if isinstance(ty, TensorType) and isinstance(ty.shape, tuple) else None
+    sized = isinstance(ty, TensorType) and isinstance(ty.shape, tuple) and not any(map(is_any, ty.shape))
+    return cast("tuple[Dim, ...]", cast(TensorType, ty).shape) if sized else None
 
 
 def _shape(e: Expr) -> tuple[Dim, ...]:
