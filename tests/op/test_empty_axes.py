@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,125 @@ def test_a_kernel_asks_once_and_where_it_has_to(body: str, asked: int) -> None:
     plan = build(relay.parse(TEXT.replace("BODY", body)), Options(cache=False, workers=1)).plan
     found = [s for p in plan.kernels for s in statements(p.kernel.body) if isinstance(s, Fail)]
     assert len(found) == asked
+
+
+# Look-ups of x: (n, 3) at i: (m,) that give (m, 3).
+_LOOKUPS = (
+    "take(%x, %i, axis=0)",
+    'take(%x, %i, axis=0, mode="wrap")',
+    "gather(%x, broadcast_to(expand_dims(%i, axis=1), shape=(Dim[m], 3)), axis=0)",
+    "gather_nd(%x, expand_dims(%i, axis=0))",
+    "expand_dims(take(%x, 0i64, axis=0), axis=0) + zeros(shape=[Dim[m], 3])",
+    "broadcast_to(take(%x, 1i64, axis=0), shape=(Dim[m], 3))",
+    "take(exp(%x), %i + 1i64, axis=0)",
+)
+
+
+def _drawn(seed: int) -> str:
+    """A program of look-ups whose results it uses, uses in one branch, in a loop that may make no step, or not at all."""
+    r = random.Random(seed)
+    lines: list[str] = []
+    known = ["zeros(shape=[Dim[m], 3])"]
+
+    def value(depth: int) -> str:
+        kind = r.choice(["look", "look", "branch", "sum", "loop"]) if depth else "look"
+        match kind:
+            case "branch":
+                return f"if (%c) {{ {value(depth - 1)} }} else {{ {r.choice(known)} }}"
+            case "sum":
+                return f"{r.choice(known)} + nn.relu({r.choice(known)})"
+            case "loop":
+                step = f"{r.choice(_LOOKUPS)}" if r.random() < 0.7 else f"nn.dense({r.choice(_LOOKUPS)}, %w)"
+                other = r.choice(known)
+                return (
+                    "@for(0i64, %k, fn (%t: int64, %s: Tensor[(m, 3), float32]) -> Tensor[(m, 3), float32] "
+                    f"{{ let %u = {step}; let %unused = {r.choice(_LOOKUPS)}; %s + {r.choice(['%u', other])} }}, {other})"
+                )
+        return r.choice(_LOOKUPS)
+
+    for n in range(r.randint(2, 4)):
+        lines.append(f"let %v{n} = {value(2)};")
+        if r.random() < 0.6:
+            known.append(f"%v{n}")
+    body = "\n  ".join([*lines, r.choice(known)])
+    return f"""#[version = "0.0.5"]
+import prelude
+def @main[n: Dim, m: Dim](%x: Tensor[(n, 3), float32], %i: Tensor[(m,), int64], %w: Tensor[(3, 3), float32], %k: int64, %c: bool)
+    -> Tensor[(m, 3), float32] {{
+  {body}
+}}"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_nobody_asks_for_fails_at_every_level(seed: int) -> None:
+    module = relay.parse(_drawn(seed))
+    programs = [
+        (level, executor, relay.compile(module, opt_level=level, executor=executor, cache=False))
+        for level, executor in ((0, "vm"), (1, "aot"), (3, "vm"), (3, "aot"))
+    ]
+    weights = np.arange(9, dtype=np.float32).reshape(3, 3) - 4
+    for n, m, k, c in itertools.product((0, 2), (0, 1), (0, 2), (False, True)):
+        given = (
+            np.arange(n * 3, dtype=np.float32).reshape(n, 3) / 8,
+            np.arange(m),
+            weights,
+            np.int64(k),
+            np.bool_(c),
+        )
+        try:
+            expected = np.asarray(relay.evaluate(module, *given))
+        except ExecutionError:
+            expected = None
+        for level, executor, exe in programs:
+            if expected is None:
+                with pytest.raises(ExecutionError, match="outside"):
+                    exe(*given)
+            else:
+                np.testing.assert_allclose(
+                    np.asarray(exe(*given)), expected, rtol=1e-5, atol=1e-5, err_msg=f"{level} {executor} {n, m, k, c}"
+                )
+
+
+TREE = """#[version = "0.0.5"]
+type Tree { Leaf(Tensor[(1,), int64]), Node(Tree, Tree) }
+def @encode[v: Dim](%t: Tree, %table: Tensor[(v, 3), float32], %at: Tensor[(1,), int64], %w: Tensor[(3, 6), float32])
+    -> Tensor[(1, 3), float32] {
+  match (%t) {
+    Leaf(%i) => LEAF,
+    Node(%l, %r) => tanh(nn.dense(concatenate((@encode(%l, %table, %at, %w), @encode(%r, %table, %at, %w)), axis=1), %w)) + NODE,
+  }
+}
+def @main[v: Dim](%t: Tree, %table: Tensor[(v, 3), float32], %at: Tensor[(1,), int64], %w: Tensor[(3, 6), float32])
+    -> Tensor[(1, 3), float32] {
+  @encode(%t, %table, %at, %w)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("leaf", "node"),
+    [
+        ("take(%table, %i, axis=0)", "ones(shape=[1, 3])"),
+        ("ones(shape=[1, 3])", "take(%table, %at, axis=0)"),
+        (
+            '{ let %unused = take(%table, %at, axis=0); cast(reshape(%i, newshape=[1, 1]), dtype="float32") + ones(shape=[1, 3]) }',
+            "0f",
+        ),
+    ],
+)
+def test_a_recursion_over_structures_looks_up_where_it_has_such_nodes(leaf: str, node: str) -> None:
+    module = relay.parse(TREE.replace("LEAF", leaf).replace("NODE", node))
+    exe = relay.compile(module, cache=False)
+    make = module.adt("Tree")
+    small = make.Leaf(np.array([1]))
+    for tree, v in itertools.product((small, make.Node(small, make.Node(small, small))), (0, 2)):
+        given = tree, np.ones((v, 3), np.float32), np.array([0]), np.full((3, 6), 0.1, np.float32)
+        try:
+            expected = np.asarray(relay.evaluate(module, *given))
+        except ExecutionError:
+            with pytest.raises(ExecutionError, match="outside"):
+                exe(*given)
+        else:
+            np.testing.assert_allclose(np.asarray(exe(*given)), expected, rtol=1e-5)
 
 
 def _unless_negative(x: te.Tensor) -> te.Tensor:

@@ -41,6 +41,12 @@ def assured(stage: Stage) -> list[Dim]:
     return [dim_sub(size, 1) for size, _ in _reads(stage)]
 
 
+def asked_of(outputs: Sequence[Tensor]) -> frozenset[tuple[Dim, tuple[Dim, ...]]]:
+    """The sizes that a kernel of these tensors asks for (`asked_for`), each with those whose product says how often it is read there: it
+    fails where the one is zero and none of the others is."""
+    return frozenset(read for stage in stages(outputs) for read in _reads(stage))
+
+
 def _reads(stage: Stage) -> Iterator[tuple[Dim, tuple[Dim, ...]]]:
     """The sizes of axes in which a stage reads at places that are moved there, and what it does that as often as the product of."""
     for body in stage_bodies(stage):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from relay.ir.dim import DimVar
+from relay.ir.dim import Dim, DimVar
 from relay.ir.effects import Effect, droppable
-from relay.ir.expr import Binding, Block, Expr, Function, Var
+from relay.ir.expr import Binding, Block, Call, Expr, Function, OpRef, Var
 from relay.ir.module import Module
 from relay.ir.trampoline import Step, run
+from relay.ir.types import mentions_any
+from relay.op import registry
 from relay.transform.base import Pass
 from relay.transform.blocks import (
     all_bindings,
@@ -23,9 +25,12 @@ from relay.transform.blocks import (
     with_each_nested,
 )  # fmt: skip
 from relay.transform.dims import DimUses, first_binders
-from relay.transform.failing import effects_of_moving
+from relay.transform.failing import asked_of, effects_of_moving
 from relay.transform.uses import globals_used
 from relay.typing.effects import Effects
+
+# What has happened although something after it fails.
+_SEEN_BEFORE_FAILING = Effect.WRITES | Effect.HOST | Effect.DIVERGES
 
 # The attribute of a function that stands beside another one, which it names: it lives as long as that one.
 BESIDE = "beside"
@@ -77,6 +82,14 @@ class DeadFunctions(Pass):
         return module.with_functions({n: f for n, f in module.functions.items() if n in reached})
 
 
+def _asks(value: Expr) -> frozenset[tuple[Dim, tuple[Dim, ...]]] | None:
+    """The axes that something fails for where they are empty; None where it may fail for another reason."""
+    if not isinstance(value, Call) or not isinstance(value.fn, OpRef) or not registry.exists(value.fn.name):
+        return None
+    checks = registry.get(value.fn.name).effects or any(mentions_any(a.ty) for a in value.args)
+    return None if checks else asked_of(value)
+
+
 @dataclass(slots=True, eq=False)
 class _Live:
     """The backward walk. Variables are identities, so one set of used ones serves all scopes."""
@@ -100,11 +113,18 @@ class _Live:
         self._use_dims(self.dims.of_type(block.ty))
         kept: list[Binding] = []
         changed = False
+        # What later calls ask for, with nothing between that could be told: asking for it once is enough.
+        asked: set[tuple[Dim, tuple[Dim, ...]]] = set()
         for binding in reversed(block.bindings):
             var, value = binding.var, binding.value
-            if var not in used and droppable(self._effects(var, value)):
+            effects = self._effects(var, value)
+            if effects & _SEEN_BEFORE_FAILING:
+                asked.clear()
+            asks = _asks(value) if effects is Effect.MAY_FAIL else None
+            if var not in used and (droppable(effects) or (asks is not None and asked.issuperset(asks))):
                 changed = True
                 continue
+            asked.update(asks or ())
             if nested_blocks(value):
                 value = yield with_each_nested(value, self.block)
             for atom in operands(value):

@@ -1,7 +1,7 @@
 """What the first iteration of a recursive function is sure to run, and computing something in front of it only where it would.
 
-A step whose slope may be infinite has a gradient of its own also where nothing reads it: 0 times infinity is no 0. So such a step
-leaves a loop together with the conditions that it stands behind, as they are in the first iteration.
+A step whose slope may be infinite has a gradient of its own also where nothing reads it: 0 times infinity is no 0; and one that may fail
+fails there. So such a step leaves a loop together with the conditions that it stands behind, as they are in the first iteration.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from relay.op import registry
 from relay.transform.blocks import nested_blocks, operands, with_nested_blocks
 from relay.transform.build import internal_call, type_of
 from relay.transform.copying import Copier
+from relay.transform.failing import may_fail
 from relay.transform.uses import needed
 from relay.typing.effects import Effects
 
@@ -66,30 +67,30 @@ def turns(body: Block, running: Collection[int], calls_itself: Collection[int], 
 def _can_be_asked(value: Expr, effects: Effects) -> bool:
     if isinstance(value, Call):
         named = isinstance(value.fn, OpRef) and registry.exists(value.fn.name)
-        return named and effects.of(value) == Effect.PURE
+        return named and effects.of(value) == Effect.PURE and not may_fail(value)
     return isinstance(value, Tuple | Proj)
 
 
 def guarded(
-    way: Sequence[Turn], made: Sequence[Binding], steep: Mapping[Var, int], results: Sequence[Expr]
+    way: Sequence[Turn], made: Sequence[Binding], held: Mapping[Var, int], results: Sequence[Expr]
 ) -> list[Binding]:
-    """The bindings with those of ``steep`` behind so many turns of the way, and zeros where it is not gone: what follows from those is
+    """The bindings with those ``held`` behind so many turns of the way, and zeros where it is not gone: what follows from those is
     finite then. Each is at the place of its block's."""
     made = [*made]
-    for depth in sorted(set(steep.values())):
-        made = _behind(way[:depth], made, {v for v, d in steep.items() if d == depth}, results)
+    for depth in sorted(set(held.values())):
+        made = _behind(way[:depth], made, {v for v, d in held.items() if d == depth}, results)
     return made
 
 
 def _behind(
-    way: Sequence[Turn], made: Sequence[Binding], steep: Collection[Var], results: Sequence[Expr]
+    way: Sequence[Turn], made: Sequence[Binding], held: Collection[Var], results: Sequence[Expr]
 ) -> list[Binding]:
-    """Those that are steep, and what stands between them, in one choice."""
-    late: set[Var] = set()  # what follows from something that is steep
+    """Those that are held back, and what stands between them, in one choice."""
+    late: set[Var] = set()  # what follows from something that is held back
     for b in made:
-        if b.var in steep or any(isinstance(a, Var) and a in late for a in operands(b.value)):
+        if b.var in held or any(isinstance(a, Var) and a in late for a in operands(b.value)):
             late.add(b.var)
-    inside = [b for b in needed(made, [b.var for b in made if b.var in steep]) if b.var in late]
+    inside = [b for b in needed(made, [b.var for b in made if b.var in held]) if b.var in late]
     if not inside:
         return [*made]
     within = {b.var for b in inside}
@@ -100,7 +101,7 @@ def _behind(
     ty = types[0] if len(given) == 1 else TupleType(types)
     values, result = [*inside], given[0]
     if len(given) > 1:
-        result = Var("steep", None, ty)
+        result = Var("held", None, ty)
         values.append(Binding(result, Tuple(tuple(given), ty)))
     block = Block(tuple(values), result, ty)
     for turn in reversed(way):
@@ -121,7 +122,7 @@ def _chosen(turn: Turn, inside: Block, ty: Type) -> Block:
     assert isinstance(choice, If | Match)
     sides = [inside if n == turn.side else _zeros(ty) for n in range(len(nested_blocks(choice)))]
     value = with_nested_blocks(choice, sides)
-    var = Var("steep", None, ty)
+    var = Var("held", None, ty)
     return Block((*turn.before(), Binding(var, _typed(value, ty))), var, ty)
 
 

@@ -24,7 +24,7 @@ from relay.transform.blocks import Forward, Scope, all_bindings, all_blocks, bod
 from relay.transform.build import op_call, type_of
 from relay.transform.copying import Copier
 from relay.transform.dims import DimUses
-from relay.transform.failing import effects_of_moving
+from relay.transform.failing import may_fail
 from relay.transform.first_iteration import Turn, guarded, turns
 from relay.transform.fix_invariants import Invariants, invariants, self_calls
 from relay.transform.inline import inlined
@@ -46,9 +46,9 @@ class HoistOverTime(Pass):
     for a loop that makes no step), from blocks that every further iteration runs through, and rows only together with a product or
     a reduction: reading elements costs as much in the loop. A loop that another one runs again and again, for some of the rows each
     time, keeps what it computes of them, unless that leaves the other loop as well (`rerun_loops`): what comes in front of a loop is
-    inlined in the recursive functions that call it. What is to be ``differentiated`` has no gradient where it would not be
-    computed: steps whose slopes may be infinite are moved together with the conditions that they stand behind, and of rows only
-    where the loop comes to all of them. ``entries``: the functions that calls from elsewhere begin with.
+    inlined in the recursive functions that call it. What may fail, and what is to be ``differentiated`` and whose slopes may be
+    infinite (it has no gradient where it would not be computed), is moved together with the conditions that it stands behind, and of
+    rows only where the loop comes to all of them. ``entries``: the functions that calls from elsewhere begin with.
     """
 
     differentiated: bool = False
@@ -56,7 +56,7 @@ class HoistOverTime(Pass):
     name: ClassVar[str] = "hoist_over_time"
 
     def __call__(self, module: Module) -> Module:
-        effects, table = effects_of_moving(module), AccessTable()
+        effects, table = Effects(module), AccessTable()
         entries = (self.entries,) if isinstance(self.entries, str) else self.entries
         sites = CallSites(module, entries)
         names = {n: globals_used(f) for n, f in module.functions.items()}
@@ -119,7 +119,7 @@ class _Hoister:
     way: list[Turn] = field(default_factory=list)
     values: Mapping[Var, Expr] = field(default_factory=dict)  # what variables are bound to
     # Of what was made: behind how many turns of the way it has to stay.
-    steep: dict[Var, int] = field(default_factory=dict)
+    held: dict[Var, int] = field(default_factory=dict)
     # Of the block that is looked at: so many turns from the beginning, None where it is not on the way.
     depth: int | None = None
     steepness: Steepness = field(default_factory=Steepness)
@@ -243,8 +243,8 @@ class _Hoister:
             return self._reads_row(var, call)
         access = self.table.of(call)
         product = access is not None and access.kind in ("contraction", "reduction", "opaque")
-        steep = self.differentiated and self.steepness.of(call)
-        if steep and self.depth is None:
+        held = may_fail(call) or (self.differentiated and self.steepness.of(call))
+        if held and self.depth is None:
             return False
         given = [(n, self.rows[a]) for n, a in enumerate(call.args) if isinstance(a, Var) and a in self.rows]
         if not given:
@@ -254,14 +254,14 @@ class _Hoister:
             new = Var(var.name, None, var.ty, var.span)
             self.made.append(Binding(new, moved))
             self.fixed[var] = new
-            if steep and self.depth:
-                self.steep[new] = self.depth
+            if held and self.depth:
+                self.held[new] = self.depth
             inputs = any(isinstance(a, Var) and a in self.heavy for a in call.args)
             if inputs or product or (not access.view and any(_has_axes(a) for a in call.args)):
                 self.heavy.add(var)
             return True
         first = given[0][1]
-        if not all(first.goes_with(r) for _, r in given) or (steep and not self._visits_all(first)):
+        if not all(first.goes_with(r) for _, r in given) or (held and not self._visits_all(first)):
             return False
         lifting = Lifting(first.rows)
         outside = Call(call.fn, tuple(self._outside(a) for a in call.args), call.attrs, (), call.ty, call.span)
@@ -403,7 +403,7 @@ class _Hoister:
         args = (*function.params, *given.values())
         result = Var("result", None, ret)
         call = Call(target, args, type_args=tuple(map(as_dim, own_dims)), ty=ret)
-        made_before = guarded(self.way, needed(self.made, given.values()), self.steep, [*given.values()])
+        made_before = guarded(self.way, needed(self.made, given.values()), self.held, [*given.values()])
         bindings = (*made_before, Binding(result, call))
         return {self.name: replace(function, body=Block(bindings, result, ret)), steps: made}
 

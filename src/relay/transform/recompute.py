@@ -22,6 +22,7 @@ from relay.transform.access import AccessTable
 from relay.transform.base import Pass
 from relay.transform.blocks import is_primitive, map_functions, operands, renamed
 from relay.transform.dead_code import without_dead_code
+from relay.transform.failing import effects_of_moving
 from relay.transform.fuse import FuseOps, Fuser
 from relay.transform.grouping import Group, Grouping, Node, is_part
 from relay.transform.reward import count, size_of
@@ -47,7 +48,7 @@ class Recompute(Pass):
     table: AccessTable = field(default_factory=AccessTable, repr=False, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        effects = Effects(module)
+        effects = effects_of_moving(module)
         options = FuseOps(max_size=self.max_size)
 
         def rewrite(function: Function) -> Function:

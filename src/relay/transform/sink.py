@@ -28,6 +28,7 @@ from relay.transform.blocks import (
     with_nested_blocks,
 )  # fmt: skip
 from relay.transform.dims import first_binders
+from relay.transform.failing import effects_of_moving
 from relay.typing.effects import Effects
 
 # An operation is copied into at most so many branches.
@@ -45,7 +46,7 @@ class Sink(Pass):
     name: ClassVar[str] = "sink"
 
     def __call__(self, module: Module) -> Module:
-        effects = Effects(module)
+        effects = effects_of_moving(module)
 
         def sink(function: Function) -> Function:
             if is_primitive(function):

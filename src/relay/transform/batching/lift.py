@@ -56,6 +56,7 @@ from relay.transform.batching.lifted import (
 from relay.transform.batching.lists import Items, Layout, Put
 from relay.transform.blocks import is_atom
 from relay.transform.build import constant, internal_call, type_of
+from relay.transform.failing import may_fail
 from relay.transform.steepness import Steepness
 from relay.typing.effects import Effects
 from relay.typing.text import type_text
@@ -319,7 +320,7 @@ class Lifter:
         ty = type_of(var)
         if stage == UNIFORM:
             same = self._call(call, args, name, call.attrs, stage, ty)
-            if self.group.differentiated and Steepness().of(call):
+            if may_fail(call) or (self.group.differentiated and Steepness().of(call)):
                 return self._where_there_are_nodes(var.name, same, ty)
             return self._emit(var.name, same, ty, stage)
         op = registry.get(name)
@@ -339,7 +340,8 @@ class Lifter:
         return made
 
     def _where_there_are_nodes(self, name: str, call: Call, ty: Type) -> Value:
-        """What is the same for every node, and zeros if there is none: 0 times a slope that may be infinite would come back then."""
+        """What is the same for every node, and zeros if there is none: 0 times a slope that may be infinite would come back then, and what
+        may fail would."""
         out = self.blocks[UNIFORM]
         if self._any is None:
             each = out.bind(

@@ -33,7 +33,7 @@ from relay.transform.batching.requests import (
     requests_of,
 )
 from relay.transform.blocks import all_bindings, body_of, is_primitive
-from relay.transform.failing import effects_of_moving
+from relay.transform.failing import may_fail
 from relay.transform.inline import inline_all
 from relay.transform.uses import components, globals_used
 from relay.typing.effects import Effects
@@ -90,7 +90,12 @@ class _Work:
 
     def _is_cheap(self, call: Call) -> bool:
         access = self.table.of(call)
-        return access is not None and access.kind != "contraction" and self.effects.of(call) == Effect.PURE
+        return (
+            access is not None
+            and access.kind != "contraction"
+            and self.effects.of(call) == Effect.PURE
+            and not may_fail(call)
+        )
 
     def list_forms(self, inlined: Mapping[str, Function]) -> dict[str, tuple[ListForm, Function]]:
         """The functions over lists that these functions call, among them or not."""
@@ -159,7 +164,7 @@ class BatchStructure(Pass):
         work = _Work(
             module,
             names,
-            effects_of_moving(module),
+            Effects(module),
             AccessTable(),
             dict(module.functions),
             dict(module.types),
