@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from relay.ir.diagnostics import ExecutionError, ShapeError
+from relay.ir.diagnostics import DividedByZero, ExecutionError, ShapeError
 from relay.ir.dim import Dim, DimVar, SymDim, as_var, dim_evaluate, dim_substitute, dim_text, dim_vars, is_any
 from relay.ir.expr import Attr, Attrs
 from relay.ir.span import Span
@@ -71,7 +71,7 @@ def check_sizes(
                 if variable is not None:
                     expected = dims.setdefault(variable, shape[axis])
                 else:
-                    expected = _value(dim, dims, span) if _solve(dim, shape[axis], dims) else -1
+                    expected = _value(dim, dims, span) if _solve(dim, shape[axis], dims, span) else -1
                 for v in dim_vars(dim):
                     _check_bounds(v, dims.get(v, v.lo), f"{what} has size {shape[axis]} on axis {axis}", span)
             if expected is not None and expected != shape[axis]:
@@ -97,9 +97,12 @@ def _value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int | None:
     return dim_value(dim, dims, span) if is_known(dim, dims) else None
 
 
-def _solve(dim: Dim, size: int, dims: dict[DimVar, int]) -> bool:
+def _solve(dim: Dim, size: int, dims: dict[DimVar, int], span: Span | None) -> bool:
     """Bind the one free variable of ``c*v + d`` from its value. False when no whole size gives it."""
-    known = dim_substitute(dim, dims.get)
+    try:
+        known = dim_substitute(dim, dims.get)
+    except DividedByZero:
+        raise ShapeError(f"the size {dim_text(dim)} divides by zero here", span) from None
     free = set(dim_vars(known))
     if len(free) != 1 or not isinstance(known, SymDim):
         return True
@@ -140,7 +143,7 @@ def dim_value(dim: Dim, dims: dict[DimVar, int], span: Span | None) -> int:
         )
     try:
         return dim_evaluate(dim, dims)
-    except ZeroDivisionError:
+    except DividedByZero:
         raise ExecutionError(f"the size {dim_text(dim)} divides by zero here", span) from None
 
 

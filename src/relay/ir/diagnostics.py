@@ -68,3 +68,7 @@ class CompileError(RelayError):
 
 class FileError(RelayError):
     """A file that is missing, damaged, or of another kind than expected."""
+
+
+class DividedByZero(ShapeError, ZeroDivisionError):
+    """A size is divided by one that is zero."""

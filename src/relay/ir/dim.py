@@ -14,6 +14,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Final, Literal, TypeGuard, TypeVar
 
+from relay.ir.diagnostics import DividedByZero
 from relay.ir.record import record
 
 _serial = itertools.count()
@@ -282,14 +283,14 @@ def dim_is_negated(d: Dim) -> bool:
 def dim_floordiv(a: Dim, b: Dim) -> Dim:
     """``a // b``. Splits off the terms that ``b`` divides exactly; ``-a`` is divided by ``n`` in the place of ``a`` by ``-n``.
 
-    Raises ZeroDivisionError for ``b == 0``.
+    Raises DividedByZero for ``b == 0``.
     """
+    if b == 0:
+        raise DividedByZero(f"the size {a!r} // 0 divides by zero")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if isinstance(a, AnyDim) or isinstance(b, AnyDim):
         return ANY
-    if b == 0:
-        raise ZeroDivisionError("division of a dimension by zero")
     if dim_is_negated(b):
         a, b = dim_mul(-1, a), dim_mul(-1, b)
         assert not isinstance(a, AnyDim) and not isinstance(b, AnyDim)
@@ -302,13 +303,13 @@ def dim_floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def dim_mod(a: Dim, b: Dim) -> Dim:
-    """``a % b``. Raises ZeroDivisionError for ``b == 0``."""
+    """``a % b``. Raises DividedByZero for ``b == 0``."""
+    if b == 0:
+        raise DividedByZero(f"the size {a!r} % 0 divides by zero")
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     if isinstance(a, AnyDim) or isinstance(b, AnyDim):
         return ANY
-    if b == 0:
-        raise ZeroDivisionError("modulus of a dimension by zero")
     _, rest = _divide(a, b)
     if isinstance(rest, int) and isinstance(b, int):
         return rest % b

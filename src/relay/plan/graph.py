@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay import te
-from relay.ir.diagnostics import RelayError
+from relay.ir.diagnostics import DividedByZero, RelayError
 from relay.ir.dim import Dim, dim_mul, dim_sub
 from relay.ir.expr import Block, Call, Constant, Expr, Function, OpRef, Proj, Tuple, Var
 from relay.ir.types import TensorType, Type
@@ -23,7 +23,7 @@ from relay.te.equal_stages import with_equal_stages_shared
 from relay.te.rewrite import output_dtypes, renewed
 from relay.te.scalar import Const, Load, Scalar, walk
 from relay.te.tensor import Placeholder, Tensor
-from relay.typing.relations import solved_signature
+from relay.typing.relations import located, solved_signature
 from relay.typing.text import type_text
 
 
@@ -171,7 +171,10 @@ def _call(op: registry.Operator, call: Call, env: dict[Var, Value]) -> Value:
     out_shape = None
     if op.shape_mode == "data":
         out_shape, _ = _tensor_type(call.ty, op.name)
-    traced = registry.trace(op, specs, call.attrs, out_shape=out_shape)
+    try:
+        traced = registry.trace(op, specs, call.attrs, out_shape=out_shape)
+    except DividedByZero as error:
+        raise located(error, call.span) from None
     given = {tensor_key(p): v for p, v in zip(traced.inputs, actual, strict=True)}
     outputs = splice(traced.outputs, given)
     return outputs if traced.is_tuple else outputs[0]

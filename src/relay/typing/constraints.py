@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never, cast
 
-from relay.ir.diagnostics import ShapeError
+from relay.ir.diagnostics import DividedByZero, ShapeError
 from relay.ir.dim import DimVar
 from relay.ir.effects import CHECK_EQUAL, CLOSURE
 from relay.ir.expr import (
@@ -61,6 +61,7 @@ from relay.ir.types import (
 )  # fmt: skip
 from relay.typing.gradients import derivative_type
 from relay.typing.operators import relation_attrs
+from relay.typing.relations import located
 from relay.typing.solver import Mismatch, Mode
 from relay.typing.state import InferenceState
 from relay.typing.substitution import param_arg
@@ -80,7 +81,10 @@ class Inference(InferenceState):
         """The type of a node that is not an atom, and of everything below it."""
         match e:
             case Call():
-                t = yield from self._call(e)
+                try:
+                    t = yield from self._call(e)
+                except DividedByZero as error:
+                    raise located(error, e.span) from None
             case Function():
                 t = yield from self.function_value(e, generalise=False)
             case Block():

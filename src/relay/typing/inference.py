@@ -13,7 +13,7 @@ from typing import cast
 
 from relay import te
 from relay.ir.collection import without_collection
-from relay.ir.diagnostics import RelayError, TypeError_
+from relay.ir.diagnostics import DividedByZero, RelayError, TypeError_
 from relay.ir.dim import ANY, Dim, DimVar, dim_vars
 from relay.ir.expr import NO_ATTRS, Attrs, Expr, Function, GlobalVar, Proj, Var, attrs_key
 from relay.ir.module import Module, require_module
@@ -27,7 +27,7 @@ from relay.typing.constraints import Inference
 from relay.typing.exhaustive import check_match
 from relay.typing.graph import components
 from relay.typing.kinds import KindChecker, variances
-from relay.typing.relations import solved_signature
+from relay.typing.relations import located, solved_signature
 from relay.typing.solver import Solver
 from relay.typing.substitution import variables
 from relay.typing.text import type_text
@@ -200,7 +200,10 @@ def _infer_group(state: Inference, group: Mapping[str, Function]) -> None:
     found: dict[str, FuncType] = {}
     for name, fn in group.items():
         found[name] = run(state.function(fn))
-        state.equal(found[name], state.globals[name], fn.span, f"the calls of @{name}")
+        try:
+            state.equal(found[name], state.globals[name], fn.span, f"the calls of @{name}")
+        except DividedByZero as e:
+            raise located(e, fn.span) from None
     solver.queue.drain()
     solver.level -= 1
     state.hold(start)

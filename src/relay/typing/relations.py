@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay import te
-from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
+from relay.ir.diagnostics import DividedByZero, RelayError, ShapeError, TypeError_
 from relay.ir.dim import ANY, AnyDim, Dim, DimVar, SymDim, as_dim, dim_vars
 from relay.ir.expr import Attrs, attrs_key
 from relay.ir.span import Span
@@ -70,6 +70,8 @@ def signature(
         else:
             found = _traced(op, args, attrs, is_unknown)
     except te.DefinitionError as e:
+        raise ShapeError(f"{_call_text(op, args)}: {e}") from e
+    except DividedByZero as e:
         raise ShapeError(f"{_call_text(op, args)}: {e}") from e
     except (TypeError, IndexError, ZeroDivisionError) as e:
         # What the tensor expressions themselves refuse: operands of different base types, an index of another rank.
