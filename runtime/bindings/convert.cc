@@ -127,6 +127,26 @@ class Converter {
     const std::string* what;
     Sizes* sizes;
 
+    static bool is_shared(const Task& task) { return Py_REFCNT(task.object.ptr()) > 2; }  // this task and one owner
+    // What was made of an object that stands in several places is given to each of the same type: there may be far more ways to it
+    // than objects.
+    bool was_met(const Task& task) const {
+      if (!is_shared(task)) return false;
+      auto found = met.find(task.object.ptr());
+      if (found == met.end()) return false;
+      for (auto& [number, adt] : found->second)
+        if (number == task.type) {
+          retain(static_cast<Object*>(adt));
+          *task.slot = Value::of(adt);
+          return true;
+        }
+      return false;
+    }
+    void give(const Task& task, Adt* adt) {
+      *task.slot = Value::of(adt);
+      if (is_shared(task)) met[task.object.ptr()].emplace_back(task.type, adt);
+    }
+
     // What is a leaf, and right, is converted at once.
     void add(nb::handle object, uint32_t number, const Type& type, Step step, Value* slot) {
       if (type.kind == Type::tensor && convert_leaf(object, type, slot, *sizes)) return;
@@ -347,7 +367,10 @@ void Converter::convert_list(Work& work, const Task& task, const Type& type) {
   size_t first = work.tasks.size();
   for (uint32_t i = 0; i < count && i < PyList_GET_SIZE(task.object.ptr()); ++i) {
     Adt* cell = new_adt(0, 2);
-    *slot = Value::of(cell);
+    if (i == 0)
+      work.give(task, cell);
+    else
+      *slot = Value::of(cell);
     work.add(PyList_GET_ITEM(task.object.ptr(), i), item, of, {task.step, task.type, -2, i}, &cell->fields()[0]);
     slot = &cell->fields()[1];
   }
@@ -356,17 +379,6 @@ void Converter::convert_list(Work& work, const Task& task, const Type& type) {
 }
 
 void Converter::convert_adt(Work& work, const Task& task, const Type& type) {
-  bool shared = Py_REFCNT(task.object.ptr()) > 2;  // this task and one owner
-  if (shared) {
-    auto found = work.met.find(task.object.ptr());
-    if (found != work.met.end())
-      for (auto& [number, adt] : found->second)
-        if (number == task.type) {
-          retain(static_cast<Object*>(adt));
-          *task.slot = Value::of(adt);
-          return;
-        }
-  }
   nb::object tag_object = attribute(task.object, tag_of), fields = attribute(task.object, fields_of);
   auto tag = nb::cast<int32_t>(tag_object);
   if (tag < 0 || static_cast<size_t>(tag) >= type.constructors.size() || !PyTuple_Check(fields.ptr()))
@@ -378,8 +390,7 @@ void Converter::convert_adt(Work& work, const Task& task, const Type& type) {
            "has " + std::to_string(count) + " fields, " + constructor.name + " has " +
                std::to_string(constructor.fields.size()));
   Adt* adt = new_adt(tag, count);
-  *task.slot = Value::of(adt);
-  if (shared) work.met[task.object.ptr()].emplace_back(task.type, adt);
+  work.give(task, adt);
   for (uint32_t i = count; i-- > 0;)
     work.add(PyTuple_GET_ITEM(fields.ptr(), i), constructor.fields[i], type_at(constructor.fields[i]),
              {task.step, task.type, tag, i}, &adt->fields()[i]);
@@ -391,13 +402,14 @@ void Converter::convert_one(Work& work, const Task& task) {
     *task.slot = convert_tensor(work, task, type);
     return;
   }
+  if (work.was_met(task)) return;
   PyObject* object = task.object.ptr();
   if (type.kind == Type::tuple) {
     auto count = static_cast<uint32_t>(type.fields.size());
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != static_cast<Py_ssize_t>(count))
       refuse(type_error_, work, task, "must be a tuple of " + std::to_string(count) + ", not " + shown(task.object));
     Adt* adt = new_adt(tuple_tag, count);
-    *task.slot = Value::of(adt);
+    work.give(task, adt);
     for (uint32_t i = count; i-- > 0;)
       work.add(PyTuple_GET_ITEM(object, i), type.fields[i], type_at(type.fields[i]), {task.step, task.type, -1, i},
                &adt->fields()[i]);

@@ -15,6 +15,7 @@ from relay.executable.errors import ArgumentError
 from relay.executable.program import Executable
 from relay.ir.diagnostics import RelayError, ShapeError, TypeError_
 from relay.ir.module import Module
+from relay.ir.value import AdtValue
 
 TEXT = """#[version = "0.0.5"]
 import prelude
@@ -616,3 +617,54 @@ def @main[n: Dim(0, 3)](%xs: List[Tensor[(2*n + 2,), float32]]) -> (int64, float
     assert (int(np.asarray(size)), float(np.asarray(total))) == (2, 6)
     with pytest.raises(ShapeError, match=message):
         exe([np.ones(has, np.float32)])
+
+
+SHARED = """#[version = "0.0.5"]
+import prelude
+type T { L(Tensor[(2,), float32]), N(T, T), P((T, T)), Q(List[T]), O(Option[T], Option[T]) }
+def @main(%t: T, %l: List[List[float32]]) { (%t, %l) }
+"""
+
+
+def _ways(tree: Any, below: dict[int, int]) -> int:
+    """How many leaves a value has, one that is shared counted for each way to it."""
+    if isinstance(tree, AdtValue | tuple | list):
+        if id(tree) not in below:
+            below[id(tree)] = sum(_ways(f, below) for f in (tree.fields if isinstance(tree, AdtValue) else tree))
+        return below[id(tree)]
+    return 1
+
+
+def test_what_stands_in_many_places_is_converted_once() -> None:
+    """Of a value of 41 objects with 2^40 ways to its leaf no way is gone twice, in and out."""
+    module = relay.parse(SHARED)
+    exe = relay.compile(module, cache=False)
+    make = module.adt("T")
+    node = make.L(np.ones(2, np.float32))
+    kinds = [
+        lambda v: make.N(v, v),
+        lambda v: make.P((v, v)),
+        lambda v: make.Q([v, v]),
+        lambda v: make.O(v, v),
+    ]
+    for n in range(40):
+        node = kinds[n % 4](node)
+    row = [1.0, 2.0]
+    for run in (exe, lambda *args: relay.evaluate(module, *args)):
+        tree, rows = cast(Any, run(node, [row, row]))
+        assert _ways(tree, {}) == 2**40
+        assert [[float(v) for v in r] for r in rows] == [row, row]
+        assert rows[0] is not rows[1], "a list may be changed by who gets it"
+
+
+def test_one_object_as_values_of_two_types() -> None:
+    """What was made of an object is given again where it has the same type only."""
+    module = relay.parse("""#[version = "0.0.5"]
+import prelude
+def @main(%a: (List[float32], List[int64]), %b: List[(float32,)], %c: Option[Option[float32]]) { (%a, %b, %c) }""")
+    exe = relay.compile(module, cache=False)
+    numbers, pair = [1, 2], (3.0,)
+    for run in (exe, lambda *args: relay.evaluate(module, *args)):
+        (floats, integers), pairs, some = cast(Any, run((numbers, numbers), [pair, pair], 4.0))
+        assert [np.asarray(v).dtype.name for v in (*floats, *integers)] == ["float32"] * 2 + ["int64"] * 2
+        assert [float(v) for (v,) in pairs] == [3.0, 3.0] and float(some) == 4.0

@@ -47,17 +47,28 @@ def _parameter_text(type_: Type | None) -> str:
 
 
 class _Reader:
-    """Converts the arguments of one call; ``dims`` are the sizes that the arguments so far have given."""
+    """Converts the arguments of one call; ``dims`` are the sizes that the arguments so far have given. An object that stands in several
+    places is read once for each type that it has there: there may be far more ways to it than objects."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
         self.dims: dict[DimVar, int] = {}
         self.unsettled: list[Unsettled] = []
+        # What was read, by the object's id (which is kept alive here) and its type.
+        self.met: dict[tuple[int, Type | None], tuple[object, Value]] = {}
 
     def read(self, given: object, type_: Type | None, what: str) -> Value:
         return run(self._read(given, type_, what))
 
     def _read(self, given: object, type_: Type | None, what: str) -> Step[Value]:
+        met = self.met.get((id(given), type_))
+        if met is not None:
+            return met[1]
+        value: Value = yield self._converted(given, type_, what)
+        self.met[id(given), type_] = given, value
+        return value
+
+    def _converted(self, given: object, type_: Type | None, what: str) -> Step[Value]:
         match type_:
             case TensorType():
                 return self._tensor(given, type_, what)
@@ -174,29 +185,35 @@ def _unexpected(given: object, type_: Type, what: str) -> RelayError:
 
 
 def python_value(value: Value) -> Any:
-    """A result for Python: lists for ``List``, None or a value for ``Option``, inside tuples too."""
-    return run(_python_value(value))
+    """A result for Python: lists for ``List``, None or a value for ``Option``, inside tuples too. What is shared stays shared, but for
+    lists, each of which the caller may change."""
+    return run(_python_value(value, {}))
 
 
-def _python_value(value: Value) -> Step[Any]:
+def _python_value(value: Value, met: dict[int, Any]) -> Step[Any]:
+    """``met``: what was made of values that cannot change, by their ids."""
+    if not isinstance(value, tuple | AdtValue):
+        return value
+    if id(value) in met:
+        return met[id(value)]
+    made: Any
     if isinstance(value, tuple):
         parts = []
         for part in value:
-            parts.append((yield _python_value(part)))
-        return tuple(parts)
-    if not isinstance(value, AdtValue):
-        return value
-    match value.adt:
-        case "List":
-            items = []
-            while value.fields:
-                items.append((yield _python_value(value.fields[0])))
-                value = cast(AdtValue, value.fields[1])
-            return items
-        case "Option":
-            return (yield _python_value(value.fields[0])) if value.fields else None
-        case _:
-            fields = []
-            for part in value.fields:
-                fields.append((yield _python_value(part)))
-            return AdtValue(value.adt, value.constructor, value.tag, tuple(fields))
+            parts.append((yield _python_value(part, met)))
+        made = tuple(parts)
+    elif value.adt == "List":
+        items = []
+        while value.fields:
+            items.append((yield _python_value(value.fields[0], met)))
+            value = cast(AdtValue, value.fields[1])
+        return items
+    elif value.adt == "Option":
+        made = (yield _python_value(value.fields[0], met)) if value.fields else None
+    else:
+        fields = []
+        for part in value.fields:
+            fields.append((yield _python_value(part, met)))
+        made = AdtValue(value.adt, value.constructor, value.tag, tuple(fields))
+    met[id(value)] = made
+    return made
