@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import relay
+from relay.ir.expr import Function, Var
+from relay.ir.types import TensorType
 
 TEXT = """
 #[version = "0.0.5"]
@@ -81,3 +85,34 @@ def test_an_executable_is_pickled(cache: bool) -> None:
     exe = relay.compile(text, cache=cache, threads=1, limits=relay.Limits(memory=1 << 20))
     again = pickle.loads(pickle.dumps(exe))
     assert np.asarray(again(np.zeros(3, np.float32))).tolist() == [1, 1, 1] and again.limits == exe.limits
+
+
+def test_a_module_is_pickled_as_its_text() -> None:
+    module = relay.parse("""#[version = "0.0.5"]
+import prelude
+type Shape { Circle(float32), Box(float32, float32) }
+def @area(%s: Shape) -> float32 { match (%s) { Circle(%r) => 3f * %r * %r, Box(%a, %b) => %a * %b } }
+def @main[n: Dim](%x: Tensor[(n, 2), float32], %s: List[Shape]) { (%x * const([1, nan], (2,), float32), @map(@area, %s)) }""")
+    module = module.with_functions({**module.functions, "big": relay.infer_type(_large()).function("main")})
+    again = pickle.loads(pickle.dumps(module))
+    assert again.text() == module.text() and all(f.ty is not None for f in again.functions.values())
+    shapes = pickle.loads(pickle.dumps(module.adt("Shape")))
+    given = np.ones((3, 2), np.float32), [shapes.Circle(2.0), shapes.Box(2.0, 3.0)]
+    for run in (lambda m: relay.evaluate(m, *given), lambda m: relay.compile(m, cache=False)(*given)):
+        (x, areas), (wanted, wanted_areas) = cast(Any, run(again)), cast(Any, run(module))
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(wanted))
+        assert [float(a) for a in areas] == [float(a) for a in wanted_areas] == [12, 6]
+    assert copy.copy(module) is module and copy.deepcopy({"m": [module]})["m"][0] is module
+
+
+def _large() -> Function:
+    x = Var("x", TensorType((5000,), "float32"))
+    return Function((x,), x + np.arange(5000, dtype=np.float32))
+
+
+def test_a_part_of_a_program_is_not_pickled() -> None:
+    function = _large()
+    with pytest.raises(relay.RelayError, match=r"(?s)a Function is a part of a program .* pickle the module"):
+        pickle.dumps(function)
+    assert copy.deepcopy(function) is function
+    assert relay.infer_type(function).text() == pickle.loads(pickle.dumps(relay.infer_type(function))).text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
+from collections.abc import Callable
 
 from relay import typing
 from relay.ir.diagnostics import RelayError
@@ -56,3 +58,11 @@ def _module(program: Module | Function | str) -> Module:
 def is_typed(module: Module) -> bool:
     """Whether inference has been through every function."""
     return all(f.ty is not None for f in module.functions.values())
+
+
+def _pickled(module: Module) -> tuple[Callable[[str], Module], tuple[str]]:
+    """A module is pickled as its text, with all constants. What comes back is typed if it was."""
+    return (parse if is_typed(module) else parse_module), (module.text(),)
+
+
+copyreg.pickle(Module, _pickled)

@@ -38,6 +38,13 @@ class Module:
     types: Mapping[str, TypeDef] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    def __copy__(self) -> Module:
+        """Itself: a module does not change."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Module:
+        return self
+
     @cached_property
     def constructors(self) -> Mapping[str, ConstructorDef]:
         """Every constructor by name."""

@@ -8,7 +8,9 @@ Numbers and arrays become constants as everywhere: a Python float is float32, an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from relay.ir.diagnostics import RelayError
 
 if TYPE_CHECKING:
     from relay.ir.expr import Call, Expr
@@ -22,6 +24,19 @@ class Notation:
 
     __slots__ = ()
     __array_ufunc__ = None  # an array on the left leaves it to the expression
+
+    def __copy__(self) -> Notation:
+        """Itself: expressions do not change, and variables are what they are by identity."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Notation:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise RelayError(
+            f"a {type(self).__name__} is a part of a program and is not pickled by itself",
+            hint="pickle the module that it is in (relay.infer_type(function) makes one of a function), or keep its text, str(expression)",
+        )
 
     def __add__(self, other: Operand) -> Call:
         return _applied("add", self, other)

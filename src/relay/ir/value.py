@@ -64,6 +64,9 @@ class Adt:
         self.definition = definition
         self._constructors = {c.name: c for c in definition.constructors}
 
+    def __reduce__(self) -> tuple[type[Adt], tuple[TypeDef]]:
+        return Adt, (self.definition,)
+
     def __getattr__(self, name: str) -> Callable[..., AdtValue]:
         found = self._constructors.get(name)
         if found is None:
